@@ -1,0 +1,183 @@
+"""The event tables that every trace reader gives: plain columns, nothing aligned yet.
+
+Times are int64 ns on the clock of the source (for Kineto: nanoseconds since the epoch where the
+file carries its base time). Text is interned: a column of codes points into `Trace.names`.
+`ABSENT` (-1) stands for a value that the file doesn't give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int8 = NDArray[np.int8]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+ABSENT = -1
+
+
+class ActivityCategory(IntEnum):
+    """What ran on the GPU, as the trace says it."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+
+
+class HostCategory(IntEnum):
+    """Which kind of host interval an event is."""
+
+    OPERATOR = 0
+    """A `cpu_op`: an operator of the framework."""
+    ANNOTATION = 1
+    """A `user_annotation`: a range that somebody named."""
+    MODULE = 2
+    """A Python frame of an `nn.Module` call (`nn.Module: Linear_3`)."""
+    RECOMPUTE = 3
+    """A Python frame or range that recomputes activations in backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """One row per kernel, memcpy or memset on a GPU, in the order of the file."""
+
+    name: Int32
+    category: Int8
+    device: Int32
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    correlation: Int64
+    external_id: Int64
+    bytes: Int64
+    collective: Int32
+    """Index into `Trace.collectives`, or ABSENT."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """One row per call of the GPU runtime or driver on the host."""
+
+    name: Int32
+    thread: Int32
+    start_ns: Int64
+    duration_ns: Int64
+    correlation: Int64
+    external_id: Int64
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRanges:
+    """One row per interval on a host thread that can carry a label."""
+
+    name: Int32
+    category: Int8
+    thread: Int32
+    start_ns: Int64
+    duration_ns: Int64
+    external_id: Int64
+    sequence: Int64
+    """Autograd's sequence number."""
+    forward_thread: Int64
+    """Autograd's number of the thread that ran the forward; greater than 0 in backward."""
+    shapes: Int32
+    """Code of the JSON text of `Input Dims` in `Trace.names`, or ABSENT."""
+    collective: Int32
+    """Index into `Trace.collectives`, or ABSENT."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """One row per end of a forward→backward flow."""
+
+    id: Int64
+    is_start: NDArray[np.bool_]
+    thread: Int32
+    time_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """The arguments of a collective, as the trace gives them; '' and ABSENT where it doesn't."""
+
+    name: str = ""
+    in_elements: int = ABSENT
+    out_elements: int = ABSENT
+    dtype: str = ""
+    group_size: int = ABSENT
+    group_name: str = ""
+    group_description: str = ""
+    group_ranks: str = ""
+
+
+@dataclass(slots=True)
+class Losses:
+    """What of a source could not be used; every count is of events unless its name says bytes."""
+
+    truncated: bool = False
+    repaired_pieces: int = 0
+    """Pieces of the file with invalid JSON inside that were decoded after repair."""
+    lost_bytes: int = 0
+    """Bytes that no repair could decode."""
+    unreadable_events: int = 0
+    bad_times: int = 0
+    """Events without a usable time or with a negative duration."""
+    notes: list[str] = field(default_factory=list)
+    """One sentence per loss, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One rank's events."""
+
+    path: Path
+    size_bytes: int
+    metadata: Mapping[str, Any]
+    """The top-level keys of the file without the events."""
+    rank: int | None
+    """The rank as the file itself says it (`distributedInfo`)."""
+    base_time_ns: int | None
+    names: Sequence[str]
+    threads: Sequence[tuple[int | str, int | str]]
+    """(process id, thread id) of a thread code."""
+    activities: Activities
+    launches: Launches
+    ranges: HostRanges
+    flows: Flows
+    collectives: Sequence[Collective]
+    event_counts: Mapping[str, int]
+    """Events by category as the file has them; '' for events without one."""
+    unused_events: Mapping[str, int]
+    """The part of `event_counts` that no table above holds."""
+    one_ended_flows: Mapping[str, int]
+    """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
+    losses: Losses
+
+    @property
+    def generated(self) -> str | None:
+        """What made this trace, if it says of itself that it was generated and not measured."""
+        made_by = self.metadata.get("chopper_generated")
+        if made_by is None:
+            return None
+        if isinstance(made_by, Mapping):
+            return str(made_by.get("generator", "a generator"))
+        return str(made_by)
