@@ -1,0 +1,192 @@
+"""Every nanosecond of a GPU's span, once: split among its activities.
+
+The span (first start to last end) is cut at every start and end. Each piece is in exactly one
+state and is charged to exactly one activity:
+
+| state of the GPU                | column            | charged to                                 |
+|---------------------------------|-------------------|--------------------------------------------|
+| compute runs, no communication  | `compute_ns`      | the running compute that started first     |
+| compute and communication run   | `overlap_ns`      | the same compute                           |
+| only communication (or copies)  | `exposed_comm_ns` | the running communication that started first |
+| only copies                     | `exposed_copy_ns` | the running copy that started first        |
+| nothing                         | `idle_ns`         | the activity that starts next              |
+
+Ties go to the lower stream, then to the earlier row. Everything is integers: the five columns add
+up to the span, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.schema import NO_TIME, Kind
+
+Int8 = NDArray[np.int8]
+Int64 = NDArray[np.int64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What each activity of one GPU is charged with, in ns; one value per row that came in."""
+
+    compute_ns: Int64
+    overlap_ns: Int64
+    exposed_comm_ns: Int64
+    exposed_copy_ns: Int64
+    idle_ns: Int64
+    idle_host_ns: Int64
+    """Idle before the activity's launch call: the host was late."""
+    idle_launch_ns: Int64
+    """Idle from the launch call on: launched, not started yet."""
+    idle_unknown_ns: Int64
+    """Idle before an activity without a launch record."""
+    hidden_ns: Int64
+    """The part of a communication under compute; 0 for all others."""
+
+
+def account(
+    start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, launch_ns: Int64
+) -> Account:
+    """Split the span of one GPU among its activities."""
+    count = len(start_ns)
+    end_ns = start_ns + duration_ns
+    order = np.lexsort((np.arange(count), stream, start_ns))
+    edges = np.unique(np.concatenate([start_ns, end_ns]))
+    piece_start, length = edges[:-1], np.diff(edges)
+
+    owner = {
+        of_kind: _first_running(order[kind[order] == of_kind], start_ns, end_ns, piece_start)
+        for of_kind in Kind
+    }
+    compute, comm, copy = (owner[of_kind] >= 0 for of_kind in Kind)
+
+    def charge(to: Index, where: NDArray[np.bool_], amount: Int64 = length) -> Int64:
+        # Sums of whole nanoseconds stay exact in float64 below 2**53 ns, which is 104 days.
+        charged = np.bincount(to[where], weights=amount[where], minlength=count)
+        return charged.astype(np.int64)
+
+    idle = ~(compute | comm | copy)
+    next_to_start = np.zeros(len(length), np.intp)
+    if count:
+        next_to_start = order[
+            np.minimum(np.searchsorted(start_ns[order], edges[1:], "left"), count - 1)
+        ]
+    launch = launch_ns[next_to_start]
+    host_late = np.clip(launch - piece_start, 0, length)
+    known = launch != NO_TIME
+
+    compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
+    under_compute = (
+        compute_edges[np.searchsorted(edges, end_ns)]
+        - compute_edges[np.searchsorted(edges, start_ns)]
+    )
+    return Account(
+        compute_ns=charge(owner[Kind.COMPUTE], compute & ~comm),
+        overlap_ns=charge(owner[Kind.COMPUTE], compute & comm),
+        exposed_comm_ns=charge(owner[Kind.COMM], comm & ~compute),
+        exposed_copy_ns=charge(owner[Kind.COPY], copy & ~comm & ~compute),
+        idle_ns=charge(next_to_start, idle),
+        idle_host_ns=charge(next_to_start, idle & known, host_late),
+        idle_launch_ns=charge(next_to_start, idle & known, length - host_late),
+        idle_unknown_ns=charge(next_to_start, idle & ~known),
+        hidden_ns=np.where(kind == Kind.COMM, under_compute, 0),
+    )
+
+
+def _first_running(candidates: Index, start_ns: Int64, end_ns: Int64, at_ns: Int64) -> Index:
+    """The row among `candidates` (sorted by start) that runs at each time, earliest start first.
+
+    The first candidate whose end lies after a time is where the running maximum of the ends
+    passes it; if that one hasn't started, none runs, because all others start later. -1: none.
+    """
+    if not len(candidates):
+        return np.full(len(at_ns), -1, np.intp)
+    latest_end = np.maximum.accumulate(end_ns[candidates])
+    position = np.searchsorted(latest_end, at_ns, "right")
+    exists = position < len(candidates)
+    row = candidates[np.where(exists, position, 0)]
+    return np.where(exists & (start_ns[row] <= at_ns), row, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Chopper's overheads of each compute activity, in ns (definitions: `launch_overheads`)."""
+
+    launch_ns: Int64
+    prep_ns: Int64
+    call_ns: Int64
+
+
+def launch_overheads(
+    start_ns: Int64, duration_ns: Int64, kind: Int8, launch_ns: Int64, iteration: NDArray[np.int32]
+) -> Overheads:
+    """Chopper's launch, prep and call overheads of one GPU.
+
+    Per iteration, over its compute activities by start, with `gap` = start - end of the one
+    before: launch = max(0, gap); prep = the part of it before the launch call; call = the part
+    from the launch call on. For the first of an iteration the gap counts from the iteration's
+    first activity of any kind. Prep and call are 0 where no launch record exists or where the
+    launch call is stamped after the start (two clocks). Source: UnaryLab/chopper,
+    `trace_metrics.py`; the gap holds exposed communication too, unlike `idle_ns`.
+    """
+    launch = np.zeros(len(start_ns), np.int64)
+    prep = np.zeros(len(start_ns), np.int64)
+    call = np.zeros(len(start_ns), np.int64)
+    rows = np.flatnonzero(kind == Kind.COMPUTE)
+    rows = rows[np.lexsort((start_ns[rows], iteration[rows]))]
+    if len(rows):
+        begin = _first_start(start_ns, iteration, iteration[rows])
+        previous_end = np.empty(len(rows), np.int64)
+        previous_end[1:] = (start_ns + duration_ns)[rows[:-1]]
+        first = np.ones(len(rows), np.bool_)
+        first[1:] = iteration[rows[1:]] != iteration[rows[:-1]]
+        previous_end[first] = begin[first]
+        gap = np.maximum(0, start_ns[rows] - previous_end)
+        known = (launch_ns[rows] != NO_TIME) & (launch_ns[rows] <= start_ns[rows])
+        called = np.where(known, np.minimum(start_ns[rows] - launch_ns[rows], gap), 0)
+        launch[rows] = gap
+        call[rows] = called
+        prep[rows] = np.where(known, gap - called, 0)
+    return Overheads(launch, prep, call)
+
+
+def _first_start(start_ns: Int64, iteration: NDArray[np.int32], wanted: NDArray[np.int32]) -> Int64:
+    order = np.lexsort((start_ns, iteration))
+    values, first = np.unique(iteration[order], return_index=True)
+    return start_ns[order][first][np.searchsorted(values, wanted)]
+
+
+@dataclass(frozen=True, slots=True)
+class BusyTime:
+    """How long a GPU was busy up to any time: piecewise linear between the edges."""
+
+    edges_ns: Int64
+    busy_ns: Int64
+    """Time during which any activity ran, from the first edge up to each edge."""
+
+    def share(self, bounds_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The busy share (0..1) of each bin between neighbouring bounds; NaN for empty bins."""
+        origin = self.edges_ns[0]
+        busy = np.interp(bounds_ns - origin, self.edges_ns - origin, self.busy_ns)
+        widths = np.diff(bounds_ns, axis=-1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares: NDArray[np.float64] = np.diff(busy, axis=-1) / widths
+        return shares
+
+
+def busy_time(start_ns: Int64, duration_ns: Int64) -> BusyTime:
+    """The busy time of one GPU with at least one activity: the union of what runs on it."""
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], (start_ns + duration_ns)[order]
+    latest_end = np.maximum.accumulate(end)
+    opens = np.concatenate([[True], start[1:] > latest_end[:-1]])
+    begins = start[opens]
+    ends = latest_end[np.concatenate([np.flatnonzero(opens)[1:] - 1, [len(start) - 1]])]
+    edges = np.stack([begins, ends], axis=1).ravel()
+    running = np.cumsum(ends - begins)
+    busy = np.stack([running - (ends - begins), running], axis=1).ravel()
+    return BusyTime(edges, busy)

@@ -1,0 +1,94 @@
+"""A view written as text: `RUN[:level=label/…][?key=value&…]`, and back."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from chopper_core.errors import UsageError
+from chopper_core.schema import ACTIVITY, LEVELS
+from chopper_core.view import View, complete_order
+
+_LEVEL = "|".join((*LEVELS, ACTIVITY))
+_PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
+_STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
+_KEYS = ("order", "columns", "sort", "filter")
+_PLAIN = "(),<>:*+[]{}@~!;|"
+"""Characters of labels that need no escape, besides letters, digits and `_.-~`."""
+
+
+def parse(address: str) -> View:
+    """The view of an address; raises UsageError where it isn't one."""
+    rest, options = _split_options(address)
+    start = _PATH_START.search(rest)
+    run, path_text = (rest[: start.start()], rest[start.end() :]) if start else (rest, "")
+    if not run:
+        raise UsageError(f"the address {address!r} names no run before the ':'")
+    order = complete_order(options["order"].split(",")) if options.get("order") else LEVELS
+    columns = tuple(name for name in options.get("columns", "").split(",") if name)
+    return View(
+        run=run,
+        path=_parse_path(path_text, order),
+        order=order,
+        columns=columns,
+        sort=options.get("sort", ""),
+        filter=options.get("filter", ""),
+    )
+
+
+def render(view: View) -> str:
+    """The address of a view: the shortest that `parse` gives back as the same view."""
+    path = "/".join(f"{level}={quote(label, safe=_PLAIN)}" for level, label in view.scope)
+    options = {
+        "order": ",".join(_order_prefix(view.order)),
+        "columns": ",".join(view.columns),
+        "sort": view.sort,
+        "filter": quote(view.filter, safe=_PLAIN),
+    }
+    query = "&".join(f"{key}={value}" for key, value in options.items() if value)
+    return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")
+
+
+def _split_options(address: str) -> tuple[str, dict[str, str]]:
+    rest, mark, query = address.rpartition("?")
+    if not mark or not re.match(rf"(?:{'|'.join(_KEYS)})=|$", query):
+        if mark and "=" in query.split("&")[0] and "/" not in query:
+            raise UsageError(
+                f"an address has no option {query.split('=')[0]!r}; "
+                f"the options are {', '.join(_KEYS)}"
+            )
+        return address, {}
+    options: dict[str, str] = {}
+    for item in query.split("&"):
+        key, _, value = item.partition("=")
+        if key and key not in _KEYS:
+            raise UsageError(
+                f"an address has no option {key!r}; the options are {', '.join(_KEYS)}"
+            )
+        options[key] = unquote(value)
+    return rest, options
+
+
+def _parse_path(text: str, order: tuple[str, ...]) -> tuple[str, ...]:
+    labels = []
+    expected = (*order, ACTIVITY)
+    for depth, step in enumerate(_STEP.split(text.strip("/")) if text else ()):
+        level, _, label = step.partition("=")
+        if depth >= len(expected) or level != expected[depth]:
+            wanted = expected[depth] if depth < len(expected) else "nothing more"
+            raise UsageError(
+                f"a path takes its levels in order: {wanted} comes where {level!r} stands; "
+                f"?order={level},… puts another level first"
+            )
+        if not label:
+            raise UsageError(f"the level {level} has no value in the path")
+        labels.append(unquote(label))
+    return tuple(labels)
+
+
+def _order_prefix(order: tuple[str, ...]) -> tuple[str, ...]:
+    """The shortest beginning of an order that `complete_order` makes the whole of."""
+    for length in range(len(order)):
+        if complete_order(order[:length]) == order:
+            return order[:length]
+    return order

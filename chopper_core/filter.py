@@ -1,0 +1,121 @@
+"""The filter language: which rows of a frame to show.
+
+Terms are separated by spaces; a row must match all of them:
+`gemm` a regular expression on the name, case ignored · `!copy` names that don't match ·
+`time>1ms`, `busy<=90%`, `kernels>10` a comparison on a column (by name or title) ·
+`gpu:0-3,7` labels of the rows' own level, numbers in ranges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.errors import UsageError
+from chopper_core.metrics import METRICS, Values
+from chopper_core.schema import LEVELS
+
+Mask = NDArray[np.bool_]
+
+_COMPARISON: Final = re.compile(
+    r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
+    r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
+)
+_LEVEL: Final = re.compile(rf"(?P<level>{'|'.join(LEVELS)}):(?P<labels>\S+)")
+_SCALE: Final = {
+    "": 1.0,
+    "%": 1.0,
+    "ns": 1.0,
+    "us": 1e3,
+    "µs": 1e3,
+    "ms": 1e6,
+    "s": 1e9,
+    "b": 1.0,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+}
+_OPERATORS: Final[dict[str, Callable[[NDArray[np.generic], float], Mask]]] = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    "=": np.equal,
+    "!=": np.not_equal,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a filter looks at: the level and labels of the rows, and their columns on demand."""
+
+    level: str
+    labels: Sequence[str]
+    values: Callable[[str], Values]
+
+
+def matching(rows: Rows, text: str) -> Mask:
+    """Which rows match a filter; raises UsageError where the filter can't be read."""
+    mask = np.ones(len(rows.labels), np.bool_)
+    for term in text.split():
+        mask &= _term(rows, term)
+    return mask
+
+
+def _term(rows: Rows, term: str) -> Mask:
+    if comparison := _COMPARISON.fullmatch(term):
+        return _compare(rows, comparison)
+    if level := _LEVEL.fullmatch(term):
+        return _labelled(rows, level["level"], level["labels"])
+    negated = term.startswith("!") and len(term) > 1
+    mask = _named(rows, term[1:] if negated else term)
+    return ~mask if negated else mask
+
+
+def _named(rows: Rows, pattern: str) -> Mask:
+    try:
+        search = re.compile(pattern, re.IGNORECASE).search
+    except re.error as error:
+        raise UsageError(f"the filter {pattern!r} is no regular expression: {error}") from error
+    found = {label: search(label) is not None for label in set(rows.labels)}
+    return np.fromiter((found[label] for label in rows.labels), np.bool_, len(rows.labels))
+
+
+def _compare(rows: Rows, term: re.Match[str]) -> Mask:
+    column = _column(term["column"])
+    unit = term["unit"].lower()
+    if unit not in _SCALE:
+        raise UsageError(f"the filter {term[0]!r} has an unknown unit {term['unit']!r}")
+    values = rows.values(column)
+    bound = float(term["number"]) * _SCALE[unit]
+    return _OPERATORS[term["operator"]](values.numbers, bound) & values.present()
+
+
+def _column(word: str) -> str:
+    if word in METRICS:
+        return word
+    for metric in METRICS.values():
+        if word in (metric.title, metric.title.replace(" ", ""), metric.title.split(" ")[0]):
+            return metric.name
+    raise UsageError(f"the filter compares {word!r}, which is no column; see `chopper metrics`")
+
+
+def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
+    if level != rows.level:
+        raise UsageError(f"the filter names {level}, but the rows here are of level {rows.level}")
+    accepted: set[str] = set()
+    for part in wanted.split(","):
+        first, dash, last = part.partition("-")
+        if dash and first.isdigit() and last.isdigit():
+            accepted.update(str(number) for number in range(int(first), int(last) + 1))
+        else:
+            accepted.add(part)
+    return np.array([label in accepted for label in rows.labels], np.bool_)

@@ -1,0 +1,65 @@
+"""A frame: the table that answers a view, the same for the screen, text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Values
+from chopper_core.view import View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Rows of a view: the children of its node, with the view's columns.
+
+    `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
+    did not match the filter. `busy_shares(rows, bins)` gives the busy share (0..1) of the rows'
+    GPUs over each row's time, as an array of rows x bins.
+    """
+
+    view: View
+    address: str
+    level: str
+    columns: tuple[Metric, ...]
+    labels: Sequence[str]
+    values: Mapping[str, Values]
+    total: Mapping[str, Number | None]
+    sort: str
+    """The order of the rows: a column, `-column`, or empty for the level's own."""
+    hidden: int
+    notes: tuple[str, ...]
+    addresses: Callable[[int], str]
+    busy_shares: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def row(self, number: int) -> dict[str, Number | None]:
+        """The figures of one row by column name."""
+        return {column.name: self.values[column.name].at(number) for column in self.columns}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas table, with the labels in the column `name`."""
+        import pandas as pd
+
+        data: dict[str, Any] = {"name": list(self.labels)}
+        for column in self.columns:
+            values = self.values[column.name]
+            if values.missing is None:
+                data[column.name] = values.numbers
+            else:
+                dtype = "Int64" if values.numbers.dtype.kind == "i" else "Float64"
+                series = pd.array(values.numbers, dtype=dtype)
+                series[values.missing] = pd.NA
+                data[column.name] = series
+        return pd.DataFrame(data)

@@ -1,0 +1,95 @@
+"""What a metric is: a name with its unit, a definition, and how it is worked out for nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.tree import Groups
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One value per node; `missing` marks those that can't be known."""
+
+    numbers: NDArray[np.int64] | NDArray[np.float64]
+    missing: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: NDArray[np.intp]) -> Values:
+        """The values of the given nodes, in their order."""
+        missing = None if self.missing is None else self.missing[rows]
+        return Values(self.numbers[rows], missing)
+
+    def present(self) -> NDArray[np.bool_]:
+        """Where there is a value."""
+        if self.missing is None:
+            return np.ones(len(self.numbers), np.bool_)
+        return ~self.missing
+
+    def at(self, row: int) -> int | float | None:
+        """One value as a plain Python number, or None."""
+        if self.missing is not None and self.missing[row]:
+            return None
+        number: int | float = self.numbers[row].item()
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a metric is worked out from: the nodes, their parent, and the run's first instant."""
+
+    nodes: Groups
+    parent: Groups
+    origin_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that every node has, or misses for a stated reason."""
+
+    name: str
+    unit: str
+    title: str
+    reduces: str
+    """How children make the parent: `sum`, `ratio of sums`, `min`, `max`, `if all are equal`."""
+    definition: str
+    compute: Callable[[Scope], Values]
+    source: str = "trace"
+    missing_because: str = ""
+
+
+def total(name: str, title: str, definition: str, unit: str = "ns", **more: str) -> Metric:
+    """A metric that is the sum of the column of its name."""
+    return Metric(
+        name,
+        unit,
+        title,
+        "sum",
+        definition,
+        lambda scope: Values(scope.nodes.sum(name)),
+        **more,
+    )
+
+
+def percent(
+    part: NDArray[np.int64] | NDArray[np.float64], whole: NDArray[np.int64] | NDArray[np.float64]
+) -> Values:
+    """100 x part / whole; missing where the whole is 0."""
+    missing = whole == 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = 100.0 * part / whole
+    return Values(np.where(missing, np.nan, share), missing)
+
+
+def ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> Values:
+    """Part / whole; missing where the whole is 0."""
+    missing = whole == 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotient = part / whole
+    return Values(np.where(missing, np.nan, quotient), missing)

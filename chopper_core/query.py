@@ -1,0 +1,150 @@
+"""From a run and a view to the frame that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core import address
+from chopper_core.filter import Rows, matching
+from chopper_core.frame import Frame
+from chopper_core.metrics import Scope, Values, default_columns, metric
+from chopper_core.run import Run
+from chopper_core.tree import Groups
+from chopper_core.view import View, drill
+
+Index = NDArray[np.intp]
+
+NAME = "name"
+"""The column of the labels, for sorting."""
+_LONGEST_FIRST = ("operation", "kernel")
+
+
+def query(run: Run, view: View) -> Frame:
+    """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
+    tree = run.tree(view.order)
+    parent = tree.node(view.path)
+    if view.is_leaf:
+        labels: Sequence[str] = [view.path[-1]]
+        nodes = parent
+    else:
+        children = tree.children(view.path)
+        labels, nodes = children.labels, children.groups
+    scope = Scope(nodes, parent, run.origin_ns)
+    computed: dict[str, Values] = {}
+
+    def values(name: str) -> Values:
+        if name not in computed:
+            computed[name] = metric(name).compute(scope)
+        return computed[name]
+
+    columns = tuple(metric(name) for name in view.columns or default_columns(view.level))
+    shown = np.flatnonzero(matching(Rows(view.level, labels, values), view.filter))
+    sort = view.sort or ("-elapsed_ns" if view.level in _LONGEST_FIRST else "")
+    shown = shown[_ordered(shown, labels, sort, values)]
+    totals = Scope(parent, parent, run.origin_ns)
+    total = {column.name: column.compute(totals).at(0) for column in columns}
+    shown_labels = [labels[row] for row in shown]
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=view.level,
+        columns=columns,
+        labels=shown_labels,
+        values={column.name: values(column.name).take(shown) for column in columns},
+        total=total,
+        sort=sort,
+        hidden=len(labels) - len(shown),
+        notes=_notes(run, view, labels, len(shown)),
+        addresses=lambda row: address.render(
+            view if view.is_leaf else drill(view, shown_labels[row])
+        ),
+        busy_shares=_busy_shares(run, nodes, shown),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BusyChart:
+    """The busy share of a node's GPUs over the node's time."""
+
+    start_ns: int
+    """Since the run's first activity."""
+    end_ns: int
+    gpus: tuple[int, ...]
+    shares: NDArray[np.float64]
+    """0..1, one row per GPU, one column per bin of equal width."""
+
+
+def busy_chart(run: Run, view: View, bins: int) -> BusyChart:
+    """The busy share of the GPUs of a view's node, from its first start to its last end."""
+    node = run.tree(view.order).node(view.path)
+    start, end = _envelopes(node)
+    gpus = np.unique(run.table.gpu[node.rows])
+    bounds = np.linspace(start[0], end[0], bins + 1)
+    shares = np.stack([run.busy_shares(int(gpu), bounds) for gpu in gpus])
+    return BusyChart(
+        int(start[0]) - run.origin_ns,
+        int(end[0]) - run.origin_ns,
+        tuple(int(gpu) for gpu in gpus),
+        shares,
+    )
+
+
+def _ordered(
+    shown: Index, labels: Sequence[str], sort: str, values: Callable[[str], Values]
+) -> Index:
+    if not sort:
+        return np.arange(len(shown))
+    descending, name = sort.startswith("-"), sort.removeprefix("-")
+    if name == NAME:
+        by_label = sorted(range(len(shown)), key=lambda row: labels[shown[row]])
+        order = np.array(by_label, np.intp)
+        return order[::-1] if descending else order
+    column = values(name).take(shown)
+    numbers = -column.numbers if descending else column.numbers
+    # Rows without a value come last in both directions.
+    return np.lexsort((numbers, ~column.present()))
+
+
+def _notes(run: Run, view: View, labels: Sequence[str], shown: int) -> tuple[str, ...]:
+    notes = []
+    if run.generated:
+        notes.append(f"generated data, not measured (made by {run.generated})")
+    if shown < len(labels):
+        notes.append(
+            f"{len(labels) - shown} of {len(labels)} rows hidden by the filter; "
+            "total and share are of all rows"
+        )
+    if view.level == "iteration" or "iteration" in dict(view.scope):
+        wanted = dict(view.scope).get("iteration")
+        cut = sorted({number for numbers in run.partial_iterations.values() for number in numbers})
+        cut = [number for number in cut if wanted in (None, str(number))]
+        if cut:
+            which = ", ".join(map(str, cut))
+            notes.append(f"the profiler's start or end cuts iteration {which}")
+    return tuple(notes)
+
+
+def _envelopes(groups: Groups) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ends = (groups.table.start_ns + groups.table.duration_ns)[groups.rows]
+    return groups.min("start_ns"), np.maximum.reduceat(ends, groups.first)
+
+
+def _busy_shares(
+    run: Run, nodes: Groups, shown: Index
+) -> Callable[[Index, int], NDArray[np.float64]]:
+    def shares(rows: Index, bins: int) -> NDArray[np.float64]:
+        result = np.full((len(rows), bins), np.nan)
+        for position, row in enumerate(shown[rows]):
+            members = nodes.rows_of(int(row))
+            start = run.table.start_ns[members]
+            end = start + run.table.duration_ns[members]
+            bounds = np.linspace(start.min(), end.max(), bins + 1)
+            gpus = np.unique(run.table.gpu[members])
+            result[position] = np.mean([run.busy_shares(int(gpu), bounds) for gpu in gpus], axis=0)
+        return result
+
+    return shares

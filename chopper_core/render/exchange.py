@@ -1,0 +1,54 @@
+"""A frame for other programs: JSON (versioned) and CSV, with raw numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any, Final
+
+from chopper_core.frame import Frame
+
+FRAME_SCHEMA: Final = "chopper.frame/1"
+
+
+def as_json(frame: Frame, *, limit: int | None = None) -> str:
+    """A frame as JSON of the schema `chopper.frame/1`; missing values are null."""
+    count = len(frame) if limit is None else min(limit, len(frame))
+    document: dict[str, Any] = {
+        "schema": FRAME_SCHEMA,
+        "address": frame.address,
+        "level": frame.level,
+        "columns": [
+            {"name": column.name, "unit": column.unit, "title": column.title}
+            for column in frame.columns
+        ],
+        "rows": [
+            {"name": frame.labels[row], "address": frame.addresses(row), **frame.row(row)}
+            for row in range(count)
+        ],
+        "total": dict(frame.total),
+        "notes": [*frame.notes, *limit_notes(frame, count)],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(frame: Frame, *, limit: int | None = None) -> str:
+    """A frame as CSV with a header; raw numbers, missing values empty."""
+    count = len(frame) if limit is None else min(limit, len(frame))
+    names = [column.name for column in frame.columns]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["name", *names, "address"])
+    for row in range(count):
+        figures = frame.row(row)
+        cells = ["" if figures[name] is None else figures[name] for name in names]
+        writer.writerow([frame.labels[row], *cells, frame.addresses(row)])
+    return text.getvalue()
+
+
+def limit_notes(frame: Frame, shown: int) -> list[str]:
+    """What to say where a limit cut the rows."""
+    if shown == len(frame):
+        return []
+    return [f"{len(frame) - shown} of {len(frame)} rows left out by the limit of {shown}"]

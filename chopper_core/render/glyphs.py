@@ -1,0 +1,60 @@
+"""The characters that bars, sparklines and marks are made of, and what stands in for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set of characters, each one cell wide."""
+
+    name: str
+    bar: str
+    """A bar's last cell from a thin slice to a full cell."""
+    spark: str
+    """A sparkline's levels from the lowest to the highest."""
+    ellipsis: str
+    missing: str
+    crumb: str
+    down: str
+    up: str
+    cursor: str
+    mark: str
+
+
+UNICODE: Final = Glyphs("unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●")
+ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*")
+
+
+def glyphs_for(encoding: str | None) -> Glyphs:
+    """The set that a stream of this encoding can show."""
+    try:
+        "".join((UNICODE.bar, UNICODE.spark, UNICODE.crumb)).encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return UNICODE
+
+
+def bar(share: float, width: int, glyphs: Glyphs) -> str:
+    """A horizontal bar of a share (0..1), padded to `width` cells; a trace for all above 0."""
+    steps = len(glyphs.bar)
+    filled = round(min(max(share, 0.0), 1.0) * width * steps)
+    if share > 0:
+        filled = max(filled, 1)
+    whole, rest = divmod(filled, steps)
+    return (glyphs.bar[-1] * whole + (glyphs.bar[rest - 1] if rest else "")).ljust(width)
+
+
+def sparkline(shares: NDArray[np.float64], glyphs: Glyphs) -> str:
+    """A line of levels of shares (0..1); a space where there is no value."""
+    top = len(glyphs.spark) - 1
+    known = np.isfinite(shares)
+    levels = np.rint(np.clip(np.where(known, shares, 0.0), 0.0, 1.0) * top).astype(int)
+    return "".join(
+        glyphs.spark[level] if ok else " " for level, ok in zip(levels, known, strict=True)
+    )

@@ -1,0 +1,145 @@
+"""A frame as a plain text table and as markdown, for panes, e-mails and issues."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+import numpy as np
+
+from chopper_core.frame import Frame
+from chopper_core.render.cells import (
+    LEVEL_TITLES,
+    ColumnText,
+    clean,
+    column_texts,
+    crumb,
+    display_name,
+    elide,
+    fitting,
+)
+from chopper_core.render.exchange import limit_notes
+from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
+
+BAR_WIDTH: Final = 10
+SPARK_BINS: Final = 24
+_MIN_NAME: Final = 16
+_MAX_NAME: Final = 100
+_SPARK_TITLE: Final = "busy 0-100%"
+_TOTAL: Final = "total"
+
+
+def as_text(
+    frame: Frame, *, limit: int | None = None, width: int = 0, glyphs: Glyphs = UNICODE
+) -> str:
+    """A frame as a text table of at most `width` cells (0: as wide as it needs).
+
+    Without columns of the view's own, those that don't fit are left out, the least telling
+    first; columns that somebody asked for all stay.
+    """
+    count = len(frame) if limit is None else min(limit, len(frame))
+    columns = column_texts(frame)
+    cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
+    names = [display_name(frame.labels[row], frame.level) for row in range(count)]
+    title = LEVEL_TITLES[frame.level]
+    longest = max(map(len, (*names, title, _TOTAL)))
+    widths = {name: max(map(len, texts)) for name, texts in cells.items()}
+
+    spark = count > 0
+    shown = columns
+    if width:
+        reserved = min(longest, max(_MIN_NAME, width // 3)) + 1
+        room = width - reserved - (SPARK_BINS + 2)
+        if frame.view.columns:
+            spark = sum(w + 2 for w in widths.values()) <= room
+        else:
+            fit = fitting((widths[c.metric.name] for c in columns), room, gap=2)
+            spark = spark and fit >= 3
+            if not spark:
+                fit = fitting((widths[c.metric.name] for c in columns), width - reserved, gap=2)
+            shown = columns[: max(fit, 1)]
+    used = sum(widths[column.metric.name] + 2 for column in shown)
+    used += SPARK_BINS + 2 if spark else 0
+    name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
+
+    lines = [_breadcrumb(frame, glyphs)]
+    header = [title.ljust(name_width)]
+    header += [cells[c.metric.name][0].rjust(widths[c.metric.name]) for c in shown]
+    lines.append("  ".join([*header, _SPARK_TITLE] if spark else header).rstrip())
+    sparks = frame.busy_shares(np.arange(count), SPARK_BINS) if spark else None
+    for row in range(count):
+        line = [elide(names[row], name_width, glyphs).ljust(name_width)]
+        line += [cells[c.metric.name][row + 2].rjust(widths[c.metric.name]) for c in shown]
+        if sparks is not None:
+            line.append(sparkline(sparks[row], glyphs))
+        lines.append("  ".join(line).rstrip())
+    total = [_TOTAL.ljust(name_width)]
+    total += [cells[c.metric.name][1].rjust(widths[c.metric.name]) for c in shown]
+    lines.append("  ".join(total).rstrip())
+    return "\n".join([*lines, "", *_footer(frame, count)]) + "\n"
+
+
+def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
+    """A frame as a GitHub table with its notes, its address and the command that makes it."""
+    count = len(frame) if limit is None else min(limit, len(frame))
+    columns = column_texts(frame)
+    header = [LEVEL_TITLES[frame.level], *(column.header for column in columns)]
+    lines = [
+        f"**{_escaped(_breadcrumb(frame, UNICODE))}**",
+        "",
+        _markdown_row(header),
+        _markdown_row([":--", *("--:" for _ in columns)]),
+    ]
+    for row in range(count):
+        figures = frame.row(row)
+        cells = [column.scale.cell(figures[column.metric.name]) for column in columns]
+        name = display_name(frame.labels[row], frame.level)
+        lines.append(_markdown_row([_escaped(name), *cells]))
+    totals = [column.scale.cell(frame.total[column.metric.name]) for column in columns]
+    lines.append(_markdown_row([f"**{_TOTAL}**", *totals]))
+    lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]
+    lines += ["", "```sh", command(frame.address), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def command(address: str) -> str:
+    """The shell command that prints the view of an address."""
+    return f"chopper show {shlex.quote(clean(address))}"
+
+
+def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
+    """Header, total and the cells of a column, in this order."""
+    values = frame.values[column.metric.name]
+    texts = [
+        column.header,
+        column.scale.cell(frame.total[column.metric.name], glyphs.missing),
+        *(column.scale.cell(values.at(row), glyphs.missing) for row in range(count)),
+    ]
+    if frame.sort.removeprefix("-") == column.metric.name:
+        texts[0] += glyphs.down if frame.sort.startswith("-") else glyphs.up
+    if column.metric.name != "share_pct":
+        return texts
+    bars = [bar((values.at(row) or 0) / 100, BAR_WIDTH, glyphs) for row in range(count)]
+    padded = max(map(len, texts))
+    return [
+        f"{text.rjust(padded)} {drawn}"
+        for text, drawn in zip(texts, (" " * BAR_WIDTH, " " * BAR_WIDTH, *bars), strict=True)
+    ]
+
+
+def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
+    steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
+    return f" {glyphs.crumb} ".join(steps)
+
+
+def _footer(frame: Frame, count: int) -> list[str]:
+    notes = [f"note: {note}" for note in (*frame.notes, *limit_notes(frame, count))]
+    return [*notes, command(frame.address)]
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{c}" if c in r"\`*_{}[]<>#|~" else c for c in text)

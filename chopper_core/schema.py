@@ -1,0 +1,240 @@
+"""The kernel table: one row per activity of a GPU, and the words for its levels and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int8 = NDArray[np.int8]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
+ACTIVITY: Final = "activity"
+"""The level under the last one: the single activities of a node."""
+
+NO_LABEL: Final = -1
+"""The code of a missing label, at every level."""
+NO_LABEL_TEXT: Final = "none"
+"""How a path spells a missing label; people see `unlabelled`."""
+NO_TIME: Final = np.iinfo(np.int64).min
+"""A time that is not known."""
+
+
+class Kind(IntEnum):
+    """What an activity is, for the accounting of time."""
+
+    COMPUTE = 0
+    COMM = 1
+    COPY = 2
+
+
+class Category(IntEnum):
+    """What the trace calls an activity."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+
+
+class Phase(IntEnum):
+    """The part of a training step in which an activity was launched."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    DATA = 3
+    OTHER = 4
+
+
+class Rule(IntEnum):
+    """How a label was found, from the surest to none; `text` says it to people."""
+
+    NONE = 0
+    ANNOTATION = 1
+    FSDP = 2
+    MODULE = 3
+    AUTOGRAD = 4
+    SHAPE = 5
+    HOST_OPERATOR = 6
+    KERNEL_NAME = 7
+    COLLECTIVE = 8
+    NEIGHBOUR = 9
+    WINDOW = 10
+    BURST = 11
+    STEP_ORDER = 12
+
+    @property
+    def text(self) -> str:
+        """The rule in a few words."""
+        return _RULE_TEXTS[self]
+
+
+_RULE_TEXTS: Final = {
+    Rule.NONE: "unlabelled",
+    Rule.ANNOTATION: "annotation",
+    Rule.FSDP: "FSDP range",
+    Rule.MODULE: "nn.Module frame",
+    Rule.AUTOGRAD: "autograd link to the forward operator",
+    Rule.SHAPE: "shape and order of the matrix products",
+    Rule.HOST_OPERATOR: "framework operator",
+    Rule.KERNEL_NAME: "name of the kernel",
+    Rule.COLLECTIVE: "arguments of the collective",
+    Rule.NEIGHBOUR: "neighbours on the stream",
+    Rule.WINDOW: "window between annotations",
+    Rule.BURST: "end of the optimizer step",
+    Rule.STEP_ORDER: "order within the step",
+}
+
+PHASES: Final = tuple(phase.name.lower() for phase in Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """One row per activity; every column is a numpy array of the same length.
+
+    Labels are codes: numbers stand for themselves, phases are `Phase`, operations and kernel
+    names point into `operations` and `names`; `NO_LABEL` is a missing one. Times are ns on the
+    run's clock; `launch_ns` is `NO_TIME` where the trace has no launch record. The columns of
+    `ADDITIVE` are sums of time (see `accounting`): over any set of rows they may be added.
+    """
+
+    names: Sequence[str]
+    operations: Sequence[str]
+
+    gpu: Int32
+    iteration: Int32
+    phase: Int8
+    layer: Int32
+    operation: Int32
+    kernel: Int32
+
+    kind: Int8
+    category: Int8
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    launch_ns: Int64
+    bytes: Int64
+    """Bytes that a copy or collective moved, or -1."""
+    group: Int32
+    """Code of the process group of a collective in `names`, or -1."""
+
+    iteration_rule: Int8
+    phase_rule: Int8
+    layer_rule: Int8
+    operation_rule: Int8
+
+    compute_ns: Int64
+    overlap_ns: Int64
+    exposed_comm_ns: Int64
+    exposed_copy_ns: Int64
+    idle_ns: Int64
+    idle_host_ns: Int64
+    idle_launch_ns: Int64
+    idle_unknown_ns: Int64
+    hidden_ns: Int64
+    launch_overhead_ns: Int64
+    prep_overhead_ns: Int64
+    call_overhead_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """One column by its name."""
+        values: NDArray[np.int64] = getattr(self, name)
+        return values
+
+    def take(self, rows: NDArray[np.intp]) -> KernelTable:
+        """The table of the given rows, in their order."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
+
+    def code_of(self, level: str, text: str) -> int | None:
+        """The code of a label's text at a level, or None where the table has no such label."""
+        if text == NO_LABEL_TEXT:
+            return NO_LABEL
+        match level:
+            case "gpu" | "iteration" | "layer":
+                return int(text) if text.isascii() and text.isdigit() else None
+            case "phase":
+                return PHASES.index(text) if text in PHASES else None
+            case "operation":
+                return _index(self.operations, text)
+            case "kernel":
+                return _index(self.names, text)
+            case _:
+                raise ValueError(level)
+
+    def text_of(self, level: str, code: int) -> str:
+        """The text of a label's code at a level, as a path spells it."""
+        if code == NO_LABEL:
+            return NO_LABEL_TEXT
+        match level:
+            case "phase":
+                return PHASES[code]
+            case "operation":
+                return self.operations[code]
+            case "kernel":
+                return self.names[code]
+            case _:
+                return str(code)
+
+
+def _index(texts: Sequence[str], text: str) -> int | None:
+    try:
+        return texts.index(text)
+    except ValueError:
+        return None
+
+
+COLUMNS: Final = tuple(
+    field.name for field in fields(KernelTable) if field.name not in ("names", "operations")
+)
+STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+"""The columns that cut a GPU's span: together they are `elapsed_ns`."""
+ADDITIVE: Final = (
+    *STATES,
+    "idle_host_ns",
+    "idle_launch_ns",
+    "idle_unknown_ns",
+    "hidden_ns",
+    "launch_overhead_ns",
+    "prep_overhead_ns",
+    "call_overhead_ns",
+)
+
+
+def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
+    """One table of several, with their dictionaries of texts merged."""
+    names: dict[str, int] = {}
+    operations: dict[str, int] = {}
+    recoded: list[dict[str, NDArray[np.int64]]] = []
+    for table in tables:
+        name_codes = _merge(table.names, names)
+        operation_codes = _merge(table.operations, operations)
+        columns = {column: getattr(table, column) for column in COLUMNS}
+        columns["kernel"] = _recode(table.kernel, name_codes)
+        columns["group"] = _recode(table.group, name_codes)
+        columns["operation"] = _recode(table.operation, operation_codes)
+        recoded.append(columns)
+    return KernelTable(
+        names=tuple(names),
+        operations=tuple(operations),
+        **{column: np.concatenate([columns[column] for columns in recoded]) for column in COLUMNS},
+    )
+
+
+def _merge(texts: Sequence[str], into: dict[str, int]) -> Int32:
+    return np.array([into.setdefault(text, len(into)) for text in texts], np.int32)
+
+
+def _recode(codes: Int32, new_codes: Int32) -> Int32:
+    if not len(new_codes):
+        return codes
+    return np.where(codes == NO_LABEL, np.int32(NO_LABEL), new_codes[codes])

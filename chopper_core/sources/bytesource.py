@@ -1,0 +1,154 @@
+"""A file as a stream of plain bytes: decompressed on the way, and kept up to where it breaks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final
+
+from chopper_core.errors import DataError
+
+try:
+    from isal import isal_zlib
+
+    _fast_gunzip: Callable[[], Any] = lambda: isal_zlib.decompressobj(31)  # noqa: E731
+    _INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error, isal_zlib.error)
+except ImportError:
+    _fast_gunzip = lambda: zlib.decompressobj(31)  # noqa: E731
+    _INFLATE_ERRORS = (zlib.error,)
+
+PIECE_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 16
+_SALVAGE_BLOCK_BYTES: Final = 256
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_FOREIGN_MAGIC: Final = {
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
+    b"\xfd7zXZ\x00": "is compressed with xz; decompress it first (xz -d)",
+    b"BZh": "is compressed with bzip2; decompress it first (bzip2 -d)",
+    b"PK\x03\x04": "is a zip archive; unpack it first",
+    b"SQLite format 3\x00": "is an SQLite database, not a trace in JSON",
+    b"PAR1": "is a Parquet file, not a trace in JSON",
+}
+
+
+class ByteSource:
+    """Reads a file, plain or gzip by its first bytes, in pieces of about `piece_bytes`.
+
+    A gzip stream that is cut or damaged ends where it breaks; `problem` then says how.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        piece_bytes: int = PIECE_BYTES,
+        *,
+        block_bytes: int = _BLOCK_BYTES,
+        gunzip: Callable[[], Any] = _fast_gunzip,
+    ) -> None:
+        self.path = path
+        self.piece_bytes = piece_bytes
+        self.problem: str | None = None
+        self.bytes_given = 0
+        self._block_bytes = block_bytes
+        self._gunzip = gunzip
+        self._inflater: Any = None
+        self._pending = b""
+        try:
+            self._file: IO[bytes] = path.open("rb", buffering=0)
+            self.size_bytes = path.stat().st_size
+            magic = self._file.read(16)
+            self._file.seek(0)
+        except OSError as error:
+            raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
+        for start, meaning in _FOREIGN_MAGIC.items():
+            if magic.startswith(start):
+                self._file.close()
+                raise DataError(f"{path} {meaning}.")
+        if magic.startswith(_GZIP_MAGIC):
+            self._inflater = gunzip()
+
+    def __enter__(self) -> ByteSource:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def file_position(self) -> int:
+        """Bytes of the file, as it lies on disk, that were read so far."""
+        return self._file.tell()
+
+    def read(self) -> bytes:
+        """Return the next piece; empty at the end."""
+        piece = self._read_plain() if self._inflater is None else self._read_gzip()
+        self.bytes_given += len(piece)
+        return piece
+
+    def _read_plain(self) -> bytes:
+        if self.problem:
+            return b""
+        try:
+            return self._file.read(self.piece_bytes)
+        except OSError as error:
+            self.problem = f"reading stopped at byte {self.bytes_given:,}: {error.strerror}"
+            return b""
+
+    def _read_gzip(self) -> bytes:
+        parts: list[bytes] = []
+        wanted = self.piece_bytes
+        while wanted > 0 and not self.problem:
+            if not self._pending and not self._inflater.eof:
+                self._pending = self._file.read(self._block_bytes)
+                if not self._pending:
+                    self.problem = "the gzip stream is cut off"
+                    break
+            try:
+                part = self._inflater.decompress(self._pending, wanted)
+            except _INFLATE_ERRORS as error:
+                given = self.bytes_given + sum(map(len, parts))
+                self.problem = f"the gzip stream is damaged ({error})"
+                parts.append(self._rescue(given))
+                break
+            parts.append(part)
+            wanted -= len(part)
+            self._pending = self._inflater.unconsumed_tail
+            if self._inflater.eof and not self._next_member():
+                break
+        return b"".join(parts)
+
+    def _next_member(self) -> bool:
+        """Go on to the next gzip member, if one follows."""
+        rest = self._inflater.unused_data or self._file.read(self._block_bytes)
+        rest = rest.lstrip(b"\x00") or b""
+        if not rest.startswith(_GZIP_MAGIC):
+            if rest:
+                self.problem = "other bytes follow the gzip stream"
+            self._pending = b""
+            return False
+        self._inflater = self._gunzip()
+        self._pending = rest
+        return True
+
+    def _rescue(self, bytes_given: int) -> bytes:
+        """Decompress again in small steps, for what lies between the last piece and the damage."""
+        if self._block_bytes == _SALVAGE_BLOCK_BYTES:
+            return b""
+        rescued = bytearray()
+        skip = bytes_given
+        with ByteSource(
+            self.path,
+            self.piece_bytes,
+            block_bytes=_SALVAGE_BLOCK_BYTES,
+            gunzip=lambda: zlib.decompressobj(31),
+        ) as again:
+            while piece := again.read():
+                rescued += piece[skip:]
+                skip = max(0, skip - len(piece))
+        return bytes(rescued)

@@ -1,0 +1,101 @@
+"""A view: what a person looks at, as a value; and the steps from one view to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chopper_core.errors import UsageError
+from chopper_core.schema import ACTIVITY, LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A node of a run and how its children are shown."""
+
+    run: str
+    """The run as the user named it: a file or a directory."""
+    path: tuple[str, ...] = ()
+    """Labels for a prefix of `order`, as a path spells them; one more picks an activity."""
+    order: tuple[str, ...] = LEVELS
+    columns: tuple[str, ...] = ()
+    """Names of metrics; empty: the defaults of the level."""
+    sort: str = ""
+    """A column, `-column` for the largest first, or empty: the level's own order."""
+    filter: str = ""
+
+    @property
+    def level(self) -> str:
+        """The level of the rows: what the node's children are."""
+        depth = len(self.path)
+        return self.order[depth] if depth < len(self.order) else ACTIVITY
+
+    @property
+    def scope(self) -> tuple[tuple[str, str], ...]:
+        """The path as (level, label) pairs."""
+        return tuple(zip((*self.order, ACTIVITY), self.path, strict=False))
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the node is a single activity, with nothing under it."""
+        return len(self.path) > len(self.order)
+
+
+def drill(view: View, label: str) -> View:
+    """Into a child; its rows come unsorted and unfiltered, with the same columns chosen."""
+    if view.is_leaf:
+        return view
+    return replace(view, path=(*view.path, label), sort="", filter="")
+
+
+def up(view: View) -> View:
+    """To the parent; at the root, the view itself."""
+    if not view.path:
+        return view
+    return replace(view, path=view.path[:-1], sort="", filter="")
+
+
+def sibling(view: View, labels: Sequence[str], step: int) -> View:
+    """To a neighbour of the node among `labels`; at the end of the list, the view itself."""
+    if not view.path or view.path[-1] not in labels:
+        return view
+    position = labels.index(view.path[-1]) + step
+    if not 0 <= position < len(labels):
+        return view
+    return replace(view, path=(*view.path[:-1], labels[position]))
+
+
+def at_level(view: View, level: str, label: str) -> View:
+    """The same path with another label at one of its levels."""
+    path = tuple(label if name == level else old for name, old in view.scope)
+    return replace(view, path=path)
+
+
+def pivot(view: View, level: str) -> View:
+    """The same node, split by another level next; the levels of the path stay where they are."""
+    depth = len(view.path)
+    rest = view.order[depth:]
+    if level not in rest:
+        return view
+    order = (*view.order[:depth], level, *(name for name in rest if name != level))
+    return replace(view, order=order, sort="", filter="")
+
+
+def sorted_by(view: View, sort: str) -> View:
+    """The same rows in another order."""
+    return replace(view, sort=sort)
+
+
+def filtered(view: View, text: str) -> View:
+    """The rows that match a filter (see `filter`)."""
+    return replace(view, filter=text)
+
+
+def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
+    """A full order that begins with the given levels; the others follow in their usual order."""
+    for level in levels:
+        if level not in LEVELS:
+            raise UsageError(f"no level {level!r}; the levels are {', '.join(LEVELS)}")
+    if len(set(levels)) != len(levels):
+        raise UsageError(f"a level is named twice in the order {','.join(levels)}")
+    return (*levels, *(level for level in LEVELS if level not in levels))
