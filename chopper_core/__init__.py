@@ -1,0 +1,1 @@
+"""The core of Chopper: from trace files to frames; it knows no terminal."""

@@ -3,13 +3,13 @@
 The span (first start to last end) is cut at every start and end. Each piece is in exactly one
 state and is charged to exactly one activity:
 
-| state of the GPU                | column            | charged to                                 |
-|---------------------------------|-------------------|--------------------------------------------|
-| compute runs, no communication  | `compute_ns`      | the running compute that started first     |
-| compute and communication run   | `overlap_ns`      | the same compute                           |
-| only communication (or copies)  | `exposed_comm_ns` | the running communication that started first |
-| only copies                     | `exposed_copy_ns` | the running copy that started first        |
-| nothing                         | `idle_ns`         | the activity that starts next              |
+| state of the GPU               | column            | charged to                           |
+|--------------------------------|-------------------|--------------------------------------|
+| compute runs, no communication | `compute_ns`      | the running compute, earliest start  |
+| compute and communication run  | `overlap_ns`      | the same compute                     |
+| communication, perhaps copies  | `exposed_comm_ns` | the running communication, likewise  |
+| only copies                    | `exposed_copy_ns` | the running copy, likewise           |
+| nothing                        | `idle_ns`         | the activity that starts next        |
 
 Ties go to the lower stream, then to the earlier row. Everything is integers: the five columns add
 up to the span, to the nanosecond.

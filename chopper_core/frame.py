@@ -55,11 +55,6 @@ class Frame:
         data: dict[str, Any] = {"name": list(self.labels)}
         for column in self.columns:
             values = self.values[column.name]
-            if values.missing is None:
-                data[column.name] = values.numbers
-            else:
-                dtype = "Int64" if values.numbers.dtype.kind == "i" else "Float64"
-                series = pd.array(values.numbers, dtype=dtype)
-                series[values.missing] = pd.NA
-                data[column.name] = series
+            dtype = "Int64" if values.numbers.dtype.kind == "i" else "Float64"
+            data[column.name] = pd.Series(values.numbers).astype(dtype).mask(~values.present())
         return pd.DataFrame(data)

@@ -28,11 +28,11 @@ def query(run: Run, view: View) -> Frame:
     tree = run.tree(view.order)
     parent = tree.node(view.path)
     if view.is_leaf:
-        labels: Sequence[str] = [view.path[-1]]
+        labels: list[str] = [view.path[-1]]
         nodes = parent
     else:
         children = tree.children(view.path)
-        labels, nodes = children.labels, children.groups
+        labels, nodes = list(children.labels), children.groups
     scope = Scope(nodes, parent, run.origin_ns)
     computed: dict[str, Values] = {}
 
@@ -93,14 +93,12 @@ def busy_chart(run: Run, view: View, bins: int) -> BusyChart:
     )
 
 
-def _ordered(
-    shown: Index, labels: Sequence[str], sort: str, values: Callable[[str], Values]
-) -> Index:
+def _ordered(shown: Index, labels: list[str], sort: str, values: Callable[[str], Values]) -> Index:
     if not sort:
         return np.arange(len(shown))
     descending, name = sort.startswith("-"), sort.removeprefix("-")
     if name == NAME:
-        by_label = sorted(range(len(shown)), key=lambda row: labels[shown[row]])
+        by_label = sorted(range(len(shown)), key=lambda row: labels[int(shown[row])])
         order = np.array(by_label, np.intp)
         return order[::-1] if descending else order
     column = values(name).take(shown)

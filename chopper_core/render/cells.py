@@ -73,14 +73,26 @@ class ColumnText:
 
 
 def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
-    """How each column of a frame is written."""
-    texts = []
-    for column in frame.columns:
-        values = frame.values[column.name]
-        present = np.abs(values.numbers[values.present()].astype(np.float64))
-        largest = float(present.max()) if len(present) else 0.0
-        texts.append(ColumnText(column, scale_of(column, largest)))
-    return tuple(texts)
+    """How each column of a frame is written; sums of time share one unit, to compare by eye."""
+    common = max(
+        (_largest(frame, column) for column in frame.columns if _is_time(column)), default=0
+    )
+    return tuple(
+        ColumnText(
+            column, scale_of(column, common if _is_time(column) else _largest(frame, column))
+        )
+        for column in frame.columns
+    )
+
+
+def _is_time(metric: Metric) -> bool:
+    return metric.unit == "ns" and metric.reduces == "sum"
+
+
+def _largest(frame: Frame, metric: Metric) -> float:
+    values = frame.values[metric.name]
+    present = np.abs(values.numbers[values.present()].astype(np.float64))
+    return float(present.max()) if len(present) else 0.0
 
 
 _UNSAFE: Final = re.compile(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
@@ -11,17 +10,15 @@ from typing import IO, Any, Final
 from chopper_core.errors import DataError
 
 try:
-    from isal import isal_zlib
-
-    _fast_gunzip: Callable[[], Any] = lambda: isal_zlib.decompressobj(31)  # noqa: E731
-    _INFLATE_ERRORS: tuple[type[Exception], ...] = (zlib.error, isal_zlib.error)
+    from isal import isal_zlib as fast_zlib
 except ImportError:
-    _fast_gunzip = lambda: zlib.decompressobj(31)  # noqa: E731
-    _INFLATE_ERRORS = (zlib.error,)
+    fast_zlib = zlib
 
 PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 16
-_SALVAGE_BLOCK_BYTES: Final = 256
+_RESCUE_BLOCK_BYTES: Final = 256
+_INFLATE_ERRORS: Final = (zlib.error, fast_zlib.error)
+_GZIP_WINDOW_BITS: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _FOREIGN_MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
@@ -45,15 +42,16 @@ class ByteSource:
         piece_bytes: int = PIECE_BYTES,
         *,
         block_bytes: int = _BLOCK_BYTES,
-        gunzip: Callable[[], Any] = _fast_gunzip,
+        inflate: Any = fast_zlib,
     ) -> None:
         self.path = path
         self.piece_bytes = piece_bytes
         self.problem: str | None = None
         self.bytes_given = 0
         self._block_bytes = block_bytes
-        self._gunzip = gunzip
+        self._inflate = inflate
         self._inflater: Any = None
+        self._ended = False
         self._pending = b""
         try:
             self._file: IO[bytes] = path.open("rb", buffering=0)
@@ -67,7 +65,7 @@ class ByteSource:
                 self._file.close()
                 raise DataError(f"{path} {meaning}.")
         if magic.startswith(_GZIP_MAGIC):
-            self._inflater = gunzip()
+            self._inflater = inflate.decompressobj(_GZIP_WINDOW_BITS)
 
     def __enter__(self) -> ByteSource:
         return self
@@ -103,24 +101,26 @@ class ByteSource:
     def _read_gzip(self) -> bytes:
         parts: list[bytes] = []
         wanted = self.piece_bytes
-        while wanted > 0 and not self.problem:
+        while wanted > 0 and not self._ended:
             if not self._pending and not self._inflater.eof:
                 self._pending = self._file.read(self._block_bytes)
                 if not self._pending:
                     self.problem = "the gzip stream is cut off"
+                    self._ended = True
                     break
             try:
                 part = self._inflater.decompress(self._pending, wanted)
             except _INFLATE_ERRORS as error:
                 given = self.bytes_given + sum(map(len, parts))
                 self.problem = f"the gzip stream is damaged ({error})"
+                self._ended = True
                 parts.append(self._rescue(given))
                 break
             parts.append(part)
             wanted -= len(part)
             self._pending = self._inflater.unconsumed_tail
-            if self._inflater.eof and not self._next_member():
-                break
+            if self._inflater.eof:
+                self._ended = not self._next_member()
         return b"".join(parts)
 
     def _next_member(self) -> bool:
@@ -132,21 +132,21 @@ class ByteSource:
                 self.problem = "other bytes follow the gzip stream"
             self._pending = b""
             return False
-        self._inflater = self._gunzip()
+        self._inflater = self._inflate.decompressobj(_GZIP_WINDOW_BITS)
         self._pending = rest
         return True
 
     def _rescue(self, bytes_given: int) -> bytes:
         """Decompress again in small steps, for what lies between the last piece and the damage."""
-        if self._block_bytes == _SALVAGE_BLOCK_BYTES:
+        if self._block_bytes == _RESCUE_BLOCK_BYTES:
             return b""
         rescued = bytearray()
         skip = bytes_given
         with ByteSource(
             self.path,
             self.piece_bytes,
-            block_bytes=_SALVAGE_BLOCK_BYTES,
-            gunzip=lambda: zlib.decompressobj(31),
+            block_bytes=_RESCUE_BLOCK_BYTES,
+            inflate=zlib,
         ) as again:
             while piece := again.read():
                 rescued += piece[skip:]

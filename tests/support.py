@@ -1,0 +1,121 @@
+"""Runs built by hand for tests: activities in, an accounted run out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chopper_core.accounting import account, launch_overheads
+from chopper_core.run import Gpu, Run
+from chopper_core.schema import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One activity; times in ns."""
+
+    start: int
+    duration: int
+    kind: Kind = Kind.COMPUTE
+    stream: int = 0
+    gpu: int = 0
+    iteration: int = NO_LABEL
+    phase: int = Phase.FORWARD
+    layer: int = NO_LABEL
+    operation: str = "op"
+    kernel: str = "kernel"
+    launch: int | None = None
+
+
+def table_of(rows: Sequence[Row]) -> KernelTable:
+    """The accounted kernel table of the rows, GPU by GPU."""
+    names = sorted({row.kernel for row in rows})
+    operations = sorted({row.operation for row in rows})
+
+    def column(values: Sequence[int], dtype: type = np.int64) -> np.ndarray:
+        return np.array(values, dtype)
+
+    start = column([row.start for row in rows])
+    duration = column([row.duration for row in rows])
+    kind = column([row.kind for row in rows], np.int8)
+    stream = column([row.stream for row in rows])
+    gpu = column([row.gpu for row in rows], np.int32)
+    iteration = column([row.iteration for row in rows], np.int32)
+    launch = column([NO_TIME if row.launch is None else row.launch for row in rows])
+    accounted: dict[str, np.ndarray] = {}
+    for number in np.unique(gpu):
+        own = gpu == number
+        times = account(start[own], duration[own], kind[own], stream[own], launch[own])
+        gaps = launch_overheads(start[own], duration[own], kind[own], launch[own], iteration[own])
+        parts = {name: getattr(times, name) for name in times.__slots__}
+        parts |= {
+            "launch_overhead_ns": gaps.launch_ns,
+            "prep_overhead_ns": gaps.prep_ns,
+            "call_overhead_ns": gaps.call_ns,
+        }
+        for name, values in parts.items():
+            accounted.setdefault(name, np.zeros(len(rows), np.int64))[own] = values
+    rules = {
+        name: np.full(len(rows), Rule.ANNOTATION, np.int8)
+        for name in ("iteration_rule", "phase_rule", "layer_rule", "operation_rule")
+    }
+    return KernelTable(
+        names=names,
+        operations=operations,
+        gpu=gpu,
+        iteration=iteration,
+        phase=column([row.phase for row in rows], np.int8),
+        layer=column([row.layer for row in rows], np.int32),
+        operation=column([operations.index(row.operation) for row in rows], np.int32),
+        kernel=column([names.index(row.kernel) for row in rows], np.int32),
+        kind=kind,
+        category=np.where(kind == Kind.COPY, Category.MEMCPY, Category.KERNEL).astype(np.int8),
+        stream=stream,
+        start_ns=start,
+        duration_ns=duration,
+        launch_ns=launch,
+        bytes=np.full(len(rows), -1, np.int64),
+        group=np.full(len(rows), -1, np.int32),
+        **rules,
+        **accounted,
+    )
+
+
+def run_of(rows: Sequence[Row], name: str = "made.json", generated: str | None = "a test") -> Run:
+    """A run of the rows."""
+    table = table_of(rows)
+    gpus = tuple(Gpu(int(number), int(number), 0, "") for number in np.unique(table.gpu))
+    return Run(name, table, gpus, (), generated=generated)
+
+
+def sample_run(gpus: int = 4, iterations: int = 3, layers: int = 4, seed: int = 1) -> Run:
+    """A small run with every level, several streams, gaps, collectives and copies."""
+    random = np.random.default_rng(seed)
+    operations = (("attn_n", "layer_norm_kernel", 8), ("qkv_ip", "Cijk_Alik_Bljk_MT256x256", 60),
+                  ("attn_fa", "FmhaFwdKernel<128>", 90), ("mlp_up", "Cijk_Alik_Bljk_MT256x128", 80))
+    rows: list[Row] = []
+    for gpu in range(gpus):
+        now = 1_000_000 + 10_000 * gpu
+        slow = 1.06 if gpu == gpus - 1 else 1.0
+        for iteration in range(10, 10 + iterations):
+            rows.append(Row(now, 4_000, Kind.COPY, 0, gpu, iteration, Phase.DATA, NO_LABEL,
+                            "dl", "Memcpy HtoD (Host -> Device)", now - 3_000))
+            now += 9_000
+            for phase in (Phase.FORWARD, Phase.BACKWARD):
+                for step in range(layers):
+                    layer = step if phase is Phase.FORWARD else layers - 1 - step
+                    rows.append(Row(now, 100_000, Kind.COMM, 11, gpu, iteration, phase, layer,
+                                    "all_gather", "ncclDevKernel_Generic", now - 20_000))
+                    for operation, kernel, cost in operations:
+                        took = int(cost * 1_000 * slow * random.uniform(0.95, 1.05))
+                        took *= 2 if phase is Phase.BACKWARD else 1
+                        launch = None if random.random() < 0.02 else now - 5_000
+                        rows.append(Row(now, took, Kind.COMPUTE, 0, gpu, iteration, phase, layer,
+                                        operation, kernel, launch))
+                        now += took + int(random.integers(0, 3_000))
+            rows.append(Row(now, 50_000, Kind.COMPUTE, 0, gpu, iteration, Phase.OPTIMIZER, NO_LABEL,
+                            "opt_step", "multi_tensor_apply_kernel<FusedAdam>", now + 0))
+            now += 80_000
+    return run_of(rows, name="sample.json")
