@@ -68,6 +68,7 @@ class Rule(IntEnum):
     WINDOW = 10
     BURST = 11
     STEP_ORDER = 12
+    CONTEXT = 13
 
     @property
     def text(self) -> str:
@@ -89,6 +90,7 @@ _RULE_TEXTS: Final = {
     Rule.WINDOW: "window between annotations",
     Rule.BURST: "end of the optimizer step",
     Rule.STEP_ORDER: "order within the step",
+    Rule.CONTEXT: "same kernels around it elsewhere",
 }
 
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)

@@ -53,10 +53,11 @@ class Member:
     end: int
 
 
-def members(text: bytes, start: int) -> Iterator[Member]:
+def members(text: bytes, start: int, stop_at: str | None = None) -> Iterator[Member]:
     """Yield the members of the object whose inside starts at `start`, up to its end or the text's.
 
-    A member whose value goes on beyond the text is the last one.
+    A member whose value goes on beyond the text is the last one, and so is the one named `stop_at`,
+    whose value isn't scanned.
     """
     position = start
     while True:
@@ -70,8 +71,9 @@ def members(text: bytes, start: int) -> Iterator[Member]:
         value = skip_space(text, colon + 1)
         if value >= len(text):
             return
-        end = element_end(text, value)
-        yield Member(key.group()[1:-1].decode("utf-8", "replace"), value, end)
+        name = key.group()[1:-1].decode("utf-8", "replace")
+        end = INCOMPLETE if name == stop_at else element_end(text, value)
+        yield Member(name, value, end)
         if end == INCOMPLETE:
             return
         position = skip_space(text, end)

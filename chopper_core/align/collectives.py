@@ -1,0 +1,103 @@
+"""Which collective each communication kernel is, what it moves, and in which process group."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.host import Host, Links
+from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE, collective_name
+from chopper_core.schema import Kind, Rule
+from chopper_core.sources.trace import ABSENT, Collective
+
+_RANGES: Final = re.compile(
+    r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"
+    r"|^## all(?:2all|toall)"
+)
+_DTYPE_BYTES: Final = {
+    "byte": 1, "char": 1, "bool": 1, "uint8": 1, "int8": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2,
+    "int": 4, "int32": 4, "float": 4, "float32": 4,
+    "long": 8, "int64": 8, "double": 8, "float64": 8, "complexfloat": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """What is known of each communication kernel; the others have empty names."""
+
+    names: tuple[str, ...]
+    """Standard names; `codes` points into them."""
+    codes: NDArray[np.int32]
+    rules: NDArray[np.int8]
+    bytes: NDArray[np.int64]
+    groups: tuple[str, ...]
+    group: NDArray[np.int32]
+    without_arguments: int
+
+
+def read_collectives(host: Host, links: Links, kind: NDArray[np.int8]) -> Collectives:
+    """Name, bytes and group of the communication kernels.
+
+    The name comes from the arguments on the kernel, else on the operator around its launch, else
+    from the innermost range around the launch that speaks of one, else from the kernel's name.
+    """
+    trace = host.trace
+    activities = trace.activities
+    rows = np.flatnonzero(kind == Kind.COMM)
+    points = links.points.take(rows)
+    described = np.flatnonzero(host.ranges.collective != ABSENT)
+    around = host.intervals(described).innermost(points)
+    speaking = np.flatnonzero(host.named(_RANGES))
+    spoken = host.intervals(speaking).innermost(points)
+
+    count = len(activities)
+    codes = np.full(count, -1, np.int32)
+    rules = np.full(count, Rule.NONE, np.int8)
+    size = np.where(kind == Kind.COMM, ABSENT, activities.bytes)
+    group = np.full(count, -1, np.int32)
+    names: dict[str, int] = {}
+    groups: dict[str, int] = {}
+    without = 0
+    for position, row in enumerate(rows.tolist()):
+        argument = int(activities.collective[row])
+        if argument == ABSENT and around[position] >= 0:
+            argument = int(host.ranges.collective[around[position]])
+        arguments = trace.collectives[argument] if argument != ABSENT else Collective()
+        without += argument == ABSENT
+        texts = (
+            (arguments.name, Rule.COLLECTIVE),
+            (host.text(int(spoken[position])) if spoken[position] >= 0 else "", Rule.ANNOTATION),
+            (trace.names[int(activities.name[row])], Rule.KERNEL_NAME),
+        )
+        name, rule = next(
+            ((known, rule) for text, rule in texts if text and (known := collective_name(text))),
+            (UNKNOWN_COLLECTIVE, Rule.KERNEL_NAME),
+        )
+        codes[row] = names.setdefault(name, len(names))
+        rules[row] = rule
+        size[row] = message_bytes(arguments)
+        if label := group_label(arguments):
+            group[row] = groups.setdefault(label, len(groups))
+    return Collectives(tuple(names), codes, rules, size, tuple(groups), group, without)
+
+
+def message_bytes(arguments: Collective) -> int:
+    """The larger of input and output in bytes, or ABSENT where size or type isn't known."""
+    width = _DTYPE_BYTES.get(arguments.dtype.lower().removeprefix("c10::"))
+    elements = max(arguments.in_elements, arguments.out_elements)
+    return elements * width if width is not None and elements >= 0 else ABSENT
+
+
+def group_label(arguments: Collective) -> str:
+    """A process group for people: name, description and size, as far as they are given."""
+    name, description = arguments.group_name, arguments.group_description
+    label = f"{name} ({description})" if name and description else name or description
+    if label and arguments.group_size > 0:
+        label += f" of {arguments.group_size}"
+    return label

@@ -1,0 +1,55 @@
+"""Labels by context: a training step repeats, so the same kernels around a kernel tell its place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.host import Host
+from chopper_core.align.labels import Labels, Order
+from chopper_core.schema import NO_LABEL, Rule
+
+Int64 = NDArray[np.int64]
+
+REACH: Final = 2
+"""Kernels before and after that a context holds."""
+
+
+def contexts(host: Host, order: Order, phase: NDArray[np.int32] | None = None) -> Int64:
+    """A number for each activity, equal where kernel, neighbours on the stream and phase are."""
+    name = host.trace.activities.name.astype(np.int64)
+    count = len(name)
+    ordered = name[order.rows]
+    stream = np.cumsum(order.new_stream)
+    columns = [ordered]
+    for step in range(1, REACH + 1):
+        for shift in (step, -step):
+            neighbour = np.roll(ordered, shift)
+            columns.append(np.where(np.roll(stream, shift) == stream, neighbour, -1))
+    if phase is not None:
+        columns.append(phase[order.rows].astype(np.int64))
+    keys = np.stack(columns, axis=1)
+    _, numbers = np.unique(keys, axis=0, return_inverse=True)
+    result = np.empty(count, np.int64)
+    result[order.rows] = numbers.ravel()
+    return result
+
+
+def like_context(labels: Labels, context: Int64, trusted: tuple[Rule, ...]) -> None:
+    """Give unlabelled activities the label of their context, where all that have one agree.
+
+    Only labels found by the `trusted` rules count.
+    """
+    missing = labels.missing()
+    known = ~missing & np.isin(labels.rules, trusted)
+    if not missing.any() or not known.any():
+        return
+    size = int(context.max()) + 1
+    highest = np.full(size, NO_LABEL, np.int64)
+    lowest = np.full(size, np.iinfo(np.int64).max)
+    np.maximum.at(highest, context[known], labels.codes[known])
+    np.minimum.at(lowest, context[known], labels.codes[known])
+    agreed = np.where(highest == lowest, highest, NO_LABEL)
+    labels.fill(agreed[context], Rule.CONTEXT)

@@ -1,0 +1,154 @@
+"""Where on the host each GPU activity was launched, and the host's ranges by what they say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.intervals import Intervals, Points
+from chopper_core.schema import NO_TIME
+from chopper_core.sources.trace import ABSENT, HostCategory, Trace
+
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The launch of each activity, as far as the trace records it."""
+
+    launch: Index
+    """Row of `Trace.launches`, or -1."""
+    launch_ns: NDArray[np.int64]
+    """Begin of the launch call, or NO_TIME."""
+    points: Points
+    """Where on the host it was launched: by the launch call, else by its operator."""
+    shared_correlations: int
+    """Activities whose correlation belongs to several launch calls."""
+    late_launches: int
+    """Activities that start before their launch call is stamped: the clocks disagree."""
+
+
+def link(trace: Trace) -> Links:
+    """Link the activities to their launches by correlation, else to operators by external id."""
+    activities, launches, ranges = trace.activities, trace.launches, trace.ranges
+    usable = np.flatnonzero(launches.correlation > 0)
+    order = usable[np.lexsort((launches.start_ns[usable], launches.correlation[usable]))]
+    correlation = launches.correlation[order]
+    # Of several calls with one correlation, the last one that begins before the activity starts.
+    first = np.searchsorted(correlation, activities.correlation, "left")
+    last = np.searchsorted(correlation, activities.correlation, "right")
+    found = (activities.correlation > 0) & (last > first)
+    several = found & (last - first > 1)
+    chosen = np.where(found, first, 0)
+    for row in np.flatnonzero(several):
+        starts = launches.start_ns[order[first[row] : last[row]]]
+        before = np.searchsorted(starts, activities.start_ns[row], "right")
+        chosen[row] = first[row] + max(int(before) - 1, 0)
+    launch = np.full(len(activities), -1, np.intp)
+    if len(order):
+        launch = np.where(found, order[chosen], -1)
+
+    linked = launch >= 0
+    launch_ns = np.full(len(activities), NO_TIME, np.int64)
+    launch_ns[linked] = launches.start_ns[launch[linked]]
+    operator = _by_external_id(activities.external_id, ranges.external_id)
+    thread = np.full(len(activities), -1, np.int32)
+    time_ns = np.zeros(len(activities), np.int64)
+    by_operator = ~linked & (operator >= 0)
+    thread[by_operator] = ranges.thread[operator[by_operator]]
+    time_ns[by_operator] = ranges.start_ns[operator[by_operator]]
+    thread[linked] = launches.thread[launch[linked]]
+    time_ns[linked] = launch_ns[linked]
+    return Links(
+        launch=launch,
+        launch_ns=launch_ns,
+        points=Points(thread, time_ns),
+        shared_correlations=int(several.sum()),
+        late_launches=int((linked & (launch_ns > activities.start_ns)).sum()),
+    )
+
+
+def _by_external_id(wanted: NDArray[np.int64], external_id: NDArray[np.int64]) -> Index:
+    """The row with each wanted external id, or -1."""
+    order = np.argsort(external_id, kind="stable")
+    if not len(order):
+        return np.full(len(wanted), -1, np.intp)
+    at = np.minimum(np.searchsorted(external_id[order], wanted), len(order) - 1)
+    row = order[at]
+    return np.where((wanted != ABSENT) & (external_id[row] == wanted), row, -1)
+
+
+class Host:
+    """The host side of a trace: its ranges, chosen by category and name."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.ranges = trace.ranges
+        self.end_ns = self.ranges.start_ns + self.ranges.duration_ns
+        self._masks: dict[str, Mask] = {}
+
+    def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
+        """Ranges as intervals; each stands for its row, or for the value given."""
+        return Intervals(
+            self.ranges.thread[rows],
+            self.ranges.start_ns[rows],
+            self.end_ns[rows],
+            rows if values is None else values,
+        )
+
+    def named(self, pattern: re.Pattern[str]) -> Mask:
+        """Which ranges have a name that the pattern finds."""
+        if pattern.pattern not in self._masks:
+            used = np.unique(self.ranges.name)
+            matches = np.zeros(len(self.trace.names), np.bool_)
+            matches[used] = [pattern.search(self.trace.names[code]) is not None for code in used]
+            self._masks[pattern.pattern] = matches[self.ranges.name]
+        return self._masks[pattern.pattern]
+
+    def text(self, row: int) -> str:
+        """The name of a range."""
+        return self.trace.names[int(self.ranges.name[row])]
+
+    def starts(self, rows: Index) -> Points:
+        """The begin of each of the ranges; nowhere for row -1."""
+        return Points(self.ranges.thread, self.ranges.start_ns).take(rows)
+
+    @cached_property
+    def annotations(self) -> Index:
+        """Rows of ranges that somebody named."""
+        return np.flatnonzero(self.ranges.category == HostCategory.ANNOTATION)
+
+    @cached_property
+    def operators(self) -> Index:
+        """Rows of the framework's operators."""
+        return np.flatnonzero(self.ranges.category == HostCategory.OPERATOR)
+
+    @cached_property
+    def modules(self) -> Index:
+        """Rows of `nn.Module` frames."""
+        return np.flatnonzero(self.ranges.category == HostCategory.MODULE)
+
+    @cached_property
+    def is_annotation(self) -> Mask:
+        """Which ranges somebody named."""
+        return self.ranges.category == HostCategory.ANNOTATION
+
+    @cached_property
+    def is_operator(self) -> Mask:
+        """Which ranges are operators of the framework."""
+        return self.ranges.category == HostCategory.OPERATOR
+
+    @cached_property
+    def autograd_threads(self) -> NDArray[np.int32]:
+        """Threads that run backward and nothing else of the step."""
+        evaluates = self.named(re.compile(r"^autograd::engine::evaluate_function"))
+        backward = np.unique(self.ranges.thread[evaluates])
+        own = self.is_annotation & self.named(
+            re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
+        )
+        return np.setdiff1d(backward, self.ranges.thread[own])

@@ -1,0 +1,134 @@
+"""The iteration of each activity: by the host's step annotations, at the time of the launch."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.host import Host, Links
+from chopper_core.align.intervals import Intervals, Points
+from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
+from chopper_core.align.labels import Labels, Order
+from chopper_core.schema import NO_LABEL, Rule
+
+Int64 = NDArray[np.int64]
+Index = NDArray[np.intp]
+
+ANNOTATIONS: Final = (
+    re.compile(r"^Iteration\s?_?#?(\d+)$"),
+    re.compile(r"^ProfilerStep#(\d+)$"),
+    re.compile(r"^(?:train_)?step[ _#](\d+)$"),
+)
+"""Step annotations; the first pattern that a trace has is the one that counts."""
+_OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#|^opt_step$")
+_BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function")
+_BURST_GAP: Final = 200
+"""Kernels of other work between two optimizer kernels that make them two steps."""
+
+
+def label_iterations(host: Host, links: Links, order: Order) -> tuple[Labels, frozenset[int]]:
+    """Iterations of the activities, and which of them the profiler's start or end cut."""
+    labels = Labels.none(len(links.points))
+    partial: set[int] = set()
+    steps = _annotated(host)
+    if steps is not None:
+        found = steps.innermost(links.points, any_thread=True)
+        labels.fill(found, Rule.ANNOTATION)
+        partial |= _label_before(labels, links.points, steps)
+    elif ends := _optimizer_ends(host):
+        found = np.searchsorted(ends, links.points.time_ns, "left")
+        labels.fill(found, Rule.BURST, links.points.known())
+        if len(found) and int(found.max()) == len(ends):
+            partial.add(len(ends))
+    elif not links.points.known().any():
+        labels.fill(_kernel_bursts(host), Rule.BURST)
+    _label_unlinked(labels, host, links, order, partial)
+    return labels, frozenset(partial)
+
+
+def _annotated(host: Host) -> Intervals | None:
+    for pattern in ANNOTATIONS:
+        rows = np.flatnonzero(host.is_annotation & host.named(pattern))
+        if len(rows):
+            numbers = [int(match[1]) for row in rows if (match := pattern.search(host.text(row)))]
+            return host.intervals(rows, np.array(numbers, np.intp))
+    return None
+
+
+def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
+    """What was launched before the first annotation belongs to a step that the start cut.
+
+    A range that began before the profiler is not recorded, so the step before the first recorded
+    one is seen only by its launches.
+    """
+    first = int(steps.value[np.argmin(steps.start_ns)])
+    before = points.known() & (points.time_ns < steps.start_ns.min())
+    if first == 0 or not before.any():
+        return set()
+    labels.fill(np.full(len(points), first - 1), Rule.WINDOW, before)
+    return {first - 1}
+
+
+def _optimizer_ends(host: Host) -> list[int]:
+    """Ends of the optimizer steps; steps without backward work between them are one."""
+    rows = np.flatnonzero(host.named(_OPTIMIZER_STEP))
+    rows = rows[np.argsort(host.ranges.start_ns[rows])]
+    backward = np.sort(host.ranges.start_ns[host.named(_BACKWARD)])
+    ends: list[int] = []
+    for row in rows:
+        start, end = int(host.ranges.start_ns[row]), int(host.end_ns[row])
+        since = ends[-1] if ends else 0
+        if ends and np.searchsorted(backward, start) == np.searchsorted(backward, since):
+            ends[-1] = max(ends[-1], end)
+        else:
+            ends.append(end)
+    return ends
+
+
+def _kernel_bursts(host: Host) -> NDArray[np.int32]:
+    """Steps of a trace without any host: they end with a burst of optimizer kernels."""
+    activities, names = host.trace.activities, host.trace.names
+    used = np.unique(activities.name)
+    optimizes = np.zeros(len(names), np.bool_)
+    optimizes[used] = [kernel_class(names[code]) == OPTIMIZER_CLASS for code in used]
+    by_start = np.argsort(activities.start_ns, kind="stable")
+    steps = np.flatnonzero(optimizes[activities.name[by_start]])
+    iteration = np.full(len(activities), NO_LABEL, np.int32)
+    if len(steps):
+        last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]
+        iteration[by_start] = np.searchsorted(last, np.arange(len(by_start)), "left")
+    return iteration
+
+
+def _label_unlinked(
+    labels: Labels, host: Host, links: Links, order: Order, partial: set[int]
+) -> None:
+    """Activities without a launch run in stream order: they take the nearer neighbour's step.
+
+    Those before the first linked activity of their stream were launched before the profiler
+    began: they belong to the step before the first one, or to it where it is cut itself.
+    """
+    activities = host.trace.activities
+    known = ~labels.missing()
+    if not known.any():
+        return
+    unlinked = ~links.points.known()
+    previous, following = order.previous(known), order.following(known)
+    codes_after = labels.codes[following]
+    first = int(labels.codes[known].min())
+    head = unlinked & (previous < 0) & (following >= 0) & (codes_after == first)
+    if first in partial or first == 0:
+        labels.fill(np.full(len(head), first), Rule.NEIGHBOUR, head)
+    elif head.any():
+        labels.fill(np.full(len(head), first - 1), Rule.WINDOW, head)
+        partial.add(first - 1)
+
+    end_ns = activities.start_ns + activities.duration_ns
+    until_next = activities.start_ns[following] - end_ns
+    since_last = activities.start_ns - end_ns[previous]
+    after = (following >= 0) & ((previous < 0) | (until_next < since_last))
+    nearer = np.where(after, codes_after, labels.codes[previous])
+    labels.fill(nearer, Rule.NEIGHBOUR, unlinked & ((previous >= 0) | (following >= 0)))

@@ -1,0 +1,98 @@
+"""Labels of one level: a code per activity and the rule that found it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.schema import NO_LABEL, Rule
+
+Mask = NDArray[np.bool_]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Codes (`NO_LABEL` where none was found) and `Rule` codes, one per activity."""
+
+    codes: NDArray[np.int32]
+    rules: NDArray[np.int8]
+
+    @classmethod
+    def none(cls, count: int) -> Labels:
+        """No labels yet."""
+        return cls(np.full(count, NO_LABEL, np.int32), np.full(count, Rule.NONE, np.int8))
+
+    def missing(self) -> Mask:
+        """Which activities have no label."""
+        return self.codes == NO_LABEL
+
+    def fill(self, codes: NDArray[np.generic], rule: Rule, where: Mask | None = None) -> None:
+        """Label those that have no label yet; codes of NO_LABEL label nothing."""
+        take = self.missing() & (codes != NO_LABEL)
+        if where is not None:
+            take &= where
+        self.codes[take] = codes[take]
+        self.rules[take] = rule
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The activities of a GPU in the order in which each stream ran them."""
+
+    rows: Index
+    """Rows, stream after stream, by start."""
+    new_stream: Mask
+    """Where in `rows` another stream begins."""
+
+    @classmethod
+    def of(cls, stream: NDArray[np.int64], start_ns: NDArray[np.int64]) -> Order:
+        """The order of activities given by stream and start."""
+        rows = np.lexsort((start_ns, stream))
+        new_stream = np.ones(len(rows), np.bool_)
+        new_stream[1:] = stream[rows[1:]] != stream[rows[:-1]]
+        return cls(rows, new_stream)
+
+    def previous(self, has: Mask) -> Index:
+        """For each row the nearest earlier row of its stream for which `has` holds, or -1."""
+        return self._nearest(has, forwards=True)
+
+    def following(self, has: Mask) -> Index:
+        """For each row the nearest later row of its stream for which `has` holds, or -1."""
+        return self._nearest(has, forwards=False)
+
+    def _nearest(self, has: Mask, *, forwards: bool) -> Index:
+        count = len(self.rows)
+        nearest = np.full(count, -1, np.intp)
+        if not count:
+            return nearest
+        stream = np.cumsum(self.new_stream)
+        position = np.where(has[self.rows], np.arange(count), -1 if forwards else count)
+        if forwards:
+            position = np.maximum.accumulate(position)
+        else:
+            position = np.minimum.accumulate(position[::-1])[::-1]
+        exists = (position >= 0) & (position < count)
+        inside = np.where(exists, position, 0)
+        exists &= stream[inside] == stream
+        nearest[self.rows] = np.where(exists, self.rows[inside], -1)
+        return nearest
+
+
+def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:
+    """Give unlabelled activities the label that both neighbours on their stream share.
+
+    `agrees(previous, following)` says which pairs of neighbouring rows belong together.
+    """
+    known = ~labels.missing()
+    previous, following = order.previous(known), order.following(known)
+    both = (previous >= 0) & (following >= 0)
+    before = np.where(both, previous, 0)
+    after = np.where(both, following, 0)
+    if not len(before):
+        return
+    same = both & (labels.codes[before] == labels.codes[after]) & agrees(before, after)
+    labels.fill(labels.codes[before], Rule.NEIGHBOUR, same)

@@ -1,0 +1,124 @@
+"""The layer of each activity: the one it serves, not the one that prefetches for it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.autograd import Backward
+from chopper_core.align.host import Host, Links
+from chopper_core.align.intervals import NOWHERE, Intervals, Points
+from chopper_core.align.labels import Labels, Order, between
+from chopper_core.align.modules import Modules
+from chopper_core.schema import NO_LABEL, Phase, Rule
+
+Index = NDArray[np.intp]
+
+_LAYER: Final = re.compile(r"^Layer[ _]?(\d+)$")
+_FSDP: Final = re.compile(
+    r"^FSDP::(?P<step>\w+)(?: for (?P<target>\S+))?(?: \((?P<owner>[^)]*)\))?"
+)
+_NUMBER: Final = re.compile(r"(?:^|\.)(?:layers|blocks|h|block|layer)\.(\d+)(?:\.|$)")
+_SERVES: Final = re.compile(
+    r"^FSDP::(?:all_gather|all_gather_copy_in|all_gather_copy_out|post_backward_reduce"
+    r"|post_backward_reshard|post_backward_accumulate|post_backward_rs_wait"
+    r"|(?:forward|backward)_prefetch)\b"
+)
+_ROOT_GROUP: Final = -2
+_OPENS: Final = ("pre_forward", "pre_backward")
+_CLOSES: Final = {"pre_forward": "post_forward", "pre_backward": "post_backward_reduce"}
+
+
+def label_layers(
+    host: Host,
+    links: Links,
+    backward: Backward,
+    modules: Modules,
+    iterations: Labels,
+    phases: Labels,
+    order: Order,
+) -> Labels:
+    """Layers of the activities."""
+    labels = Labels.none(len(links.points))
+    points = links.points
+    explicit = _annotated(host)
+    served = _served(host)
+    windows = _windows(host)
+    serves = served.innermost(points)
+    labels.fill(np.where(serves == _ROOT_GROUP, NO_LABEL, serves), Rule.FSDP)
+    # What FSDP does for its root group belongs to no layer, whichever layer it runs in.
+    points = Points(np.where(serves == _ROOT_GROUP, NOWHERE, points.thread), points.time_ns)
+    labels.fill(explicit.innermost(points), Rule.ANNOTATION)
+    forward = backward.forward_of(points)
+    labels.fill(explicit.innermost(forward), Rule.AUTOGRAD)
+    labels.fill(windows.innermost(points), Rule.FSDP)
+    labels.fill(windows.innermost(forward), Rule.AUTOGRAD)
+    labels.fill(modules.layers.innermost(points), Rule.MODULE)
+    labels.fill(modules.layers.innermost(forward), Rule.AUTOGRAD)
+
+    # Only what belongs to the model's body can take a neighbour's layer.
+    body = np.isin(phases.codes, (Phase.FORWARD, Phase.BACKWARD))
+    step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
+    own = Labels(labels.codes.copy(), labels.rules.copy())
+    between(
+        own, order, lambda before, after: (step[before] == step[after]) & (step == step[before])
+    )
+    labels.fill(own.codes, Rule.NEIGHBOUR, body & (serves != _ROOT_GROUP))
+    return labels
+
+
+def _annotated(host: Host) -> Intervals:
+    rows = np.flatnonzero(host.is_annotation & host.named(_LAYER))
+    numbers = [int(match[1]) for row in rows if (match := _LAYER.match(host.text(row)))]
+    return host.intervals(rows, np.array(numbers, np.intp))
+
+
+def _layer_of(name: str) -> int:
+    match = _FSDP.match(name)
+    if match is None:
+        return NO_LABEL
+    number = _NUMBER.search(match["owner"] or match["target"] or "")
+    return int(number[1]) if number else NO_LABEL
+
+
+def _served(host: Host) -> Intervals:
+    """Ranges of FSDP's own work, valued with the layer whose parameters they move.
+
+    Only names with a module in them tell it; of these, one without a layer is the root group.
+    """
+    rows = np.flatnonzero(host.is_annotation & host.named(_SERVES))
+    rows = np.array([row for row in rows if _has_module(host.text(row))], np.intp)
+    layers = np.array([_layer_of(host.text(row)) for row in rows], np.intp)
+    return host.intervals(rows, np.where(layers == NO_LABEL, _ROOT_GROUP, layers))
+
+
+def _has_module(name: str) -> bool:
+    match = _FSDP.match(name)
+    return match is not None and bool(match["owner"] or match["target"])
+
+
+def _windows(host: Host) -> Intervals:
+    """From FSDP's hook before a layer to its hook after it: what lies between is the layer's."""
+    rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
+    rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
+    opened: dict[tuple[str, int, int], int] = {}
+    found: list[tuple[int, int, int, int]] = []
+    for row in rows.tolist():
+        match = _FSDP.match(host.text(row))
+        layer = _layer_of(host.text(row))
+        if match is None or layer == NO_LABEL:
+            continue
+        thread = int(host.ranges.thread[row])
+        step = match["step"]
+        if step in _OPENS:
+            opened[_CLOSES[step], thread, layer] = int(host.ranges.start_ns[row])
+        elif (step, thread, layer) in opened:
+            begin = opened.pop((step, thread, layer))
+            found.append((thread, begin, int(host.end_ns[row]), layer))
+    columns = np.array(found, np.int64).reshape(-1, 4)
+    return Intervals(
+        columns[:, 0].astype(np.int32), columns[:, 1], columns[:, 2], columns[:, 3].astype(np.intp)
+    )

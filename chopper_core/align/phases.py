@@ -1,0 +1,108 @@
+"""The phase of each activity: what the step was doing on the host when it was launched."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.autograd import Backward
+from chopper_core.align.context import contexts, like_context
+from chopper_core.align.host import Host, Links
+from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
+from chopper_core.align.labels import Labels, Order
+from chopper_core.schema import NO_LABEL, Phase, Rule
+
+Mask = NDArray[np.bool_]
+
+_OPTIMIZER: Final = re.compile(
+    r"^(?:opt_(?:zg|gc|step|lr)$|b_ga$|Optimizer\.(?:step|zero_grad)|clip_grad"
+    r"|(?:aten::)?_foreach_norm|torch::optim|## (?:optimizer|zero_grad) ##)"
+)
+_BACKWARD: Final = re.compile(
+    r"^autograd::engine::evaluate_function:|Backward\d*$|^CompiledFunctionBackward"
+    r"|^FSDP::(?:pre_backward|post_backward|backward_prefetch|root_post_backward)"
+    r"|^FullyShardedDataParallel\._(?:pre|post)_backward|^b_|^l$|^## backward ##$"
+)
+_DATA: Final = re.compile(
+    r"^enumerate\(DataLoader\)|^dl$|^GetInputLabels$|^## (?:copy_batch_to_gpu|wait_for_batch) ##$"
+)
+_UPLOAD: Final = re.compile(r"^(?:Memcpy HtoD|CopyHostToDevice)")
+
+
+def label_phases(
+    host: Host, links: Links, backward: Backward, iterations: Labels, order: Order
+) -> Labels:
+    """Phases of the activities (codes of `Phase`)."""
+    labels = Labels.none(len(links.points))
+    points = links.points
+    linked = points.known()
+
+    def inside(pattern: re.Pattern[str], where: Mask) -> Mask:
+        rows = np.flatnonzero(host.named(pattern) & where)
+        return host.intervals(rows).innermost(points) >= 0
+
+    def fill(phase: Phase, rule: Rule, where: Mask) -> None:
+        labels.fill(np.full(len(points), phase), rule, where & linked)
+
+    annotated, operator = host.is_annotation, host.is_operator
+    fill(Phase.OPTIMIZER, Rule.ANNOTATION, inside(_OPTIMIZER, annotated))
+    fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER, operator))
+    fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD, operator))
+    fill(Phase.BACKWARD, Rule.ANNOTATION, inside(_BACKWARD, annotated))
+    fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
+    fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
+    fill(Phase.DATA, Rule.ANNOTATION, inside(_DATA, annotated))
+    fill(Phase.DATA, Rule.KERNEL_NAME, _named(host, _UPLOAD))
+    _by_order(labels, host, links, iterations)
+    if not linked.any():
+        _by_optimizer_kernels(labels, host)
+    like_context(labels, contexts(host, order), tuple(Rule))
+    _like_neighbours(labels, iterations, order)
+    return labels
+
+
+def _named(host: Host, pattern: re.Pattern[str]) -> Mask:
+    names, name = host.trace.names, host.trace.activities.name
+    used = np.unique(name)
+    matches = np.zeros(len(names), np.bool_)
+    matches[used] = [pattern.search(names[code]) is not None for code in used]
+    return matches[name]
+
+
+def _by_order(labels: Labels, host: Host, links: Links, iterations: Labels) -> None:
+    """What is left runs forward until the last backward launch of its step, then `other`."""
+    time_ns = links.points.time_ns
+    backward = labels.codes == Phase.BACKWARD
+    last: dict[int, int] = {}
+    for iteration in np.unique(iterations.codes[backward]):
+        own = backward & (iterations.codes == iteration)
+        last[int(iteration)] = int(time_ns[own].max())
+    never = np.iinfo(np.int64).max
+    known, position = np.unique(iterations.codes, return_inverse=True)
+    until = np.array([last.get(int(iteration), never) for iteration in known], np.int64)
+    in_step = links.points.known() & (iterations.codes != NO_LABEL)
+    after = time_ns > until[position]
+    phase = np.where(after, Phase.OTHER, Phase.FORWARD)
+    labels.fill(phase, Rule.STEP_ORDER, in_step)
+    if not (iterations.codes != NO_LABEL).any():
+        labels.fill(phase, Rule.STEP_ORDER, links.points.known())
+
+
+def _by_optimizer_kernels(labels: Labels, host: Host) -> None:
+    """A trace without a host: only what the kernels' names say."""
+    names, name = host.trace.names, host.trace.activities.name
+    used = np.unique(name)
+    optimizes = np.zeros(len(names), np.bool_)
+    optimizes[used] = [kernel_class(names[code]) == OPTIMIZER_CLASS for code in used]
+    labels.fill(np.full(len(name), Phase.OPTIMIZER), Rule.KERNEL_NAME, optimizes[name])
+
+
+def _like_neighbours(labels: Labels, iterations: Labels, order: Order) -> None:
+    """Unlinked activities take the phase of the nearest launched one of the same step."""
+    known = ~labels.missing()
+    for neighbour in (order.previous(known), order.following(known)):
+        same = (neighbour >= 0) & (iterations.codes[neighbour] == iterations.codes)
+        labels.fill(labels.codes[neighbour], Rule.NEIGHBOUR, same)

@@ -1,0 +1,177 @@
+"""One rank's trace, aligned: labels, kinds, launches and accounts become a kernel table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.accounting import account, launch_overheads
+from chopper_core.align.autograd import link_backward
+from chopper_core.align.collectives import read_collectives
+from chopper_core.align.host import Host, link
+from chopper_core.align.iterations import label_iterations
+from chopper_core.align.kernel_names import kinds
+from chopper_core.align.labels import Order
+from chopper_core.align.layers import label_layers
+from chopper_core.align.modules import read_modules
+from chopper_core.align.operations import label_operations
+from chopper_core.align.phases import label_phases
+from chopper_core.schema import NO_TIME, KernelTable, Kind
+from chopper_core.sources.trace import Trace
+
+_ACCOUNTED = (
+    "compute_ns",
+    "overlap_ns",
+    "exposed_comm_ns",
+    "exposed_copy_ns",
+    "idle_ns",
+    "idle_host_ns",
+    "idle_launch_ns",
+    "idle_unknown_ns",
+    "hidden_ns",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRank:
+    """A rank's kernel table; its `gpu` column numbers the rank's own devices from 0."""
+
+    table: KernelTable
+    devices: tuple[int, ...]
+    partial_iterations: frozenset[int]
+    findings: Mapping[str, int]
+    """Counts of what is incomplete, by a name for people."""
+
+
+def align_rank(trace: Trace) -> AlignedRank:
+    """Label and account the activities of one rank."""
+    activities = trace.activities
+    devices, gpu = np.unique(activities.device, return_inverse=True)
+    kind = kinds(trace.names, activities.name, activities.category)
+    streams, lane = _lanes(gpu, activities.stream)
+    order = Order.of(lane, activities.start_ns)
+    host = Host(trace)
+    links = link(trace)
+    backward = link_backward(host)
+    modules = read_modules(host)
+    collectives = read_collectives(host, links, kind)
+    iterations, partial = label_iterations(host, links, order)
+    phases = label_phases(host, links, backward, iterations, order)
+    layers = label_layers(host, links, backward, modules, iterations, phases, order)
+    operations, operation_names = label_operations(
+        host, links, backward, modules, collectives, kind, phases, layers, order
+    )
+    names = [*trace.names, *collectives.groups]
+    group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
+    table = KernelTable(
+        names=names,
+        operations=operation_names,
+        gpu=gpu.astype(np.int32),
+        iteration=iterations.codes,
+        phase=phases.codes.astype(np.int8),
+        layer=layers.codes,
+        operation=operations.codes,
+        kernel=activities.name,
+        kind=kind,
+        category=activities.category,
+        stream=activities.stream,
+        start_ns=activities.start_ns,
+        duration_ns=activities.duration_ns,
+        launch_ns=links.launch_ns,
+        bytes=collectives.bytes,
+        group=group.astype(np.int32),
+        iteration_rule=iterations.rules,
+        phase_rule=phases.rules,
+        layer_rule=layers.rules,
+        operation_rule=operations.rules,
+        **_accounts(trace, gpu, kind, links.launch_ns, iterations.codes),
+    )
+    findings = {
+        "activities without a launch record": int((links.launch_ns == NO_TIME).sum()),
+        "kernels without a launch record": int(
+            ((links.launch_ns == NO_TIME) & (activities.category == 0)).sum()
+        ),
+        "activities whose correlation several launch calls share": links.shared_correlations,
+        "activities that start before their launch call (clocks disagree)": links.late_launches,
+        "collectives without arguments": collectives.without_arguments,
+        "communication kernels": int((kind == Kind.COMM).sum()),
+        "streams": len(streams),
+    }
+    in_order = np.lexsort(
+        (
+            table.start_ns,
+            table.kernel,
+            table.operation,
+            table.layer,
+            table.phase,
+            table.iteration,
+            table.gpu,
+        )
+    )
+    return AlignedRank(
+        table=used_names(table.take(in_order)),
+        devices=tuple(int(device) for device in devices),
+        partial_iterations=partial,
+        findings=findings,
+    )
+
+
+def _lanes(
+    gpu: NDArray[np.intp], stream: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct (GPU, stream) pairs, and the number of each activity's pair."""
+    pairs = np.stack([gpu.astype(np.int64), stream], axis=1)
+    lanes, lane = np.unique(pairs, axis=0, return_inverse=True)
+    return lanes, lane.ravel().astype(np.int64)
+
+
+def _accounts(
+    trace: Trace,
+    gpu: NDArray[np.intp],
+    kind: NDArray[np.int8],
+    launch_ns: NDArray[np.int64],
+    iteration: NDArray[np.int32],
+) -> dict[str, NDArray[np.int64]]:
+    """The additive columns, worked out GPU by GPU."""
+    activities = trace.activities
+    columns: dict[str, NDArray[np.int64]] = {}
+
+    def store(name: str, rows: NDArray[np.intp], values: NDArray[np.int64]) -> None:
+        columns.setdefault(name, np.zeros(len(gpu), np.int64))[rows] = values
+
+    for name in (*_ACCOUNTED, "launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns"):
+        columns[name] = np.zeros(len(gpu), np.int64)
+    for number in np.unique(gpu):
+        rows = np.flatnonzero(gpu == number)
+        start, duration = activities.start_ns[rows], activities.duration_ns[rows]
+        times = account(start, duration, kind[rows], activities.stream[rows], launch_ns[rows])
+        for name in _ACCOUNTED:
+            store(name, rows, getattr(times, name))
+        gaps = launch_overheads(start, duration, kind[rows], launch_ns[rows], iteration[rows])
+        store("launch_overhead_ns", rows, gaps.launch_ns)
+        store("prep_overhead_ns", rows, gaps.prep_ns)
+        store("call_overhead_ns", rows, gaps.call_ns)
+    return columns
+
+
+def used_names(table: KernelTable) -> KernelTable:
+    """The same table with only the texts that its rows use, in the order of first code."""
+    from dataclasses import replace
+
+    used = np.union1d(np.unique(table.kernel), np.unique(table.group[table.group >= 0]))
+    new = np.full(len(table.names), -1, np.int32)
+    new[used] = np.arange(len(used), dtype=np.int32)
+    operations = np.unique(table.operation[table.operation >= 0])
+    new_operations = np.full(len(table.operations) + 1, -1, np.int32)
+    new_operations[operations] = np.arange(len(operations), dtype=np.int32)
+    return replace(
+        table,
+        names=tuple(table.names[code] for code in used),
+        operations=tuple(table.operations[code] for code in operations),
+        kernel=new[table.kernel],
+        group=np.where(table.group >= 0, new[table.group], np.int32(-1)),
+        operation=new_operations[table.operation],
+    )

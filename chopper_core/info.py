@@ -1,0 +1,177 @@
+"""What was found in a run, and what was not: for `chopper info`, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+
+from chopper_core.render.cells import clean
+from chopper_core.run import Run
+from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
+
+INFO_SCHEMA: Final = "chopper.info/1"
+LABELLED: Final = ("iteration", "phase", "layer", "operation")
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What was found: a document of the schema `chopper.info/1`.
+
+    Coverage is in % of the GPU time (sum of the durations) and per rule.
+    """
+    table = run.table
+    return {
+        "schema": INFO_SCHEMA,
+        "run": run.name,
+        "generated": run.generated,
+        "gpus": [
+            {
+                "gpu": gpu.index,
+                "rank": gpu.rank,
+                "device": gpu.device,
+                "hardware": gpu.hardware or None,
+                **_gpu_counts(run, gpu.index),
+            }
+            for gpu in run.gpus
+        ],
+        "sources": [
+            {
+                "path": source.path,
+                "size_bytes": source.size_bytes,
+                "rank": source.rank,
+                "rank_from": source.rank_from,
+                "clock": source.clock,
+                "facts": dict(source.facts),
+                "events": dict(source.events),
+                "unused_events": dict(source.unused),
+                "findings": dict(source.findings),
+                "losses": list(source.losses),
+            }
+            for source in run.sources
+        ],
+        "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
+        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "levels": {
+            level: sorted_labels(run, level) if level != "operation" else len(table.operations)
+            for level in LABELLED
+        },
+        "partial_iterations": sorted(
+            {number for numbers in run.partial_iterations.values() for number in numbers}
+        ),
+        "missing": [
+            "no hardware counters: clocks, utilisation of units and roofline are not known",
+            "no telemetry: power, temperature and frequency are not known",
+        ],
+    }
+
+
+def sorted_labels(run: Run, level: str) -> list[str]:
+    """The labels of a level that the run has, in their order."""
+    codes = np.unique(run.table.column(level))
+    return [run.table.text_of(level, int(code)) for code in codes]
+
+
+def as_json(run: Run) -> str:
+    """The description as JSON."""
+    return json.dumps(describe(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_text(run: Run) -> str:
+    """The description for people."""
+    found = describe(run)
+    lines = [f"run        {clean(run.name)}"]
+    if run.generated:
+        lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
+    hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
+    lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
+    lines += [""] + _gpu_lines(found)
+    lines += ["", "sources"] + [line for source in found["sources"] for line in _source(source)]
+    if found["skipped"]:
+        lines += ["", "skipped files"]
+        lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
+    lines += ["", "labels, in % of GPU time (sum of durations), by the rule that found them"]
+    for level in LABELLED:
+        cover = found["coverage"][level]
+        lines.append(f"  {level:<10} {cover['labelled_pct']:6.2f} % labelled")
+        lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
+    if found["partial_iterations"]:
+        numbers = ", ".join(map(str, found["partial_iterations"]))
+        lines += ["", f"iterations cut by the profiler's start or end: {numbers}"]
+    lines += ["", "not found"] + [f"  {text}" for text in found["missing"]]
+    return "\n".join(lines) + "\n"
+
+
+def _gpu_counts(run: Run, gpu: int) -> dict[str, int]:
+    table = run.table
+    own = table.gpu == gpu
+    kernel = own & (table.category == Category.KERNEL)
+    return {
+        "span_ns": int(sum(table.column(state)[own].sum() for state in STATES)),
+        "kernels": int(kernel.sum()),
+        "collectives": int((own & (table.kind == Kind.COMM)).sum()),
+        "copies": int((own & (table.category == Category.MEMCPY)).sum()),
+        "memsets": int((own & (table.category == Category.MEMSET)).sum()),
+        "kernels_without_launch": int((kernel & (table.launch_ns < 0)).sum()),
+    }
+
+
+def _coverage(run: Run, level: str) -> dict[str, Any]:
+    table = run.table
+    rules = table.column(f"{level}_rule").astype(np.intp)
+    by_rule = np.bincount(rules, weights=table.duration_ns, minlength=len(Rule))
+    whole = float(by_rule.sum()) or 1.0
+    shares = {
+        Rule(rule).text: 100.0 * float(by_rule[rule]) / whole
+        for rule in np.argsort(-by_rule)
+        if by_rule[rule] > 0
+    }
+    labelled = table.duration_ns[table.column(level) != NO_LABEL].sum()
+    return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
+
+
+def _gpu_lines(found: dict[str, Any]) -> list[str]:
+    titles = ("GPU", "rank", "device", "span ms", "kernels", "collectives", "copies", "memsets",
+              "unlinked kernels")  # fmt: skip
+    rows = [
+        (
+            str(gpu["gpu"]),
+            str(gpu["rank"]),
+            str(gpu["device"]),
+            f"{gpu['span_ns'] / 1e6:.3f}",
+            str(gpu["kernels"]),
+            str(gpu["collectives"]),
+            str(gpu["copies"]),
+            str(gpu["memsets"]),
+            str(gpu["kernels_without_launch"]),
+        )
+        for gpu in found["gpus"]
+    ]
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    return [
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in (titles, *rows)
+    ]
+
+
+def _source(source: dict[str, Any]) -> list[str]:
+    size = source["size_bytes"] / 1e6
+    lines = [
+        f"  {clean(source['path'])}  {size:.1f} MB",
+        f"    rank {source['rank']} (from {source['rank_from']}); clock: {source['clock']}",
+    ]
+    if source["facts"]:
+        facts = ", ".join(f"{key} {value}" for key, value in source["facts"].items())
+        lines.append(f"    {clean(facts)}")
+    used = sum(source["events"].values()) - sum(source["unused_events"].values())
+    lines.append(f"    {used} of {sum(source['events'].values())} events used")
+    if any(source["unused_events"].values()):
+        unused = ", ".join(
+            f"{count} {clean(name) or 'without category'}"
+            for name, count in sorted(source["unused_events"].items(), key=lambda item: -item[1])
+            if count
+        )
+        lines.append(f"    not used: {unused}")
+    lines += [f"    {count} {name}" for name, count in source["findings"].items() if count]
+    lines += [f"    LOST: {clean(note)}" for note in source["losses"]]
+    return lines

@@ -1,0 +1,258 @@
+"""From files to a run: find the traces, read and align each rank, put them together."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from chopper_core.align.rank import AlignedRank, align_rank
+from chopper_core.errors import ChopperError, DataError
+from chopper_core.progress import Cancelled, Progress, silent
+from chopper_core.run import Gpu, Run, Source
+from chopper_core.schema import concatenate
+from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
+from chopper_core.sources.kineto import read_trace
+from chopper_core.sources.trace import Trace
+
+PARALLEL_FROM_BYTES: Final = 8_000_000
+"""Compressed size of all files together from which worker processes pay for their start."""
+_GZIP_FACTOR: Final = 12
+"""How much a trace grows when it is unpacked, about."""
+_EPOCH_US: Final = 10**15
+_POLL_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """What one file gave: its aligned rank and what is to say about it."""
+
+    aligned: AlignedRank
+    source: Source
+    rank_in_file: int | None
+    hardware: str
+    generated: str | None
+
+
+def open_run(name: str, progress: Progress = silent, *, jobs: int | None = None) -> Run:
+    """Open a run by its name: a trace, several separated by commas, or a directory.
+
+    Files are read by `jobs` processes (default: one per processor when the files are large). A
+    file that can't be read is left out and named in `Run.skipped`; raises DataError where nothing
+    is left.
+    """
+    discovery = find_traces(paths_of(name))
+    skipped = [(str(file.path), file.reason) for file in discovery.skipped]
+    read: list[tuple[TraceFile, RankFile]] = []
+    for trace, outcome in _read_all(discovery.traces, progress, jobs):
+        if isinstance(outcome, RankFile):
+            read.append((trace, outcome))
+        else:
+            skipped.append((str(trace.path), str(outcome)))
+    if not read:
+        raise DataError("; ".join(reason for _, reason in skipped[:3]))
+    progress("put the ranks together", 0, 1)
+    run = _together(name, read, skipped)
+    progress("put the ranks together", 1, 1)
+    return run
+
+
+def paths_of(name: str) -> list[Path]:
+    """The paths that a run's name stands for."""
+    path = Path(name).expanduser()
+    if not path.exists() and "," in name:
+        return [Path(part).expanduser() for part in name.split(",") if part]
+    return [path]
+
+
+def read_rank(path: Path, progress: Progress = silent) -> RankFile:
+    """Read and align one file: a pure function of its content, for any executor."""
+    trace = read_trace(path, progress)
+    if not len(trace.activities):
+        raise DataError(
+            f"{path} has no GPU activity: {sum(trace.event_counts.values())} events, none of a "
+            "kernel, copy or memset. Was the profiler started with ProfilerActivity.CUDA?"
+        )
+    aligned = align_rank(trace)
+    source = Source(
+        path=str(path),
+        size_bytes=trace.size_bytes,
+        rank=-1,
+        rank_from="",
+        events=dict(trace.event_counts),
+        unused=dict(trace.unused_events),
+        findings={**aligned.findings, **_flow_findings(trace), **_loss_findings(trace)},
+        losses=tuple(trace.losses.notes),
+        clock=_clock(trace),
+        facts=_facts(trace),
+    )
+    return RankFile(aligned, source, trace.rank, _hardware(trace), trace.generated)
+
+
+def _together(
+    name: str, read: Sequence[tuple[TraceFile, RankFile]], skipped: Sequence[tuple[str, str]]
+) -> Run:
+    assigned = assign_ranks([(file, rank.rank_in_file) for file, rank in read])
+    by_rank = sorted(
+        zip(assigned, (rank for _, rank in read), strict=True), key=lambda pair: pair[0].rank
+    )
+    one_each = all(len(rank.aligned.devices) == 1 for _, rank in by_rank)
+    tables, gpus, sources = [], [], []
+    partial: dict[int, frozenset[int]] = {}
+    for assignment, rank in by_rank:
+        first = assignment.rank if one_each else len(gpus)
+        table = rank.aligned.table
+        tables.append(replace(table, gpu=table.gpu + np.int32(first)))
+        for number, device in enumerate(rank.aligned.devices):
+            gpus.append(Gpu(first + number, assignment.rank, device, rank.hardware))
+            partial[first + number] = rank.aligned.partial_iterations
+        sources.append(replace(rank.source, rank=assignment.rank, rank_from=assignment.source))
+    generated = next((rank.generated for _, rank in by_rank if rank.generated), None)
+    return Run(
+        name=name,
+        table=concatenate(tables),
+        gpus=tuple(gpus),
+        sources=tuple(sources),
+        skipped=tuple(skipped),
+        generated=generated,
+        partial_iterations=partial,
+    )
+
+
+Outcome = RankFile | ChopperError
+
+
+def _read_all(
+    traces: Sequence[TraceFile], progress: Progress, jobs: int | None
+) -> Iterator[tuple[TraceFile, Outcome]]:
+    sizes = [trace.path.stat().st_size for trace in traces]
+    workers = min(jobs or os.cpu_count() or 1, len(traces))
+    packed = sum(
+        size if trace.path.suffix == ".gz" else size // _GZIP_FACTOR
+        for trace, size in zip(traces, sizes, strict=True)
+    )
+    if workers < 2 or (jobs is None and packed < PARALLEL_FROM_BYTES):
+        yield from _read_here(traces, sizes, progress)
+    else:
+        yield from _read_in_processes(traces, sizes, progress, workers)
+
+
+def _read_here(
+    traces: Sequence[TraceFile], sizes: Sequence[int], progress: Progress
+) -> Iterator[tuple[TraceFile, Outcome]]:
+    for number, trace in enumerate(traces):
+        before = sum(sizes[:number])
+
+        def report(step: str, done: int, total: int, before: int = before) -> None:
+            progress(step, before + done, sum(sizes))
+
+        try:
+            yield trace, read_rank(trace.path, report)
+        except ChopperError as error:
+            yield trace, error
+
+
+def _read_in_processes(
+    traces: Sequence[TraceFile], sizes: Sequence[int], progress: Progress, workers: int
+) -> Iterator[tuple[TraceFile, Outcome]]:
+    # Threads of the interface may hold locks at a fork, so workers start from a clean process.
+    context = multiprocessing.get_context("forkserver")
+    done = context.Array("q", len(traces), lock=False)
+    stop = context.Event()
+    executor = ProcessPoolExecutor(workers, context, _set_up_worker, (done, stop))
+    try:
+        futures: dict[Future[RankFile], int] = {
+            executor.submit(_read_in_worker, trace.path, number): number
+            for number, trace in enumerate(traces)
+        }
+        outcomes: dict[int, Outcome] = {}
+        waiting = set(futures)
+        while waiting:
+            finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            for future in finished:
+                error = future.exception()
+                if error is not None and not isinstance(error, ChopperError):
+                    raise error
+                outcomes[futures[future]] = error if error is not None else future.result()
+            step = f"read and align {len(outcomes)} of {len(traces)} ranks"
+            progress(step, sum(done), sum(sizes))
+        for number, trace in enumerate(traces):
+            yield trace, outcomes[number]
+    finally:
+        stop.set()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _set_up_worker(done: Any, stop: Any) -> None:
+    _worker.update(done=done, stop=stop)
+
+
+def _read_in_worker(path: Path, number: int) -> RankFile:
+    def report(step: str, bytes_done: int, total: int) -> None:
+        if _worker["stop"].is_set():
+            raise Cancelled
+        _worker["done"][number] = bytes_done
+
+    return read_rank(path, report)
+
+
+def _flow_findings(trace: Trace) -> dict[str, int]:
+    return {
+        f"{category} flows with one end": count
+        for category, count in trace.one_ended_flows.items()
+        if count
+    }
+
+
+def _loss_findings(trace: Trace) -> dict[str, int]:
+    losses = trace.losses
+    return {
+        "events that can't be read": losses.unreadable_events,
+        "events without a usable time": losses.bad_times,
+        "bytes lost": losses.lost_bytes,
+        "pieces of the file repaired": losses.repaired_pieces,
+    }
+
+
+def _clock(trace: Trace) -> str:
+    if trace.base_time_ns:
+        base = datetime.fromtimestamp(trace.base_time_ns / 1e9, UTC)
+        return f"epoch, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"
+    if int(trace.activities.start_ns.min()) > _EPOCH_US * 1000:
+        return "epoch"
+    return "unknown: the file gives no base time"
+
+
+def _facts(trace: Trace) -> dict[str, str]:
+    distributed = trace.metadata.get("distributedInfo")
+    facts = {}
+    if isinstance(distributed, dict):
+        for key in ("backend", "world_size", "nccl_version"):
+            if key in distributed:
+                facts[key.replace("_", " ")] = str(distributed[key])
+    for key in (
+        "roctracer_version",
+        "hip_runtime_version",
+        "cupti_version",
+        "cuda_runtime_version",
+    ):
+        if key in trace.metadata:
+            facts[key.replace("_", " ")] = str(trace.metadata[key])
+    return facts
+
+
+def _hardware(trace: Trace) -> str:
+    properties = trace.metadata.get("deviceProperties")
+    if isinstance(properties, list) and properties and isinstance(properties[0], dict):
+        return str(properties[0].get("name", ""))
+    return ""

@@ -1,0 +1,69 @@
+"""What the categories and names of Kineto's events mean, in today's spelling and in older ones.
+
+Spellings: libkineto's `ActivityType.cpp` and `output_json.cpp`; `Operator`, `Runtime`, `Kernel`,
+`Memcpy` and `Memset` are those of torch 1.8, known to its TensorBoard plugin (`EventTypes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from chopper_core.sources.trace import ABSENT, ActivityCategory, HostCategory
+
+ACTIVITY_CATEGORIES: Final[Mapping[str, ActivityCategory]] = {
+    "kernel": ActivityCategory.KERNEL,
+    "Kernel": ActivityCategory.KERNEL,
+    "gpu_memcpy": ActivityCategory.MEMCPY,
+    "Memcpy": ActivityCategory.MEMCPY,
+    "gpu_memset": ActivityCategory.MEMSET,
+    "Memset": ActivityCategory.MEMSET,
+}
+LAUNCH_CATEGORIES: Final = frozenset(
+    ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+)
+RANGE_CATEGORIES: Final[Mapping[str, HostCategory]] = {
+    "cpu_op": HostCategory.OPERATOR,
+    "Operator": HostCategory.OPERATOR,
+    "user_annotation": HostCategory.ANNOTATION,
+}
+FRAME_CATEGORY: Final = "python_function"
+
+FORWARD_BACKWARD: Final = "fwdbwd"
+HOST_DEVICE: Final = "ac2g"
+FLOW_CATEGORIES: Final[Mapping[str, str]] = {
+    "fwdbwd": FORWARD_BACKWARD,
+    "fwd_bwd": FORWARD_BACKWARD,
+    "forward_backward": FORWARD_BACKWARD,
+    "ac2g": HOST_DEVICE,
+    "async_gpu": HOST_DEVICE,
+    "async_cpu_to_gpu": HOST_DEVICE,
+}
+
+_MODULE_PREFIX: Final = "nn.Module: "
+_RECOMPUTE_FRAME: Final = re.compile(
+    r"(?:checkpoint(?:ing)?|tensor_parallel/random)\.py\(\d+\): (?:recompute_fn|backward)$"
+)
+_SHAPED_OPERATOR: Final = re.compile(r"mm\b|mm_|matmul|linear|attention|attn|conv|embedding", re.I)
+
+
+class FrameKinds(dict[str, int]):
+    """Which kind of host range a Python frame is, by its name; ABSENT for those not kept."""
+
+    def __missing__(self, name: str) -> int:
+        kind = ABSENT
+        if name.startswith(_MODULE_PREFIX):
+            kind = HostCategory.MODULE
+        elif _RECOMPUTE_FRAME.search(name):
+            kind = HostCategory.RECOMPUTE
+        self[name] = kind
+        return kind
+
+
+class ShapedNames(dict[str, bool]):
+    """Whether the shapes of an operator's inputs are kept, by its name."""
+
+    def __missing__(self, name: str) -> bool:
+        wanted = self[name] = _SHAPED_OPERATOR.search(name) is not None
+        return wanted

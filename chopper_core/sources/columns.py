@@ -1,0 +1,72 @@
+"""Columns that grow by chunks, and the numbers and codes that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from chopper_core.sources.trace import ABSENT, Int64
+
+Columns = dict[str, NDArray[Any]]
+
+_INT64_LIMIT: Final = 2**63
+
+
+class Interner(dict[Any, int]):
+    """Gives each different key the next number from 0."""
+
+    def __missing__(self, key: Any) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+class ChunkedColumns:
+    """Equally long columns that grow by chunks."""
+
+    def __init__(self, types: Mapping[str, DTypeLike]) -> None:
+        self._types = types
+        self._chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in types}
+
+    def add(self, columns: Columns) -> None:
+        """Append one chunk to every column."""
+        for name, kind in self._types.items():
+            self._chunks[name].append(columns[name].astype(kind, copy=False))
+
+    def extend(self, other: ChunkedColumns) -> None:
+        """Append the chunks of another of the same types."""
+        for name, chunks in self._chunks.items():
+            chunks += other._chunks[name]
+
+    def joined(self) -> Columns:
+        """Return the whole columns and forget the chunks."""
+        joined: Columns = {}
+        for name, kind in self._types.items():
+            chunks = self._chunks.pop(name)
+            joined[name] = np.concatenate(chunks) if chunks else np.zeros(0, kind)
+        return joined
+
+
+def int_column(values: Sequence[Any]) -> Int64:
+    """Return the values as int64; what is missing or no integer is ABSENT."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        found = [integer(value) for value in values]
+        return np.array([ABSENT if value is None else value for value in found], np.int64)
+
+
+def bounded(values: Int64, limit: int) -> Int64:
+    """Return the values with ABSENT for those that are negative or not below the limit."""
+    return np.where((values >= 0) & (values < limit), values, ABSENT)
+
+
+def integer(value: Any) -> int | None:
+    """Return the value as an integer, also from text like "7" or "0x0"; None if it is none."""
+    try:
+        number = int(value, 0) if isinstance(value, str) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if -_INT64_LIMIT <= number < _INT64_LIMIT else None

@@ -1,0 +1,182 @@
+"""Find the traces of a run among files and directories, and say which rank each is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.recognise import why_no_kineto_trace
+
+FROM_FILE: Final = "distributedInfo"
+FROM_NAME: Final = "file name"
+FROM_FOLDER: Final = "folder name"
+FROM_ORDER: Final = "order"
+
+EXPECTED: Final = (
+    "expected are PyTorch profiler traces (.json or .json.gz), one per rank, "
+    "for instance rank0.json.gz"
+)
+
+_TRACE_SUFFIXES: Final = (".json", ".gz")
+_RANK_PATTERNS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?<![a-z])rank[-_.=]?(\d+)",
+        r"(?<![a-z])worker[-_]?(\d+)",
+        r"(?<!\d)(\d+)[-_]?of[-_]?\d+",
+        r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
+    )
+)
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A file that looks like a Kineto trace."""
+
+    path: Path
+    rank_hint: int | None
+    """The rank that the name of the file or of a folder says."""
+    hint_source: str
+    """FROM_NAME or FROM_FOLDER; '' without a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file that is no Kineto trace."""
+
+    path: Path
+    reason: str
+    """The rest of a sentence that starts with the file: "is empty"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What lies at the given paths, in natural order of the names (rank2 before rank10)."""
+
+    traces: Sequence[TraceFile]
+    skipped: Sequence[SkippedFile]
+
+
+@dataclass(frozen=True, slots=True)
+class RankAssignment:
+    """The rank of a trace and where it comes from: FROM_FILE, FROM_NAME or FROM_ORDER."""
+
+    rank: int
+    source: str
+
+
+def find_traces(paths: Sequence[Path]) -> Discovery:
+    """Look for Kineto traces at the paths: files, or directories with everything below them.
+
+    Raises DataError if a path doesn't exist or no trace is found.
+    """
+    if not paths:
+        raise DataError(f"No path was given; {EXPECTED}.")
+    found: list[Path] = []
+    skipped: list[SkippedFile] = []
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path} does not exist.")
+        for file in _files_below(path) if path.is_dir() else [path]:
+            if file.resolve() in seen:
+                continue
+            seen.add(file.resolve())
+            reason = _why_skipped(file, was_named=file == path)
+            if reason is None:
+                found.append(file)
+            else:
+                skipped.append(SkippedFile(file, reason))
+    if not found:
+        raise DataError(_nothing_found(paths, skipped))
+    return Discovery(_with_hints(sorted(found, key=natural_key)), skipped)
+
+
+def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAssignment]:
+    """Return the rank of each trace: what the file says, else its name, else the next free one.
+
+    Free ranks are given from the lowest, in natural order of the paths. Raises DataError if two
+    files claim one rank.
+    """
+    claimed: dict[int, Path] = {}
+    assigned: dict[int, RankAssignment] = {}
+    for index, (trace, rank_in_file) in enumerate(traces):
+        rank = trace.rank_hint if rank_in_file is None else rank_in_file
+        if rank is None:
+            continue
+        if rank in claimed:
+            raise DataError(
+                f"{claimed[rank]} and {trace.path} both claim rank {rank}; "
+                "give the files of one step of one run only."
+            )
+        claimed[rank] = trace.path
+        source = FROM_NAME if rank_in_file is None else FROM_FILE
+        assigned[index] = RankAssignment(rank, source)
+    unknown = [index for index in range(len(traces)) if index not in assigned]
+    unknown.sort(key=lambda index: natural_key(traces[index][0].path))
+    free = (rank for rank in range(len(traces)) if rank not in claimed)
+    for index, rank in zip(unknown, free, strict=False):
+        assigned[index] = RankAssignment(rank, FROM_ORDER)
+    return [assigned[index] for index in range(len(traces))]
+
+
+def natural_key(path: Path) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers in names by value."""
+    parts = _DIGITS.split(path.as_posix())
+    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return the rank that the name of a file or folder says, if any."""
+    for pattern in _RANK_PATTERNS:
+        match = pattern.search(name)
+        if match:
+            return int(match.group(1))
+    return None
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    found: list[Path] = []
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    yield from sorted(found, key=natural_key)
+
+
+def _why_skipped(file: Path, *, was_named: bool) -> str | None:
+    if not was_named:
+        if file.suffix not in _TRACE_SUFFIXES:
+            return "is no .json or .json.gz file"
+        if file.suffix == ".gz" and file.with_suffix("").exists():
+            return f"lies beside {file.with_suffix('').name}, which is read instead"
+    return why_no_kineto_trace(file)
+
+
+def _with_hints(files: Sequence[Path]) -> list[TraceFile]:
+    """Read ranks off the names; a folder's name speaks for its trace only if it holds one."""
+    traces_below = Counter(folder for file in files for folder in file.absolute().parents)
+    traces: list[TraceFile] = []
+    for file in files:
+        hint = rank_in_name(file.name)
+        source = FROM_NAME
+        for folder in file.absolute().parents:
+            if hint is not None or traces_below[folder] > 1:
+                break
+            hint, source = rank_in_name(folder.name), FROM_FOLDER
+        traces.append(TraceFile(file, hint, "" if hint is None else source))
+    return traces
+
+
+def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str:
+    if len(paths) == 1 and not paths[0].is_dir() and skipped:
+        return f"{paths[0]} {skipped[0].reason}."
+    places = ", ".join(str(path) for path in paths)
+    looked_at = f" among {len(skipped):,} files" if skipped else ""
+    return f"{places} holds no traces{looked_at}; {EXPECTED}."

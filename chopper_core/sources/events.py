@@ -1,0 +1,207 @@
+"""One event of a Chrome trace as a typed struct, decoded fast where the JSON is clean and patiently
+where it isn't.
+
+Numbers of `ts` and `dur` come as `int` or `float`, and as `Decimal` in a file whose times a float
+can't hold to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from chopper_core.sources.trace import ABSENT
+
+FLOAT_EXACT_BELOW_US: Final = float(2**43)
+"""A float holds microseconds with three decimals to the nanosecond below this value."""
+
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+Number = int | str | float | None
+NOTHING: Final = msgspec.Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments that the tables need; their types differ between versions of the profiler."""
+
+    external_id: Number = msgspec.field(name="External id", default=ABSENT)
+    correlation: Number = ABSENT
+    device: Number = None
+    stream: Number = None
+    bytes: Number = ABSENT
+    sequence: Number = msgspec.field(name="Sequence number", default=ABSENT)
+    forward_thread: Number = msgspec.field(name="Fwd thread id", default=ABSENT)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    in_elements: Number = msgspec.field(name="In msg nelems", default=ABSENT)
+    out_elements: Number = msgspec.field(name="Out msg nelems", default=ABSENT)
+    group_size: Number = msgspec.field(name="Group size", default=ABSENT)
+    dtype: Any = None
+    group_name: Any = msgspec.field(name="Process Group Name", default=None)
+    group_description: Any = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    old_external_id: Number = msgspec.field(name="external id", default=ABSENT)
+
+
+class Event(msgspec.Struct, gc=False):
+    """One element of `traceEvents`."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Number = None
+    tid: Number = None
+    ts: Any = None
+    dur: Any = 0
+    id: Number = None
+    args: Args | None = None
+
+
+_TIME_OF: Final = attrgetter("ts")
+_RAW_NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+
+class EventDecoder:
+    """Decodes events; goes over to exact decimals for good once a file needs them."""
+
+    def __init__(self) -> None:
+        self._many = msgspec.json.Decoder(list[Event])
+        self._is_exact = False
+
+    def decode_many(self, text: bytes) -> list[Event]:
+        """Decode a JSON array of events.
+
+        Raises one of DECODE_ERRORS if the text is not valid JSON or a field has an odd type.
+        """
+        events = self._many.decode(text)
+        if not self._is_exact and _has_inexact_times(events):
+            self._is_exact = True
+            self._many = msgspec.json.Decoder(list[Event], float_hook=Decimal)
+            events = self._many.decode(text)
+        return events
+
+    def decode_one(self, text: bytes) -> DecodedEvent | None:
+        """Decode one JSON object whatever the types of its fields and repair it where it is broken.
+
+        None if that fails.
+        """
+        try:
+            (event,) = self.decode_many(b"[" + text + b"]")
+            return DecodedEvent(event, was_repaired=False)
+        except (*DECODE_ERRORS, ValueError):
+            pass
+        try:
+            return DecodedEvent(_event_of(_loads(text.decode())), was_repaired=False)
+        except _LOADS_ERRORS:
+            pass
+        for repaired in (_without_odd_numbers(text), _with_quotes_escaped(text)):
+            try:
+                event = _event_of(_loads(repaired.decode("utf-8", "replace"), strict=False))
+                return DecodedEvent(event, was_repaired=True)
+            except _LOADS_ERRORS:
+                continue
+        return None
+
+
+def _has_inexact_times(events: Sequence[Event]) -> bool:
+    """Whether a float may have lost nanoseconds of a start; one numpy pass where none has."""
+    try:
+        times = np.fromiter(map(_TIME_OF, events), np.float64, len(events))
+        if not (times >= FLOAT_EXACT_BELOW_US).any():
+            return False
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return any(type(event.ts) is float and event.ts >= FLOAT_EXACT_BELOW_US for event in events)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedEvent:
+    """An event, and whether its text had to be repaired."""
+
+    event: Event
+    was_repaired: bool
+
+
+_LOADS_ERRORS: Final = (ValueError, TypeError, RecursionError)
+
+
+def _loads(text: str, *, strict: bool = True) -> Any:
+    return json.loads(text, strict=strict, parse_float=Decimal, parse_constant=_refuse)
+
+
+def _refuse(_constant: str) -> None:
+    """Raise: NaN and the infinities are no JSON."""
+    raise ValueError
+
+
+_ODD_NUMBER: Final = re.compile(
+    rb'("(?:[^"\\]++|\\.)*+")|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([^)]*\))?',
+    re.DOTALL | re.IGNORECASE,
+)
+_NAME_FIELD: Final = re.compile(
+    rb'("(?:name|kernel)"\s*:\s*")(.*?)("\s*(?:\}|,\s*"[A-Za-z][\w ]*"\s*:))', re.DOTALL
+)
+_BARE_QUOTE: Final = re.compile(rb'(?<!\\)"')
+
+
+def _without_odd_numbers(text: bytes) -> bytes:
+    """Put null where C++ printed nan or inf."""
+    return _ODD_NUMBER.sub(lambda match: match.group(1) or b"null", text)
+
+
+def _with_quotes_escaped(text: bytes) -> bytes:
+    """Escape the quotes inside a name that was printed as it is."""
+    return _NAME_FIELD.sub(
+        lambda match: match.group(1) + _BARE_QUOTE.sub(b'\\\\"', match.group(2)) + match.group(3),
+        _without_odd_numbers(text),
+    )
+
+
+def _event_of(fields: Any) -> Event:
+    """Make an event of a decoded object; fields of a type that makes no sense count as missing."""
+    if not isinstance(fields, dict):
+        raise TypeError("an event is an object")
+    args = fields.get("args")
+    return Event(
+        ph=_text(fields.get("ph")),
+        cat=_text(fields.get("cat")),
+        name=_text(fields.get("name")),
+        pid=_number(fields.get("pid")),
+        tid=_number(fields.get("tid")),
+        ts=_number(fields.get("ts")),
+        dur=_number(fields.get("dur", 0)),
+        id=_number(fields.get("id")),
+        args=_args_of(args) if isinstance(args, dict) else None,
+    )
+
+
+def _args_of(fields: Mapping[str, Any]) -> Args:
+    values: dict[str, Any] = {
+        attribute: fields[key]
+        for attribute, key in zip(
+            Args.__struct_fields__, Args.__struct_encode_fields__, strict=True
+        )
+        if key in fields
+    }
+    if "shapes" in values:
+        values["shapes"] = msgspec.Raw(json.dumps(values["shapes"]).encode())
+    return Args(**values)
+
+
+def _text(value: Any) -> str:
+    """Return text that can be written as UTF-8: half a surrogate pair can't."""
+    if value is None:
+        return ""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | Decimal) else None

@@ -1,0 +1,143 @@
+"""Kineto: the Chrome trace that the PyTorch profiler writes, one file per rank."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress, silent
+from chopper_core.sources.bytesource import PIECE_BYTES, ByteSource
+from chopper_core.sources.columns import integer
+from chopper_core.sources.tables import TraceTables
+from chopper_core.sources.trace import Losses, Trace
+from chopper_core.sources.tracetext import TraceText
+
+MAX_METADATA_BYTES: Final = 1 << 18
+"""A larger value of a top-level key keeps its plain members only."""
+
+_LATEST_BASE_NS: Final = 2**62
+
+
+def read_trace(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Trace:
+    """Read the trace of one rank, `.json` or gzip, in memory constant but for its columns.
+
+    Damage costs the events it hits and is counted in `Trace.losses`.
+    Raises DataError if the file can't be read or is no such trace.
+    """
+    losses = Losses()
+    tables = TraceTables()
+    with ByteSource(path, piece_bytes) as source, _collector_paused():
+        text = TraceText(source, losses)
+        for events in text.batches():
+            tables.add(events)
+            progress(f"read {path.name}", source.file_position, source.size_bytes)
+        progress(f"read {path.name}", source.size_bytes, source.size_bytes)
+    if not any(tables.event_counts.keys()):
+        raise DataError(f"{path} holds no events of a profiler trace.")
+    metadata = {key: _metadata_value(value) for key, value in text.members.items()}
+    base_time_ns = _base_time_ns(metadata, losses)
+    return _trace(path, source.size_bytes, metadata, base_time_ns, tables, losses)
+
+
+def _trace(
+    path: Path,
+    size_bytes: int,
+    metadata: Mapping[str, Any],
+    base_time_ns: int | None,
+    tables: TraceTables,
+    losses: Losses,
+) -> Trace:
+    activities, launches = tables.activities(), tables.launches()
+    ranges, flows = tables.ranges(), tables.flows()
+    if base_time_ns:
+        for times_ns in (
+            activities.start_ns,
+            launches.start_ns,
+            ranges.start_ns,
+            flows.time_ns,
+        ):
+            times_ns += base_time_ns
+    unused = {
+        category: count - tables.used_counts[category]
+        for category, count in tables.event_counts.items()
+        if count > tables.used_counts[category]
+    }
+    losses.bad_times = tables.bad_times
+    _note_counts(losses)
+    return Trace(
+        path=path,
+        size_bytes=size_bytes,
+        metadata=metadata,
+        rank=_rank(metadata),
+        base_time_ns=base_time_ns,
+        names=list(tables.names),
+        threads=tables.thread_keys(),
+        activities=activities,
+        launches=launches,
+        ranges=ranges,
+        flows=flows,
+        collectives=list(tables.collectives),
+        event_counts=dict(tables.event_counts),
+        unused_events=unused,
+        one_ended_flows=tables.one_ended_flows(),
+        losses=losses,
+    )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python's cyclic garbage collector off: it would look at every new event again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _metadata_value(text: bytes) -> Any:
+    """Return the value of a top-level key; None if it can't be decoded."""
+    try:
+        value = json.loads(text.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    if len(text) <= MAX_METADATA_BYTES:
+        return value
+    if isinstance(value, dict):
+        return {
+            key: member
+            for key, member in value.items()
+            if isinstance(member, int | float | str) and len(str(member)) <= MAX_METADATA_BYTES
+        }
+    return f"({len(text):,} bytes)"
+
+
+def _base_time_ns(metadata: Mapping[str, Any], losses: Losses) -> int | None:
+    base_time_ns = integer(metadata.get("baseTimeNanoseconds"))
+    if base_time_ns is not None and not 0 <= base_time_ns < _LATEST_BASE_NS:
+        losses.notes.append(f"baseTimeNanoseconds is {base_time_ns}: it was left out.")
+        return None
+    return base_time_ns
+
+
+def _rank(metadata: Mapping[str, Any]) -> int | None:
+    information = metadata.get("distributedInfo")
+    if not isinstance(information, Mapping):
+        return None
+    rank = integer(information.get("rank"))
+    return rank if rank is not None and rank >= 0 else None
+
+
+def _note_counts(losses: Losses) -> None:
+    if losses.repaired_pieces:
+        losses.notes.append(f"{losses.repaired_pieces:,} pieces of the file had invalid JSON.")
+    if losses.unreadable_events:
+        losses.notes.append(f"{losses.unreadable_events:,} events can't be read.")
+    if losses.bad_times:
+        losses.notes.append(f"{losses.bad_times:,} events have no usable time and were left out.")

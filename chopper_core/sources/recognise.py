@@ -1,0 +1,48 @@
+"""Tell a Kineto trace from other files by how it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.jsonscan import members, skip_space
+
+EVENTS_KEY: Final = "traceEvents"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+FOREIGN_KEYS: Final = {
+    "nodes": "is an execution trace (operators without times on the GPU), not a profiler trace; "
+    "give the Kineto trace of the same run",
+    "rocprofiler-sdk-tool": "is rocprofv3 JSON, not a PyTorch profiler trace",
+}
+
+_KINETO_KEYS: Final = frozenset(
+    (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
+)
+_SNIFFED_BYTES: Final = 1 << 16
+
+
+def why_no_kineto_trace(path: Path) -> str | None:
+    """Return why the file doesn't look like a Kineto trace, as the rest of a sentence; or None."""
+    try:
+        with ByteSource(path, _SNIFFED_BYTES) as source:
+            head = source.read().removeprefix(BYTE_ORDER_MARK)
+    except DataError as error:
+        return str(error).removeprefix(f"{path} ").rstrip(".")
+    start = skip_space(head)
+    if start == len(head):
+        return "is empty"
+    opening = head[start : start + 1]
+    if opening == b"[":
+        is_event_list = b'"ph"' in head
+        return None if is_event_list else "is a JSON list, but not of trace events"
+    if opening != b"{":
+        return "is not JSON"
+    keys = [member.key for member in members(head, start + 1, stop_at=EVENTS_KEY)]
+    for key in keys:
+        if key in FOREIGN_KEYS:
+            return FOREIGN_KEYS[key]
+    if _KINETO_KEYS.intersection(keys) or f'"{EVENTS_KEY}"'.encode() in head:
+        return None
+    return f"is JSON, but has no {EVENTS_KEY}"

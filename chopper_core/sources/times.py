@@ -1,0 +1,56 @@
+"""Microseconds as a trace writes them, as exact int64 nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.sources.events import FLOAT_EXACT_BELOW_US
+from chopper_core.sources.trace import Int64
+
+_LATEST_US: Final = 2**52
+"""142 years; leaves room to add the base time within int64."""
+
+
+def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
+    """Return the values as nanoseconds, and which of them are usable times.
+
+    Values are int, float, Decimal or text; what has more than three decimals is rounded to the
+    nearest nanosecond. Unusable ones are 0.
+    """
+    count = len(values_us)
+    try:
+        as_float = np.fromiter(values_us, np.float64, count)
+    except (TypeError, ValueError, OverflowError):
+        return _one_by_one(values_us)
+    usable = np.abs(as_float) < _LATEST_US
+    if not usable.all():
+        as_float = np.where(usable, as_float, 0.0)
+    whole = np.floor(as_float)
+    whole_us = whole.astype(np.int64)
+    if count and np.abs(as_float).max() >= FLOAT_EXACT_BELOW_US:
+        if not all(type(value) is int for value in values_us):
+            return _one_by_one(values_us)
+        return whole_us * 1000, usable
+    return whole_us * 1000 + np.rint((as_float - whole) * 1000).astype(np.int64), usable
+
+
+def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
+    exact = [_exact_nanoseconds(value) for value in values_us]
+    usable = np.fromiter((value is not None for value in exact), np.bool_, len(exact))
+    return np.fromiter((value or 0 for value in exact), np.int64, len(exact)), usable
+
+
+def _exact_nanoseconds(value_us: Any) -> int | None:
+    """Return whole nanoseconds; None for what is no time."""
+    if isinstance(value_us, int):
+        return value_us * 1000 if abs(value_us) < _LATEST_US else None
+    try:
+        exact = Decimal(value_us)
+    except (InvalidOperation, TypeError, ValueError):
+        return None
+    return round(exact * 1000) if exact.is_finite() and abs(exact) < _LATEST_US else None

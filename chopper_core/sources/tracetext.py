@@ -1,0 +1,204 @@
+"""The text of a Chrome trace: keys, an array of events, more keys; read piece by piece.
+
+A piece is cut where the text looks like the end of an event. If the piece then decodes as an array,
+the cut was right: it began at an event, and no text but whole events makes an array. If it doesn't,
+the same text is gone through event by event with an exact scanner, which also survives damage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.events import DECODE_ERRORS, Event, EventDecoder
+from chopper_core.sources.eventwalk import EventWalk, boundary_pattern
+from chopper_core.sources.jsonscan import INCOMPLETE, element_end, members, skip_space
+from chopper_core.sources.recognise import BYTE_ORDER_MARK, EVENTS_KEY, FOREIGN_KEYS
+from chopper_core.sources.trace import Losses
+
+MAX_KEYS_BYTES: Final = 16 << 20
+"""How far into a file its events may begin, and how much after them is read."""
+_EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SEPARATOR: Final = re.compile(rb"\s*,\s*")
+
+
+class TraceText:
+    """One pass over the text: iterate over `batches`, then look at `members` and the losses."""
+
+    def __init__(self, source: ByteSource, losses: Losses) -> None:
+        self.members: dict[str, bytes] = {}
+        """The JSON text of each top-level key but the events."""
+        self._source = source
+        self._losses = losses
+        self._decoder = EventDecoder()
+        self._buffer = b""
+        self._is_bare = False
+        self._is_closed = False
+        self._separator: bytes | None = None
+        self._boundary = boundary_pattern()
+        self._patience_bytes = 0
+
+    def batches(self) -> Iterator[list[Event]]:
+        """Yield the events, a piece at a time, in the order of the file.
+
+        Raises DataError if the text has no events.
+        """
+        self._open()
+        at_end = False
+        while not self._is_closed:
+            yield self._whole_events(at_end)
+            if at_end:
+                break
+            piece = self._source.read()
+            at_end = not piece
+            self._buffer += piece
+        self._close()
+
+    def _open(self) -> None:
+        """Go to the first event."""
+        path = self._source.path
+        buffer = self._source.read().removeprefix(BYTE_ORDER_MARK)
+        start = skip_space(buffer)
+        if start == len(buffer):
+            why = f" {self._source.problem}." if self._source.problem else ""
+            raise DataError(f"{path} is empty.{why}")
+        if buffer[start : start + 1] == b"[":
+            self._is_bare = True
+            self._buffer = buffer[start + 1 :]
+            return
+        if buffer[start : start + 1] != b"{":
+            raise DataError(f"{path} is not JSON; a trace of the PyTorch profiler is expected.")
+        while True:
+            events_start = self._find_events(buffer, start + 1)
+            if events_start != INCOMPLETE:
+                break
+            longer = self._read_up_to(buffer, 2 * len(buffer))
+            if len(longer) == len(buffer) or len(buffer) >= MAX_KEYS_BYTES:
+                events_start = self._find_events_in_damage(longer)
+                buffer = longer
+                break
+            buffer = longer
+        self._buffer = buffer[events_start:]
+
+    def _find_events(self, buffer: bytes, start: int) -> int:
+        """Return where the first event may start, or INCOMPLETE."""
+        path = self._source.path
+        for member in members(buffer, start, stop_at=EVENTS_KEY):
+            if member.key in FOREIGN_KEYS:
+                raise DataError(f"{path} {FOREIGN_KEYS[member.key]}.")
+            if member.key == EVENTS_KEY:
+                if buffer[member.start : member.start + 1] != b"[":
+                    raise DataError(f"{path} is not a trace: its {EVENTS_KEY} is not a list.")
+                return member.start + 1
+            if member.end != INCOMPLETE:
+                self.members[member.key] = buffer[member.start : member.end]
+        return INCOMPLETE
+
+    def _find_events_in_damage(self, buffer: bytes) -> int:
+        match = _EVENTS_START.search(buffer)
+        if match is None:
+            raise DataError(
+                f"{self._source.path} holds no {EVENTS_KEY}; "
+                "a trace of the PyTorch profiler is expected."
+            )
+        self._losses.notes.append("The keys before the events are damaged.")
+        return match.end()
+
+    def _read_up_to(self, buffer: bytes, wanted: int) -> bytes:
+        parts = [buffer]
+        length = len(buffer)
+        while length < wanted and (piece := self._source.read()):
+            parts.append(piece)
+            length += len(piece)
+        return b"".join(parts)
+
+    def _whole_events(self, at_end: bool) -> list[Event]:
+        """Take the whole events off the buffer."""
+        if self._separator is None:
+            self._learn_separator()
+        if self._separator is not None:
+            cut = self._buffer.rfind(b"}" + self._separator + b"{") + 1
+            if cut > 0:
+                try:
+                    whole = memoryview(self._buffer)[:cut]
+                    events = self._decoder.decode_many(b"".join((b"[", whole, b"]")))
+                except DECODE_ERRORS:
+                    pass
+                else:
+                    self._buffer = self._buffer[cut + len(self._separator) :]
+                    self._patience_bytes = 0
+                    if not at_end:
+                        return events
+                    return events + self._events_one_by_one(at_end)
+            elif not at_end and len(self._buffer) < 4 * self._source.piece_bytes:
+                return []
+            else:
+                self._learn_separator()
+        if not at_end and len(self._buffer) < self._patience_bytes:
+            return []
+        return self._events_one_by_one(at_end)
+
+    def _learn_separator(self) -> None:
+        """See how the first two events are set apart."""
+        start = skip_space(self._buffer)
+        end = element_end(self._buffer, start)
+        if self._buffer[start : start + 1] != b"{" or end == INCOMPLETE:
+            return
+        match = _SEPARATOR.match(self._buffer, end)
+        if match and self._buffer[match.end() : match.end() + 1] == b"{":
+            self._separator = match.group()
+            self._boundary = boundary_pattern(self._separator)
+
+    def _events_one_by_one(self, at_end: bool) -> list[Event]:
+        walk = EventWalk(self._buffer, self._decoder, self._boundary, at_end=at_end)
+        self._is_closed = walk.is_closed
+        self._patience_bytes = 0 if walk.position else 2 * len(self._buffer)
+        self._buffer = self._buffer[walk.position :]
+        self._losses.repaired_pieces += walk.had_damage
+        self._losses.unreadable_events += walk.unreadable_events
+        self._losses.lost_bytes += walk.lost_bytes
+        return walk.events
+
+    def _close(self) -> None:
+        """Read the keys after the events, and say how the text ends."""
+        losses = self._losses
+        if not self._is_closed:
+            rest = self._buffer.strip(b" \t\r\n,")
+            if rest:
+                losses.lost_bytes += len(rest)
+                read_up_to = self._source.bytes_given - len(self._buffer)
+                losses.notes.append(
+                    f"The file ends in the middle of an event: read up to byte {read_up_to:,}."
+                )
+            elif not self._is_bare:
+                losses.notes.append("The file ends before its list of events does.")
+            losses.truncated = bool(rest) or not self._is_bare or self._source.problem is not None
+        else:
+            self._read_keys_after()
+        if self._source.problem:
+            losses.notes.append(f"{self._source.problem}.")
+
+    def _read_keys_after(self) -> None:
+        tail = self._read_up_to(self._buffer, MAX_KEYS_BYTES)
+        end = skip_space(tail)
+        if not self._is_bare:
+            if tail[end : end + 1] == b",":
+                end += 1
+                for member in members(tail, end):
+                    end = member.end
+                    if end == INCOMPLETE:
+                        break
+                    self.members[member.key] = tail[member.start : end]
+            end = len(tail) if end == INCOMPLETE else skip_space(tail, end)
+            if tail[end : end + 1] != b"}":
+                self._losses.truncated = True
+                self._losses.notes.append("The keys after the events are cut off or damaged.")
+                return
+            end += 1
+        extra = len(tail[end:].strip())
+        if extra:
+            self._losses.lost_bytes += extra
+            self._losses.notes.append(f"{extra:,} bytes follow the end of the trace.")

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Generates the demonstration traces: FSDP2 training of Llama-3-8B on 8 x MI300X."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+
+from generator.capture import capture  # noqa: E402
+from generator.cluster import Cluster  # noqa: E402
+from generator.config import Config  # noqa: E402
+from generator.kineto import render  # noqa: E402
+from generator.records import Collective, RankTrace  # noqa: E402
+from generator.truth import Facts, true_labels, truth  # noqa: E402
+
+DEFAULTS = Config()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A simulated run as its profilers saw it."""
+
+    config: Config
+    mhz: tuple[int, ...]
+    traces: tuple[RankTrace, ...]
+    collectives: tuple[Collective, ...]
+
+    def truth(self) -> Facts:
+        """The facts of this run."""
+        return truth(self.config, self.mhz, self.traces, self.collectives)
+
+
+def simulate(config: Config) -> Run:
+    """Simulates the training of all ranks."""
+    cluster = Cluster(config)
+    cluster.run()
+    hosts = [gpu.host for gpu in cluster.gpus]
+    return Run(
+        config,
+        tuple(host.mhz for host in hosts),
+        tuple(capture(config, host) for host in hosts),
+        tuple(cluster.collectives),
+    )
+
+
+def generate(
+    out: Path,
+    *,
+    ranks: int = DEFAULTS.ranks,
+    iterations: int = DEFAULTS.iterations,
+    layers: int = DEFAULTS.layers,
+    seed: int = DEFAULTS.seed,
+    annotations: bool = True,
+    recompute: bool = False,
+    labels: Path | None = None,
+) -> None:
+    """Writes a trace per rank and truth.json into `out`, and the true labels into `labels`."""
+    run = simulate(Config(ranks, iterations, layers, seed, annotations, recompute))
+    out.mkdir(parents=True, exist_ok=True)
+    digests = {}
+    for trace in run.traces:
+        text = render(run.config, trace).encode()
+        name = f"rank{trace.rank}.json.gz"
+        _write_gzip(out / name, text)
+        digests[name] = hashlib.sha256(text).hexdigest()
+    facts = run.truth() | {"sha256_of_text": digests}
+    (out / "truth.json").write_text(_compact_json(facts), encoding="utf-8")
+    if labels is not None:
+        rows = {str(trace.rank): true_labels(trace) for trace in run.traces}
+        labels.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def _write_gzip(path: Path, content: bytes) -> None:
+    # gzip.compress() writes other headers in other Python versions; GzipFile does not.
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", compresslevel=9, fileobj=raw, mtime=0) as packed,
+    ):
+        packed.write(content)
+
+
+def _compact_json(facts: Facts) -> str:
+    """JSON with a line for each fact, and for each collective."""
+    collectives = ",\n".join(f"  {json.dumps(row)}" for row in facts["collectives"])
+    rest = json.dumps({k: v for k, v in facts.items() if k != "collectives"}, indent=1)
+    return f'{rest[:-2]},\n "collectives": [\n{collectives}\n ]\n}}\n'
+
+
+def main() -> None:
+    """Reads the command line and generates."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=DEFAULTS.ranks)
+    parser.add_argument(
+        "--iterations", type=int, default=DEFAULTS.iterations, help="full ones, after the cut one"
+    )
+    parser.add_argument("--layers", type=int, default=DEFAULTS.layers)
+    parser.add_argument("--seed", type=int, default=DEFAULTS.seed)
+    parser.add_argument("-o", "--out", type=Path, default=HERE / "fsdp2", metavar="DIR")
+    parser.add_argument(
+        "--no-annotations",
+        action="store_true",
+        help="leave out the iteration, layer and operation annotations",
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="recompute activations in backward"
+    )
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="also write every GPU activity's true labels"
+    )
+    args = parser.parse_args()
+    try:
+        generate(
+            args.out,
+            ranks=args.ranks,
+            iterations=args.iterations,
+            layers=args.layers,
+            seed=args.seed,
+            annotations=not args.no_annotations,
+            recompute=args.recompute,
+            labels=args.labels,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

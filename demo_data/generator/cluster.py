@@ -1,0 +1,161 @@
+"""The clockwork: all ranks' GPUs and hosts in lockstep, as a discrete-event simulation.
+
+A kernel's speed changes whenever a collective starts, begins to transfer or ends on its GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from math import ceil
+
+from generator import config as c
+from generator.host import Exchange, Host, Program
+from generator.records import Activity
+from generator.training import Training
+
+LAUNCH_LATENCY_NS = 3_500
+HOST_WAKE_NS = 11_000
+
+
+class Gpu:
+    """One GPU's streams, what runs on them, and the host program that feeds them."""
+
+    def __init__(self, host: Host, program: Program) -> None:
+        self.host = host
+        self.program = program
+        self.queues: dict[int, deque[Activity]] = {}
+        self.busy: set[int] = set()
+        self.running: dict[int, Running] = {}
+        self.collective: Activity | None = None
+        self.collectives_done = 0
+        self.launched = 0
+        self.awaited: list[Activity] = []
+
+
+class Running:
+    """An activity on the GPU with the work that is left of it."""
+
+    def __init__(self, activity: Activity) -> None:
+        self.activity = activity
+        self.left_ns = activity.work_ns
+        self.since_ns = activity.start_ns
+        self.slowdown = 1.0
+        self.version = 0
+
+
+class Cluster:
+    """Runs the training of all ranks to its end."""
+
+    def __init__(self, config: c.Config) -> None:
+        exchange = Exchange(config)
+        hosts = [Host(config, rank, exchange) for rank in range(config.ranks)]
+        self.collectives = exchange.collectives
+        self.gpus = [Gpu(host, Training(host).program()) for host in hosts]
+        self._ranks = config.ranks
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._now_ns = 0
+
+    def run(self) -> None:
+        """Simulates until every program has ended and every GPU is idle."""
+        for gpu in self.gpus:
+            self._run_host(gpu)
+        while self._events:
+            self._now_ns, _, happen = heappop(self._events)
+            happen()
+
+    def _at(self, time_ns: int, happen: Callable[[], None]) -> None:
+        self._scheduled += 1
+        heappush(self._events, (time_ns, self._scheduled, happen))
+
+    def _run_host(self, gpu: Gpu) -> None:
+        """Lets a host run until it waits for its GPU, and hands over what it launched."""
+        gpu.awaited = list(next(gpu.program, ()))
+        for activity in gpu.host.activities[gpu.launched :]:
+            gpu.queues.setdefault(activity.stream, deque()).append(activity)
+        gpu.launched = len(gpu.host.activities)
+        self._poll(gpu)
+
+    def _poll(self, gpu: Gpu) -> None:
+        """Schedules the start of every stream's next activity that need not wait any more."""
+        for stream, queue in gpu.queues.items():
+            if stream in gpu.busy or not queue:
+                continue
+            head = queue[0]
+            if any(other.end_ns < 0 for other in head.after):
+                continue
+            if head.collective and head.collective.index != gpu.collectives_done:
+                continue
+            queue.popleft()
+            gpu.busy.add(stream)
+            ready_ns = max(self._now_ns, head.call.start_ns + LAUNCH_LATENCY_NS)
+            self._at(ready_ns + head.gap_ns, partial(self._start, gpu, head))
+
+    def _start(self, gpu: Gpu, activity: Activity) -> None:
+        activity.start_ns = self._now_ns
+        if activity.collective is None:
+            gpu.running[activity.stream] = Running(activity)
+            self._set_speed(gpu)
+            return
+        collective = activity.collective
+        gpu.collective = activity
+        collective.starts_ns[gpu.host.rank] = self._now_ns
+        if len(collective.starts_ns) < self._ranks:
+            self._set_speed(gpu)
+            return
+        collective.end_ns = self._now_ns + collective.transfer_ns
+        self._at(collective.end_ns, self._end_collective)
+        for each in self.gpus:
+            self._set_speed(each)
+
+    def _end_collective(self) -> None:
+        for gpu in self.gpus:
+            activity = gpu.collective
+            assert activity is not None
+            gpu.collective = None
+            gpu.collectives_done += 1
+            self._set_speed(gpu)
+            self._end(gpu, activity)
+
+    def _set_speed(self, gpu: Gpu) -> None:
+        """Accounts for the work done so far and plans the ends anew."""
+        for running in gpu.running.values():
+            slowdown = self._slowdown(gpu, running.activity)
+            if running.version and slowdown == running.slowdown:
+                continue
+            running.left_ns -= (self._now_ns - running.since_ns) / running.slowdown
+            running.since_ns = self._now_ns
+            running.slowdown = slowdown
+            running.version += 1
+            end_ns = self._now_ns + max(1, ceil(running.left_ns * slowdown))
+            self._at(end_ns, partial(self._finish, gpu, running, running.version))
+
+    def _slowdown(self, gpu: Gpu, activity: Activity) -> float:
+        if gpu.collective is None or not activity.is_compute:
+            return 1.0
+        if activity.sensitive:
+            return c.SENSITIVE_SLOWDOWN
+        collective = gpu.collective.collective
+        transfers = collective is not None and collective.end_ns >= 0
+        return c.TRANSFER_SLOWDOWN if transfers else c.SPIN_SLOWDOWN
+
+    def _finish(self, gpu: Gpu, running: Running, version: int) -> None:
+        if version == running.version:
+            del gpu.running[running.activity.stream]
+            self._end(gpu, running.activity)
+
+    def _end(self, gpu: Gpu, activity: Activity) -> None:
+        activity.end_ns = self._now_ns
+        gpu.busy.discard(activity.stream)
+        if gpu.awaited:
+            while gpu.awaited and gpu.awaited[-1].end_ns >= 0:
+                gpu.awaited.pop()
+            if not gpu.awaited:
+                host = gpu.host
+                host.now_ns = max(host.now_ns, self._now_ns) + HOST_WAKE_NS
+                self._run_host(gpu)
+                return
+        self._poll(gpu)

@@ -1,0 +1,301 @@
+"""The generator of the demonstration traces: its promises about files and truth."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import json
+import sys
+from collections import Counter, defaultdict
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+DEMO = Path(__file__).parents[1] / "demo_data"
+COMMITTED = DEMO / "fsdp2"
+ACTIVITIES = ("kernel", "gpu_memcpy", "gpu_memset")
+SMALL: dict[str, int] = {"ranks": 2, "iterations": 1, "layers": 3}
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("demo_generate", DEMO / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+generator = load_generator()
+
+
+class Files:
+    """A generated folder, parsed; times are exact ns."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        labels = folder / "labels.json"
+        generator.generate(folder, labels=labels, **(SMALL | options))
+        self.truth = json.loads((folder / "truth.json").read_text())
+        self.labels = {int(k): v for k, v in json.loads(labels.read_text()).items()}
+        self.ranks = {rank: read_trace(folder / f"rank{rank}.json.gz") for rank in self.labels}
+
+    def activities(self, rank: int) -> list[dict[str, Any]]:
+        return [e for e in self.ranks[rank]["traceEvents"] if e.get("cat") in ACTIVITIES]
+
+
+def read_trace(path: Path) -> dict[str, Any]:
+    trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
+    for event in trace["traceEvents"]:
+        for key in ("ts", "dur"):
+            if key in event:
+                assert event[key].as_tuple().exponent == -3
+                event[key] = int(event[key] * 1000)
+    return trace
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("small"))
+
+
+def names(trace: dict[str, Any], category: str) -> Counter[str]:
+    return Counter(e["name"] for e in trace["traceEvents"] if e.get("cat") == category)
+
+
+def test_two_runs_are_byte_identical(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        generator.generate(tmp_path / run, ranks=2, iterations=1, layers=2)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["rank0.json.gz", "rank1.json.gz", "truth.json"]
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_seed_changes_the_times(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        generator.generate(tmp_path / str(seed), ranks=1, iterations=1, layers=1, seed=seed)
+    one, two = (read_trace(tmp_path / f"{seed}" / "rank0.json.gz") for seed in (1, 2))
+    assert names(one, "kernel") == names(two, "kernel")
+    assert one["traceEvents"] != two["traceEvents"]
+
+
+def test_committed_files_are_what_the_generator_writes() -> None:
+    truth = json.loads((COMMITTED / "truth.json").read_text())
+    digests = truth.pop("sha256_of_text")
+    assert sorted(digests) == sorted(path.name for path in COMMITTED.glob("rank*.json.gz"))
+    for name, digest in digests.items():
+        text = gzip.decompress((COMMITTED / name).read_bytes())
+        assert hashlib.sha256(text).hexdigest() == digest, name
+    run = generator.simulate(generator.DEFAULTS)
+    assert json.loads(json.dumps(run.truth())) == truth
+    text = generator.render(run.config, run.traces[5]).encode()
+    assert hashlib.sha256(text).hexdigest() == digests["rank5.json.gz"]
+
+
+def test_committed_size() -> None:
+    sizes = [path.stat().st_size for path in COMMITTED.iterdir()]
+    assert sum(sizes) <= 7_000_000
+
+
+def test_header(small: Files) -> None:
+    for rank, trace in small.ranks.items():
+        assert trace["schemaVersion"] == 1
+        assert trace["distributedInfo"]["rank"] == rank
+        assert trace["distributedInfo"]["world_size"] == 2
+        assert "generated" in trace["traceName"]
+        assert trace["chopper_generated"]["model"] == "Llama-3-8B"
+        keys = list(trace)
+        assert keys.index("chopper_generated") < keys.index("traceEvents")
+        assert len(trace["deviceProperties"]) == 8
+
+
+def test_streams_run_one_activity_at_a_time(small: Files) -> None:
+    for rank in small.ranks:
+        streams = defaultdict(list)
+        for event in small.activities(rank):
+            assert event["dur"] > 0
+            assert event["pid"] == event["args"]["device"] == rank + 2
+            assert event["tid"] == event["args"]["stream"]
+            streams[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        assert len(streams) >= 3
+        for spans in streams.values():
+            spans.sort()
+            pairs = pairwise(spans)
+            assert all(one[1] <= two[0] for one, two in pairs)
+
+
+def test_nothing_starts_before_its_launch(small: Files) -> None:
+    for rank, trace in small.ranks.items():
+        calls = {
+            e["args"]["correlation"]: e
+            for e in trace["traceEvents"]
+            if e.get("cat") == "cuda_runtime"
+        }
+        rows = zip(small.activities(rank), small.labels[rank]["linked"], strict=True)
+        for event, linked in rows:
+            call = calls.get(event["args"]["correlation"])
+            assert linked == (call is not None) == ("External id" in event["args"])
+            if call is not None:
+                assert call["ts"] < event["ts"]
+                assert call["args"]["External id"] == event["args"]["External id"]
+
+
+def test_host_ranges_nest(small: Files) -> None:
+    for trace in small.ranks.values():
+        threads = defaultdict(list)
+        for event in trace["traceEvents"]:
+            if event.get("cat") in ("cpu_op", "user_annotation", "cuda_runtime"):
+                threads[event["tid"]].append((event["ts"], -event["dur"]))
+        assert len(threads) == 2
+        for ranges in threads.values():
+            open_ends: list[int] = []
+            for start, minus in sorted(ranges):
+                while open_ends and open_ends[-1] <= start:
+                    open_ends.pop()
+                assert not open_ends or start - minus <= open_ends[-1]
+                open_ends.append(start - minus)
+
+
+def test_counts(small: Files) -> None:
+    for rank, trace in small.ranks.items():
+        events = [e for e in trace["traceEvents"] if e.get("cat") not in (None, "Trace")]
+        counts = small.truth["counts"][str(rank)]
+        assert Counter(e["cat"] for e in events) == counts["events"]
+        linked = small.labels[rank]["linked"]
+        unlinked = counts["unlinked"]
+        assert linked.count(False) == unlinked["before_start"] + unlinked["planted"]
+        assert unlinked["planted"] == 10
+        rccl = [e for e in events if e["cat"] == "kernel" and e["name"].startswith("nccl")]
+        assert len(rccl) == sum(counts["collectives"].values())
+        without = [e for e in rccl if "Collective name" not in e["args"]]
+        assert len(without) == counts["collectives_without_args"]
+        assert sum("External id" in e["args"] for e in without) == 2
+        for category, expected in counts["one_ended_flows"].items():
+            ends = Counter((e["id"], e["ph"]) for e in events if e["cat"] == category)
+            assert max(ends.values()) == 1
+            ids = Counter(number for number, _ in ends)
+            assert sum(count == 1 for count in ids.values()) == expected > 0
+
+
+def test_fwdbwd_flows_lie_on_cpu_ops(small: Files) -> None:
+    for trace in small.ranks.values():
+        events = trace["traceEvents"]
+        ops = {(e["tid"], e["ts"]): e for e in events if e.get("cat") == "cpu_op"}
+        sides: dict[str, dict[int, Any]] = {"s": {}, "f": {}}
+        for event in events:
+            if event.get("cat") == "fwdbwd":
+                op = ops[event["tid"], event["ts"]]
+                sides[event["ph"]][event["id"]] = op["args"]["Sequence number"]
+                assert (event["ph"] == "f") == (
+                    "Backward" in op["name"].removeprefix("RegisterPostBackward")
+                )
+        assert sides["s"].keys() < sides["f"].keys()
+        assert all(sides["f"][number] == value for number, value in sides["s"].items())
+
+
+def test_the_first_iteration_is_cut(small: Files) -> None:
+    for rank, trace in small.ranks.items():
+        annotations = names(trace, "user_annotation")
+        assert "Iteration10" not in annotations and "ProfilerStep#10" not in annotations
+        assert annotations["Iteration11"] == annotations["ProfilerStep#11"] == 1
+        labels = small.labels[rank]
+        first = {p for i, p in zip(labels["iteration"], labels["phase"], strict=True) if i == 10}
+        assert first == {"backward", "optimizer"}
+
+
+def test_labels_follow_the_file(small: Files) -> None:
+    for rank, trace in small.ranks.items():
+        labels = small.labels[rank]
+        events = small.activities(rank)
+        assert labels["name"] == [e["name"] for e in events]
+        assert labels["correlation"] == [e["args"]["correlation"] for e in events]
+        assert labels["dur_ns"] == [e["dur"] for e in events]
+        base = trace["baseTimeNanoseconds"]
+        assert labels["start_ns"] == [base + e["ts"] for e in events]
+        assert set(labels["layer"]) == {None, 0, 1, 2}
+        assert set(labels["phase"]) == {"forward", "backward", "optimizer", "data"}
+        assert not any(labels["recompute"])
+
+
+def test_collectives_end_together(small: Files) -> None:
+    ends = []
+    for rank in small.ranks:
+        labels = small.labels[rank]
+        origin = small.truth["time_origin_ns"]
+        rows = zip(labels["name"], labels["start_ns"], labels["dur_ns"], strict=True)
+        ends.append({t + d - origin for name, t, d in rows if name.startswith("nccl")})
+    truth = small.truth["collectives"]
+    for rank, found in enumerate(ends):
+        assert found == {c["end_ns"] for c in truth if c["start_ns"][rank] is not None}
+    for each in truth:
+        if None not in each["start_ns"]:
+            assert max(each["start_ns"]) + each["transfer_ns"] == each["end_ns"]
+            assert each["start_ns"][each["last_rank"]] == max(each["start_ns"])
+
+
+def test_operations_run_in_forward_only(small: Files) -> None:
+    for trace in small.ranks.values():
+        main = next(e["tid"] for e in trace["traceEvents"] if e["name"] == "Iteration11")
+        layers = [e for e in trace["traceEvents"] if e["name"] == "mlp_dp"]
+        assert len(layers) == 3
+        assert all(e["tid"] == main for e in layers)
+
+
+def test_without_annotations(small: Files, tmp_path: Path) -> None:
+    bare = Files(tmp_path, annotations=False)
+    gone = {"Iteration11", "Layer0", "attn_fa", "mlp_dp", "dl", "l", "opt_step"}
+    for rank, trace in bare.ranks.items():
+        annotations = names(trace, "user_annotation")
+        assert gone <= names(small.ranks[rank], "user_annotation").keys()
+        assert not gone & annotations.keys()
+        assert {"ProfilerStep#11", "Optimizer.step#AdamW.step"} <= annotations.keys()
+        assert annotations["FSDP::pre_forward (layers.1)"] == 1
+        assert bare.labels[rank]["operation"] == small.labels[rank]["operation"]
+
+
+def test_recompute(small: Files, tmp_path: Path) -> None:
+    files = Files(tmp_path, recompute=True)
+    for rank, trace in files.ranks.items():
+        labels = files.labels[rank]
+        again = [
+            (phase, layer, operation)
+            for phase, layer, operation, recompute in zip(
+                labels["phase"],
+                labels["layer"],
+                labels["operation"],
+                labels["recompute"],
+                strict=True,
+            )
+            if recompute
+        ]
+        assert {phase for phase, _, _ in again} == {"backward"}
+        assert {layer for _, layer, _ in again} == {0, 1, 2}
+        assert {"attn_fa", "mlp_gu"} <= {operation for _, _, operation in again}
+        assert "mlp_dp" not in {operation for _, _, operation in again}
+        added = len(labels["name"]) - len(small.labels[rank]["name"])
+        # The kernel that runs when the profiler starts need not be of the same sort.
+        assert abs(added - len(again)) <= 2 * 20
+        assert names(trace, "user_annotation")["attn_fa"] > 3
+
+
+def test_planted_phenomena() -> None:
+    truth = json.loads((COMMITTED / "truth.json").read_text())
+    waits = truth["collectives_wait"]["wait_ns"]
+    assert min(waits, key=lambda rank: waits[rank]["11"]) == "5"
+    compute = truth["slow_gpu"]["compute_kernel_ns"]
+    assert compute["5"]["11"] > 1.04 * compute["0"]["11"]
+    overlap = truth["overlap_slowed_operation"]["per_rank"]["0"]
+    assert overlap["fully"]["mean_ns"] / overlap["alone"]["mean_ns"] == pytest.approx(
+        1.35, rel=0.02
+    )
+    for phase in ("forward", "backward"):
+        slow = truth["slow_layer"][phase]
+        assert slow["mean_ns"] / slow["mean_ns_elsewhere"] == pytest.approx(1.25, rel=0.04)
+    assert truth["host_bound_stretch"]["total_idle_host_ns"] > 5_000_000
+    exposed = truth["exposed_communication"]["per_rank"]
+    assert all(rank["11"] > 15_000_000 for rank in exposed.values())
