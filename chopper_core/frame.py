@@ -55,6 +55,6 @@ class Frame:
         data: dict[str, Any] = {"name": list(self.labels)}
         for column in self.columns:
             values = self.values[column.name]
-            dtype = "Int64" if values.numbers.dtype.kind == "i" else "Float64"
-            data[column.name] = pd.Series(values.numbers).astype(dtype).mask(~values.present())
+            nullable = pd.Series(values.numbers).convert_dtypes()
+            data[column.name] = nullable.mask(~values.present())
         return pd.DataFrame(data)

@@ -85,7 +85,7 @@ def as_text(run: Run) -> str:
         lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
-    lines += [""] + _gpu_lines(found)
+    lines += ["", *_gpu_lines(found)]
     lines += ["", "sources"] + [line for source in found["sources"] for line in _source(source)]
     if found["skipped"]:
         lines += ["", "skipped files"]

@@ -17,7 +17,7 @@ from chopper_core.align.rank import AlignedRank, align_rank
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.progress import Cancelled, Progress, silent
 from chopper_core.run import Gpu, Run, Source
-from chopper_core.schema import concatenate
+from chopper_core.schema import KernelTable, concatenate
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.kineto import read_trace
 from chopper_core.sources.trace import Trace
@@ -28,6 +28,12 @@ _GZIP_FACTOR: Final = 12
 """How much a trace grows when it is unpacked, about."""
 _EPOCH_US: Final = 10**15
 _POLL_SECONDS: Final = 0.1
+_VERSIONS: Final = (
+    "roctracer_version",
+    "hip_runtime_version",
+    "cupti_version",
+    "cuda_runtime_version",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,9 @@ def _together(
         zip(assigned, (rank for _, rank in read), strict=True), key=lambda pair: pair[0].rank
     )
     one_each = all(len(rank.aligned.devices) == 1 for _, rank in by_rank)
-    tables, gpus, sources = [], [], []
+    tables: list[KernelTable] = []
+    gpus: list[Gpu] = []
+    sources: list[Source] = []
     partial: dict[int, frozenset[int]] = {}
     for assignment, rank in by_rank:
         first = assignment.rank if one_each else len(gpus)
@@ -148,15 +156,23 @@ def _read_here(
     traces: Sequence[TraceFile], sizes: Sequence[int], progress: Progress
 ) -> Iterator[tuple[TraceFile, Outcome]]:
     for number, trace in enumerate(traces):
-        before = sum(sizes[:number])
-
-        def report(step: str, done: int, total: int, before: int = before) -> None:
-            progress(step, before + done, sum(sizes))
-
+        within = _Part(progress, sum(sizes[:number]), sum(sizes))
         try:
-            yield trace, read_rank(trace.path, report)
+            yield trace, read_rank(trace.path, within)
         except ChopperError as error:
             yield trace, error
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The progress of one file within that of all files."""
+
+    whole: Progress
+    before: int
+    total: int
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self.whole(step, self.before + done, self.total)
 
 
 def _read_in_processes(
@@ -240,12 +256,7 @@ def _facts(trace: Trace) -> dict[str, str]:
         for key in ("backend", "world_size", "nccl_version"):
             if key in distributed:
                 facts[key.replace("_", " ")] = str(distributed[key])
-    for key in (
-        "roctracer_version",
-        "hip_runtime_version",
-        "cupti_version",
-        "cuda_runtime_version",
-    ):
+    for key in _VERSIONS:
         if key in trace.metadata:
             facts[key.replace("_", " ")] = str(trace.metadata[key])
     return facts

@@ -1,4 +1,4 @@
-"""Labels by context: a training step repeats, so the same kernels around a kernel tell its place."""
+"""Labels by context: a step repeats, so the kernels around a kernel tell its place."""
 
 from __future__ import annotations
 

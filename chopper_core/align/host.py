@@ -110,7 +110,7 @@ class Host:
             self._masks[pattern.pattern] = matches[self.ranges.name]
         return self._masks[pattern.pattern]
 
-    def text(self, row: int) -> str:
+    def text(self, row: int | np.intp) -> str:
         """The name of a range."""
         return self.trace.names[int(self.ranges.name[row])]
 
@@ -136,12 +136,12 @@ class Host:
     @cached_property
     def is_annotation(self) -> Mask:
         """Which ranges somebody named."""
-        return self.ranges.category == HostCategory.ANNOTATION
+        return np.equal(self.ranges.category, HostCategory.ANNOTATION)
 
     @cached_property
     def is_operator(self) -> Mask:
         """Which ranges are operators of the framework."""
-        return self.ranges.category == HostCategory.OPERATOR
+        return np.equal(self.ranges.category, HostCategory.OPERATOR)
 
     @cached_property
     def autograd_threads(self) -> NDArray[np.int32]:

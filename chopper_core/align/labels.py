@@ -85,7 +85,7 @@ class Order:
 def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:
     """Give unlabelled activities the label that both neighbours on their stream share.
 
-    `agrees(previous, following)` says which pairs of neighbouring rows belong together.
+    `agrees(previous, following)` says where an activity and its two neighbours belong together.
     """
     known = ~labels.missing()
     previous, following = order.previous(known), order.following(known)

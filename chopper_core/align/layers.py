@@ -62,11 +62,12 @@ def label_layers(
     # Only what belongs to the model's body can take a neighbour's layer.
     body = np.isin(phases.codes, (Phase.FORWARD, Phase.BACKWARD))
     step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
-    own = Labels(labels.codes.copy(), labels.rules.copy())
+    may = body & (serves != _ROOT_GROUP)
     between(
-        own, order, lambda before, after: (step[before] == step[after]) & (step == step[before])
+        labels,
+        order,
+        lambda before, after: may & (step[before] == step) & (step[after] == step),
     )
-    labels.fill(own.codes, Rule.NEIGHBOUR, body & (serves != _ROOT_GROUP))
     return labels
 
 

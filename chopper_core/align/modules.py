@@ -81,7 +81,7 @@ def _roles(classes: list[str], instances: list[str], parent: Index, blocks: str)
             above = instances[parent[position]] if parent[position] != NO_LABEL else ""
             parent_of[instance] = above
             children[above].append(instance)
-    roles = {instance: name for instance, name in class_of.items()}
+    roles = dict(class_of)
     is_language_model = blocks != "" and any(_ATTENTION.search(name) for name in set(classes))
     if not is_language_model:
         return roles

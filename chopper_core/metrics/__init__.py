@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+from difflib import get_close_matches
 from typing import Final
 
 from chopper_core.errors import UsageError
@@ -9,7 +12,16 @@ from chopper_core.metrics import time
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.schema import ACTIVITY
 
-__all__ = ["DEFAULT_COLUMNS", "METRICS", "Metric", "Scope", "Values", "default_columns", "metric"]
+__all__ = [
+    "DEFAULT_COLUMNS",
+    "METRICS",
+    "Metric",
+    "Scope",
+    "Values",
+    "catalogue",
+    "default_columns",
+    "metric",
+]
 
 METRICS: Final = {metric.name: metric for metric in time.METRICS}
 
@@ -55,8 +67,42 @@ def metric(name: str) -> Metric:
     """The metric of a name; raises UsageError with the nearest names."""
     if name in METRICS:
         return METRICS[name]
-    from difflib import get_close_matches
-
     near = get_close_matches(name, METRICS, 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"no column {name!r}{hint} `chopper metrics` lists all")
+
+
+def catalogue(format_name: str) -> str:
+    """The registry as `text`, `markdown` or `json`."""
+    if format_name == "json":
+        entries = [
+            {
+                "name": metric.name,
+                "unit": metric.unit,
+                "title": metric.title,
+                "reduces": metric.reduces,
+                "definition": metric.definition,
+                "source": metric.source,
+                "missing_because": metric.missing_because or None,
+            }
+            for metric in METRICS.values()
+        ]
+        return json.dumps({"schema": "chopper.metrics/1", "metrics": entries}, indent=1) + "\n"
+    if format_name == "markdown":
+        lines = ["| name | unit | of children | definition |", "| :-- | :-- | :-- | :-- |"]
+        lines += [
+            f"| `{metric.name}` | {metric.unit} | {metric.reduces} | {metric.definition} |"
+            for metric in METRICS.values()
+        ]
+        return "\n".join(lines) + "\n"
+    lines = []
+    for metric in METRICS.values():
+        unit = f" ({metric.unit})" if metric.unit and not metric.name.endswith("_ns") else ""
+        lines.append(
+            f"{metric.name}{unit}, shown as `{metric.title}`; of children: {metric.reduces}"
+        )
+        lines += [f"    {line}" for line in textwrap.wrap(metric.definition, 92)]
+        if metric.missing_because:
+            lines.append(f"    missing where {metric.missing_because}")
+        lines.append(f"    source: {metric.source}")
+    return "\n".join(lines) + "\n"

@@ -12,7 +12,10 @@ ACCOUNTING = "time accounting (README, Where every nanosecond goes)"
 
 
 def _elapsed(scope: Scope) -> NDArray[np.int64]:
-    return np.sum([scope.nodes.sum(state) for state in STATES], axis=0, dtype=np.int64)
+    elapsed = np.zeros(len(scope.nodes), np.int64)
+    for state in STATES:
+        elapsed += scope.nodes.sum(state)
+    return elapsed
 
 
 def _share(scope: Scope) -> Values:
@@ -26,19 +29,19 @@ def _busy(scope: Scope) -> Values:
 
 
 def _is_kernel(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return table.category[rows] == Category.KERNEL
+    return np.equal(table.category[rows], Category.KERNEL)
 
 
 def _is_copy(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return table.kind[rows] == Kind.COPY
+    return np.equal(table.kind[rows], Kind.COPY)
 
 
 def _is_collective(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return table.kind[rows] == Kind.COMM
+    return np.equal(table.kind[rows], Kind.COMM)
 
 
 def _is_unlinked(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return table.launch_ns[rows] == NO_TIME
+    return np.equal(table.launch_ns[rows], NO_TIME)
 
 
 def _known_bytes(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.int64]:

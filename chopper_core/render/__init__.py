@@ -7,6 +7,7 @@ from typing import Final
 
 from chopper_core.frame import Frame
 from chopper_core.render.exchange import as_csv, as_json
+from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.text import as_markdown, as_text
 
 __all__ = ["FORMATS", "as_csv", "as_json", "as_markdown", "as_text", "render"]
@@ -14,14 +15,21 @@ __all__ = ["FORMATS", "as_csv", "as_json", "as_markdown", "as_text", "render"]
 FORMATS: Final = ("text", "markdown", "csv", "json")
 
 
-def render(frame: Frame, format_name: str, *, limit: int | None = None, width: int = 0) -> str:
+def render(
+    frame: Frame,
+    format_name: str,
+    *,
+    limit: int | None = None,
+    width: int = 0,
+    glyphs: Glyphs = UNICODE,
+) -> str:
     """A frame in one of `FORMATS`, ending in a newline.
 
     `limit` cuts the rows (and the output says so); `width` is the terminal's for `text`, 0 is
-    unlimited.
+    unlimited; `glyphs` are what `text` draws with.
     """
     renderers: dict[str, Callable[[], str]] = {
-        "text": lambda: as_text(frame, limit=limit, width=width),
+        "text": lambda: as_text(frame, limit=limit, width=width, glyphs=glyphs),
         "markdown": lambda: as_markdown(frame, limit=limit),
         "csv": lambda: as_csv(frame, limit=limit),
         "json": lambda: as_json(frame, limit=limit),

@@ -8,7 +8,7 @@ from typing import Final
 from chopper_core.sources.events import Event, EventDecoder
 from chopper_core.sources.jsonscan import INCOMPLETE, element_end, skip_space
 
-MAX_EVENT_BYTES: Final = 16 << 20
+MAX_EVENT_BYTES: Final = 4 << 20
 """An event that goes on for longer is taken for damaged."""
 
 _EVENT_START: Final = rb'(?=\{\s*"\w[^"\\]*"\s*:)'
@@ -66,11 +66,16 @@ class EventWalk:
         if mark in (b"}", b":"):
             self._lose_up_to(self.position + 1)
             return True
+        boundary = self._boundary.search(text, self.position)
+        if boundary and self._take(boundary.start() + 1):
+            return True
         end = element_end(text, self.position)
         if end == INCOMPLETE:
-            may_go_on = not self._at_end and len(text) - self.position < MAX_EVENT_BYTES
-            return not may_go_on and self._step_over_damage(end)
-        return self._take(end) or self._step_over_damage(end)
+            if not self._at_end and len(text) - self.position < MAX_EVENT_BYTES:
+                return False
+        elif self._take(end):
+            return True
+        return self._lose_event(end, boundary)
 
     def _take(self, end: int) -> bool:
         """Take the event that ends there, if it can be decoded."""
@@ -83,18 +88,15 @@ class EventWalk:
         self.position = end
         return True
 
-    def _step_over_damage(self, end: int) -> bool:
-        boundary = self._boundary.search(self._text, self.position)
+    def _lose_event(self, end: int, boundary: re.Match[bytes] | None) -> bool:
+        """Go on behind the event; False if its end can't be told."""
         if end != INCOMPLETE and (boundary is None or self._is_element_end(end)):
-            self.unreadable_events += 1
             self._lose_up_to(end)
-            return True
-        if boundary is None:
-            return False
-        if not self._take(boundary.start() + 1):
-            self.unreadable_events += 1
+        elif boundary:
             self._lose_up_to(boundary.start() + 1)
-        self.had_damage = self._is_after_damage = True
+        else:
+            return False
+        self.unreadable_events += 1
         return True
 
     def _is_element_end(self, end: int) -> bool:

@@ -21,6 +21,7 @@ from chopper_core.sources.trace import Losses
 
 MAX_KEYS_BYTES: Final = 16 << 20
 """How far into a file its events may begin, and how much after them is read."""
+
 _EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR: Final = re.compile(rb"\s*,\s*")
 
@@ -60,11 +61,12 @@ class TraceText:
     def _open(self) -> None:
         """Go to the first event."""
         path = self._source.path
-        buffer = self._source.read().removeprefix(BYTE_ORDER_MARK)
-        start = skip_space(buffer)
-        if start == len(buffer):
-            why = f" {self._source.problem}." if self._source.problem else ""
-            raise DataError(f"{path} is empty.{why}")
+        buffer = self._read_up_to(b"", len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+        while (start := skip_space(buffer)) == len(buffer):
+            buffer = self._source.read()
+            if not buffer:
+                why = f" {self._source.problem}." if self._source.problem else ""
+                raise DataError(f"{path} is empty.{why}")
         if buffer[start : start + 1] == b"[":
             self._is_bare = True
             self._buffer = buffer[start + 1 :]

@@ -1,0 +1,334 @@
+"""The command line: `chopper`, `demo`, `show`, `info`, `metrics`, `keys`, `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chopper_core.errors import ChopperError, DataError, UsageError
+from chopper_core.progress import Cancelled, Progress
+from chopper_core.render import FORMATS
+from chopper_core.view import View
+
+if TYPE_CHECKING:
+    from chopper_core.render.glyphs import Glyphs
+    from chopper_core.run import Run
+
+PROGRAM: Final = "chopper"
+INTERRUPTED: Final = 130
+_FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
+_COMMANDS: Final = ("demo", "show", "info", "metrics", "keys", "doctor")
+
+_DESCRIPTION: Final = """\
+Where does the time of an LLM training step go, and why?
+
+chopper RUN              explore a run: a PyTorch trace, or a directory of one per rank
+chopper demo             explore the generated demo run
+chopper show ADDRESS     print a view as text, markdown, CSV or JSON
+chopper info RUN         what was found, how it was labelled, what was left out
+chopper metrics          every figure: unit, definition, source
+chopper keys             the keys of the explorer
+chopper doctor           terminal, locale and versions, for bug reports
+
+An ADDRESS is RUN[:level=label/...][?key=value&...], for instance
+  runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm
+Its keys are order, columns, sort and filter. Without a terminal the explorer prints what `show`
+prints.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _prepare_streams()
+    try:
+        return _dispatch(given)
+    except ChopperError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, Cancelled):
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing more to say, not even at the flush on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _dispatch(given: list[str]) -> int:
+    if given and given[0] in _COMMANDS:
+        parser = _parser(given[0])
+        options = parser.parse_args(given[1:])
+        command: Callable[[argparse.Namespace], int] = options.run_command
+        return command(options)
+    options = _main_parser().parse_args(given)
+    if not options.run:
+        raise UsageError(
+            f"no run given; `{PROGRAM} DIRECTORY` opens one, `{PROGRAM} demo` shows the demo"
+        )
+    return _explore(",".join(options.run), options)
+
+
+def _main_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        PROGRAM,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=f"{PROGRAM} [RUN …] | {PROGRAM} {{{','.join(_COMMANDS)}}} …",
+    )
+    parser.add_argument(
+        "run", nargs="*", metavar="RUN", help="trace files of one run, a directory, or an address"
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
+    _add_explorer_options(parser)
+    return parser
+
+
+def _add_explorer_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
+    _add_jobs(parser)
+
+
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(f"{PROGRAM} {name}")
+    match name:
+        case "demo":
+            parser.description = "Explore the generated demo run."
+            _add_explorer_options(parser)
+            parser.set_defaults(run_command=lambda options: _explore(str(demo_path()), options))
+        case "show":
+            parser.description = "Print a view as text, markdown, CSV or JSON."
+            parser.add_argument("address", metavar="ADDRESS")
+            parser.add_argument("--columns", default="", metavar="A,B", help="names of `metrics`")
+            parser.add_argument(
+                "--format", choices=FORMATS, help="default: text, or by the suffix of -o"
+            )
+            parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
+            parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
+            parser.add_argument("-o", "--output", metavar="FILE")
+            _add_jobs(parser)
+            parser.set_defaults(run_command=_show)
+        case "info":
+            parser.description = "What was found in a run, how it was labelled, what was left out."
+            parser.add_argument("run", metavar="RUN")
+            parser.add_argument("--format", choices=("text", "json"), default="text")
+            _add_jobs(parser)
+            parser.set_defaults(run_command=_info)
+        case "metrics":
+            parser.description = "Every figure: name, unit, how it adds up, definition, source."
+            parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+            parser.set_defaults(run_command=_metrics)
+        case "keys":
+            parser.description = "The keys of the explorer."
+            parser.add_argument("--format", choices=("text", "markdown"), default="text")
+            parser.set_defaults(run_command=_keys)
+        case "doctor":
+            parser.description = "What a bug report needs: terminal, locale, versions."
+            parser.set_defaults(run_command=_doctor)
+    return parser
+
+
+def demo_path() -> Path:
+    """Where the demo run lies: beside the packages in a checkout."""
+    path = Path(__file__).resolve().parent.parent / "demo_data" / "fsdp2"
+    if not path.is_dir():
+        raise DataError(
+            f"{path} is missing: the demo run is part of a checkout of the repository, not of the "
+            "installed package"
+        )
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _explore(address: str, options: argparse.Namespace) -> int:
+    from chopper_tui.terminal import can_draw
+
+    view = _view_of(address)
+    reason = can_draw()
+    if reason is not None:
+        return _print_view(view, options.jobs)
+    from chopper_core.ingest import open_run
+    from chopper_tui.terminal import prepare_environment, run_app
+
+    prepare_environment()
+    from chopper_tui.app import ChopperApp
+
+    app = ChopperApp(lambda progress: open_run(view.run, progress, jobs=options.jobs), view)
+    return run_app(app, mouse=not options.no_mouse)
+
+
+def _view_of(address: str) -> View:
+    """The view of an address; a run whose path looks like one is taken as a path."""
+    from chopper_core.address import parse
+
+    return View(address) if Path(address).exists() else parse(address)
+
+
+def _print_view(view: View, jobs: int | None) -> int:
+    from chopper_core.query import query
+    from chopper_core.render import render
+
+    frame = query(_open(view.run, jobs), view)
+    _write(render(frame, "text", width=_width(), glyphs=_glyphs()))
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from chopper_core.query import query
+    from chopper_core.render import render
+
+    view = _view_of(options.address)
+    if options.columns:
+        view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
+    suffix = Path(options.output).suffix if options.output else ""
+    format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
+    frame = query(_open(view.run, options.jobs), view)
+    width = options.width if options.width is not None else (0 if options.output else _width())
+    text = render(frame, format_name, limit=options.limit, width=width, glyphs=_glyphs())
+    if not options.output:
+        _write(text)
+        return 0
+    try:
+        Path(options.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{options.output} can't be written: {error.strerror}") from error
+    print(options.output, file=sys.stderr)
+    return 0
+
+
+def _info(options: argparse.Namespace) -> int:
+    from chopper_core import info
+
+    run = _open(options.run, options.jobs)
+    _write(info.as_json(run) if options.format == "json" else info.as_text(run))
+    return 0
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    from chopper_core.metrics import catalogue
+
+    _write(catalogue(options.format))
+    return 0
+
+
+def _keys(options: argparse.Namespace) -> int:
+    from chopper_tui.actions import key_table
+
+    rows = key_table()
+    if options.format == "markdown":
+        lines = ["| keys | `:` command | does |", "| :-- | :-- | :-- |"]
+        lines += [f"| {_code(keys)} | {_code(verb)} | {text} |" for keys, verb, text in rows]
+    else:
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines = [f"{keys:<{widths[0]}}  {verb:<{widths[1]}}  {text}" for keys, verb, text in rows]
+    _write("\n".join(lines) + "\n")
+    return 0
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from chopper_tui.doctor import report
+
+    _write(report(_version()))
+    return 0
+
+
+def _open(name: str, jobs: int | None) -> Run:
+    from chopper_core.ingest import open_run
+
+    with ProgressLine() as progress:
+        return open_run(name, progress, jobs=jobs)
+
+
+class ProgressLine:
+    """One line on stderr that names the step and how far it is; silent without a terminal."""
+
+    WIDTH: Final = 24
+
+    def __init__(self) -> None:
+        self._visible = sys.stderr.isatty()
+        self._shown = ""
+
+    def __enter__(self) -> Progress:
+        return self._report
+
+    def __exit__(self, *error: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _report(self, step: str, done: int, total: int) -> None:
+        if not self._visible:
+            return
+        share = min(done / total, 1.0) if total else 0.0
+        filled = int(share * self.WIDTH)
+        line = f"{step[:48]}  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
+        if line != self._shown:
+            sys.stderr.write(f"\r{line}\x1b[K")
+            sys.stderr.flush()
+            self._shown = line
+
+
+def _prepare_streams() -> None:
+    """Never fail on a character that the locale can't write; data stays UTF-8 when piped."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _width() -> int:
+    """The terminal's width; 120 cells where the output is no terminal."""
+    if not sys.stdout.isatty():
+        return int(os.environ.get("COLUMNS", "0") or 0) or 120
+    return os.get_terminal_size(sys.stdout.fileno()).columns
+
+
+def _glyphs() -> Glyphs:
+    from chopper_core.render.glyphs import glyphs_for
+
+    return glyphs_for(sys.stdout.encoding)
+
+
+def _version() -> str:
+    try:
+        return version("chopper-tui")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""What a bug report needs: the terminal, the locale and the versions."""
+
+from __future__ import annotations
+
+import locale
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+PACKAGES: Final = (
+    "textual", "rich", "plotext", "numpy", "pyarrow", "pandas", "msgspec", "isal",
+)  # fmt: skip
+VARIABLES: Final = (
+    "TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", "TMUX", "STY",
+    "SSH_CONNECTION", "COLUMNS", "LINES", "XDG_CACHE_HOME", "XDG_STATE_HOME",
+)  # fmt: skip
+
+
+def report(program_version: str) -> str:
+    """The report as text, one fact a line."""
+    from chopper_tui.terminal import can_draw
+
+    size = shutil.get_terminal_size((0, 0))
+    facts = [
+        ("chopper", program_version),
+        ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
+        ("system", platform.platform()),
+        ("processors", str(os.cpu_count())),
+        ("explorer", can_draw() or "can be drawn here"),
+        ("terminal size", f"{size.columns}x{size.lines}" if size.columns else "unknown"),
+        ("stdin, stdout", f"{_tty(sys.stdin)}, {_tty(sys.stdout)}"),
+        ("encoding", f"{sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}"),
+        *((name, os.environ[name]) for name in VARIABLES if name in os.environ),
+        *((package, _package_version(package)) for package in PACKAGES),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return "".join(f"{name:<{width}}  {value}\n" for name, value in facts)
+
+
+def _tty(stream: object) -> str:
+    isatty = getattr(stream, "isatty", None)
+    return "terminal" if isatty is not None and isatty() else "no terminal"
+
+
+def _package_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
