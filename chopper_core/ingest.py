@@ -214,10 +214,10 @@ def _set_up_worker(done: Any, stop: Any) -> None:
 
 
 def _read_in_worker(path: Path, number: int) -> RankFile:
-    def report(step: str, bytes_done: int, total: int) -> None:
+    def report(step: str, done: int, total: int) -> None:
         if _worker["stop"].is_set():
             raise Cancelled
-        _worker["done"][number] = bytes_done
+        _worker["done"][number] = done
 
     return read_rank(path, report)
 

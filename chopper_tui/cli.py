@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "chopper"
 INTERRUPTED: Final = 130
+DEMO: Final = Path("demo_data", "fsdp2")
 _FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _COMMANDS: Final = ("demo", "show", "info", "metrics", "keys", "doctor")
 
@@ -152,15 +153,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def demo_path() -> Path:
-    """Where the demo run lies: beside the packages in a checkout."""
-    path = Path(__file__).resolve().parent.parent / "demo_data" / "fsdp2"
-    if not path.is_dir():
-        raise DataError(
-            f"{path} is missing: the demo run is part of a checkout of the repository, not of the "
-            "installed package"
-        )
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    """Where the demo run lies: in a checkout beside the packages, else inside the installed one."""
+    package = Path(__file__).resolve().parent
+    for path in (package.parent / DEMO, package / DEMO):
+        if path.is_dir():
+            here = Path.cwd()
+            return path.relative_to(here) if path.is_relative_to(here) else path
+    raise DataError(f"the demo run is missing: no {DEMO} beside or inside {package}")
 
 
 def _explore(address: str, options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ class Points:
 
     def known(self) -> NDArray[np.bool_]:
         """Which of the points are somewhere."""
-        return self.thread != NOWHERE
+        return np.not_equal(self.thread, NOWHERE)
 
     def take(self, rows: Index) -> Points:
         """The points of the given rows; row -1 gives a point that is nowhere."""

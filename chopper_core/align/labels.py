@@ -28,7 +28,7 @@ class Labels:
 
     def missing(self) -> Mask:
         """Which activities have no label."""
-        return self.codes == NO_LABEL
+        return np.equal(self.codes, NO_LABEL)
 
     def fill(self, codes: NDArray[np.generic], rule: Rule, where: Mask | None = None) -> None:
         """Label those that have no label yet; codes of NO_LABEL label nothing."""
