@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
-from chopper_core.align.intervals import NOWHERE, Intervals, Points
+from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
 from chopper_core.sources.trace import HostCategory
 
 Index = NDArray[np.intp]
@@ -29,8 +29,12 @@ class Backward:
     """Ranges in backward that run forward work again."""
 
     def forward_of(self, points: Points) -> Points:
-        """The forward point of each point inside a linked backward operator, else nowhere."""
-        return self.forward.take(self.linked.innermost(points))
+        """The forward point of each point inside a linked backward operator, else nowhere.
+
+        What is recomputed inside a backward operator is not that operator's work.
+        """
+        again = replace(self.recompute, value=np.full(len(self.recompute), NOWHERE, np.intp))
+        return self.forward.take(union(self.linked, again).innermost(points))
 
 
 def link_backward(host: Host) -> Backward:

@@ -37,12 +37,17 @@ def contexts(host: Host, order: Order, phase: NDArray[np.int32] | None = None) -
     return result
 
 
-def like_context(labels: Labels, context: Int64, trusted: tuple[Rule, ...]) -> None:
+def like_context(
+    labels: Labels,
+    context: Int64,
+    trusted: tuple[Rule, ...],
+    where: NDArray[np.bool_] | None = None,
+) -> None:
     """Give unlabelled activities the label of their context, where all that have one agree.
 
     Only labels found by the `trusted` rules count.
     """
-    missing = labels.missing()
+    missing = labels.missing() if where is None else labels.missing() & where
     known = ~missing & np.isin(labels.rules, trusted)
     if not missing.any() or not known.any():
         return
@@ -52,4 +57,4 @@ def like_context(labels: Labels, context: Int64, trusted: tuple[Rule, ...]) -> N
     np.maximum.at(highest, context[known], labels.codes[known])
     np.minimum.at(lowest, context[known], labels.codes[known])
     agreed = np.where(highest == lowest, highest, NO_LABEL)
-    labels.fill(agreed[context], Rule.CONTEXT)
+    labels.fill(agreed[context], Rule.CONTEXT, where)

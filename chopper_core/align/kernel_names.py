@@ -28,6 +28,7 @@ _CLASSES: Final = tuple(
             r"fmha|attn_fwd|attn_bwd|bwd_kernel_d[kq]|mha_(?:fwd|bwd)|flash|bwd_preprocess"
             r"|scaled_dot_product|^_fwd_kernel|paged_attention",
         ),
+        ("copy", r"multi_tensor_apply.*[Cc]opy"),
         ("gemm", r"^Cijk_|gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul|gemv|^wvSplitK"),
         ("convolution", r"conv(?!ert)|implicit_?gemm|winograd|im2col|miopen.*igemm|igemm_"),
         (OPTIMIZER_CLASS, r"multi_tensor_apply|fused_?adam|adamw?_kernel|\blamb\b"),

@@ -44,9 +44,9 @@ def label_layers(
     """Layers of the activities."""
     labels = Labels.none(len(links.points))
     points = links.points
-    explicit = _annotated(host)
+    explicit = annotated_layers(host)
     served = _served(host)
-    windows = _windows(host)
+    windows = layer_windows(host)
     serves = served.innermost(points)
     labels.fill(np.where(serves == _ROOT_GROUP, NO_LABEL, serves), Rule.FSDP)
     # What FSDP does for its root group belongs to no layer, whichever layer it runs in.
@@ -71,7 +71,8 @@ def label_layers(
     return labels
 
 
-def _annotated(host: Host) -> Intervals:
+def annotated_layers(host: Host) -> Intervals:
+    """The ranges named after a layer, valued with its number."""
     rows = np.flatnonzero(host.is_annotation & host.named(_LAYER))
     numbers = [int(match[1]) for row in rows if (match := _LAYER.match(host.text(row)))]
     return host.intervals(rows, np.array(numbers, np.intp))
@@ -101,7 +102,7 @@ def _has_module(name: str) -> bool:
     return match is not None and bool(match["owner"] or match["target"])
 
 
-def _windows(host: Host) -> Intervals:
+def layer_windows(host: Host) -> Intervals:
     """From FSDP's hook before a layer to its hook after it: what lies between is the layer's."""
     rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]

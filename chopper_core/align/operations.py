@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -13,9 +13,10 @@ from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import Collectives
 from chopper_core.align.context import contexts, like_context
 from chopper_core.align.host import Host, Links
-from chopper_core.align.intervals import Intervals, Points, parents
+from chopper_core.align.intervals import Intervals, Points, parents, union
 from chopper_core.align.kernel_names import kernel_class
 from chopper_core.align.labels import Labels, Order
+from chopper_core.align.layers import annotated_layers, layer_windows
 from chopper_core.align.modules import Modules
 from chopper_core.align.shapes import read_shapes
 from chopper_core.schema import NO_LABEL, Kind, Phase, Rule
@@ -108,8 +109,8 @@ def label_operations(
     annotated = _annotations(host, words)
     fsdp = _fsdp(host, words)
     forward = backward.forward_of(points)
-    inner_fsdp = _inside(fsdp, annotated, points)
-    labels.fill(inner_fsdp, Rule.FSDP)
+    unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
+    labels.fill(union(fsdp, unnamed).innermost(points), Rule.FSDP)
     labels.fill(annotated.innermost(points), Rule.ANNOTATION)
     labels.fill(annotated.innermost(forward), Rule.AUTOGRAD)
 
@@ -123,22 +124,31 @@ def label_operations(
     labels.fill(module_at.innermost(points), Rule.MODULE)
     labels.fill(module_at.innermost(forward), Rule.AUTOGRAD)
     _attention_kernels(labels, host, words)
-    shapes = read_shapes(host, words.code)
+    layer_ranges = union(annotated_layers(host), layer_windows(host))
+    shapes = read_shapes(host, layer_ranges, words.code)
     labels.fill(shapes.innermost(points), Rule.SHAPE)
     labels.fill(shapes.innermost(forward), Rule.AUTOGRAD)
+    recomputed = backward.recompute.innermost(points) >= 0
+    _mark_recompute(labels, words, recomputed)
+    _like_forward(labels, words, host, order, phases, recomputed)
+    # Where the profiler's start cut the launch or the forward away, other steps know better.
+    cut = ~points.known() | ((phases.codes == Phase.BACKWARD) & ~forward.known() & ~recomputed)
+    by_context = contexts(host, order, phases.codes)
+    computes = kind != Kind.COMM
+    like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
     operators = _operators(host, words)
     labels.fill(operators.outermost(forward), Rule.AUTOGRAD)
-    backward_op = phases.codes == Phase.BACKWARD
-    labels.fill(_region(host, words, points), Rule.ANNOTATION, backward_op)
+    in_backward = phases.codes == Phase.BACKWARD
+    labels.fill(_region(host, words, points), Rule.ANNOTATION, in_backward)
     labels.fill(operators.outermost(points), Rule.HOST_OPERATOR)
     labels.fill(_nodes(host, words).innermost(points), Rule.HOST_OPERATOR)
-    like_context(labels, contexts(host, order, phases.codes), _CONTEXT_RULES)
+    like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
     names, name = host.trace.names, host.trace.activities.name
     used = np.unique(name)
     by_class = np.full(len(names), NO_LABEL, np.int32)
     by_class[used] = [words.code(kernel_class(names[code])) for code in used]
     labels.fill(by_class[name], Rule.KERNEL_NAME)
-    _mark_recompute(labels, words, backward.recompute.innermost(points) >= 0)
+    _mark_recompute(labels, words, recomputed)
     return labels, tuple(words.codes)
 
 
@@ -172,17 +182,6 @@ def _fsdp(host: Host, words: Words) -> Intervals:
     rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
     names = [match["name"] for row in rows if (match := _FSDP.match(host.text(row)))]
     return host.intervals(rows, np.array([words.code(name) for name in names], np.intp))
-
-
-def _inside(inner: Intervals, outer: Intervals, points: Points) -> Index:
-    """The value of the innermost `inner` interval where no `outer` one lies within it."""
-    both = Intervals(
-        np.concatenate([inner.thread, outer.thread]),
-        np.concatenate([inner.start_ns, outer.start_ns]),
-        np.concatenate([inner.end_ns, outer.end_ns]),
-        np.concatenate([inner.value, np.full(len(outer), NO_LABEL, np.intp)]),
-    )
-    return both.innermost(points)
 
 
 def _region(host: Host, words: Words, points: Points) -> Index:
@@ -219,8 +218,22 @@ def _attention_kernels(labels: Labels, host: Host, words: Words) -> None:
         labels.codes[where] = words.code("attn_fa")
 
 
+def _like_forward(
+    labels: Labels, words: Words, host: Host, order: Order, phases: Labels, recomputed: Mask
+) -> None:
+    """What is recomputed repeats the forward, kernel by kernel: it takes the forward's names."""
+    forward = phases.codes == Phase.FORWARD
+    known = Labels(np.where(forward, labels.codes, NO_LABEL).astype(np.int32), labels.rules.copy())
+    like_context(known, contexts(host, order), _CONTEXT_RULES)
+    again = recomputed & labels.missing()
+    labels.fill(known.codes, Rule.CONTEXT, again)
+    _mark_recompute(labels, words, again)
+
+
 def _mark_recompute(labels: Labels, words: Words, recomputed: Mask) -> None:
     names = list(words.codes)
     for code in np.unique(labels.codes[recomputed & ~labels.missing()]).tolist():
+        if names[code].endswith(RECOMPUTE_SUFFIX):
+            continue
         marked = words.code(names[code] + RECOMPUTE_SUFFIX)
         labels.codes[recomputed & (labels.codes == code)] = marked

@@ -13,7 +13,7 @@ from chopper_core.align.context import contexts, like_context
 from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
-from chopper_core.schema import NO_LABEL, Phase, Rule
+from chopper_core.schema import NO_LABEL, Kind, Phase, Rule
 
 Mask = NDArray[np.bool_]
 
@@ -33,7 +33,12 @@ _UPLOAD: Final = re.compile(r"^(?:Memcpy HtoD|CopyHostToDevice)")
 
 
 def label_phases(
-    host: Host, links: Links, backward: Backward, iterations: Labels, order: Order
+    host: Host,
+    links: Links,
+    backward: Backward,
+    kind: NDArray[np.int8],
+    iterations: Labels,
+    order: Order,
 ) -> Labels:
     """Phases of the activities (codes of `Phase`)."""
     labels = Labels.none(len(links.points))
@@ -59,7 +64,8 @@ def label_phases(
     _by_order(labels, host, links, iterations)
     if not linked.any():
         _by_optimizer_kernels(labels, host)
-    like_context(labels, contexts(host, order), tuple(Rule))
+    # RCCL's kernels all have one name, so their neighbours say nothing.
+    like_context(labels, contexts(host, order), tuple(Rule), kind != Kind.COMM)
     _like_neighbours(labels, iterations, order)
     return labels
 
@@ -73,22 +79,43 @@ def _named(host: Host, pattern: re.Pattern[str]) -> Mask:
 
 
 def _by_order(labels: Labels, host: Host, links: Links, iterations: Labels) -> None:
-    """What is left runs forward until the last backward launch of its step, then `other`."""
+    """What is left runs forward until the last backward launch of its step.
+
+    After it, what lies among the optimizer's launches (as the clipping of gradients does) is the
+    optimizer's; the rest is `other`.
+    """
     time_ns = links.points.time_ns
-    backward = labels.codes == Phase.BACKWARD
-    last: dict[int, int] = {}
-    for iteration in np.unique(iterations.codes[backward]):
-        own = backward & (iterations.codes == iteration)
-        last[int(iteration)] = int(time_ns[own].max())
-    never = np.iinfo(np.int64).max
-    known, position = np.unique(iterations.codes, return_inverse=True)
-    until = np.array([last.get(int(iteration), never) for iteration in known], np.int64)
-    in_step = links.points.known() & (iterations.codes != NO_LABEL)
-    after = time_ns > until[position]
-    phase = np.where(after, Phase.OTHER, Phase.FORWARD)
-    labels.fill(phase, Rule.STEP_ORDER, in_step)
-    if not (iterations.codes != NO_LABEL).any():
-        labels.fill(phase, Rule.STEP_ORDER, links.points.known())
+    step = iterations.codes
+    last_backward = _extreme(step, time_ns, labels.codes == Phase.BACKWARD, latest=True)
+    after = time_ns > last_backward
+    optimizes = (labels.codes == Phase.OPTIMIZER) & after
+    among = (time_ns >= _extreme(step, time_ns, optimizes, latest=False)) & (
+        time_ns <= _extreme(step, time_ns, optimizes, latest=True, never=_BEFORE_ALL)
+    )
+    phase = np.where(after, np.where(among, Phase.OPTIMIZER, Phase.OTHER), Phase.FORWARD)
+    known = links.points.known()
+    has_steps = bool((step != NO_LABEL).any())
+    labels.fill(phase, Rule.STEP_ORDER, known & (step != NO_LABEL) if has_steps else known)
+
+
+_AFTER_ALL: Final = int(np.iinfo(np.int64).max)
+_BEFORE_ALL: Final = int(np.iinfo(np.int64).min)
+
+
+def _extreme(
+    step: NDArray[np.int32],
+    time_ns: NDArray[np.int64],
+    of: Mask,
+    *,
+    latest: bool,
+    never: int = _AFTER_ALL,
+) -> NDArray[np.int64]:
+    """For each activity the latest or first time among those of its step that are in a mask."""
+    steps, position = np.unique(step, return_inverse=True)
+    extreme = np.full(len(steps), _BEFORE_ALL if latest else _AFTER_ALL, np.int64)
+    (np.maximum if latest else np.minimum).at(extreme, position[of], time_ns[of])
+    extreme[~np.isin(steps, step[of])] = never
+    return extreme[position]
 
 
 def _by_optimizer_kernels(labels: Labels, host: Host) -> None:

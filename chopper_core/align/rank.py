@@ -59,7 +59,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     modules = read_modules(host)
     collectives = read_collectives(host, links, kind)
     iterations, partial = label_iterations(host, links, order)
-    phases = label_phases(host, links, backward, iterations, order)
+    phases = label_phases(host, links, backward, kind, iterations, order)
     layers = label_layers(host, links, backward, modules, iterations, phases, order)
     operations, operation_names = label_operations(
         host, links, backward, modules, collectives, kind, phases, layers, order

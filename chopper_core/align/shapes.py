@@ -1,93 +1,139 @@
-"""Operations from the shapes and the order of the matrix products of a layer."""
+"""Operations of a transformer layer from the shapes and the order of its matrix products."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
-from chopper_core.align.host import Host
+from chopper_core.align.host import Host, Index
 from chopper_core.align.intervals import NOWHERE, Intervals
 
-_LAYER_OPENS: Final = re.compile(r"^FSDP::pre_forward \([^)]*\.?\d+\)|^Layer[ _]?\d+$")
 _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)
+_EVALUATES: Final = re.compile(r"^autograd::engine::evaluate_function")
+_ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish|sigmoid", re.IGNORECASE)
+_RESIDUAL: Final = re.compile(r"^aten::add_?$")
+_OUTSIDE: Final = (
+    (re.compile(r"^aten::embedding$"), "ie"),
+    (re.compile(r"^aten::\w*(?:rms|layer)_norm$"), "ln"),
+    (re.compile(r"^aten::(?:linear|mm|addmm)$"), "lp"),
+    (re.compile(r"^aten::cross_entropy_loss$"), "cel"),
+)
+"""Operators of a transformer outside its layers."""
+
+Weight = tuple[int, int]
 
 
-def read_shapes(host: Host, code: Callable[[str], int]) -> Intervals:
-    """The projections of a transformer layer, by the weights of its products.
+def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> Intervals:
+    """The operators of the forward layers, valued with the code of their operation.
 
-    Between two of FSDP's hooks before a layer lie the products of one layer. Around the attention
-    operator they read: projections into heads before it, the output projection after it, then
-    one or two products up to the feed-forward width and one down from it.
+    `layers` are the ranges of single layers on the host. Around the attention operator a layer
+    reads: norm, projections into heads, rotary embedding, attention, output projection, residual
+    sum, norm, one or two products up to the feed-forward width with its activation, one down,
+    residual sum. Layers that don't read so are left alone; where one does, the embedding, the
+    last norm, the logits and the loss outside the layers are named too.
     """
-    empty = np.empty(0, np.intp)
-    starts = np.flatnonzero(host.is_annotation & host.named(_LAYER_OPENS))
-    products = np.flatnonzero(host.is_operator & host.named(_PRODUCTS) & (host.ranges.shapes >= 0))
-    evaluates = np.flatnonzero(
-        host.is_operator & host.named(re.compile(r"^autograd::engine::evaluate_function"))
-    )
-    inside = host.intervals(evaluates).innermost(host.starts(products)) != NOWHERE
-    products = products[~inside]
-    attention = np.flatnonzero(host.is_operator & host.named(_ATTENTION))
-    if not len(starts) or not len(products) or not len(attention):
-        return host.intervals(empty, empty)
+    operators = host.operators
     start_ns = host.ranges.start_ns
-    products = products[np.argsort(start_ns[products], kind="stable")]
-    bounds = np.sort(start_ns[starts])
-    window = np.searchsorted(bounds, start_ns[products], "right")
-    attended = np.sort(start_ns[attention])
-    rows: list[int] = []
-    codes: list[int] = []
-    for number in np.unique(window[window > 0]):
-        own = products[window == number]
-        begin = bounds[number - 1]
-        first = np.searchsorted(attended, begin)
-        if first == len(attended):
+    operators = operators[np.argsort(start_ns[operators], kind="stable")]
+    evaluates = np.flatnonzero(host.is_operator & host.named(_EVALUATES))
+    inside = host.intervals(evaluates).innermost(host.starts(operators)) != NOWHERE
+    operators = operators[~inside]
+    named: dict[int, int] = {}
+    for thread in np.unique(layers.thread):
+        own = operators[host.ranges.thread[operators] == thread]
+        for layer in np.flatnonzero(layers.thread == thread):
+            first, last = np.searchsorted(
+                start_ns[own], (layers.start_ns[layer], layers.end_ns[layer])
+            )
+            for row, name in _read_layer(host, own[first:last]):
+                named[row] = code(name)
+    if named:
+        outside = operators[layers.innermost(host.starts(operators)) == NOWHERE]
+        for pattern, name in _OUTSIDE:
+            for row in outside[host.named(pattern)[outside]].tolist():
+                named.setdefault(row, code(name))
+    rows = np.fromiter(named, np.intp, len(named))
+    return host.intervals(rows, np.fromiter(named.values(), np.intp, len(named)))
+
+
+def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
+    """(Row, operation) of the operators of one layer, which come by start."""
+    start_ns, end_ns = host.ranges.start_ns, host.end_ns
+    is_product = host.named(_PRODUCTS)[operators] & (host.ranges.shapes[operators] >= 0)
+    products = operators[is_product]
+    attention = operators[host.named(_ATTENTION)[operators]]
+    if not len(products) or not len(attention):
+        return
+    attended = attention[0]
+    before = int((start_ns[products] < start_ns[attended]).sum())
+    names = layer_products([_weight(host, row) for row in products], before)
+    if not names:
+        return
+    products = products[: len(names)]
+    yield from zip(products.tolist(), names, strict=True)
+    latest_end = np.maximum.accumulate(end_ns[operators])
+    outermost = np.ones(len(operators), np.bool_)
+    outermost[1:] = start_ns[operators[1:]] >= latest_end[:-1]
+    for row in operators[outermost]:
+        holds = (start_ns[products] >= start_ns[row]) & (start_ns[products] < end_ns[row])
+        if holds.any():
             continue
-        weights = [_weight(host, row) for row in own]
-        names = layer_products(weights, int((start_ns[own] < attended[first]).sum()))
-        for row, name in zip(own.tolist(), names, strict=False):
-            rows.append(row)
-            codes.append(code(name))
-    return host.intervals(np.array(rows, np.intp), np.array(codes, np.intp))
+        passed = int((start_ns[products] < start_ns[row]).sum())
+        yield int(row), _between(host.text(row), passed, before, len(names), row == attended)
 
 
-def layer_products(weights: list[tuple[int, int] | None], before: int) -> tuple[str, ...]:
+def _between(name: str, passed: int, before: int, count: int, attends: bool) -> str:
+    """The operation of an operator that stands after `passed` of a layer's products."""
+    if attends or _ATTENTION.search(name):
+        return "attn_fa"
+    if passed == 0:
+        return "attn_n"
+    if passed <= before:
+        return "qkv_re"
+    if passed == before + 1:
+        return "attn_ra" if _RESIDUAL.match(name) else "mlp_n"
+    if passed < count:
+        return "mlp_gs" if _ACTIVATION.search(name) else "mlp_gu"
+    return "mlp_ra"
+
+
+def layer_products(weights: list[Weight | None], before: int) -> tuple[str, ...]:
     """Names of a layer's products by their weights (in, out), `before` of them before attention.
 
     Empty where they don't look like those of a transformer layer.
     """
     into_heads = {1: ("qkv_ip",), 2: ("q_ip", "kv_ip"), 3: ("q_ip", "k_ip", "v_ip")}.get(before)
-    after = weights[before:]
-    if into_heads is None or len(after) < 3 or any(weight is None for weight in weights[:before]):
+    known = [weight for weight in weights if weight is not None]
+    if into_heads is None or len(known) != len(weights) or len(known) < before + 3:
         return ()
-    output, *feed_forward = after
-    shapes = [weight for weight in feed_forward[:3] if weight is not None]
-    if output is None or len(shapes) < 2 or any(w and w[0] != output[1] for w in weights[:before]):
-        return ()
+    output, *feed_forward = known[before:]
     width = output[1]
-    if len(shapes) == 3 and shapes[0] == shapes[1] and shapes[2] == (shapes[0][1], width):
+    if any(weight[0] != width for weight in known[:before]) or feed_forward[0][0] != width:
+        return ()
+    inner = feed_forward[0][1]
+    if feed_forward[:3] == [(width, inner), (width, inner), (inner, width)]:
         return (*into_heads, "attn_op", "mlp_gp", "mlp_up", "mlp_dp")
-    if shapes[0][0] == width and shapes[1] == (shapes[0][1], width):
+    if feed_forward[1] == (inner, width):
         return (*into_heads, "attn_op", "mlp_up", "mlp_dp")
-    if shapes[0][0] == width and shapes[1] == (shapes[0][1] // 2, width):
+    if feed_forward[1] == (inner // 2, width):
         return (*into_heads, "attn_op", "mlp_gup", "mlp_dp")
     return ()
 
 
-def _weight(host: Host, row: int) -> tuple[int, int] | None:
+def _weight(host: Host, row: int | np.intp) -> Weight | None:
     """The shape of the last matrix among an operator's inputs."""
     try:
         dimensions = json.loads(host.trace.names[int(host.ranges.shapes[row])])
     except ValueError:
         return None
     matrices = [
-        tuple(shape)
+        (shape[0], shape[1])
         for shape in dimensions
         if isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape)
     ]
-    return (matrices[-1][0], matrices[-1][1]) if len(matrices) >= 2 else None
+    return matrices[-1] if len(matrices) >= 2 else None

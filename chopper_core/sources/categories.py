@@ -45,7 +45,9 @@ _MODULE_PREFIX: Final = "nn.Module: "
 _RECOMPUTE_FRAME: Final = re.compile(
     r"(?:checkpoint(?:ing)?|tensor_parallel/random)\.py\(\d+\): (?:recompute_fn|backward)$"
 )
-_SHAPED_OPERATOR: Final = re.compile(r"mm\b|mm_|matmul|linear|attention|attn|conv|embedding", re.I)
+_SHAPED_OPERATOR: Final = re.compile(
+    r"mm(?:[_.<]|$)|matmul|linear|attention|attn|conv|embedding", re.I
+)
 
 
 class FrameKinds(dict[str, int]):

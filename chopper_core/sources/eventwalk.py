@@ -11,14 +11,11 @@ from chopper_core.sources.jsonscan import INCOMPLETE, element_end, skip_space
 MAX_EVENT_BYTES: Final = 4 << 20
 """An event that goes on for longer is taken for damaged."""
 
-_EVENT_START: Final = rb'(?=\{\s*"\w[^"\\]*"\s*:)'
-"""Can't match inside a valid string, where the quotes would be escaped."""
-
-
-def boundary_pattern(separator: bytes | None = None) -> re.Pattern[bytes]:
-    """Return a pattern for what lies between two events, from the closing to the opening brace."""
-    between = rb"\s*,\s*" if separator is None else re.escape(separator)
-    return re.compile(rb"\}" + between + _EVENT_START)
+_BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"\w[^"\\]*"\s*:)')
+"""Between two objects; can't match inside a valid string, where the quotes would be escaped."""
+_PHASE_KEY: Final = b'"ph"'
+_PHASE_WITHIN_BYTES: Final = 1 << 9
+_LIST_END: Final = re.compile(rb'\]\s*(?:\}|,\s*"|\Z)')
 
 
 class EventWalk:
@@ -28,14 +25,7 @@ class EventWalk:
     like the start of an event.
     """
 
-    def __init__(
-        self,
-        text: bytes,
-        decoder: EventDecoder,
-        boundary: re.Pattern[bytes],
-        *,
-        at_end: bool,
-    ) -> None:
+    def __init__(self, text: bytes, decoder: EventDecoder, *, at_end: bool) -> None:
         self.events: list[Event] = []
         self.position = 0
         """Where the rest starts: after the list, or at an element that goes on beyond the text."""
@@ -45,7 +35,6 @@ class EventWalk:
         self.lost_bytes = 0
         self._text = text
         self._decoder = decoder
-        self._boundary = boundary
         self._at_end = at_end
         self._is_after_damage = False
         while self._step():
@@ -56,26 +45,49 @@ class EventWalk:
         text = self._text
         self.position = skip_space(text, self.position)
         mark = text[self.position : self.position + 1]
-        if mark in (b"", b"]"):
-            self.is_closed = mark == b"]"
-            self.position += len(mark)
+        if mark == b"":
             return False
         if mark == b",":
             self.position += 1
             return True
-        if mark in (b"}", b":"):
-            self._lose_up_to(self.position + 1)
+        if mark == b"{":
+            return self._step_over_object()
+        if self._is_after_damage and self._lose_up_to_next_event():
             return True
-        boundary = self._boundary.search(text, self.position)
+        if mark == b"]":
+            return self._step_over_list_end()
+        if mark in (b"}", b":"):
+            return self._lose_up_to(self.position + 1)
+        end = element_end(text, self.position)
+        return self._lose_up_to(end) if end != INCOMPLETE else self._lose_up_to_next_event()
+
+    def _step_over_object(self) -> bool:
+        boundary = _BOUNDARY.search(self._text, self.position)
         if boundary and self._take(boundary.start() + 1):
             return True
-        end = element_end(text, self.position)
+        end = element_end(self._text, self.position)
         if end == INCOMPLETE:
-            if not self._at_end and len(text) - self.position < MAX_EVENT_BYTES:
+            if not self._at_end and len(self._text) - self.position < MAX_EVENT_BYTES:
                 return False
         elif self._take(end):
             return True
-        return self._lose_event(end, boundary)
+        if boundary and (end == INCOMPLETE or boundary.start() < end):
+            end = boundary.start() + 1
+        if end == INCOMPLETE:
+            return False
+        self.unreadable_events += 1
+        return self._lose_up_to(end)
+
+    def _step_over_list_end(self) -> bool:
+        """Close the list, unless more events follow the bracket."""
+        follows = skip_space(self._text, self.position + 1)
+        if follows == len(self._text) and not self._at_end:
+            return False
+        if _LIST_END.match(self._text, self.position) is None:
+            return self._lose_up_to(self.position + 1)
+        self.is_closed = True
+        self.position += 1
+        return False
 
     def _take(self, end: int) -> bool:
         """Take the event that ends there, if it can be decoded."""
@@ -88,22 +100,16 @@ class EventWalk:
         self.position = end
         return True
 
-    def _lose_event(self, end: int, boundary: re.Match[bytes] | None) -> bool:
-        """Go on behind the event; False if its end can't be told."""
-        if end != INCOMPLETE and (boundary is None or self._is_element_end(end)):
-            self._lose_up_to(end)
-        elif boundary:
-            self._lose_up_to(boundary.start() + 1)
-        else:
-            return False
-        self.unreadable_events += 1
-        return True
+    def _lose_up_to_next_event(self) -> bool:
+        """Go to the next object that is an event by its looks; False if there is none."""
+        for boundary in _BOUNDARY.finditer(self._text, self.position):
+            start = boundary.end()
+            if self._text.find(_PHASE_KEY, start, start + _PHASE_WITHIN_BYTES) != -1:
+                return self._lose_up_to(start)
+        return False
 
-    def _is_element_end(self, end: int) -> bool:
-        follows = skip_space(self._text, end)
-        return self._text[follows : follows + 1] in (b",", b"]")
-
-    def _lose_up_to(self, end: int) -> None:
+    def _lose_up_to(self, end: int) -> bool:
         self.lost_bytes += end - self.position
         self.position = end
         self.had_damage = self._is_after_damage = True
+        return True

@@ -14,7 +14,7 @@ from typing import Final
 from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.events import DECODE_ERRORS, Event, EventDecoder
-from chopper_core.sources.eventwalk import EventWalk, boundary_pattern
+from chopper_core.sources.eventwalk import EventWalk
 from chopper_core.sources.jsonscan import INCOMPLETE, element_end, members, skip_space
 from chopper_core.sources.recognise import BYTE_ORDER_MARK, EVENTS_KEY, FOREIGN_KEYS
 from chopper_core.sources.trace import Losses
@@ -39,7 +39,6 @@ class TraceText:
         self._is_bare = False
         self._is_closed = False
         self._separator: bytes | None = None
-        self._boundary = boundary_pattern()
         self._patience_bytes = 0
 
     def batches(self) -> Iterator[list[Event]]:
@@ -152,10 +151,9 @@ class TraceText:
         match = _SEPARATOR.match(self._buffer, end)
         if match and self._buffer[match.end() : match.end() + 1] == b"{":
             self._separator = match.group()
-            self._boundary = boundary_pattern(self._separator)
 
     def _events_one_by_one(self, at_end: bool) -> list[Event]:
-        walk = EventWalk(self._buffer, self._decoder, self._boundary, at_end=at_end)
+        walk = EventWalk(self._buffer, self._decoder, at_end=at_end)
         self._is_closed = walk.is_closed
         self._patience_bytes = 0 if walk.position else 2 * len(self._buffer)
         self._buffer = self._buffer[walk.position :]
