@@ -161,6 +161,8 @@ class KernelTable:
         """The code of a label's text at a level, or None where the table has no such label."""
         if text == NO_LABEL_TEXT:
             return NO_LABEL
+        if text.lstrip("\\") == NO_LABEL_TEXT:
+            text = text[1:]
         match level:
             case "gpu" | "iteration" | "layer":
                 return int(text) if text.isascii() and text.isdigit() else None
@@ -181,11 +183,16 @@ class KernelTable:
             case "phase":
                 return PHASES[code]
             case "operation":
-                return self.operations[code]
+                return _escaped(self.operations[code])
             case "kernel":
-                return self.names[code]
+                return _escaped(self.names[code])
             case _:
                 return str(code)
+
+
+def _escaped(text: str) -> str:
+    """A label that is spelled like a missing one gets a backslash before it."""
+    return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 
 
 def _index(texts: Sequence[str], text: str) -> int | None:

@@ -93,29 +93,85 @@ def run_of(rows: Sequence[Row], name: str = "made.json", generated: str | None =
 def sample_run(gpus: int = 4, iterations: int = 3, layers: int = 4, seed: int = 1) -> Run:
     """A small run with every level, several streams, gaps, collectives and copies."""
     random = np.random.default_rng(seed)
-    operations = (("attn_n", "layer_norm_kernel", 8), ("qkv_ip", "Cijk_Alik_Bljk_MT256x256", 60),
-                  ("attn_fa", "FmhaFwdKernel<128>", 90), ("mlp_up", "Cijk_Alik_Bljk_MT256x128", 80))
+    operations = (
+        ("attn_n", "layer_norm_kernel", 8),
+        ("qkv_ip", "Cijk_Alik_Bljk_MT256x256", 60),
+        ("attn_fa", "FmhaFwdKernel<128>", 90),
+        ("mlp_up", "Cijk_Alik_Bljk_MT256x128", 80),
+    )
     rows: list[Row] = []
     for gpu in range(gpus):
         now = 1_000_000 + 10_000 * gpu
         slow = 1.06 if gpu == gpus - 1 else 1.0
         for iteration in range(10, 10 + iterations):
-            rows.append(Row(now, 4_000, Kind.COPY, 0, gpu, iteration, Phase.DATA, NO_LABEL,
-                            "dl", "Memcpy HtoD (Host -> Device)", now - 3_000))
+            rows.append(
+                Row(
+                    now,
+                    4_000,
+                    Kind.COPY,
+                    0,
+                    gpu,
+                    iteration,
+                    Phase.DATA,
+                    NO_LABEL,
+                    "dl",
+                    "Memcpy HtoD (Host -> Device)",
+                    now - 3_000,
+                )
+            )
             now += 9_000
             for phase in (Phase.FORWARD, Phase.BACKWARD):
                 for step in range(layers):
                     layer = step if phase is Phase.FORWARD else layers - 1 - step
-                    rows.append(Row(now, 100_000, Kind.COMM, 11, gpu, iteration, phase, layer,
-                                    "all_gather", "ncclDevKernel_Generic", now - 20_000))
+                    rows.append(
+                        Row(
+                            now,
+                            100_000,
+                            Kind.COMM,
+                            11,
+                            gpu,
+                            iteration,
+                            phase,
+                            layer,
+                            "all_gather",
+                            "ncclDevKernel_Generic",
+                            now - 20_000,
+                        )
+                    )
                     for operation, kernel, cost in operations:
                         took = int(cost * 1_000 * slow * random.uniform(0.95, 1.05))
                         took *= 2 if phase is Phase.BACKWARD else 1
                         launch = None if random.random() < 0.02 else now - 5_000
-                        rows.append(Row(now, took, Kind.COMPUTE, 0, gpu, iteration, phase, layer,
-                                        operation, kernel, launch))
+                        rows.append(
+                            Row(
+                                now,
+                                took,
+                                Kind.COMPUTE,
+                                0,
+                                gpu,
+                                iteration,
+                                phase,
+                                layer,
+                                operation,
+                                kernel,
+                                launch,
+                            )
+                        )
                         now += took + int(random.integers(0, 3_000))
-            rows.append(Row(now, 50_000, Kind.COMPUTE, 0, gpu, iteration, Phase.OPTIMIZER, NO_LABEL,
-                            "opt_step", "multi_tensor_apply_kernel<FusedAdam>", now + 0))
+            rows.append(
+                Row(
+                    now,
+                    50_000,
+                    Kind.COMPUTE,
+                    0,
+                    gpu,
+                    iteration,
+                    Phase.OPTIMIZER,
+                    NO_LABEL,
+                    "opt_step",
+                    "multi_tensor_apply_kernel<FusedAdam>",
+                    now + 0,
+                )
+            )
             now += 80_000
     return run_of(rows, name="sample.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -95,19 +96,38 @@ def _largest(frame: Frame, metric: Metric) -> float:
     return float(present.max()) if len(present) else 0.0
 
 
-_UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-
-
 def clean(text: str) -> str:
     """Text with its control, invisible and direction-changing characters written as escapes."""
-    return _UNSAFE.sub(_escape, text)
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else _escape(character) for character in text
+    )
 
 
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def cell_width(text: str) -> int:
+    """How many cells of a terminal a cleaned text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def pad(text: str, width: int) -> str:
+    """Text filled with spaces up to `width` cells."""
+    return text + " " * (width - cell_width(text))
 
 
 _NOISE: Final = (
@@ -136,7 +156,8 @@ def _without_parameters(name: str) -> str:
     for position in range(len(name) - 1, -1, -1):
         depth += (name[position] == ")") - (name[position] == "(")
         if depth == 0:
-            return name[:position] or name
+            is_signature = position > 0 and name[position - 1] != " "
+            return name[:position] if is_signature else name
     return name
 
 
@@ -150,13 +171,25 @@ def crumb(level: str, label: str) -> str:
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:
     """Text of at most `width` cells: its middle gives way, both ends stay."""
-    if len(text) <= width:
+    if cell_width(text) <= width:
         return text
     if width <= 1:
-        return glyphs.ellipsis[:width]
+        return glyphs.ellipsis[: max(width, 0)]
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
-    return text[:head] + glyphs.ellipsis + (text[-tail:] if tail else "")
+    return _first_cells(text, head) + glyphs.ellipsis + _first_cells(text[::-1], tail)[::-1]
+
+
+def _first_cells(text: str, width: int) -> str:
+    """The longest beginning of a text that takes at most `width` cells."""
+    if text.isascii():
+        return text[:width]
+    used = 0
+    for position, character in enumerate(text):
+        used += _character_width(character)
+        if used > width:
+            return text[:position]
+    return text
 
 
 def fitting(widths: Iterable[int], available: int, gap: int = 1) -> int:

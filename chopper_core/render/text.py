@@ -11,12 +11,14 @@ from chopper_core.frame import Frame
 from chopper_core.render.cells import (
     LEVEL_TITLES,
     ColumnText,
+    cell_width,
     clean,
     column_texts,
     crumb,
     display_name,
     elide,
     fitting,
+    pad,
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
@@ -42,13 +44,13 @@ def as_text(
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = [display_name(frame.labels[row], frame.level) for row in range(count)]
     title = LEVEL_TITLES[frame.level]
-    longest = max(map(len, (*names, title, _TOTAL)))
+    longest = max(map(cell_width, (*names, title, _TOTAL)))
     widths = {name: max(map(len, texts)) for name, texts in cells.items()}
 
     spark = count > 0
     shown = columns
     if width:
-        reserved = min(longest, max(_MIN_NAME, width // 3)) + 1
+        reserved = min(longest, max(_MIN_NAME, width // 3))
         room = width - reserved - (SPARK_BINS + 2)
         if frame.view.columns:
             spark = sum(w + 2 for w in widths.values()) <= room
@@ -68,7 +70,7 @@ def as_text(
     lines.append("  ".join([*header, _SPARK_TITLE] if spark else header).rstrip())
     sparks = frame.busy_shares(np.arange(count), SPARK_BINS) if spark else None
     for row in range(count):
-        line = [elide(names[row], name_width, glyphs).ljust(name_width)]
+        line = [pad(elide(names[row], name_width, glyphs), name_width)]
         line += [cells[c.metric.name][row + 2].rjust(widths[c.metric.name]) for c in shown]
         if sparks is not None:
             line.append(sparkline(sparks[row], glyphs))

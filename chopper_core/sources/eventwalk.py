@@ -15,7 +15,7 @@ _BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"\w[^"\\]*"\s*:)')
 """Between two objects; can't match inside a valid string, where the quotes would be escaped."""
 _PHASE_KEY: Final = b'"ph"'
 _PHASE_WITHIN_BYTES: Final = 1 << 9
-_LIST_END: Final = re.compile(rb'\]\s*(?:\}|,\s*"|\Z)')
+_LIST_END: Final = re.compile(rb'\]\s*(?:\}|\Z|,\s*(?:"|\Z))')
 
 
 class EventWalk:
@@ -56,7 +56,7 @@ class EventWalk:
             return True
         if mark == b"]":
             return self._step_over_list_end()
-        if mark in (b"}", b":"):
+        if mark in (b"}", b":", b"["):
             return self._lose_up_to(self.position + 1)
         end = element_end(text, self.position)
         return self._lose_up_to(end) if end != INCOMPLETE else self._lose_up_to_next_event()
@@ -81,6 +81,8 @@ class EventWalk:
     def _step_over_list_end(self) -> bool:
         """Close the list, unless more events follow the bracket."""
         follows = skip_space(self._text, self.position + 1)
+        if self._text[follows : follows + 1] == b",":
+            follows = skip_space(self._text, follows + 1)
         if follows == len(self._text) and not self._at_end:
             return False
         if _LIST_END.match(self._text, self.position) is None:

@@ -1,0 +1,35 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+settings.register_profile(
+    "chopper", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("chopper")
+
+
+@pytest.fixture(scope="session")
+def demo() -> Path:
+    """The committed demo run."""
+    return ROOT / "demo_data" / "fsdp2"
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a test writes out of the person's own directories."""
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    for name in ("NO_COLOR", "COLUMNS"):
+        if name in os.environ:
+            monkeypatch.delenv(name)

@@ -1,0 +1,216 @@
+"""The time accounting against a plain re-computation, on random activities."""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from support import Row, run_of, table_of
+
+from chopper_core.accounting import busy_time
+from chopper_core.metrics import METRICS, Scope
+from chopper_core.query import busy_chart, query
+from chopper_core.schema import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
+from chopper_core.tree import Tree
+from chopper_core.view import View
+
+times = st.integers(0, 60)
+rows = st.builds(
+    Row,
+    start=times,
+    duration=st.integers(0, 25),
+    kind=st.sampled_from(Kind),
+    stream=st.integers(0, 3),
+    gpu=st.integers(0, 2),
+    iteration=st.integers(-1, 2),
+    phase=st.sampled_from((-1, Phase.FORWARD, Phase.BACKWARD)),
+    layer=st.integers(-1, 2),
+    operation=st.sampled_from(("mlp_up", "attn_fa", "none")),
+    kernel=st.sampled_from(("gemm", "fmha", "a/b?c&d=e")),
+    launch=st.none() | times,
+)
+runs = st.lists(rows, min_size=1, max_size=40)
+
+
+def account_plainly(own: list[tuple[int, Row]]) -> dict[str, dict[int, int]]:
+    """Charge one GPU's time piece by piece; rows come with their number in the table."""
+    charged: dict[str, dict[int, int]] = {name: {} for name in ADDITIVE}
+
+    def charge(column: str, row: int, amount: int) -> None:
+        charged[column][row] = charged[column].get(row, 0) + amount
+
+    first = {number: (row.start, row.stream, number) for number, row in own}
+    edges = sorted({edge for _, row in own for edge in (row.start, row.start + row.duration)})
+    for begin, end in pairwise(edges):
+        running = {
+            kind: [
+                number
+                for number, row in own
+                if row.kind is kind and row.start <= begin and begin < row.start + row.duration
+            ]
+            for kind in Kind
+        }
+        earliest = {
+            kind: min(numbers, key=first.__getitem__)
+            for kind, numbers in running.items()
+            if numbers
+        }
+        length = end - begin
+        if Kind.COMPUTE in earliest:
+            column = "overlap_ns" if Kind.COMM in earliest else "compute_ns"
+            charge(column, earliest[Kind.COMPUTE], length)
+            for number in running[Kind.COMM]:
+                charge("hidden_ns", number, length)
+        elif Kind.COMM in earliest:
+            charge("exposed_comm_ns", earliest[Kind.COMM], length)
+        elif Kind.COPY in earliest:
+            charge("exposed_copy_ns", earliest[Kind.COPY], length)
+        else:
+            number, row = min(
+                ((number, row) for number, row in own if row.start >= end),
+                key=lambda item: first[item[0]],
+            )
+            charge("idle_ns", number, length)
+            if row.launch is None:
+                charge("idle_unknown_ns", number, length)
+            else:
+                late = min(max(row.launch - begin, 0), length)
+                charge("idle_host_ns", number, late)
+                charge("idle_launch_ns", number, length - late)
+    return charged
+
+
+@given(runs)
+def test_every_activity_is_charged_as_the_definition_says(made: list[Row]) -> None:
+    table = table_of(made)
+    for gpu in {row.gpu for row in made}:
+        expected = account_plainly([(n, row) for n, row in enumerate(made) if row.gpu == gpu])
+        for column in (*STATES, "hidden_ns", "idle_host_ns", "idle_launch_ns", "idle_unknown_ns"):
+            for number, row in enumerate(made):
+                if row.gpu == gpu:
+                    got = int(table.column(column)[number])
+                    assert got == expected[column].get(number, 0), (column, number)
+
+
+@given(runs)
+def test_the_states_add_up_to_the_span_of_each_gpu(made: list[Row]) -> None:
+    table = table_of(made)
+    for gpu in {row.gpu for row in made}:
+        own = [row for row in made if row.gpu == gpu]
+        span = max(row.start + row.duration for row in own) - min(row.start for row in own)
+        assert sum(int(table.column(state)[table.gpu == gpu].sum()) for state in STATES) == span
+
+
+@given(runs, st.permutations(LEVELS))
+def test_children_add_up_to_their_parent_in_every_pivot(made: list[Row], order: list[str]) -> None:
+    table = table_of(made)
+    tree = Tree(table, tuple(order))
+
+    def check(path: tuple[str, ...]) -> None:
+        parent, children = tree.node(path), tree.children(path)
+        assert len(set(children.labels)) == len(children.labels)
+        for column in ADDITIVE:
+            assert parent.sum(column)[0] == children.groups.sum(column).sum()
+        elapsed = METRICS["elapsed_ns"].compute(Scope(parent, parent, 0)).numbers[0]
+        assert elapsed == sum(int(parent.sum(state)[0]) for state in STATES)
+        if len(path) == len(order):
+            return
+        for position, label in enumerate(children.labels):
+            below = (*path, label)
+            assert sorted(tree.node(below).rows) == sorted(children.groups.rows_of(position))
+            check(below)
+
+    check(())
+    assert len(tree.node(()).rows) == len(made)
+
+
+def test_every_order_of_the_levels_is_a_tree() -> None:
+    made = [Row(0, 5, gpu=0), Row(7, 3, gpu=1, layer=2), Row(8, 9, Kind.COMM, gpu=0, iteration=1)]
+    for order in permutations(LEVELS):
+        assert sum(Tree(table_of(made), order).children(()).groups.sizes()) == len(made)
+
+
+@given(runs)
+def test_launch_overheads_follow_the_original(made: list[Row]) -> None:
+    table = table_of(made)
+    for gpu in {row.gpu for row in made}:
+        for iteration in {row.iteration for row in made if row.gpu == gpu}:
+            own = [
+                (row.start, n)
+                for n, row in enumerate(made)
+                if (row.gpu, row.iteration) == (gpu, iteration)
+            ]
+            previous_end = min(start for start, _ in own)
+            for start, number in sorted(pair for pair in own if made[pair[1]].kind is Kind.COMPUTE):
+                row = made[number]
+                gap = max(0, start - previous_end)
+                call = 0
+                prep = 0
+                if row.launch is not None and row.launch <= start:
+                    call = min(start - row.launch, gap)
+                    prep = gap - call
+                assert int(table.launch_overhead_ns[number]) == gap
+                assert int(table.call_overhead_ns[number]) == call
+                assert int(table.prep_overhead_ns[number]) == prep
+                previous_end = start + row.duration
+
+
+@given(runs)
+def test_the_busy_share_is_that_of_the_union(made: list[Row]) -> None:
+    start = np.array([row.start for row in made])
+    duration = np.array([row.duration for row in made])
+    low, high = int(start.min()), int((start + duration).max())
+    if low == high:
+        return
+    shares = busy_time(start, duration).share(np.arange(low, high + 1, dtype=float))
+    running = [
+        any(row.start <= instant < row.start + row.duration for row in made)
+        for instant in range(low, high)
+    ]
+    assert np.array_equal(shares, np.array(running, float))
+
+
+@given(runs)
+def test_frames_report_the_reductions_of_their_rows(made: list[Row]) -> None:
+    run = run_of(made)
+    frame = query(run, View(run.name, columns=tuple(METRICS)))
+    for position, label in enumerate(frame.labels):
+        own = [row for row in made if row.gpu == int(label)]
+        got = frame.row(position)
+        assert got["activities"] == len(own)
+        assert got["kernels"] == sum(row.kind is not Kind.COPY for row in own)
+        assert got["collectives"] == sum(row.kind is Kind.COMM for row in own)
+        assert got["copies"] == sum(row.kind is Kind.COPY for row in own)
+        assert got["unlinked"] == sum(row.launch is None for row in own)
+        assert got["kernel_ns"] == sum(row.duration for row in own)
+        assert got["mean_ns"] == sum(row.duration for row in own) / len(own)
+        assert got["min_ns"] == min(row.duration for row in own)
+        assert got["max_ns"] == max(row.duration for row in own)
+        origin = min(row.start for row in made)
+        assert got["start_ns"] == min(row.start for row in own) - origin
+        assert got["end_ns"] == max(row.start + row.duration for row in own) - origin
+        span = max(row.start + row.duration for row in own) - min(row.start for row in own)
+        assert got["elapsed_ns"] == span
+        elapsed, idle = got["elapsed_ns"], got["idle_ns"]
+        assert elapsed is not None and idle is not None
+        if elapsed:
+            assert got["busy_pct"] == 100 * (elapsed - idle) / elapsed
+        else:
+            assert got["busy_pct"] is None
+        streams = {row.stream for row in own}
+        assert got["stream"] == (streams.pop() if len(streams) == 1 else None)
+        launches = {NO_TIME if row.launch is None else row.launch for row in own}
+        only = launches.pop() if len(launches) == 1 else NO_TIME
+        assert got["launch_ns"] == (None if only == NO_TIME else only - origin)
+        assert got["bytes"] is None
+
+
+def test_the_busy_chart_covers_the_node() -> None:
+    run = run_of([Row(0, 10), Row(30, 10), Row(0, 40, gpu=1)])
+    chart = busy_chart(run, View(run.name), 4)
+    assert (chart.start_ns, chart.end_ns, chart.gpus) == (0, 40, (0, 1))
+    assert chart.shares.tolist() == [[1, 0, 0, 1], [1, 1, 1, 1]]
+    own = busy_chart(run, View(run.name, ("0",)), 4)
+    assert own.shares.tolist() == [[1, 0, 0, 1]]

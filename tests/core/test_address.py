@@ -1,0 +1,115 @@
+"""Addresses: every view has one, and it leads back to the view."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chopper_core.address import parse, render
+from chopper_core.errors import UsageError
+from chopper_core.metrics import METRICS
+from chopper_core.schema import LEVELS
+from chopper_core.view import View, complete_order, drill, pivot, sibling, up
+
+labels = st.text(min_size=1, max_size=30) | st.sampled_from(
+    ("none", "void at::native::f<4, g(int)::{lambda()#1}>(int, char*)", "a/layer=3", "x?sort=y")
+)
+views = st.builds(
+    View,
+    run=st.sampled_from(("run", "a/b.json.gz", "../x y/ü:1", "C:/odd")),
+    path=st.lists(labels, max_size=7).map(tuple),
+    order=st.permutations(LEVELS).map(tuple),
+    columns=st.lists(st.sampled_from(sorted(METRICS)), max_size=3, unique=True).map(tuple),
+    sort=st.sampled_from(("", "name", "-elapsed_ns", "kernels")),
+    filter=st.text(max_size=20),
+)
+
+
+@given(views)
+def test_an_address_leads_back_to_its_view(view: View) -> None:
+    assert parse(render(view)) == view
+
+
+@given(views)
+def test_an_address_is_one_printable_line(view: View) -> None:
+    rest = render(view).removeprefix(view.run)
+    assert rest.isprintable() and " " not in rest
+
+
+@given(views, labels)
+def test_up_undoes_drill(view: View, label: str) -> None:
+    if view.is_leaf:
+        assert drill(view, label) == view
+        return
+    below = drill(view, label)
+    assert below.path == (*view.path, label)
+    back = up(below)
+    assert (back.path, back.order, back.columns) == (view.path, view.order, view.columns)
+
+
+@given(views, st.sampled_from(LEVELS))
+def test_a_pivot_keeps_the_node(view: View, level: str) -> None:
+    turned = pivot(view, level)
+    assert turned.scope == view.scope
+    assert sorted(turned.order) == sorted(LEVELS)
+    if level in view.order[len(view.path) :]:
+        assert turned.level == level
+    else:
+        assert turned == view
+
+
+@given(views, st.lists(labels, min_size=1, unique=True))
+def test_a_sibling_step_forth_and_back_is_none(view: View, names: list[str]) -> None:
+    for position, name in enumerate(names[:-1]):
+        at = View(view.run, (*view.path[:3], name), view.order)
+        following = sibling(at, names, 1)
+        assert following.path[-1] == names[position + 1]
+        assert sibling(following, names, -1) == at
+    assert sibling(View("r", (names[-1],)), names, 1).path == (names[-1],)
+
+
+def test_the_example_of_the_design() -> None:
+    view = parse(
+        "demo_data/fsdp2:gpu=3/iteration=1/phase=backward/layer=17?sort=-elapsed_ns&filter=gemm"
+    )
+    assert view == View(
+        "demo_data/fsdp2",
+        ("3", "1", "backward", "17"),
+        sort="-elapsed_ns",
+        filter="gemm",
+    )
+
+
+def test_a_pivot_names_only_the_levels_it_moves() -> None:
+    view = parse("r:operation=attn_fa?order=operation,gpu")
+    assert view.order == ("operation", "gpu", "iteration", "phase", "layer", "kernel")
+    assert view.scope == (("operation", "attn_fa"),)
+    assert render(view) == "r:operation=attn_fa?order=operation"
+
+
+def test_names_of_kernels_need_no_escapes_by_hand() -> None:
+    view = parse("r:kernel=void at::native::f<4>(int)?order=kernel")
+    assert view.path == ("void at::native::f<4>(int)",)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        (":gpu=1", "names no run"),
+        ("r:phase=backward", "gpu comes where 'phase' stands"),
+        ("r:gpu=1/phase=backward", "iteration comes where 'phase' stands"),
+        ("r:gpu=", "no value"),
+        ("r?order=gpu,gpu", "twice"),
+        ("r?order=stream", "no level 'stream'"),
+        ("r?colour=red", "no option 'colour'"),
+        ("r?sort=name&colour=red", "no option 'colour'"),
+    ],
+)
+def test_what_is_no_address_says_why(address: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse(address)
+
+
+def test_an_order_may_name_a_part() -> None:
+    assert complete_order(("layer",))[:3] == ("layer", "gpu", "iteration")

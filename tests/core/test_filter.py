@@ -1,0 +1,71 @@
+"""The filter language on a small frame."""
+
+from __future__ import annotations
+
+import pytest
+from support import Row, run_of, sample_run
+
+from chopper_core.errors import UsageError
+from chopper_core.query import query
+from chopper_core.schema import Kind
+from chopper_core.view import View, complete_order
+
+RUN = run_of(
+    [
+        Row(0, 1_000, operation="attn_fa", kernel="FmhaFwd"),
+        Row(1_000, 2_000_000, operation="mlp_up", kernel="Cijk_MT256"),
+        Row(2_001_000, 30, Kind.COPY, operation="dl", kernel="Memcpy HtoD"),
+    ]
+)
+
+
+def labels(text: str) -> set[str]:
+    view = View("r", order=complete_order(("operation",)), filter=text)
+    return set(query(RUN, view).labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("", {"attn_fa", "mlp_up", "dl"}),
+        ("ATTN", {"attn_fa"}),
+        ("^(attn|mlp)_", {"attn_fa", "mlp_up"}),
+        ("!mlp", {"attn_fa", "dl"}),
+        ("time>1ms", {"mlp_up"}),
+        ("elapsed_ns<=1us", {"attn_fa", "dl"}),
+        ("kernels=0", {"dl"}),
+        ("time>0.5us !mlp", {"attn_fa"}),
+        ("share_pct>50%", {"mlp_up"}),
+        ("bytes>0", set()),
+        ("nothing_like_it", set()),
+    ],
+)
+def test_terms_choose_rows(text: str, left: set[str]) -> None:
+    assert labels(text) == left
+
+
+def test_labels_of_the_own_level_take_ranges() -> None:
+    run = sample_run()
+    assert query(run, View("r", filter="gpu:1-2")).labels == ["1", "2"]
+    assert query(run, View("r", filter="gpu:0,3")).labels == ["0", "3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("(", "regular expression"),
+        ("speed>3", "no column"),
+        ("time>3parsec", "unknown unit"),
+        ("layer:3", "rows here are of level"),
+    ],
+)
+def test_what_is_no_filter_says_why(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        labels(text)
+
+
+def test_hidden_rows_are_counted_and_the_total_stays() -> None:
+    frame = query(RUN, View("r", ("0",), filter="nothing"))
+    assert (len(frame), frame.hidden) == (0, 1)
+    assert frame.total["elapsed_ns"] == 2_001_030
+    assert any("1 of 1 rows hidden" in note for note in frame.notes)
