@@ -50,6 +50,7 @@ def describe(run: Run) -> dict[str, Any]:
             }
             for source in run.sources
         ],
+        "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
         "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
         "coverage": {level: _coverage(run, level) for level in LABELLED},
         "levels": {
@@ -87,6 +88,9 @@ def as_text(run: Run) -> str:
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
     lines += ["", *_gpu_lines(found)]
     lines += ["", "sources"] + [line for source in found["sources"] for line in _source(source)]
+    if found["failed"]:
+        lines += ["", "traces that could not be used"]
+        lines += [f"  {clean(item['reason'])}" for item in found["failed"]]
     if found["skipped"]:
         lines += ["", "skipped files"]
         lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]

@@ -51,21 +51,22 @@ def open_run(name: str, progress: Progress = silent, *, jobs: int | None = None)
     """Open a run by its name: a trace, several separated by commas, or a directory.
 
     Files are read by `jobs` processes (default: one per processor when the files are large). A
-    file that can't be read is left out and named in `Run.skipped`; raises DataError where nothing
+    file that can't be read is left out and named in `Run.failed`; raises DataError where nothing
     is left.
     """
     discovery = find_traces(paths_of(name))
     skipped = [(str(file.path), file.reason) for file in discovery.skipped]
+    failed: list[tuple[str, str]] = []
     read: list[tuple[TraceFile, RankFile]] = []
     for trace, outcome in _read_all(discovery.traces, progress, jobs):
         if isinstance(outcome, RankFile):
             read.append((trace, outcome))
         else:
-            skipped.append((str(trace.path), str(outcome)))
+            failed.append((str(trace.path), str(outcome)))
     if not read:
-        raise DataError("; ".join(reason for _, reason in skipped[:3]))
+        raise DataError(" ".join(reason for _, reason in failed[:3]))
     progress("put the ranks together", 0, 1)
-    run = _together(name, read, skipped)
+    run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
     progress("put the ranks together", 1, 1)
     return run
 
@@ -102,9 +103,7 @@ def read_rank(path: Path, progress: Progress = silent) -> RankFile:
     return RankFile(aligned, source, trace.rank, _hardware(trace), trace.generated)
 
 
-def _together(
-    name: str, read: Sequence[tuple[TraceFile, RankFile]], skipped: Sequence[tuple[str, str]]
-) -> Run:
+def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
     assigned = assign_ranks([(file, rank.rank_in_file) for file, rank in read])
     by_rank = sorted(
         zip(assigned, (rank for _, rank in read), strict=True), key=lambda pair: pair[0].rank
@@ -128,7 +127,6 @@ def _together(
         table=concatenate(tables),
         gpus=tuple(gpus),
         sources=tuple(sources),
-        skipped=tuple(skipped),
         generated=generated,
         partial_iterations=partial,
     )

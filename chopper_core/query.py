@@ -111,6 +111,9 @@ def _notes(run: Run, view: View, labels: Sequence[str], shown: int) -> tuple[str
     notes = []
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
+    if run.failed:
+        files = f"{len(run.failed)} of {len(run.failed) + len(run.sources)} traces"
+        notes.append(f"{files} could not be used; `chopper info` says why")
     if shown < len(labels):
         notes.append(
             f"{len(labels) - shown} of {len(labels)} rows hidden by the filter; "

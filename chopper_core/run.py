@@ -55,7 +55,9 @@ class Run:
     gpus: tuple[Gpu, ...]
     sources: tuple[Source, ...]
     skipped: tuple[tuple[str, str], ...] = ()
-    """(file, reason) of files that were left out."""
+    """(file, reason) of files that are no traces."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """(file, reason) of traces that could not be used."""
     generated: str | None = None
     """What made the data, where it says that it was generated and not measured."""
     partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)

@@ -166,16 +166,20 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     from chopper_tui.terminal import can_draw
 
     view = _view_of(address)
-    reason = can_draw()
-    if reason is not None:
+    if can_draw() is not None:
         return _print_view(view, options.jobs)
     from chopper_core.ingest import open_run
+    from chopper_core.render.glyphs import ASCII
     from chopper_tui.terminal import prepare_environment, run_app
 
     prepare_environment()
     from chopper_tui.app import ChopperApp
 
-    app = ChopperApp(lambda progress: open_run(view.run, progress, jobs=options.jobs), view)
+    app = ChopperApp(
+        lambda progress: open_run(view.run, progress, jobs=options.jobs),
+        view,
+        glyphs=ASCII if options.ascii else None,
+    )
     return run_app(app, mouse=not options.no_mouse)
 
 
@@ -317,9 +321,9 @@ def _width() -> int:
 
 
 def _glyphs() -> Glyphs:
-    from chopper_core.render.glyphs import glyphs_for
+    from chopper_tui.terminal import glyphs_of
 
-    return glyphs_for(sys.stdout.encoding)
+    return glyphs_of(sys.stdout)
 
 
 def _version() -> str:

@@ -17,22 +17,25 @@ REACH: Final = 2
 """Kernels before and after that a context holds."""
 
 
-def contexts(host: Host, order: Order, phase: NDArray[np.int32] | None = None) -> Int64:
+def contexts(
+    host: Host,
+    order: Order,
+    phase: NDArray[np.int32] | None = None,
+    *,
+    before: int = REACH,
+    after: int = REACH,
+) -> Int64:
     """A number for each activity, equal where kernel, neighbours on the stream and phase are."""
-    name = host.trace.activities.name.astype(np.int64)
-    count = len(name)
-    ordered = name[order.rows]
+    ordered = host.trace.activities.name[order.rows].astype(np.int64)
     stream = np.cumsum(order.new_stream)
     columns = [ordered]
-    for step in range(1, REACH + 1):
-        for shift in (step, -step):
-            neighbour = np.roll(ordered, shift)
-            columns.append(np.where(np.roll(stream, shift) == stream, neighbour, -1))
+    for shift in (*range(1, before + 1), *range(-after, 0)):
+        same_stream = np.roll(stream, shift) == stream
+        columns.append(np.where(same_stream, np.roll(ordered, shift), -1))
     if phase is not None:
         columns.append(phase[order.rows].astype(np.int64))
-    keys = np.stack(columns, axis=1)
-    _, numbers = np.unique(keys, axis=0, return_inverse=True)
-    result = np.empty(count, np.int64)
+    _, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    result = np.empty(len(ordered), np.int64)
     result[order.rows] = numbers.ravel()
     return result
 
@@ -48,7 +51,7 @@ def like_context(
     Only labels found by the `trusted` rules count.
     """
     missing = labels.missing() if where is None else labels.missing() & where
-    known = ~missing & np.isin(labels.rules, trusted)
+    known = ~labels.missing() & np.isin(labels.rules, trusted)
     if not missing.any() or not known.any():
         return
     size = int(context.max()) + 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import Collectives
-from chopper_core.align.context import contexts, like_context
+from chopper_core.align.context import REACH, contexts, like_context
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import Intervals, Points, parents, union
 from chopper_core.align.kernel_names import kernel_class
@@ -221,11 +221,19 @@ def _attention_kernels(labels: Labels, host: Host, words: Words) -> None:
 def _like_forward(
     labels: Labels, words: Words, host: Host, order: Order, phases: Labels, recomputed: Mask
 ) -> None:
-    """What is recomputed repeats the forward, kernel by kernel: it takes the forward's names."""
-    forward = phases.codes == Phase.FORWARD
-    known = Labels(np.where(forward, labels.codes, NO_LABEL).astype(np.int32), labels.rules.copy())
-    like_context(known, contexts(host, order), _CONTEXT_RULES)
+    """What is recomputed repeats the forward, kernel by kernel: it takes the forward's names.
+
+    At its end and begin other work follows and precedes it, so one side has to do there.
+    """
     again = recomputed & labels.missing()
+    if not again.any():
+        return
+    forward = phases.codes == Phase.FORWARD
+    codes = np.where(forward, labels.codes, NO_LABEL).astype(np.int32)
+    known = Labels(codes, labels.rules.copy())
+    for before, after in ((REACH, REACH), (REACH, 0), (0, REACH)):
+        context = contexts(host, order, before=before, after=after)
+        like_context(known, context, _CONTEXT_RULES, again)
     labels.fill(known.codes, Rule.CONTEXT, again)
     _mark_recompute(labels, words, again)
 

@@ -25,10 +25,15 @@ class Glyphs:
     up: str
     cursor: str
     mark: str
+    micro: str
+
+    def spelled(self, text: str) -> str:
+        """Text with the units that this set spells otherwise."""
+        return text.replace("µ", self.micro)
 
 
-UNICODE: Final = Glyphs("unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●")
-ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*")
+UNICODE: Final = Glyphs("unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ")
+ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u")
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:

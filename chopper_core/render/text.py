@@ -78,7 +78,7 @@ def as_text(
     total = [_TOTAL.ljust(name_width)]
     total += [cells[c.metric.name][1].rjust(widths[c.metric.name]) for c in shown]
     lines.append("  ".join(total).rstrip())
-    return "\n".join([*lines, "", *_footer(frame, count)]) + "\n"
+    return glyphs.spelled("\n".join([*lines, "", *_footer(frame, count)]) + "\n")
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None) -> str:

@@ -1,0 +1,257 @@
+"""The command line as a user and a script meet it: output, exit codes, messages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chopper_core.metrics import METRICS
+from chopper_tui.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = {
+    "schemaVersion": 1,
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
+    "traceEvents": [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1,
+         "ts": 0, "dur": 90, "args": {"External id": 1}},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5, "dur": 20,
+         "args": {"External id": 2, "Input Dims": [[4, 4], [4, 4]]}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "pid": 1, "tid": 1,
+         "ts": 10.5, "dur": 5, "args": {"External id": 2, "correlation": 7}},
+        {"ph": "X", "cat": "kernel", "name": "Cijk_MT\u001b[31m16x16", "pid": 2, "tid": 0,
+         "ts": 30.123, "dur": 10.002,
+         "args": {"External id": 2, "device": 2, "stream": 0, "correlation": 7}},
+        {"ph": "X", "cat": "kernel", "name": "lonely", "pid": 2, "tid": 0, "ts": 50, "dur": 1,
+         "args": {"device": 2, "stream": 0, "correlation": 8}},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(TRACE).encode()))
+    return path
+
+
+def chopper(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "chopper_tui.cli", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_show_json_is_exact(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(shown(capsys, "show", f"{trace}:gpu=0", "--format", "json"))
+    assert document["total"]["elapsed_ns"] == 20_877
+    assert document["total"]["compute_ns"] == 11_002
+    assert document["total"]["idle_ns"] == 9_875
+    assert document["total"]["kernels"] == 2
+
+
+def test_show_takes_columns_a_limit_and_a_file(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.csv"
+    address = f"{trace}?order=kernel"
+    arguments = ["show", address, "--columns", "kernels,mean_ns", "--limit", "1", "-o", str(out)]
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert str(out) in captured.err
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "name,kernels,mean_ns,address"
+    assert len(lines) == 2
+
+
+def test_every_address_in_json_shows_its_row(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    addresses = [str(trace)]
+    seen = 0
+    while addresses:
+        document = json.loads(shown(capsys, "show", addresses.pop(), "--format", "json"))
+        for row in document["rows"]:
+            if row["address"] != document["address"]:
+                below = json.loads(shown(capsys, "show", row["address"], "--format", "json"))
+                for name in ("elapsed_ns", "kernel_ns", "idle_ns", "kernels"):
+                    assert below["total"][name] == row[name]
+                addresses.append(row["address"])
+                seen += 1
+    assert seen == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["show", "{trace}:gpu=7"], 3, "no gpu 7 here; there is 0"),
+        (["show", "{trace}:gpu=0/iteration=99"], 3, "no iteration 99"),
+        (["show", "{trace}:layer=1"], 2, "gpu comes where 'layer' stands"),
+        (["show", "{trace}?sort=speed"], 2, "no column 'speed'"),
+        (["show", "{trace}", "--columns", "elapsed"], 2, "did you mean elapsed_ns"),
+        (["show", "{trace}?filter=("], 2, "regular expression"),
+        (["show", "missing/run"], 1, "missing/run does not exist"),
+        (["info", "{folder}/empty"], 1, "empty"),
+        (["show", "{folder}/text.json"], 1, "text.json"),
+        (["show", "{folder}/nogpu.json"], 1, "no GPU activity"),
+        (["show", "{trace}", "-o", "{folder}/no/such/file"], 1, "can't be written"),
+        ([], 2, "no run given"),
+    ],
+)
+def test_errors_are_a_sentence_and_a_code(
+    trace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    says: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.json").write_text("this is no JSON")
+    host_only = {"traceEvents": TRACE["traceEvents"][:2]}  # type: ignore[index]
+    (tmp_path / "nogpu.json").write_text(json.dumps(host_only))
+    given = [text.format(trace=trace, folder=tmp_path) for text in arguments]
+    assert main(given) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("chopper: ")
+    assert says in captured.err
+    assert "Traceback" not in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_one_broken_rank_does_not_hide_the_others(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = trace.parent / "rank1.json.gz"
+    broken.write_bytes(trace.read_bytes()[:60])
+    document = json.loads(shown(capsys, "info", str(trace.parent), "--format", "json"))
+    assert [gpu["rank"] for gpu in document["gpus"]] == [0]
+    assert [Path(item["path"]).name for item in document["failed"]] == ["rank1.json.gz"]
+    assert "1 of 2 traces could not be used" in shown(capsys, "show", str(trace.parent))
+
+
+def test_two_files_of_one_rank_are_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twin = trace.parent / "again.json.gz"
+    twin.write_bytes(trace.read_bytes())
+    assert main(["show", str(trace.parent)]) == 1
+    error = capsys.readouterr().err
+    assert "again.json.gz" in error and "rank0.json.gz" in error and "rank 0" in error
+
+
+def test_info_says_what_was_found_and_what_not(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "info", str(trace))
+    assert "rank 0 (from distributedInfo)" in text
+    assert "1 kernels without a launch record" in text
+    assert "unlabelled" in text
+    assert "no telemetry" in text
+    document = json.loads(shown(capsys, "info", str(trace), "--format", "json"))
+    assert document["schema"] == "chopper.info/1"
+    assert document["gpus"][0]["kernels_without_launch"] == 1
+    for level in ("iteration", "phase", "layer", "operation"):
+        assert sum(document["coverage"][level]["rules"].values()) == pytest.approx(100)
+
+
+def test_metrics_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(shown(capsys, "metrics", "--format", "json"))
+    assert [entry["name"] for entry in document["metrics"]] == list(METRICS)
+    assert all(entry["definition"] and entry["source"] for entry in document["metrics"])
+    for format_name in ("text", "markdown"):
+        assert all(name in shown(capsys, "metrics", "--format", format_name) for name in METRICS)
+
+
+def test_keys_and_doctor_print(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ":snapshot" in shown(capsys, "keys")
+    assert shown(capsys, "keys", "--format", "markdown").startswith("| keys")
+    assert "textual" in shown(capsys, "doctor")
+
+
+def test_demo_without_a_terminal_prints_the_view() -> None:
+    done = chopper("demo")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "generated data, not measured" in done.stdout
+    assert len([line for line in done.stdout.splitlines() if line[:1].isdigit()]) == 8
+    assert "\x1b" not in done.stdout
+
+
+def test_a_run_without_a_terminal_prints_what_show_prints(trace: Path) -> None:
+    assert chopper(f"{trace}:gpu=0").stdout == chopper("show", f"{trace}:gpu=0").stdout
+
+
+def test_names_cannot_steer_the_terminal(trace: Path) -> None:
+    text = chopper("show", f"{trace}?order=kernel").stdout
+    assert "\x1b" not in text
+    assert "\\x1b[31m" in text
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "en_US.ISO-8859-1"])
+def test_every_locale_gets_a_table(trace: Path, locale: str) -> None:
+    done = chopper("show", str(trace), LC_ALL=locale)
+    assert done.returncode == 0, done.stderr
+    assert "time" in done.stdout
+    if locale in ("C", "POSIX"):
+        assert done.stdout.isascii()
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m chopper_tui.cli metrics --format json | head -1",
+        shell=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "module", ["chopper_core.ingest", "chopper_core.render", "chopper_tui.cli"]
+)
+def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
+    script = (
+        f"import sys, {module}; "
+        "print([name for name in ('textual', 'pandas', 'plotext', 'rich', 'pyarrow') "
+        "if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_interrupting_exits_with_130(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("chopper_core.ingest.open_run", interrupted)
+    assert main(["show", str(trace)]) == 130
+    assert "interrupted" in capsys.readouterr().err
