@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -83,6 +84,13 @@ def _by_external_id(wanted: NDArray[np.int64], external_id: NDArray[np.int64]) -
     return np.where((wanted != ABSENT) & (external_id[row] == wanted), row, -1)
 
 
+def _by_code(names: Sequence[str], codes: NDArray[np.int32], value: Callable[[str], int]) -> Index:
+    used = np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    numbers = np.zeros(len(names), np.intp)
+    numbers[used] = [value(names[code]) for code in used.tolist()]
+    return numbers[codes]
+
+
 class Host:
     """The host side of a trace: its ranges, chosen by category and name."""
 
@@ -104,11 +112,18 @@ class Host:
     def named(self, pattern: re.Pattern[str]) -> Mask:
         """Which ranges have a name that the pattern finds."""
         if pattern.pattern not in self._masks:
-            used = np.unique(self.ranges.name)
-            matches = np.zeros(len(self.trace.names), np.bool_)
-            matches[used] = [pattern.search(self.trace.names[code]) is not None for code in used]
-            self._masks[pattern.pattern] = matches[self.ranges.name]
+            found = self.by_name(lambda name: pattern.search(name) is not None)
+            self._masks[pattern.pattern] = found.astype(np.bool_)
         return self._masks[pattern.pattern]
+
+    def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
+        """A number for each of the ranges, worked out once per distinct name."""
+        name = self.ranges.name if rows is None else self.ranges.name[rows]
+        return _by_code(self.trace.names, name, value)
+
+    def by_kernel(self, value: Callable[[str], int]) -> Index:
+        """A number for each activity, worked out once per distinct kernel name."""
+        return _by_code(self.trace.names, self.trace.activities.name, value)
 
     def text(self, row: int | np.intp) -> str:
         """The name of a range."""

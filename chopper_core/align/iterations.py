@@ -90,12 +90,10 @@ def _optimizer_ends(host: Host) -> list[int]:
 
 def _kernel_bursts(host: Host) -> NDArray[np.int32]:
     """Steps of a trace without any host: they end with a burst of optimizer kernels."""
-    activities, names = host.trace.activities, host.trace.names
-    used = np.unique(activities.name)
-    optimizes = np.zeros(len(names), np.bool_)
-    optimizes[used] = [kernel_class(names[code]) == OPTIMIZER_CLASS for code in used]
+    activities = host.trace.activities
+    optimizes = host.by_kernel(lambda name: kernel_class(name) == OPTIMIZER_CLASS) > 0
     by_start = np.argsort(activities.start_ns, kind="stable")
-    steps = np.flatnonzero(optimizes[activities.name[by_start]])
+    steps = np.flatnonzero(optimizes[by_start])
     iteration = np.full(len(activities), NO_LABEL, np.int32)
     if len(steps):
         last = steps[np.append(np.diff(steps) > _BURST_GAP, True)]

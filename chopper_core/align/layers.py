@@ -28,7 +28,9 @@ _SERVES: Final = re.compile(
     r"|(?:forward|backward)_prefetch)\b"
 )
 _ROOT_GROUP: Final = -2
-_OPENS: Final = ("pre_forward", "pre_backward")
+_HOOKS: Final = re.compile(
+    r"^FSDP::(?P<step>pre_forward|post_forward|pre_backward|post_backward_reduce)\b"
+)
 _CLOSES: Final = {"pre_forward": "post_forward", "pre_backward": "post_backward_reduce"}
 
 
@@ -74,8 +76,12 @@ def label_layers(
 def annotated_layers(host: Host) -> Intervals:
     """The ranges named after a layer, valued with its number."""
     rows = np.flatnonzero(host.is_annotation & host.named(_LAYER))
-    numbers = [int(match[1]) for row in rows if (match := _LAYER.match(host.text(row)))]
-    return host.intervals(rows, np.array(numbers, np.intp))
+    return host.intervals(rows, host.by_name(_layer_number, rows))
+
+
+def _layer_number(name: str) -> int:
+    match = _LAYER.match(name)
+    return int(match[1]) if match else NO_LABEL
 
 
 def _layer_of(name: str) -> int:
@@ -92,8 +98,8 @@ def _served(host: Host) -> Intervals:
     Only names with a module in them tell it; of these, one without a layer is the root group.
     """
     rows = np.flatnonzero(host.is_annotation & host.named(_SERVES))
-    rows = np.array([row for row in rows if _has_module(host.text(row))], np.intp)
-    layers = np.array([_layer_of(host.text(row)) for row in rows], np.intp)
+    rows = rows[host.by_name(_has_module, rows) > 0]
+    layers = host.by_name(_layer_of, rows)
     return host.intervals(rows, np.where(layers == NO_LABEL, _ROOT_GROUP, layers))
 
 
@@ -104,21 +110,20 @@ def _has_module(name: str) -> bool:
 
 def layer_windows(host: Host) -> Intervals:
     """From FSDP's hook before a layer to its hook after it: what lies between is the layer's."""
-    rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
+    rows = np.flatnonzero(host.is_annotation & host.named(_HOOKS))
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
+    layers = host.by_name(_layer_of, rows)
     opened: dict[tuple[str, int, int], int] = {}
     found: list[tuple[int, int, int, int]] = []
-    for row in rows.tolist():
-        match = _FSDP.match(host.text(row))
-        layer = _layer_of(host.text(row))
-        if match is None or layer == NO_LABEL:
+    for row, layer in zip(rows.tolist(), layers.tolist(), strict=True):
+        hook = _HOOKS.match(host.text(row))
+        if hook is None or layer == NO_LABEL:
             continue
         thread = int(host.ranges.thread[row])
-        step = match["step"]
-        if step in _OPENS:
-            opened[_CLOSES[step], thread, layer] = int(host.ranges.start_ns[row])
-        elif (step, thread, layer) in opened:
-            begin = opened.pop((step, thread, layer))
+        if hook["step"] in _CLOSES:
+            key = (_CLOSES[hook["step"]], thread, layer)
+            opened[key] = int(host.ranges.start_ns[row])
+        elif begin := opened.pop((hook["step"], thread, layer), None):
             found.append((thread, begin, int(host.end_ns[row]), layer))
     columns = np.array(found, np.int64).reshape(-1, 4)
     return Intervals(

@@ -13,8 +13,8 @@ from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import Collectives
 from chopper_core.align.context import REACH, contexts, like_context
 from chopper_core.align.host import Host, Links
-from chopper_core.align.intervals import Intervals, Points, parents, union
-from chopper_core.align.kernel_names import kernel_class
+from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
+from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
 from chopper_core.align.layers import annotated_layers, layer_windows
 from chopper_core.align.modules import Modules
@@ -92,64 +92,69 @@ def label_operations(
     collectives: Collectives,
     kind: NDArray[np.int8],
     phases: Labels,
-    layers: Labels,
     order: Order,
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Operations of the activities, and the names behind the codes."""
+    """Operations of the activities, and the names behind the codes.
+
+    What the model says comes first (annotations, modules, shapes), then what the same kernels are
+    called elsewhere in the run, then the framework's operators, at last the kernels' own names.
+    """
     words = Words()
     points = links.points
+    forward = backward.forward_of(points)
     labels = Labels.none(len(points))
-    is_comm = kind == Kind.COMM
-    if collectives.names:
-        codes = np.array([words.code(name) for name in collectives.names])
-        for rule in np.unique(collectives.rules[is_comm]):
-            of_rule = is_comm & (collectives.rules == rule)
-            labels.fill(codes[collectives.codes], Rule(rule), of_rule)
+    computes = kind != Kind.COMM
+    _label_collectives(labels, words, collectives, ~computes)
 
     annotated = _annotations(host, words)
-    fsdp = _fsdp(host, words)
-    forward = backward.forward_of(points)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
-    labels.fill(union(fsdp, unnamed).innermost(points), Rule.FSDP)
-    labels.fill(annotated.innermost(points), Rule.ANNOTATION)
-    labels.fill(annotated.innermost(forward), Rule.AUTOGRAD)
-
-    by_module = np.array([words.code(name) for name in modules.operation_names], np.intp)
-    module_at = Intervals(
-        modules.operations.thread,
-        modules.operations.start_ns,
-        modules.operations.end_ns,
-        by_module[modules.operations.value] if len(modules.operations) else np.empty(0, np.intp),
-    )
-    labels.fill(module_at.innermost(points), Rule.MODULE)
-    labels.fill(module_at.innermost(forward), Rule.AUTOGRAD)
+    labels.fill(union(_fsdp(host, words), unnamed).innermost(points), Rule.FSDP)
+    _fill(labels, annotated, points, forward, Rule.ANNOTATION)
+    _fill(labels, _modules(modules, words), points, forward, Rule.MODULE)
     _attention_kernels(labels, host, words)
-    layer_ranges = union(annotated_layers(host), layer_windows(host))
-    shapes = read_shapes(host, layer_ranges, words.code)
-    labels.fill(shapes.innermost(points), Rule.SHAPE)
-    labels.fill(shapes.innermost(forward), Rule.AUTOGRAD)
-    recomputed = backward.recompute.innermost(points) >= 0
+    if not host.named(VOCABULARY).any():
+        layer_ranges = union(annotated_layers(host), layer_windows(host))
+        shapes = read_shapes(host, layer_ranges, words.code)
+        _fill(labels, shapes, points, forward, Rule.SHAPE)
+
+    recomputed = backward.recompute.innermost(points) != NOWHERE
     _mark_recompute(labels, words, recomputed)
     _like_forward(labels, words, host, order, phases, recomputed)
     # Where the profiler's start cut the launch or the forward away, other steps know better.
-    cut = ~points.known() | ((phases.codes == Phase.BACKWARD) & ~forward.known() & ~recomputed)
+    in_backward = phases.codes == Phase.BACKWARD
+    cut = ~points.known() | (in_backward & ~forward.known() & ~recomputed)
     by_context = contexts(host, order, phases.codes)
-    computes = kind != Kind.COMM
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
+
     operators = _operators(host, words)
     labels.fill(operators.outermost(forward), Rule.AUTOGRAD)
-    in_backward = phases.codes == Phase.BACKWARD
     labels.fill(_region(host, words, points), Rule.ANNOTATION, in_backward)
     labels.fill(operators.outermost(points), Rule.HOST_OPERATOR)
     labels.fill(_nodes(host, words).innermost(points), Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
-    names, name = host.trace.names, host.trace.activities.name
-    used = np.unique(name)
-    by_class = np.full(len(names), NO_LABEL, np.int32)
-    by_class[used] = [words.code(kernel_class(names[code])) for code in used]
-    labels.fill(by_class[name], Rule.KERNEL_NAME)
+    classes = host.by_kernel(lambda name: words.code(kernel_class(name)))
+    labels.fill(classes, Rule.KERNEL_NAME)
     _mark_recompute(labels, words, recomputed)
     return labels, tuple(words.codes)
+
+
+def _fill(
+    labels: Labels, intervals: Intervals, points: Points, forward: Points, rule: Rule
+) -> None:
+    """Label by the interval over the launch, else by that over the forward it belongs to."""
+    labels.fill(intervals.innermost(points), rule)
+    labels.fill(intervals.innermost(forward), Rule.AUTOGRAD)
+
+
+def _label_collectives(
+    labels: Labels, words: Words, collectives: Collectives, is_comm: Mask
+) -> None:
+    codes = np.array([words.code(name) for name in collectives.names], np.intp)
+    for rule in np.unique(collectives.rules[is_comm]):
+        of_rule = np.flatnonzero(is_comm & (collectives.rules == rule))
+        named = np.full(len(is_comm), NO_LABEL, np.intp)
+        named[of_rule] = codes[collectives.codes[of_rule]]
+        labels.fill(named, Rule(rule))
 
 
 def _annotations(host: Host, words: Words) -> Intervals:
@@ -159,63 +164,76 @@ def _annotations(host: Host, words: Words) -> Intervals:
     the original; without it only those that hold no other range, since wide ones say too little.
     """
     rows = host.annotations
-    texts = [host.text(row) for row in rows]
-    vocabulary = [bool(VOCABULARY.match(text)) for text in texts]
-    named = [
-        bool(_OPTIMIZER.match(text) or _DATA.match(text))
-        or (not _MARKERS.match(text) and not _INFRASTRUCTURE.search(text))
-        for text in texts
-    ]
-    keep = np.array(named, np.bool_)
-    if not any(vocabulary) and len(rows):
+    keep = host.by_name(_names_operation, rows) > 0
+    if not host.named(VOCABULARY)[rows].any():
         around = parents(host.intervals(rows))
-        own = [bool(_OPTIMIZER.match(text) or _DATA.match(text)) for text in texts]
         holds = np.zeros(len(rows), np.bool_)
-        inner = np.array([not text.startswith(("nccl:", "FSDP::")) for text in texts], np.bool_)
-        holds[around[(around >= 0) & inner]] = True
-        keep &= ~holds | np.array(own, np.bool_)
-    codes = np.array([words.code(normal_name(t)) for t, k in zip(texts, keep, strict=True) if k])
-    return host.intervals(rows[keep], codes.astype(np.intp))
+        holds[around[(around != NOWHERE) & (host.by_name(_is_own_work, rows) > 0)]] = True
+        keep &= ~holds | (host.by_name(_has_standard_name, rows) > 0)
+    rows = rows[keep]
+    return host.intervals(rows, host.by_name(lambda name: words.code(normal_name(name)), rows))
+
+
+def _has_standard_name(name: str) -> bool:
+    return bool(_OPTIMIZER.match(name) or _DATA.match(name))
+
+
+def _names_operation(name: str) -> bool:
+    is_structure = _MARKERS.match(name) or _INFRASTRUCTURE.search(name)
+    return _has_standard_name(name) or not is_structure
+
+
+def _is_own_work(name: str) -> bool:
+    return not name.startswith(("nccl:", "FSDP::"))
 
 
 def _fsdp(host: Host, words: Words) -> Intervals:
     rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
-    names = [match["name"] for row in rows if (match := _FSDP.match(host.text(row)))]
-    return host.intervals(rows, np.array([words.code(name) for name in names], np.intp))
+    return host.intervals(rows, host.by_name(lambda name: words.code(_range_name(name)), rows))
+
+
+def _range_name(name: str) -> str:
+    """The name of an FSDP range without the module that it is about."""
+    match = _FSDP.match(name)
+    return match["name"] if match else name
+
+
+def _modules(modules: Modules, words: Words) -> Intervals:
+    codes = np.array([words.code(name) for name in modules.operation_names], np.intp)
+    operations = modules.operations
+    return replace(operations, value=codes[operations.value]) if len(codes) else operations
 
 
 def _region(host: Host, words: Words, points: Points) -> Index:
     """The vocabulary range at the same time on any thread, such as the one around backward()."""
     rows = np.flatnonzero(host.is_annotation & host.named(VOCABULARY))
-    codes = np.array([words.code(normal_name(host.text(row))) for row in rows], np.intp)
+    codes = host.by_name(lambda name: words.code(normal_name(name)), rows)
     return host.intervals(rows, codes).innermost(points, any_thread=True)
 
 
 def _operators(host: Host, words: Words) -> Intervals:
     rows = np.flatnonzero(host.is_operator & ~host.named(_WRAPPERS))
-    used = np.unique(host.ranges.name[rows])
-    codes = np.full(len(host.trace.names), NO_LABEL, np.intp)
-    codes[used] = [words.code(host.trace.names[code].removeprefix("aten::")) for code in used]
-    return host.intervals(rows, codes[host.ranges.name[rows]])
+    codes = host.by_name(lambda name: words.code(name.removeprefix("aten::")), rows)
+    return host.intervals(rows, codes)
 
 
 def _nodes(host: Host, words: Words) -> Intervals:
     """Autograd's nodes, for what they run themselves."""
     rows = np.flatnonzero(host.is_operator & host.named(_NODE) & host.named(_WRAPPERS))
-    names = [match[1] for row in rows if (match := _NODE.match(host.text(row)))]
-    return host.intervals(rows, np.array([words.code(name) for name in names], np.intp))
+    return host.intervals(rows, host.by_name(lambda name: words.code(_node_name(name)), rows))
+
+
+def _node_name(name: str) -> str:
+    match = _NODE.match(name)
+    return match[1] if match else name
 
 
 def _attention_kernels(labels: Labels, host: Host, words: Words) -> None:
     """Inside an attention module the attention kernel is the operation `attn_fa`."""
-    names, name = host.trace.names, host.trace.activities.name
     by_module = np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
-    used = np.unique(name[by_module])
-    attends = np.zeros(len(names), np.bool_)
-    attends[used] = [kernel_class(names[code]) == "attention" for code in used]
-    where = by_module & attends[name]
-    if where.any():
-        labels.codes[where] = words.code("attn_fa")
+    attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
+    if (by_module & attends).any():
+        labels.codes[by_module & attends] = words.code("attn_fa")
 
 
 def _like_forward(

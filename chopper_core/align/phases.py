@@ -60,7 +60,8 @@ def label_phases(
     fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
     fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
     fill(Phase.DATA, Rule.ANNOTATION, inside(_DATA, annotated))
-    fill(Phase.DATA, Rule.KERNEL_NAME, _named(host, _UPLOAD))
+    uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
+    fill(Phase.DATA, Rule.KERNEL_NAME, uploads > 0)
     _by_order(labels, host, links, iterations)
     if not linked.any():
         _by_optimizer_kernels(labels, host)
@@ -68,14 +69,6 @@ def label_phases(
     like_context(labels, contexts(host, order), tuple(Rule), kind != Kind.COMM)
     _like_neighbours(labels, iterations, order)
     return labels
-
-
-def _named(host: Host, pattern: re.Pattern[str]) -> Mask:
-    names, name = host.trace.names, host.trace.activities.name
-    used = np.unique(name)
-    matches = np.zeros(len(names), np.bool_)
-    matches[used] = [pattern.search(names[code]) is not None for code in used]
-    return matches[name]
 
 
 def _by_order(labels: Labels, host: Host, links: Links, iterations: Labels) -> None:
@@ -120,11 +113,8 @@ def _extreme(
 
 def _by_optimizer_kernels(labels: Labels, host: Host) -> None:
     """A trace without a host: only what the kernels' names say."""
-    names, name = host.trace.names, host.trace.activities.name
-    used = np.unique(name)
-    optimizes = np.zeros(len(names), np.bool_)
-    optimizes[used] = [kernel_class(names[code]) == OPTIMIZER_CLASS for code in used]
-    labels.fill(np.full(len(name), Phase.OPTIMIZER), Rule.KERNEL_NAME, optimizes[name])
+    optimizes = host.by_kernel(lambda name: kernel_class(name) == OPTIMIZER_CLASS) > 0
+    labels.fill(np.full(len(optimizes), Phase.OPTIMIZER), Rule.KERNEL_NAME, optimizes)
 
 
 def _like_neighbours(labels: Labels, iterations: Labels, order: Order) -> None:

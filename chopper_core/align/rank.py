@@ -62,7 +62,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     phases = label_phases(host, links, backward, kind, iterations, order)
     layers = label_layers(host, links, backward, modules, iterations, phases, order)
     operations, operation_names = label_operations(
-        host, links, backward, modules, collectives, kind, phases, layers, order
+        host, links, backward, modules, collectives, kind, phases, order
     )
     names = [*trace.names, *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)

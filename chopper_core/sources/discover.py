@@ -178,5 +178,6 @@ def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str
     if len(paths) == 1 and not paths[0].is_dir() and skipped:
         return f"{paths[0]} {skipped[0].reason}."
     places = ", ".join(str(path) for path in paths)
-    looked_at = f" among {len(skipped):,} files" if skipped else ""
+    files = "file" if len(skipped) == 1 else "files"
+    looked_at = f" among {len(skipped):,} {files}" if skipped else ""
     return f"{places} holds no traces{looked_at}; {EXPECTED}."

@@ -8,8 +8,8 @@ from typing import Final
 from chopper_core.sources.events import Event, EventDecoder
 from chopper_core.sources.jsonscan import INCOMPLETE, element_end, skip_space
 
-MAX_EVENT_BYTES: Final = 4 << 20
-"""An event that goes on for longer is taken for damaged."""
+MAX_EVENT_BYTES: Final = 2 << 20
+"""An event that holds lists of objects and goes on for longer is taken for damaged."""
 
 _BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"\w[^"\\]*"\s*:)')
 """Between two objects; can't match inside a valid string, where the quotes would be escaped."""
@@ -65,7 +65,7 @@ class EventWalk:
         boundary = _BOUNDARY.search(self._text, self.position)
         if boundary and self._take(boundary.start() + 1):
             return True
-        end = element_end(self._text, self.position)
+        end = element_end(self._text, self.position, self.position + MAX_EVENT_BYTES)
         if end == INCOMPLETE:
             if not self._at_end and len(self._text) - self.position < MAX_EVENT_BYTES:
                 return False

@@ -7,6 +7,7 @@ characters and bytes that are not UTF-8 do no harm.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,13 +26,13 @@ def skip_space(text: bytes, start: int = 0) -> int:
     return match.end() if match else start
 
 
-def element_end(text: bytes, start: int) -> int:
-    """Return the end of the JSON value that starts at `start`, or INCOMPLETE if it goes on."""
+def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
+    """Return the end of the JSON value at `start`; INCOMPLETE if it goes on, or beyond `limit`."""
     if text[start : start + 1] not in (b"{", b"["):
         scalar = _SCALAR.match(text, start)
         return scalar.end() if scalar and scalar.end() < len(text) else INCOMPLETE
     depth = 0
-    for token in _BRACKET.finditer(text, start):
+    for token in _BRACKET.finditer(text, start, limit):
         mark = token.group()
         if mark in (b"{", b"["):
             depth += 1

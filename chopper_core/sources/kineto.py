@@ -119,9 +119,11 @@ def _metadata_value(text: bytes) -> Any:
 
 
 def _base_time_ns(metadata: Mapping[str, Any], losses: Losses) -> int | None:
-    base_time_ns = integer(metadata.get("baseTimeNanoseconds"))
-    if base_time_ns is not None and not 0 <= base_time_ns < _LATEST_BASE_NS:
-        losses.notes.append(f"baseTimeNanoseconds is {base_time_ns}: it was left out.")
+    if "baseTimeNanoseconds" not in metadata:
+        return None
+    base_time_ns = integer(metadata["baseTimeNanoseconds"])
+    if base_time_ns is None or not 0 <= base_time_ns < _LATEST_BASE_NS:
+        losses.notes.append("baseTimeNanoseconds is no usable time: it was left out.")
         return None
     return base_time_ns
 
@@ -135,9 +137,10 @@ def _rank(metadata: Mapping[str, Any]) -> int | None:
 
 
 def _note_counts(losses: Losses) -> None:
-    if losses.repaired_pieces:
-        losses.notes.append(f"{losses.repaired_pieces:,} pieces of the file had invalid JSON.")
-    if losses.unreadable_events:
-        losses.notes.append(f"{losses.unreadable_events:,} events can't be read.")
-    if losses.bad_times:
-        losses.notes.append(f"{losses.bad_times:,} events have no usable time and were left out.")
+    for count, one, what in (
+        (losses.repaired_pieces, "piece", "of the file had invalid JSON"),
+        (losses.unreadable_events, "event", "could not be read"),
+        (losses.bad_times, "event", "without a usable time left out"),
+    ):
+        if count:
+            losses.notes.append(f"{count:,} {one}{'s' * (count > 1)} {what}.")

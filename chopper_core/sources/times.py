@@ -33,10 +33,20 @@ def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
     whole = np.floor(as_float)
     whole_us = whole.astype(np.int64)
     if count and np.abs(as_float).max() >= FLOAT_EXACT_BELOW_US:
-        if not all(type(value) is int for value in values_us):
-            return _one_by_one(values_us)
-        return whole_us * 1000, usable
+        types = set(map(type, values_us))
+        if types == {int}:
+            return whole_us * 1000, usable
+        if types <= {int, Decimal} and usable.all():
+            return _from_decimals(values_us), usable
+        return _one_by_one(values_us)
     return whole_us * 1000 + np.rint((as_float - whole) * 1000).astype(np.int64), usable
+
+
+def _from_decimals(values_us: Sequence[Any]) -> Int64:
+    count = len(values_us)
+    whole_us = np.fromiter(map(int, values_us), np.int64, count)
+    fraction_us = np.fromiter((value % 1 for value in values_us), np.float64, count)
+    return whole_us * 1000 + np.rint(fraction_us * 1000).astype(np.int64)
 
 
 def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
