@@ -28,8 +28,12 @@ class Backward:
     recompute: Intervals
     """Ranges in backward that run forward work again."""
 
+    def forward_around(self, points: Points) -> Points:
+        """The forward point of the linked backward operator around each point, else nowhere."""
+        return self.forward.take(self.linked.innermost(points))
+
     def forward_of(self, points: Points) -> Points:
-        """The forward point of each point inside a linked backward operator, else nowhere.
+        """The forward point of the work of a linked backward operator at each point, else nowhere.
 
         What is recomputed inside a backward operator is not that operator's work.
         """

@@ -18,9 +18,9 @@ Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
 
 ANNOTATIONS: Final = (
-    re.compile(r"^Iteration\s?_?#?(\d+)$"),
-    re.compile(r"^ProfilerStep#(\d+)$"),
-    re.compile(r"^(?:train_)?step[ _#](\d+)$"),
+    re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),
+    re.compile(r"^ProfilerStep#(\d{1,9})$"),
+    re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
 )
 """Step annotations; the first pattern that a trace has is the one that counts."""
 _OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#|^opt_step$")

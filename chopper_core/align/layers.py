@@ -17,11 +17,11 @@ from chopper_core.schema import NO_LABEL, Phase, Rule
 
 Index = NDArray[np.intp]
 
-_LAYER: Final = re.compile(r"^Layer[ _]?(\d+)$")
+_LAYER: Final = re.compile(r"^Layer[ _]?(\d{1,9})$")
 _FSDP: Final = re.compile(
     r"^FSDP::(?P<step>\w+)(?: for (?P<target>\S+))?(?: \((?P<owner>[^)]*)\))?"
 )
-_NUMBER: Final = re.compile(r"(?:^|\.)(?:layers|blocks|h|block|layer)\.(\d+)(?:\.|$)")
+_NUMBER: Final = re.compile(r"(?:^|\.)(?:layers|blocks|h|block|layer)\.(\d{1,9})(?:\.|$)")
 _SERVES: Final = re.compile(
     r"^FSDP::(?:all_gather|all_gather_copy_in|all_gather_copy_out|post_backward_reduce"
     r"|post_backward_reshard|post_backward_accumulate|post_backward_rs_wait"
@@ -54,7 +54,8 @@ def label_layers(
     # What FSDP does for its root group belongs to no layer, whichever layer it runs in.
     points = Points(np.where(serves == _ROOT_GROUP, NOWHERE, points.thread), points.time_ns)
     labels.fill(explicit.innermost(points), Rule.ANNOTATION)
-    forward = backward.forward_of(points)
+    # What a backward operator recomputes is of the same layer as the operator itself.
+    forward = backward.forward_around(points)
     labels.fill(explicit.innermost(forward), Rule.AUTOGRAD)
     labels.fill(windows.innermost(points), Rule.FSDP)
     labels.fill(windows.innermost(forward), Rule.AUTOGRAD)

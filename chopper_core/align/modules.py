@@ -13,7 +13,7 @@ from chopper_core.align.host import Host, Index
 from chopper_core.align.intervals import Intervals, parents
 from chopper_core.schema import NO_LABEL
 
-_FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d+)$")
+_FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
 _BLOCK: Final = re.compile(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
 _ATTENTION: Final = re.compile(r"attn|attention", re.IGNORECASE)
 _FEED_FORWARD: Final = re.compile(r"mlp|ffn|feed_?forward", re.IGNORECASE)
@@ -50,8 +50,11 @@ def read_modules(host: Host) -> Modules:
     """
     rows = host.modules
     frames = [_FRAME.match(host.text(row)) for row in rows]
-    classes = [frame["class"] if frame else "" for frame in frames]
     instances = [host.text(row).removeprefix("nn.Module: ") for row in rows]
+    classes = [
+        frame["class"] if frame else instance
+        for frame, instance in zip(frames, instances, strict=True)
+    ]
     parent = parents(host.intervals(rows))
     blocks = _block_class(classes, instances)
     layer_rows = [position for position, name in enumerate(classes) if name == blocks]

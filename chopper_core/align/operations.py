@@ -39,7 +39,7 @@ _INFRASTRUCTURE: Final = re.compile(
     r"|^## (?:forward|backward|optimizer) ##|^(?:forward|backward|train|training|model|loss)\b"
     r"|\.forward$|^PP:"
 )
-_FSDP: Final = re.compile(r"^(?P<name>FSDP::\w+|FullyShardedDataParallel\.\w+)")
+_FSDP: Final = re.compile(r"^(?P<name>FSDP::\w+|FullyShardedDataParallel\.(?!forward\b)\w+)")
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.(?P<method>\w+)#")
 _OPTIMIZER_NAMES: Final = {"step": "opt_step", "zero_grad": "opt_zg"}
 _DATA: Final = re.compile(r"^enumerate\(DataLoader\)")
@@ -67,7 +67,9 @@ class Words:
     codes: dict[str, int] = field(default_factory=dict)
 
     def code(self, name: str) -> int:
-        """The code of a name, a new one if need be."""
+        """The code of a name, a new one if need be; an empty name is no label."""
+        if not name:
+            return NO_LABEL
         return self.codes.setdefault(name, len(self.codes))
 
 
@@ -180,7 +182,7 @@ def _has_standard_name(name: str) -> bool:
 
 def _names_operation(name: str) -> bool:
     is_structure = _MARKERS.match(name) or _INFRASTRUCTURE.search(name)
-    return _has_standard_name(name) or not is_structure
+    return _has_standard_name(name) or (name != "" and not is_structure)
 
 
 def _is_own_work(name: str) -> bool:

@@ -29,6 +29,7 @@ _BACKWARD: Final = re.compile(
 _DATA: Final = re.compile(
     r"^enumerate\(DataLoader\)|^dl$|^GetInputLabels$|^## (?:copy_batch_to_gpu|wait_for_batch) ##$"
 )
+_LOSS: Final = re.compile(r"nll_?loss|cross_?entropy", re.IGNORECASE)
 _UPLOAD: Final = re.compile(r"^(?:Memcpy HtoD|CopyHostToDevice)")
 
 
@@ -64,7 +65,8 @@ def label_phases(
     fill(Phase.DATA, Rule.KERNEL_NAME, uploads > 0)
     _by_order(labels, host, links, iterations)
     if not linked.any():
-        _by_optimizer_kernels(labels, host)
+        _by_kernels(labels, host, iterations)
+        return labels
     # RCCL's kernels all have one name, so their neighbours say nothing.
     like_context(labels, contexts(host, order), tuple(Rule), kind != Kind.COMM)
     _like_neighbours(labels, iterations, order)
@@ -111,10 +113,19 @@ def _extreme(
     return extreme[position]
 
 
-def _by_optimizer_kernels(labels: Labels, host: Host) -> None:
-    """A trace without a host: only what the kernels' names say."""
+def _by_kernels(labels: Labels, host: Host, iterations: Labels) -> None:
+    """A trace without a host: optimizer kernels, and the loss as the border to backward."""
     optimizes = host.by_kernel(lambda name: kernel_class(name) == OPTIMIZER_CLASS) > 0
     labels.fill(np.full(len(optimizes), Phase.OPTIMIZER), Rule.KERNEL_NAME, optimizes)
+    start_ns, step = host.trace.activities.start_ns, iterations.codes
+    loss = host.by_kernel(lambda name: _LOSS.search(name) is not None) > 0
+    backward = loss & (host.by_kernel(lambda name: "backward" in name.lower()) > 0)
+    until = _extreme(step, start_ns, loss & ~backward, latest=True)
+    begins = _extreme(step, start_ns, backward, latest=False)
+    has_loss = np.isin(step, step[loss & ~backward]) & (step != NO_LABEL)
+    forward = (start_ns <= until) & (start_ns < begins)
+    phase = np.where(forward, Phase.FORWARD, Phase.BACKWARD)
+    labels.fill(phase, Rule.KERNEL_NAME, has_loss)
 
 
 def _like_neighbours(labels: Labels, iterations: Labels, order: Order) -> None:

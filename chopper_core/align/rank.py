@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,10 @@ _ACCOUNTED = (
 )
 
 
+NO_NAME: Final = "(no name)"
+"""What an activity without a name is called."""
+
+
 @dataclass(frozen=True, slots=True)
 class AlignedRank:
     """A rank's kernel table; its `gpu` column numbers the rank's own devices from 0."""
@@ -64,7 +69,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     operations, operation_names = label_operations(
         host, links, backward, modules, collectives, kind, phases, order
     )
-    names = [*trace.names, *collectives.groups]
+    names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     table = KernelTable(
         names=names,
