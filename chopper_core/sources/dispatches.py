@@ -1,0 +1,94 @@
+"""The tables that every reader of hardware counters gives: dispatches with their counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.sources.trace import Losses
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+CLOCK_BOOTTIME: Final = "boottime"
+"""ns since the boot, as rocprofiler stamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A device as the profiler numbers and describes it; 0 and '' where the file doesn't say."""
+
+    node_id: int
+    logical_id: int = -1
+    type_index: int = -1
+    """Its number among the GPUs, from 0; -1 where unknown."""
+    name: str = ""
+    """The architecture, such as `gfx942`."""
+    product: str = ""
+    compute_units: int = 0
+    simds_per_cu: int = 0
+    xccs: int = 0
+    max_clock_mhz: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CounterInfo:
+    """What a counter is."""
+
+    name: str
+    unit: str = ""
+    description: str = ""
+    aggregation: str = "sum over instances"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatches:
+    """One row per kernel dispatch, with all counters measured for it.
+
+    Rows are in the order of dispatch of each GPU. `grid` is in work-items, `grid` and `workgroup`
+    are n x 3 with 0 where unknown; `start_ns` and `end_ns` are -1 where the file has no times.
+    """
+
+    name: Int32
+    """Code of the kernel's name in `DispatchRun.names`, without `.kd` and clone suffixes."""
+    gpu: Int32
+    """Number of the agent in `DispatchRun.agents`."""
+    process: Int64
+    queue: Int64
+    dispatch_id: Int64
+    correlation: Int64
+    start_ns: Int64
+    end_ns: Int64
+    grid: Int32
+    workgroup: Int32
+    region: Int32
+    """Code of the innermost roctx range around the dispatch in `DispatchRun.names`, or -1."""
+    counters: Mapping[str, Float64]
+    """Per counter one value per row; NaN where no pass measured it."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRun:
+    """One profiled execution (all its counter passes joined), or one kernel trace."""
+
+    paths: Sequence[Path]
+    format: str
+    """For people: `rocprofv3 CSV`, `rocpd`, `rocprof-compute CSV` …"""
+    names: Sequence[str]
+    agents: Sequence[Agent]
+    dispatches: Dispatches
+    counter_info: Mapping[str, CounterInfo]
+    passes: int
+    clock: str
+    join_notes: Sequence[str]
+    """What the joining of passes left out or found ambiguous, a sentence each."""
+    losses: Losses

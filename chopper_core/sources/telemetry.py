@@ -1,0 +1,87 @@
+"""The tables that every reader of telemetry gives: signals of GPUs over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.sources.trace import Losses
+
+
+class ClockDomain(StrEnum):
+    """Which clock stamps a source."""
+
+    EPOCH = "epoch"
+    BOOTTIME = "boottime"
+    MONOTONIC = "monotonic"
+    LOCAL = "local time without zone"
+    UNKNOWN = "unknown"
+
+
+class Signal(StrEnum):
+    """The signals that Chopper knows, with their unit in the name."""
+
+    GFX_MHZ = "gfx_mhz"
+    MEM_MHZ = "mem_mhz"
+    POWER_W = "power_w"
+    POWER_CAP_W = "power_cap_w"
+    ENERGY_J = "energy_j"
+    """Accumulated; differences are what counts."""
+    HOTSPOT_C = "hotspot_c"
+    MEM_C = "mem_c"
+    EDGE_C = "edge_c"
+    GFX_UTIL_PCT = "gfx_util_pct"
+    MEM_UTIL_PCT = "mem_util_pct"
+    THROTTLE_PCT = "throttle_pct"
+    """Share of time under any limiter."""
+    PCIE_BYTES = "pcie_bytes"
+    XGMI_READ_BYTES = "xgmi_read_bytes"
+    XGMI_WRITE_BYTES = "xgmi_write_bytes"
+    """PCIe and xGMI are accumulated, unwrapped."""
+    VRAM_BYTES = "vram_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One signal of one GPU; times rise."""
+
+    time_ns: NDArray[np.int64]
+    value: NDArray[np.float64]
+    part: str = ""
+    """Which instance (`xcd3`) where a signal has several; '' is the GPU's own figure."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuName:
+    """How a file calls a GPU; '' and -1 where it doesn't say."""
+
+    index: int = -1
+    """Number among the GPUs, from 0."""
+    kfd_node: int = -1
+    card: str = ""
+    pci: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """One telemetry file."""
+
+    path: Path
+    format: str
+    """For people: `amd-smi metric CSV`, `rocm-smi CSV` …"""
+    clock: ClockDomain
+    resolution_ns: int
+    """Distance of the stamps that the file can tell apart: 1e9 for whole seconds."""
+    gpus: Sequence[GpuName]
+    signals: Mapping[tuple[int, Signal], Sequence[Samples]]
+    """(number in `gpus`, signal) → its samples, one entry per part."""
+    notes: Sequence[str]
+    losses: Losses
