@@ -55,8 +55,12 @@ def open_run(name: str, progress: Progress = silent, *, jobs: int | None = None)
     is left.
     """
     discovery = find_traces(paths_of(name))
-    skipped = [(str(file.path), file.reason) for file in discovery.skipped]
-    failed: list[tuple[str, str]] = []
+    skipped = [(str(f.path), f.reason) for f in discovery.skipped if not f.looks_lost]
+    failed = [
+        (str(file.path), f"{file.path} {file.reason}.")
+        for file in discovery.skipped
+        if file.looks_lost
+    ]
     read: list[tuple[TraceFile, RankFile]] = []
     for trace, outcome in _read_all(discovery.traces, progress, jobs):
         if isinstance(outcome, RankFile):

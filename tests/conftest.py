@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-from hypothesis import HealthCheck, settings  # noqa: E402
 
 settings.register_profile(
     "chopper", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -14,6 +14,7 @@ from chopper_core.sources.trace import HostCategory
 
 Index = NDArray[np.intp]
 
+_REENTRANT_FRAME = re.compile(r": backward$")
 _EVALUATE = re.compile(r"^autograd::engine::evaluate_function")
 
 
@@ -155,5 +156,8 @@ def _recomputing(host: Host, forward: Index) -> Intervals:
     ranges = host.ranges
     evaluates = np.flatnonzero(host.is_operator & host.named(_EVALUATE))
     inside = host.intervals(evaluates).innermost(host.starts(forward)) != NOWHERE
-    frames = np.flatnonzero(ranges.category == HostCategory.RECOMPUTE)
+    # The frame of a reentrant checkpoint's backward holds the real backward too.
+    frames = np.flatnonzero(
+        (ranges.category == HostCategory.RECOMPUTE) & ~host.named(_REENTRANT_FRAME)
+    )
     return host.intervals(np.union1d(frames, forward[inside]))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.schema import NO_TIME
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
+
+_STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -28,6 +31,8 @@ class Links:
     """Begin of the launch call, or NO_TIME."""
     points: Points
     """Where on the host it was launched: by the launch call, else by its operator."""
+    orphans: Index
+    """Rows of `Trace.launches` that launch work of which the trace has no activity."""
     shared_correlations: int
     """Activities whose correlation belongs to several launch calls."""
     late_launches: int
@@ -69,9 +74,19 @@ def link(trace: Trace) -> Links:
         launch=launch,
         launch_ns=launch_ns,
         points=Points(thread, time_ns),
+        orphans=_orphans(trace, launch),
         shared_correlations=int(several.sum()),
         late_launches=int((linked & (launch_ns > activities.start_ns)).sum()),
     )
+
+
+def _orphans(trace: Trace, launch: Index) -> Index:
+    launches = trace.launches
+    starts_work = _by_code(
+        trace.names, launches.name, lambda name: _STARTS_WORK.search(name) is not None
+    )
+    starts_work[launch[launch >= 0]] = 0
+    return np.flatnonzero(starts_work)
 
 
 def _by_external_id(wanted: NDArray[np.int64], external_id: NDArray[np.int64]) -> Index:

@@ -38,6 +38,7 @@ def label_iterations(host: Host, links: Links, order: Order) -> tuple[Labels, fr
         found = steps.innermost(links.points, any_thread=True)
         labels.fill(found, Rule.ANNOTATION)
         partial |= _label_before(labels, links.points, steps)
+        partial |= _ending_without_activity(host, links, steps, found)
     elif ends := _optimizer_ends(host):
         found = np.searchsorted(ends, links.points.time_ns, "left")
         labels.fill(found, Rule.BURST, links.points.known())
@@ -70,6 +71,19 @@ def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
         return set()
     labels.fill(np.full(len(points), first - 1), Rule.WINDOW, before)
     return {first - 1}
+
+
+def _ending_without_activity(host: Host, links: Links, steps: Intervals, found: Index) -> set[int]:
+    """Steps whose last launches have no activity: the recording of the GPU ended before them."""
+    launches = host.trace.launches
+    orphans = Points(launches.thread[links.orphans], launches.start_ns[links.orphans])
+    step = steps.innermost(orphans, any_thread=True)
+    cut = set()
+    for number in np.unique(step[step >= 0]).tolist():
+        linked = links.points.time_ns[(found == number) & links.points.known()]
+        if not len(linked) or orphans.time_ns[step == number].max() > linked.max():
+            cut.add(int(number))
+    return cut
 
 
 def _optimizer_ends(host: Host) -> list[int]:

@@ -101,6 +101,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         ),
         "activities whose correlation several launch calls share": links.shared_correlations,
         "activities that start before their launch call (clocks disagree)": links.late_launches,
+        "launch calls without an activity": len(links.orphans),
         "collectives without arguments": collectives.without_arguments,
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": len(streams),

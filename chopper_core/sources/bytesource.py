@@ -49,14 +49,14 @@ class ByteSource:
         piece_bytes: int = PIECE_BYTES,
         *,
         block_bytes: int = _BLOCK_BYTES,
-        inflate: Any = _INFLATE,
+        inflate: Any = None,
     ) -> None:
         self.path = path
         self.piece_bytes = piece_bytes
         self.problem: str | None = None
         self.bytes_given = 0
         self._block_bytes = block_bytes
-        self._inflate = inflate
+        self._inflate = inflate or _INFLATE
         self._inflater: Any = None
         self._ended = False
         self._pending = b""
@@ -72,7 +72,7 @@ class ByteSource:
                 self._file.close()
                 raise DataError(f"{path} {meaning}.")
         if magic.startswith(_GZIP_MAGIC):
-            self._inflater = inflate.decompressobj(_GZIP_WINDOW_BITS)
+            self._inflater = self._inflate.decompressobj(_GZIP_WINDOW_BITS)
 
     def __enter__(self) -> ByteSource:
         return self
@@ -92,29 +92,25 @@ class ByteSource:
 
     def read(self) -> bytes:
         """Return the next piece; empty at the end."""
-        piece = self._read_plain() if self._inflater is None else self._read_gzip()
+        piece = self._read_gzip() if self._inflater else self._read_file(self.piece_bytes)
         self.bytes_given += len(piece)
         return piece
 
-    def _read_plain(self) -> bytes:
-        if self.problem:
-            return b""
+    def _read_file(self, wanted: int) -> bytes:
         try:
-            return self._file.read(self.piece_bytes)
+            return self._file.read(wanted)
         except OSError as error:
-            self.problem = f"Reading stopped at byte {self.bytes_given:,}: {error.strerror}"
+            self.problem = f"Reading stopped: {error.strerror or error}"
+            self._ended = True
             return b""
 
     def _read_gzip(self) -> bytes:
         parts: list[bytes] = []
         wanted = self.piece_bytes
         while wanted > 0 and not self._ended:
-            if not self._pending and not self._inflater.eof:
-                self._pending = self._file.read(self._block_bytes)
-                if not self._pending:
-                    self.problem = "The gzip stream is cut off"
-                    self._ended = True
-                    break
+            if not self._pending:
+                self._pending = self._read_file(self._block_bytes)
+            is_file_read = not self._pending
             try:
                 part = self._inflater.decompress(self._pending, wanted)
             except _INFLATE_ERRORS as error:
@@ -128,12 +124,15 @@ class ByteSource:
             self._pending = self._inflater.unconsumed_tail
             if self._inflater.eof:
                 self._ended = not self._next_member()
+            elif is_file_read and not part:
+                self.problem = self.problem or "The gzip stream is cut off"
+                self._ended = True
         return b"".join(parts)
 
     def _next_member(self) -> bool:
         """Go on to the next gzip member, if one follows."""
-        rest = self._inflater.unused_data or self._file.read(self._block_bytes)
-        rest = rest.lstrip(b"\x00") or b""
+        rest = self._inflater.unused_data or self._read_file(self._block_bytes)
+        rest = rest.lstrip(b"\x00")
         if not rest.startswith(_GZIP_MAGIC):
             if rest:
                 self.problem = "Other bytes follow the gzip stream"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.errors import DataError
-from chopper_core.sources.recognise import why_no_kineto_trace
+from chopper_core.sources.recognise import Mismatch, why_no_kineto_trace
 
 FROM_FILE: Final = "distributedInfo"
 FROM_NAME: Final = "file name"
@@ -49,11 +49,13 @@ class TraceFile:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file that is no Kineto trace."""
+    """A file that is no Kineto trace, or is one too damaged to tell."""
 
     path: Path
     reason: str
     """The rest of a sentence that starts with the file: "is empty"."""
+    looks_lost: bool
+    """Whether it is named like a trace of a rank, but nothing of it can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,12 @@ def find_traces(paths: Sequence[Path]) -> Discovery:
             if file.resolve() in seen:
                 continue
             seen.add(file.resolve())
-            reason = _why_skipped(file, was_named=file == path)
-            if reason is None:
+            mismatch = _why_skipped(file, was_named=file == path)
+            if mismatch is None:
                 found.append(file)
             else:
-                skipped.append(SkippedFile(file, reason))
+                looks_lost = mismatch.damaged and rank_in_name(file.name) is not None
+                skipped.append(SkippedFile(file, mismatch.reason, looks_lost))
     if not found:
         raise DataError(_nothing_found(paths, skipped))
     return Discovery(_with_hints(sorted(found, key=natural_key)), skipped)
@@ -150,12 +153,12 @@ def _files_below(directory: Path) -> Iterator[Path]:
     yield from sorted(found, key=natural_key)
 
 
-def _why_skipped(file: Path, *, was_named: bool) -> str | None:
+def _why_skipped(file: Path, *, was_named: bool) -> Mismatch | None:
     if not was_named:
         if file.suffix not in _TRACE_SUFFIXES:
-            return "is no .json or .json.gz file"
+            return Mismatch("is no .json or .json.gz file")
         if file.suffix == ".gz" and file.with_suffix("").exists():
-            return f"lies beside {file.with_suffix('').name}, which is read instead"
+            return Mismatch(f"lies beside {file.with_suffix('').name}, which is read instead")
     return why_no_kineto_trace(file)
 
 

@@ -25,7 +25,9 @@ class EventWalk:
     like the start of an event.
     """
 
-    def __init__(self, text: bytes, decoder: EventDecoder, *, at_end: bool) -> None:
+    def __init__(
+        self, text: bytes, decoder: EventDecoder, *, at_end: bool, had_damage_before: bool
+    ) -> None:
         self.events: list[Event] = []
         self.position = 0
         """Where the rest starts: after the list, or at an element that goes on beyond the text."""
@@ -36,6 +38,7 @@ class EventWalk:
         self._text = text
         self._decoder = decoder
         self._at_end = at_end
+        self._had_damage_before = had_damage_before
         self._is_after_damage = False
         while self._step():
             pass
@@ -52,10 +55,10 @@ class EventWalk:
             return True
         if mark == b"{":
             return self._step_over_object()
-        if self._is_after_damage and self._lose_up_to_next_event():
-            return True
         if mark == b"]":
             return self._step_over_list_end()
+        if self._is_after_damage and self._lose_up_to_next_event():
+            return True
         if mark in (b"}", b":", b"["):
             return self._lose_up_to(self.position + 1)
         end = element_end(text, self.position)
@@ -79,7 +82,12 @@ class EventWalk:
         return self._lose_up_to(end)
 
     def _step_over_list_end(self) -> bool:
-        """Close the list, unless more events follow the bracket."""
+        """Close the list, unless what follows shows that the bracket is part of damage."""
+        if self.had_damage or self._had_damage_before:
+            if self._lose_up_to_next_event():
+                return True
+            if not self._at_end and len(self._text) - self.position < MAX_EVENT_BYTES:
+                return False
         follows = skip_space(self._text, self.position + 1)
         if self._text[follows : follows + 1] == b",":
             follows = skip_space(self._text, follows + 1)

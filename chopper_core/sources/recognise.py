@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,26 +24,36 @@ _KINETO_KEYS: Final = frozenset(
 _SNIFFED_BYTES: Final = 1 << 16
 
 
-def why_no_kineto_trace(path: Path) -> str | None:
-    """Return why the file doesn't look like a Kineto trace, as the rest of a sentence; or None."""
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why a file doesn't look like a Kineto trace."""
+
+    reason: str
+    """The rest of a sentence that starts with the file: "is empty"."""
+    damaged: bool = False
+    """Whether nothing of the file can be read, so that it may be a trace after all."""
+
+
+def why_no_kineto_trace(path: Path) -> Mismatch | None:
+    """Return why the file doesn't look like a Kineto trace; None where it does."""
     try:
         with ByteSource(path, _SNIFFED_BYTES) as source:
             head = source.read().removeprefix(BYTE_ORDER_MARK)
     except DataError as error:
-        return str(error).removeprefix(f"{path} ").rstrip(".")
+        return Mismatch(str(error).removeprefix(f"{path} ").rstrip("."), damaged=True)
     start = skip_space(head)
     if start == len(head):
-        return "is empty"
+        return Mismatch("is empty", damaged=True)
     opening = head[start : start + 1]
     if opening == b"[":
         is_event_list = b'"ph"' in head
-        return None if is_event_list else "is a JSON list, but not of trace events"
+        return None if is_event_list else Mismatch("is a JSON list, but not of trace events")
     if opening != b"{":
-        return "is not JSON"
+        return Mismatch("is not JSON")
     keys = [member.key for member in members(head, start + 1, stop_at=EVENTS_KEY)]
     for key in keys:
         if key in FOREIGN_KEYS:
-            return FOREIGN_KEYS[key]
+            return Mismatch(FOREIGN_KEYS[key])
     if _KINETO_KEYS.intersection(keys) or f'"{EVENTS_KEY}"'.encode() in head:
         return None
-    return f"is JSON, but has no {EVENTS_KEY}"
+    return Mismatch(f"is JSON, but has no {EVENTS_KEY}")

@@ -2,7 +2,8 @@
 
 Times are int64 ns on the clock of the source (for Kineto: nanoseconds since the epoch where the
 file carries its base time). Text is interned: a column of codes points into `Trace.names`.
-`ABSENT` (-1) stands for a value that the file doesn't give.
+`ABSENT` (-1) stands for a value that the file doesn't give. A stream or flow whose id is text has
+the number -2 - (its code in `Trace.names`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class HostRanges:
-    """One row per interval on a host thread that can carry a label."""
+    """One row per interval on a host thread that can carry a label.
+
+    Operators and annotations come in the order of the file, then the Python frames.
+    """
 
     name: Int32
     category: Int8

@@ -78,8 +78,8 @@ class TraceText:
                 break
             longer = self._read_up_to(buffer, 2 * len(buffer))
             if len(longer) == len(buffer) or len(buffer) >= MAX_KEYS_BYTES:
-                events_start = self._find_events_in_damage(longer)
                 buffer = longer
+                events_start = self._find_events_in_damage(buffer, start)
                 break
             buffer = longer
         self._buffer = buffer[events_start:]
@@ -98,8 +98,9 @@ class TraceText:
                 self.members[member.key] = buffer[member.start : member.end]
         return INCOMPLETE
 
-    def _find_events_in_damage(self, buffer: bytes) -> int:
-        match = _EVENTS_START.search(buffer)
+    def _find_events_in_damage(self, buffer: bytes, start: int) -> int:
+        is_whole = element_end(buffer, start) != INCOMPLETE
+        match = None if is_whole else _EVENTS_START.search(buffer)
         if match is None:
             raise DataError(
                 f"{self._source.path} holds no {EVENTS_KEY}; "
@@ -153,7 +154,12 @@ class TraceText:
             self._separator = match.group()
 
     def _events_one_by_one(self, at_end: bool) -> list[Event]:
-        walk = EventWalk(self._buffer, self._decoder, at_end=at_end)
+        walk = EventWalk(
+            self._buffer,
+            self._decoder,
+            at_end=at_end,
+            had_damage_before=self._losses.repaired_pieces > 0 or self._source.problem is not None,
+        )
         self._is_closed = walk.is_closed
         self._patience_bytes = 0 if walk.position else 2 * len(self._buffer)
         self._buffer = self._buffer[walk.position :]

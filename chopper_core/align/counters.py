@@ -1,0 +1,246 @@
+"""Which dispatch of a counter run each activity of the trace corresponds to.
+
+Counters come from another execution of the same program: serialised, often with another number of
+iterations, without collectives, with a few kernels more or less. Both sides are sequences of
+kernel names in the order of launch. One whole iteration of the trace is the template; its
+recurrences in the counter run are found by runs of kernels that are unique in the template, and
+each is aligned with the template (`sequences`). The iterations of the trace take the windows of
+the counter run from the last one backwards; those without a window of their own borrow the
+nearest one's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.sequences import UNMATCHED, align
+from chopper_core.schema import NO_TIME, Category, KernelTable, Kind
+
+Index = NDArray[np.intp]
+Int64 = NDArray[np.int64]
+
+RUN_LENGTH: Final = 6
+"""Kernels in a row that mark a place in the template."""
+_ENOUGH_NAMES: Final = 0.9
+"""Share of dispatches whose names are found in the trace that makes a way of comparing good."""
+_MIN_WINDOW: Final = 0.2
+"""Share of the template's marks that a recurrence must show."""
+
+
+class Match(IntEnum):
+    """How an activity got its counters."""
+
+    NONE = 0
+    MATCHED = 1
+    BORROWED = 2
+    AMBIGUOUS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CounterMatch:
+    """The dispatch of each activity of one GPU."""
+
+    dispatch: Index
+    """Row of the dispatches, or UNMATCHED."""
+    match: NDArray[np.int8]
+    windows: int
+    """How many iterations of the counter run were recognised."""
+    unused_dispatches: int
+    """Dispatches that no activity took."""
+    comparison: str
+    """How names were compared: `exact`, `prefix` or `base name`."""
+
+
+def match_counters(
+    table: KernelTable, rows: Index, dispatch_names: Sequence[str], dispatch_name: NDArray[np.int32]
+) -> CounterMatch:
+    """Match the activities `rows` of one GPU with the dispatches of its counter run.
+
+    Dispatches come in their order; `dispatch_name` points into `dispatch_names`.
+    """
+    sequence = launch_order(table, rows)
+    trace_codes, dispatch_codes, comparison = _common_codes(
+        table.names, table.kernel[sequence], dispatch_names, dispatch_name
+    )
+    dispatch = np.full(len(table), UNMATCHED, np.intp)
+    match = np.full(len(table), Match.NONE, np.int8)
+    iterations = table.iteration[sequence]
+    template_iteration = _template(iterations)
+    template = trace_codes[iterations == template_iteration]
+    starts = windows(template, dispatch_codes)
+    fitted = _fit(template, dispatch_codes, starts)
+    numbers = np.unique(iterations)
+    last = len(numbers) - 1
+    for position, number in enumerate(numbers):
+        if not fitted:
+            break
+        own = sequence[iterations == number]
+        codes = trace_codes[iterations == number]
+        window = len(fitted) - 1 - (last - position)
+        borrowed = window < 0
+        partner, ambiguous = fitted[max(window, 0)]
+        if np.array_equal(codes, template):
+            into = np.arange(len(codes))
+            unsure = np.zeros(len(codes), np.bool_)
+        else:
+            aligned = align(codes, template)
+            into, unsure = aligned.partner, aligned.ambiguous
+        found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
+        dispatch[own[found]] = partner[into[found]]
+        state = np.full(len(own), Match.BORROWED if borrowed else Match.MATCHED, np.int8)
+        state[unsure | ambiguous[into]] = Match.AMBIGUOUS
+        match[own[found]] = state[found]
+    used = np.unique(dispatch[dispatch != UNMATCHED])
+    return CounterMatch(
+        dispatch[rows],
+        match[rows],
+        len(fitted),
+        len(dispatch_name) - len(used),
+        comparison,
+    )
+
+
+def launch_order(table: KernelTable, rows: Index) -> Index:
+    """The kernels among the rows in the order of their launch, collectives and copies left out.
+
+    An activity without a launch record stands after the one before it on its stream.
+    """
+    kernels = rows[(table.category[rows] == Category.KERNEL) & (table.kind[rows] == Kind.COMPUTE)]
+    by_stream = kernels[np.lexsort((table.start_ns[kernels], table.stream[kernels]))]
+    launch = table.launch_ns[by_stream].copy()
+    new_stream = np.ones(len(by_stream), np.bool_)
+    new_stream[1:] = table.stream[by_stream[1:]] != table.stream[by_stream[:-1]]
+    # Launches rise along a stream, so the last known one is the largest up to here; streams are
+    # kept apart by lifting each over the one before.
+    unknown = launch == NO_TIME
+    launch[unknown & new_stream] = table.start_ns[by_stream[unknown & new_stream]]
+    known = np.where(launch == NO_TIME, -1, np.arange(len(launch)))
+    launch = launch[np.maximum.accumulate(known)] if len(launch) else launch
+    in_order: Index = by_stream[np.lexsort((table.start_ns[by_stream], launch))]
+    return in_order
+
+
+def windows(template: Int64, sequence: Int64) -> list[int]:
+    """Where in a sequence the template begins to recur, in rising order."""
+    length = min(RUN_LENGTH, len(template))
+    if not length or len(sequence) < length:
+        return []
+    runs = _runs(template, length)
+    counts = Counter(runs)
+    places = {run: place for place, run in enumerate(runs) if counts[run] == 1}
+    offsets = np.array(
+        [
+            position - places[run]
+            for position, run in enumerate(_runs(sequence, length))
+            if run in places
+        ],
+        np.int64,
+    )
+    offsets.sort()
+    if not len(offsets):
+        return []
+    # Missing and extra kernels shift the offset within a window a little; windows lie a template
+    # apart.
+    gaps = np.flatnonzero(np.diff(offsets) > max(len(template) // 4, length))
+    groups = np.split(offsets, gaps + 1)
+    needed = max(_MIN_WINDOW * len(places), 1)
+    return [int(np.median(group)) for group in groups if len(group) >= needed]
+
+
+def _runs(sequence: Int64, length: int) -> list[tuple[int, ...]]:
+    values = sequence.tolist()
+    return list(zip(*(values[shift:] for shift in range(length)), strict=False))
+
+
+def _fit(
+    template: Int64, sequence: Int64, starts: list[int]
+) -> list[tuple[Index, NDArray[np.bool_]]]:
+    """For each window the partner in `sequence` of each element of the template."""
+    fitted = []
+    slack = len(template) // 20 + RUN_LENGTH
+    for position, start in enumerate(starts):
+        begin = max(start - slack, 0)
+        if position:
+            begin = max(begin, (starts[position - 1] + start + len(template)) // 2 - slack)
+            begin = min(begin, max(start, 0))
+        end = starts[position + 1] if position + 1 < len(starts) else start + len(template) + slack
+        aligned = align(template, sequence[begin:end])
+        partner = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
+        fitted.append((partner, aligned.ambiguous))
+    return fitted
+
+
+def _template(iterations: NDArray[np.int32]) -> int:
+    """The iteration with the commonest number of kernels; the last one of them."""
+    numbers, counts = np.unique(iterations, return_counts=True)
+    commonest = Counter(counts.tolist()).most_common()
+    times = commonest[0][1]
+    size = max(count for count, seen in commonest if seen == times)
+    return int(numbers[counts == size][-1])
+
+
+_CLONE: Final = re.compile(r"(?:\s*\[clone[^\]]*\]|\s*\(\.kd\)|\.kd)+$")
+_QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
+
+
+def plain_name(name: str) -> str:
+    """A kernel's name without the suffixes that tools add and without its return type."""
+    return _QUALIFIERS.sub("", _CLONE.sub("", name.strip()))
+
+
+def base_name(name: str) -> str:
+    """The last part of a kernel's name before its template and call parameters."""
+    name = re.sub(r"\(anonymous namespace\)::", "", plain_name(name))
+    return re.split(r"[<(]", name, maxsplit=1)[0].rsplit("::", 1)[-1]
+
+
+def _common_codes(
+    trace_names: Sequence[str],
+    trace_name: NDArray[np.int32],
+    dispatch_names: Sequence[str],
+    dispatch_name: NDArray[np.int32],
+) -> tuple[Int64, Int64, str]:
+    """Codes that are equal where the names of both sides mean the same kernel."""
+    trace_used = np.unique(trace_name).tolist()
+    dispatch_used = np.unique(dispatch_name).tolist()
+    weight = np.bincount(dispatch_name, minlength=len(dispatch_names))
+
+    def shortened(names: Sequence[str], used: list[int]) -> Callable[[str], str]:
+        cuts = sorted({plain_name(names[code]) for code in used}, key=len)
+
+        def cut(name: str) -> str:
+            plain = plain_name(name)
+            return next((c for c in cuts if len(c) >= RUN_LENGTH and plain.startswith(c)), plain)
+
+        return cut
+
+    ways: list[tuple[str, Callable[[str], str]]] = [
+        ("exact", plain_name),
+        ("prefix", shortened(dispatch_names, dispatch_used)),
+        ("base name", base_name),
+    ]
+    compared = []
+    for title, way in ways:
+        codes: dict[str, int] = {}
+        of_trace = np.full(len(trace_names), -1, np.int64)
+        for code in trace_used:
+            of_trace[code] = codes.setdefault(way(trace_names[code]), len(codes))
+        in_trace = len(codes)
+        of_dispatch = np.full(len(dispatch_names), -2, np.int64)
+        for code in dispatch_used:
+            of_dispatch[code] = codes.setdefault(way(dispatch_names[code]), len(codes))
+        known = (of_dispatch >= 0) & (of_dispatch < in_trace)
+        found = float(weight[known].sum()) / max(float(weight.sum()), 1.0)
+        compared.append((found, of_trace[trace_name], of_dispatch[dispatch_name], title))
+        if found >= _ENOUGH_NAMES:
+            break
+    _, trace_codes, dispatch_codes, title = max(compared, key=lambda way: way[0])
+    return trace_codes, dispatch_codes, title

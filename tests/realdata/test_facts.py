@@ -1,0 +1,247 @@
+"""Real traces: known figures to the nanosecond, an independent account, sums at every level."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.frame import Frame
+from chopper_core.info import describe
+from chopper_core.query import query
+from chopper_core.render import as_json
+from chopper_core.run import Run
+from chopper_core.schema import ACTIVITY, LEVELS
+from tests.oracles.accounting import (
+    IDLE_PARTS,
+    STATES,
+    account,
+    activities_of,
+    read_json,
+)
+
+Open = Callable[[str], Run]
+
+DDP = "mi300x_ddp4"
+CHECKPOINTED = "mi300x_resnet_act_ckpt_rank0of8.json.gz"
+RESNET18 = "mi300x_train_resnet18.json.gz"
+QWEN = "mi300x_qwen05b.json.gz"
+DLRM = "v100_dlrm_8rank"
+RUNS = (DDP, CHECKPOINTED, RESNET18, QWEN, DLRM)
+
+# Counted with an independent script: kernels, collectives, then ns of span, compute (union),
+# exposed communication, exposed copies, idle.
+FACTS = {
+    (DDP, 0): (3114, 21, 140_042_054, 47_634_473, 41_067_730, 2_487_098, 48_852_753),
+    (DDP, 1): (3089, 21, 133_748_876, 43_711_434, 37_330_342, 3_574_230, 49_132_870),
+    (DDP, 2): (3089, 21, 133_993_967, 43_631_110, 39_780_546, 3_604_548, 46_977_763),
+    (DDP, 3): (3089, 21, 135_513_262, 42_112_324, 3_383_902, 2_609_534, 87_407_502),
+    (CHECKPOINTED, 0): (2995, 17, 86_567_708, 26_174_953, 55_371_257, 2_455_846, 2_565_652),
+    (QWEN, 0): (1516, 0, 47_085_800, 43_062_042, 0, 760, 4_022_998),
+}
+FACT_COLUMNS = (
+    "kernels",
+    "collectives",
+    "elapsed_ns",
+    "compute_busy_ns",
+    "exposed_comm_ns",
+    "exposed_copy_ns",
+    "idle_ns",
+)
+FIRST_SEND_RECV_US = (2146, 7635, 518, 6132, 4882, 4679, 514, 10)
+PIVOTS = (
+    *LEVELS,
+    "iteration,gpu",
+    "operation,gpu",
+    "phase,kernel",
+    "kernel,operation,layer",
+    "layer,phase,operation",
+)
+
+
+def frame_of(run: Run, address: str) -> Frame:
+    return query(run, parse(address))
+
+
+def table_of(run: Run, path: str = "", **options: str) -> dict[str, dict[str, Any]]:
+    """The rows of a frame by name, as they come out of its JSON."""
+    given = "&".join(f"{key}={value}" for key, value in options.items())
+    address = run.name + (f":{path}" if path else "") + (f"?{given}" if given else "")
+    document = json.loads(as_json(frame_of(run, address)))
+    assert document["schema"] == "chopper.frame/1"
+    return {row["name"]: row for row in document["rows"]}
+
+
+def activities_under(run: Run, address: str) -> Iterator[dict[str, Any]]:
+    """The single activities under a node, found as a person finds them: level by level."""
+    document = json.loads(as_json(frame_of(run, address)))
+    for row in document["rows"]:
+        if document["level"] == ACTIVITY:
+            yield row
+        else:
+            yield from activities_under(run, row["address"])
+
+
+@pytest.mark.parametrize(("name", "rank"), FACTS)
+def test_known_figures_of_each_gpu(opened: Open, name: str, rank: int) -> None:
+    row = table_of(opened(name), columns=",".join(FACT_COLUMNS))[str(rank)]
+    assert tuple(row[column] for column in FACT_COLUMNS) == FACTS[name, rank]
+
+
+@pytest.mark.parametrize(("name", "unlinked"), [(CHECKPOINTED, 757), (QWEN, 463), (RESNET18, 0)])
+def test_kernels_without_a_launch_record(opened: Open, name: str, unlinked: int) -> None:
+    run = opened(name)
+    found = describe(run)
+    assert [gpu["kernels_without_launch"] for gpu in found["gpus"]] == [unlinked]
+    (source,) = found["sources"]
+    assert source["findings"]["kernels without a launch record"] == unlinked
+
+
+def test_each_ddp_rank_has_15_all_reduces_and_6_broadcasts(opened: Open) -> None:
+    run = opened(DDP)
+    for rank in range(4):
+        rows = table_of(
+            run, f"gpu={rank}", order="gpu,operation", columns="collectives,kernels,exposed_comm_ns"
+        )
+        collectives = {name: row["collectives"] for name, row in rows.items() if row["collectives"]}
+        assert collectives == {"all_reduce": 15, "broadcast": 6}
+        assert all(rows[name]["kernels"] == count for name, count in collectives.items())
+
+
+def test_rank_3_of_ddp_is_the_straggler(opened: Open) -> None:
+    rows = table_of(opened(DDP), columns="exposed_comm_ns,idle_host_ns,idle_ns")
+    assert min(rows, key=lambda gpu: rows[gpu]["exposed_comm_ns"]) == "3"
+    assert max(rows, key=lambda gpu: rows[gpu]["idle_host_ns"]) == "3"
+    others = [row["exposed_comm_ns"] for gpu, row in rows.items() if gpu != "3"]
+    assert rows["3"]["exposed_comm_ns"] * 10 < min(others)
+
+
+def test_all_ranks_of_dlrm_wait_for_rank_7_in_the_first_send_recv(opened: Open) -> None:
+    run = opened(DLRM)
+    found = []
+    for rank in range(8):
+        rows = table_of(run, f"gpu={rank}", order="gpu,kernel", columns="collectives,kernels")
+        (name,) = (name for name in rows if "SendRecv" in name)
+        node = rows[name]["address"].split("?")[0]
+        activities = list(activities_under(run, f"{node}?order=gpu,kernel"))
+        assert len(activities) == rows[name]["kernels"] == rows[name]["collectives"]
+        found.append(min(activities, key=lambda row: row["start_ns"])["kernel_ns"])
+    assert found == [1000 * microseconds for microseconds in FIRST_SEND_RECV_US]
+
+
+def test_execution_traces_beside_the_kineto_traces_are_named_not_read(opened: Open) -> None:
+    skipped = dict(opened(DLRM).skipped)
+    assert len(skipped) == 8
+    assert all("execution_traces" in path for path in skipped)
+    assert all("execution trace" in reason for reason in skipped.values())
+
+
+def trace_files(folder: Path, name: str) -> list[Path]:
+    path = folder / name
+    return sorted(path.glob("*.json*")) if path.is_dir() else [path]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_activity_is_charged_as_the_oracle_charges_it(
+    realdata: Path, opened: Open, name: str
+) -> None:
+    run = opened(name)
+    table = run.table
+    columns = (*STATES, *IDLE_PARTS, "hidden_ns")
+    for gpu, path in enumerate(trace_files(realdata, name)):
+        activities = activities_of(read_json(path))
+        assert {each.device for each in activities} == {run.gpus[gpu].device}
+        account(activities)
+        expected = sorted(
+            (
+                each.start_ns,
+                each.stream,
+                each.duration_ns,
+                each.name,
+                *(each.charged[column] for column in columns),
+            )
+            for each in activities
+        )
+        rows = (table.gpu == gpu).nonzero()[0]
+        found = sorted(
+            zip(
+                table.start_ns[rows].tolist(),
+                table.stream[rows].tolist(),
+                table.duration_ns[rows].tolist(),
+                [table.names[code] for code in table.kernel[rows]],
+                *(table.column(column)[rows].tolist() for column in columns),
+                strict=True,
+            )
+        )
+        assert found == expected
+        span = max(each.end_ns for each in activities) - min(each.start_ns for each in activities)
+        shown = table_of(run, columns="elapsed_ns," + ",".join(columns))[str(gpu)]
+        assert shown["elapsed_ns"] == span
+        for column in columns:
+            assert shown[column] == sum(each.charged[column] for each in activities)
+
+
+def check_sums(frame: Frame) -> None:
+    """The rows' states add up to the node's, and the states to the time."""
+    for state in (*STATES, "elapsed_ns"):
+        assert frame.values[state].numbers.sum() == frame.total[state], (frame.address, state)
+    assert sum(frame.total[state] or 0 for state in STATES) == frame.total["elapsed_ns"]
+
+
+def sample(count: int, wanted: int, chance: random.Random) -> list[int]:
+    """Some of the rows: the first, the last, and others by chance."""
+    if count <= wanted:
+        return list(range(count))
+    return [0, count - 1, *chance.sample(range(1, count - 1), wanted - 2)]
+
+
+@pytest.mark.parametrize("pivot", PIVOTS)
+@pytest.mark.parametrize("name", RUNS)
+def test_rows_add_up_and_their_addresses_give_their_figures_down_to_the_activities(
+    opened: Open, name: str, pivot: str
+) -> None:
+    run = opened(name)
+    chance = random.Random(f"{name} {pivot}")
+    columns = ",".join((*STATES, "elapsed_ns", "kernels", "kernel_ns", "hidden_ns", "activities"))
+    at_level = [frame_of(run, f"{run.name}?order={pivot}&columns={columns}")]
+    seen = set()
+    while at_level:
+        below: list[Frame] = []
+        for frame in at_level:
+            seen.add(frame.level)
+            check_sums(frame)
+            for row in sample(len(frame), 4, chance):
+                address = frame.addresses(row)
+                view = parse(address)
+                assert view.run == run.name
+                assert view.path == (*frame.view.path, frame.labels[row])
+                assert view.order == frame.view.order
+                child = query(run, view)
+                assert child.address == address
+                assert child.total == frame.row(row), address
+                if not view.is_leaf:
+                    below.append(child)
+                else:
+                    assert child.total["activities"] == 1
+        at_level = below if len(below) <= 12 else chance.sample(below, 12)
+    assert seen == {*LEVELS, ACTIVITY}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_row_of_the_upper_levels_adds_up_on_every_gpu(opened: Open, name: str) -> None:
+    run = opened(name)
+    frames = [frame_of(run, run.name)]
+    for _ in ("gpu", "iteration", "phase"):
+        frames = [
+            query(run, parse(frame.addresses(row))) for frame in frames for row in range(len(frame))
+        ]
+        for frame in frames:
+            check_sums(frame)
+    whole = frame_of(run, run.name).total
+    assert sum(int(frame.total["elapsed_ns"] or 0) for frame in frames) == whole["elapsed_ns"]
+    assert sum(int(frame.total["kernels"] or 0) for frame in frames) == whole["kernels"]

@@ -1,0 +1,240 @@
+"""What a trace says, read the slow and obvious way: the whole text by `json`, times as Decimal."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from dataclasses import astuple
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chopper_core.sources.trace import ABSENT, Collective, Trace
+
+REAL_DATA = Path(
+    os.environ.get("CHOPPER_REALDATA")
+    or Path(__file__).resolve().parents[3] / "shared" / "realdata"
+)
+
+KERNELS = {"kernel": 0, "Kernel": 0, "gpu_memcpy": 1, "Memcpy": 1, "gpu_memset": 2, "Memset": 2}
+LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+RANGES = {"cpu_op": 0, "Operator": 0, "user_annotation": 1}
+FORWARD_BACKWARD = ("fwdbwd", "fwd_bwd", "forward_backward")
+HOST_DEVICE = ("ac2g", "async_gpu", "async_cpu_to_gpu")
+
+
+def tables_of(trace: Trace) -> dict[str, Any]:
+    """The rows of a trace with every code looked up."""
+    names, threads = trace.names, trace.threads
+    work, calls, spans, flows = trace.activities, trace.launches, trace.ranges, trace.flows
+
+    def text(code: int) -> str | None:
+        return None if code == ABSENT else names[code]
+
+    def collective(code: int) -> tuple[Any, ...] | None:
+        return None if code == ABSENT else astuple(trace.collectives[code])
+
+    return {
+        "activities": [
+            (names[name], *row, collective(code))
+            for name, *row, code in rows(
+                work.name,
+                work.category,
+                work.device,
+                work.stream,
+                work.start_ns,
+                work.duration_ns,
+                work.correlation,
+                work.external_id,
+                work.bytes,
+                work.collective,
+            )
+        ],
+        "launches": [
+            (names[name], threads[thread], *row)
+            for name, thread, *row in rows(
+                calls.name,
+                calls.thread,
+                calls.start_ns,
+                calls.duration_ns,
+                calls.correlation,
+                calls.external_id,
+            )
+        ],
+        "ranges": [
+            (names[name], category, threads[thread], *row, text(shapes), collective(code))
+            for name, category, thread, *row, shapes, code in rows(
+                spans.name,
+                spans.category,
+                spans.thread,
+                spans.start_ns,
+                spans.duration_ns,
+                spans.external_id,
+                spans.sequence,
+                spans.forward_thread,
+                spans.shapes,
+                spans.collective,
+            )
+        ],
+        "flows": [
+            (number, is_start, threads[thread], time)
+            for number, is_start, thread, time in rows(
+                flows.id, flows.is_start, flows.thread, flows.time_ns
+            )
+        ],
+        "event_counts": dict(trace.event_counts),
+        "unused_events": dict(trace.unused_events),
+        "one_ended_flows": dict(trace.one_ended_flows),
+        "bad_times": trace.losses.bad_times,
+    }
+
+
+def rows(*columns: np.ndarray) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def expected_tables(text: bytes) -> dict[str, Any]:
+    """The same, from the text of a trace that is valid JSON."""
+    document = json.loads(text.decode(), parse_float=Decimal)
+    events = document if isinstance(document, list) else document["traceEvents"]
+    base = 0 if isinstance(document, list) else int(document.get("baseTimeNanoseconds", 0))
+    return expected_rows(events, base)
+
+
+def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]:
+    activities, launches, operators, frames, flows = [], [], [], [], []
+    used: Counter[str] = Counter()
+    flow_ids: dict[str, dict[str, set[int]]] = {
+        kind: {"s": set(), "f": set()} for kind in ("ac2g", "fwdbwd")
+    }
+    bad_times = 0
+    for event in events:
+        category, phase = event.get("cat", ""), event.get("ph", "")
+        name, args = event.get("name", ""), event.get("args") or {}
+        thread = (event.get("pid", ABSENT), event.get("tid", ABSENT))
+        kind = RANGES.get(category)
+        if category == "python_function":
+            kind = frame_kind(name)
+        if category in (*HOST_DEVICE, *FORWARD_BACKWARD) and phase in ("s", "f"):
+            flow = "ac2g" if category in HOST_DEVICE else "fwdbwd"
+            flow_ids[flow][phase].add(integer(event.get("id")))
+            if flow == "fwdbwd":
+                start = nanoseconds(event.get("ts"))
+                if start is None:
+                    bad_times += 1
+                    continue
+                flows.append((integer(event.get("id")), phase == "s", thread, start + base))
+                used[category] += 1
+            continue
+        in_a_table = category in KERNELS or category in LAUNCHES or kind is not None
+        if phase != "X" or not in_a_table:
+            continue
+        start, duration = nanoseconds(event.get("ts")), nanoseconds(event.get("dur", 0))
+        if start is None or duration is None or duration < 0:
+            bad_times += 1
+            continue
+        used[category] += 1
+        external = integer(args.get("External id", args.get("external id")))
+        correlation = integer(args.get("correlation"))
+        times = (start + base, duration)
+        if category in KERNELS:
+            device = integer(args.get("device", event.get("pid")))
+            activities.append(
+                (
+                    name,
+                    KERNELS[category],
+                    device if 0 <= device < 2**31 else ABSENT,
+                    integer(args.get("stream", event.get("tid"))),
+                    *times,
+                    correlation,
+                    external,
+                    integer(args.get("bytes")),
+                    collective_of(args),
+                )
+            )
+        elif category in LAUNCHES:
+            launches.append((name, thread, *times, correlation, external))
+        else:
+            (frames if category == "python_function" else operators).append(
+                (
+                    name,
+                    kind,
+                    thread,
+                    *times,
+                    external,
+                    integer(args.get("Sequence number")),
+                    integer(args.get("Fwd thread id")),
+                    shapes_of(name, args),
+                    collective_of(args),
+                )
+            )
+    counts = Counter(event.get("cat", "") for event in events)
+    return {
+        "activities": activities,
+        "launches": launches,
+        "ranges": operators + frames,
+        "flows": flows,
+        "event_counts": dict(counts),
+        "unused_events": {
+            category: count - used[category]
+            for category, count in counts.items()
+            if count > used[category]
+        },
+        "one_ended_flows": {kind: len(ids["s"] ^ ids["f"]) for kind, ids in flow_ids.items()},
+        "bad_times": bad_times,
+    }
+
+
+def frame_kind(name: str) -> int | None:
+    if name.startswith("nn.Module: "):
+        return 2
+    file, _, function = name.rpartition(": ")
+    recomputes = function in ("recompute_fn", "backward") and "checkpoint.py(" in file
+    return 3 if recomputes else None
+
+
+def nanoseconds(value: Any) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    exact = Decimal(value)
+    return round(exact * 1000) if abs(exact) < 2**52 else None
+
+
+def integer(value: Any) -> int:
+    if isinstance(value, str):
+        return int(value, 16) if value.startswith("0x") else int(value)
+    return ABSENT if value is None else int(value)
+
+
+def collective_of(args: dict[str, Any]) -> tuple[Any, ...] | None:
+    if "Collective name" not in args:
+        return None
+    return astuple(
+        Collective(
+            name=args["Collective name"],
+            in_elements=args.get("In msg nelems", ABSENT),
+            out_elements=args.get("Out msg nelems", ABSENT),
+            dtype=args.get("dtype", ""),
+            group_size=args.get("Group size", ABSENT),
+            group_name=args.get("Process Group Name", ""),
+            group_description=args.get("Process Group Description", ""),
+            group_ranks=args.get("Process Group Ranks", ""),
+        )
+    )
+
+
+def shapes_of(name: str, args: dict[str, Any]) -> str | None:
+    words = ("matmul", "linear", "attention", "attn", "conv", "embedding", "mm_")
+    wanted = any(word in name.lower() for word in words) or name.lower().endswith("mm")
+    if not wanted or "Input Dims" not in args:
+        return None
+    return json.dumps(args["Input Dims"], separators=(",", ":"))
+
+
+def text_of(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
