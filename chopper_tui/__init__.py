@@ -1,0 +1,1 @@
+"""The terminal: the command line and the explorer; it holds no analysis."""

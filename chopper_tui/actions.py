@@ -1,0 +1,305 @@
+"""The registry of actions: what a person can do, by which key and by which command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chopper_core.errors import UsageError
+
+MOVE: Final = "Move"
+WALK: Final = "Walk the tree"
+TABLE: Final = "Shape the table"
+TAKE: Final = "Take it with you"
+CHOPPER: Final = "Chopper"
+GROUPS: Final = (MOVE, WALK, TABLE, TAKE, CHOPPER)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do: the screens have a method `do_<id>` for it, called with the argument."""
+
+    id: str
+    keys: tuple[str, ...]
+    """As people write them: `G`, `[`, `enter`, `ctrl+d`; the first one is the usual one."""
+    verb: str
+    """The command after `:`."""
+    title: str
+    help: str
+    group: str
+    takes: str = ""
+    """What may follow the verb, for people; empty: nothing."""
+    hint: str = ""
+    """How the key line at the bottom names it; empty: it doesn't."""
+
+
+ACTIONS: Final = (
+    Action("down", ("down", "j"), "next-row", "Next row", "The cursor goes one row down.", MOVE),
+    Action("up", ("up", "k"), "previous-row", "Previous row", "The cursor goes one row up.", MOVE),
+    Action(
+        "page_down",
+        ("pagedown", "ctrl+f"),
+        "page-down",
+        "Page down",
+        "The cursor goes down by the height of the table.",
+        MOVE,
+    ),
+    Action(
+        "page_up",
+        ("pageup", "ctrl+b"),
+        "page-up",
+        "Page up",
+        "The cursor goes up by the height of the table.",
+        MOVE,
+    ),
+    Action(
+        "half_down",
+        ("ctrl+d",),
+        "half-down",
+        "Half a page down",
+        "The cursor goes down by half the height of the table.",
+        MOVE,
+    ),
+    Action(
+        "half_up",
+        ("ctrl+u",),
+        "half-up",
+        "Half a page up",
+        "The cursor goes up by half the height of the table.",
+        MOVE,
+    ),
+    Action("first", ("g", "home"), "first", "First row", "The cursor goes to the top.", MOVE),
+    Action("last", ("G", "end"), "last", "Last row", "The cursor goes to the end.", MOVE),
+    Action(
+        "drill",
+        ("enter", "right", "l"),
+        "in",
+        "Into the row",
+        "Opens the row under the cursor: its children become the table.",
+        WALK,
+        hint="in",
+    ),
+    Action(
+        "leave",
+        ("escape", "left", "h", "backspace"),
+        "up",
+        "Up to the parent",
+        "Back to the parent, with its cursor, sort, filter and scroll as they were.",
+        WALK,
+        hint="up",
+    ),
+    Action(
+        "previous_sibling",
+        ("[",),
+        "previous-sibling",
+        "Previous sibling",
+        "The scope's neighbour above it in the parent's table.",
+        WALK,
+    ),
+    Action(
+        "next_sibling",
+        ("]",),
+        "next-sibling",
+        "Next sibling",
+        "The scope's neighbour below it in the parent's table.",
+        WALK,
+        hint="sibling",
+    ),
+    Action(
+        "previous_gpu",
+        ("{",),
+        "previous-gpu",
+        "Same on the previous GPU",
+        "The same scope on the GPU before; its nearest ancestor if that GPU lacks it.",
+        WALK,
+    ),
+    Action(
+        "next_gpu",
+        ("}",),
+        "next-gpu",
+        "Same on the next GPU",
+        "The same scope on the GPU after; its nearest ancestor if that GPU lacks it.",
+        WALK,
+        hint="GPU",
+    ),
+    Action("back", ("-",), "back", "Last view", "The scope before this one, and back.", WALK),
+    Action(
+        "go",
+        (),
+        "go",
+        "Go to an address",
+        "Opens an address, as snapshots print it; the run may be left out.",
+        WALK,
+        takes="ADDRESS",
+    ),
+    Action(
+        "filter",
+        ("/",),
+        "filter",
+        "Filter",
+        "Shows the rows that match, while you type; Enter keeps it, Esc restores.",
+        TABLE,
+        takes="TEXT",
+        hint="filter",
+    ),
+    Action(
+        "sort",
+        ("o",),
+        "sort",
+        "Sort by …",
+        "Orders the rows by a column (-COLUMN: largest first) or in the level's own order.",
+        TABLE,
+        takes="COLUMN",
+        hint="sort",
+    ),
+    Action(
+        "sort_left",
+        (",",),
+        "sort-left",
+        "Sort by the column before",
+        "Moves the sort one column to the left.",
+        TABLE,
+    ),
+    Action(
+        "sort_right",
+        (".",),
+        "sort-right",
+        "Sort by the column after",
+        "Moves the sort one column to the right.",
+        TABLE,
+    ),
+    Action("reverse", ("r",), "reverse", "Reverse", "Turns the order of the rows round.", TABLE),
+    Action(
+        "pivot",
+        ("p",),
+        "pivot",
+        "Pivot",
+        "Chooses the level that splits the scope next.",
+        TABLE,
+        takes="LEVEL",
+        hint="pivot",
+    ),
+    Action(
+        "names",
+        ("x",),
+        "names",
+        "Full names",
+        "Shows names whole, with namespaces and parameters, or short.",
+        TABLE,
+    ),
+    Action(
+        "detail",
+        ("i",),
+        "detail",
+        "Detail of the row",
+        "All figures of the row, its whole name and its address.",
+        TABLE,
+    ),
+    Action("zoom", ("z",), "zoom", "Table alone", "Gives the table the whole screen.", TABLE),
+    Action(
+        "chart",
+        ("c",),
+        "chart",
+        "Size of the chart",
+        "The chart of the scope's busy share: small, full, off.",
+        TABLE,
+    ),
+    Action(
+        "copy_row",
+        ("y",),
+        "copy-row",
+        "Copy the row",
+        "Puts the row on the terminal's clipboard: name, figures, address.",
+        TAKE,
+    ),
+    Action(
+        "copy_view",
+        ("Y",),
+        "copy-view",
+        "Copy the view",
+        "Puts the whole table as text on the terminal's clipboard.",
+        TAKE,
+    ),
+    Action(
+        "snapshot",
+        ("P",),
+        "snapshot",
+        "Snapshot",
+        "Writes the whole filtered table to a file and says where.",
+        TAKE,
+        takes="[text|markdown|csv|json] [PATH]",
+        hint="snap",
+    ),
+    Action(
+        "command",
+        (":",),
+        "command",
+        "Command line",
+        "Takes a command: the word shown here after the colon, with its argument.",
+        CHOPPER,
+        hint="cmd",
+    ),
+    Action("help", ("?",), "help", "Help", "Keys, commands, the filter and the columns.", CHOPPER),
+    Action(
+        "theme",
+        (),
+        "theme",
+        "Colours",
+        "Colours for a dark or a light terminal.",
+        CHOPPER,
+        takes="dark|light",
+    ),
+    Action("redraw", ("ctrl+l",), "redraw", "Redraw", "Draws the whole screen again.", CHOPPER),
+    Action("quit", ("q", "ctrl+c"), "quit", "Quit", "Leaves Chopper.", CHOPPER, hint="quit"),
+)
+
+PALETTE_KEY: Final = "ctrl+p"
+"""Opens the palette: all actions, searched by name."""
+
+_NAMED: Final = {
+    "enter": "⏎",
+    "escape": "esc",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "home": "Home",
+    "end": "End",
+    "backspace": "Backspace",
+}
+
+
+def key_name(key: str) -> str:
+    """A key as the screen names it."""
+    return _NAMED.get(key, key)
+
+
+def key_table() -> list[tuple[str, str, str]]:
+    """(keys, command, help) of every action, for `chopper keys` and the README."""
+    rows = [
+        (
+            " ".join(key_name(key) for key in action.keys),
+            f":{action.verb} {action.takes}".rstrip(),
+            action.help,
+        )
+        for action in ACTIONS
+    ]
+    return [*rows, (PALETTE_KEY, "", "Searches all of these by name.")]
+
+
+def parse_command(text: str) -> tuple[Action, str]:
+    """The action and the argument of a command; a verb may be cut where it stays unique."""
+    verb, _, argument = text.strip().removeprefix(":").strip().partition(" ")
+    found = [action for action in ACTIONS if action.verb == verb] or [
+        action for action in ACTIONS if verb and action.verb.startswith(verb)
+    ]
+    if len(found) != 1:
+        near = ", ".join(action.verb for action in found)
+        raise UsageError(
+            f"{verb!r} may be {near}" if found else f"no command {verb!r}; ? lists the commands"
+        )
+    if argument.strip() and not found[0].takes:
+        raise UsageError(f":{found[0].verb} takes no argument")
+    return found[0], argument.strip()

@@ -1,0 +1,148 @@
+"""The app: it loads the run, then shows the screens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from threading import Event
+from time import monotonic
+from typing import ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
+from textual.screen import Screen
+from textual.worker import WorkerFailed
+
+from chopper_core.errors import ChopperError
+from chopper_core.progress import Cancelled, Progress
+from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.run import Run
+from chopper_core.view import View
+from chopper_tui.actions import ACTIONS, PALETTE_KEY
+from chopper_tui.ascii import AsciiFilter
+from chopper_tui.background import away
+from chopper_tui.looks import Look, look
+from chopper_tui.screens.explore import ExploreScreen
+from chopper_tui.screens.loading import LoadingScreen
+from chopper_tui.terminal import glyphs_of
+from chopper_tui.theme import THEMES, Inks, inks, textual_theme
+
+_REPORTS_PER_SECOND = 10
+INTERRUPTED = 130
+
+
+class ChopperApp(App[None], inherit_bindings=False):
+    """An explorer of one run."""
+
+    TITLE = "Chopper"
+    CSS_PATH = "chopper.tcss"
+    COMMAND_PALETTE_BINDING = PALETTE_KEY
+    ALLOW_SELECT = False
+    SETTLING: ClassVar[float] = 0.03
+    """Seconds in which nothing is drawn while a screen finds its layout: it is painted once."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "leave", "Quit", priority=True, show=False)
+    ]
+
+    def __init__(
+        self,
+        load: Callable[[Progress], Run],
+        start: View,
+        *,
+        glyphs: Glyphs | None = None,
+        theme: str = THEMES[0],
+    ) -> None:
+        """Load a run with `load`, in a thread, and show the view `start` of it.
+
+        Without `glyphs` the locale and standard error, where Textual draws, decide on them.
+        """
+        super().__init__(ansi_color=True)
+        self.glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
+        self.failure: ChopperError | None = None
+        """Why the run or the view can't be shown; the app has left then."""
+        self._load = load
+        self._start = start
+        self._cancelled = Event()
+        self._inks: tuple[str, Inks] | None = None
+        for name in THEMES:
+            self.register_theme(textual_theme(name))
+        self.theme = theme if theme in THEMES else THEMES[0]
+
+    @property
+    def inks(self) -> Inks:
+        """The styles to draw with."""
+        if self._inks is None or self._inks[0] != self.theme:
+            self._inks = (self.theme, inks(self.theme, self.console.color_system, self.no_color))
+        return self._inks[1]
+
+    @property
+    def crash(self) -> BaseException | None:
+        """The error that nobody expected, if one ended the app."""
+        error = self._exception
+        return error.error if isinstance(error, WorkerFailed) else error
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Without UTF-8 nothing else may reach the terminal than ASCII."""
+        filters = super().get_line_filters()
+        return filters if self.glyphs is UNICODE else [*filters, AsciiFilter()]
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: every action of the registry."""
+        if isinstance(screen, ExploreScreen):
+            for action in ACTIONS:
+                perform = partial(screen.action_perform, action.id)
+                yield SystemCommand(action.title, action.help, perform)
+
+    def get_default_screen(self) -> Screen[None]:
+        """How the loading goes comes first."""
+        return LoadingScreen(self._start.run)
+
+    def on_mount(self) -> None:
+        """Load; what is loaded at once shows no progress."""
+        self.delay_update(self.SETTLING)
+        self._open(self.screen)
+
+    def on_unmount(self) -> None:
+        """Tell the loader that nobody waits any longer."""
+        self._cancelled.set()
+
+    def action_leave(self) -> None:
+        """Quit; before the run is there, that is an interruption."""
+        shown = isinstance(self.screen_stack[-1], LoadingScreen)
+        self.exit(return_code=INTERRUPTED if shown else 0)
+
+    @work(group="load")
+    async def _open(self, loading: Screen[object]) -> None:
+        assert isinstance(loading, LoadingScreen)
+        try:
+            run, seen = await away(self._load_and_look, loading)
+        except Cancelled:
+            self.exit(return_code=INTERRUPTED)
+        except ChopperError as error:
+            self.failure = error
+            self.exit(return_code=error.exit_code)
+        else:
+            self.delay_update(self.SETTLING)
+            await self.push_screen(ExploreScreen(run, seen))
+
+    def _load_and_look(self, loading: LoadingScreen) -> tuple[Run, Look]:
+        last_step, last_time = "", 0.0
+
+        def progress(step: str, done: int, total: int) -> None:
+            nonlocal last_step, last_time
+            if self._cancelled.is_set():
+                raise Cancelled
+            now = monotonic()
+            if step != last_step or now - last_time >= 1 / _REPORTS_PER_SECOND:
+                last_step, last_time = step, now
+                self.call_later(loading.report, step, done, total)
+
+        run = self._load(progress)
+        return run, look(run, self._start)
+
+    def _fatal_error(self) -> None:
+        """Leave without the traceback on the terminal: `run_app` writes it to a file."""
+        self._close_messages_no_wait()

@@ -1,0 +1,82 @@
+"""A list to choose one thing from."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import ClassVar, Final
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Label, OptionList
+from textual.widgets.option_list import Option
+
+_WIDTH: Final = 80
+
+
+def _line(title: str, why: str, room: int) -> Text:
+    short = why if len(why) <= room else textwrap.shorten(why, max(room, 1), placeholder=" …")
+    return Text.assemble(title, (short, "dim"), no_wrap=True, overflow="crop")
+
+
+class Chooser(ModalScreen[str | None]):
+    """Answers with the id of the chosen option, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,left,h", "give_up", show=False),
+        Binding("j", "step(1)", show=False),
+        Binding("k", "step(-1)", show=False),
+        Binding("l,right", "take", show=False),
+    ]
+
+    def __init__(
+        self, title: str, options: list[tuple[str, str, str]], chosen: str | None = None
+    ) -> None:
+        """Offer (id, title, explanation) options, with the cursor on `chosen`."""
+        super().__init__()
+        self._title = title
+        self._options = options
+        self._chosen = chosen
+
+    def compose(self) -> ComposeResult:
+        """The title over the list."""
+        widest = max(len(title) for _, title, _ in self._options)
+        room = min(self.app.size.width, _WIDTH) - widest - 10
+        with Vertical(id="box"):
+            yield Label(Text(self._title), id="title")
+            yield OptionList(
+                *(
+                    Option(_line(title.ljust(widest + 2), why, room), id=key)
+                    for key, title, why in self._options
+                ),
+                compact=True,
+            )
+
+    def on_mount(self) -> None:
+        """Put the cursor on what is chosen now."""
+        keys = [key for key, _, _ in self._options]
+        self.query_one(OptionList).highlighted = (
+            keys.index(self._chosen) if self._chosen in keys else 0
+        )
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Answer."""
+        self.dismiss(event.option.id)
+
+    def action_give_up(self) -> None:
+        """Answer with nothing."""
+        self.dismiss(None)
+
+    def action_take(self) -> None:
+        """Choose the highlighted option."""
+        self.query_one(OptionList).action_select()
+
+    def action_step(self, step: int) -> None:
+        """Move the highlight."""
+        options = self.query_one(OptionList)
+        if step > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()

@@ -1,0 +1,236 @@
+"""The Explore screen: with its parents, one method `do_<id>` for each action of the registry."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import ClassVar
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+
+from chopper_core.errors import UsageError
+from chopper_core.render import as_text
+from chopper_core.render.cells import LEVEL_TITLES, clean, display_name
+from chopper_core.view import filtered, pivot, sorted_by
+from chopper_tui import looks
+from chopper_tui.actions import ACTIONS, parse_command
+from chopper_tui.background import away
+from chopper_tui.keys import textual_keys
+from chopper_tui.screens.arrangement import CHARTS
+from chopper_tui.screens.chooser import Chooser
+from chopper_tui.screens.help import help_screen
+from chopper_tui.screens.reader import Reader
+from chopper_tui.screens.walker import Walker
+from chopper_tui.snapshot import write_snapshot
+from chopper_tui.theme import THEMES
+from chopper_tui.widgets.detail import detail_lines
+from chopper_tui.widgets.status import untold
+
+_CLIPBOARD_BYTES = 70_000
+"""What terminals take over OSC 52 without dropping it."""
+
+
+class ExploreScreen(Walker):
+    """The tree: a table of the scope's children, and what is known of them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            textual_keys(action.keys),
+            f"perform('{action.id}')",
+            action.title,
+            show=False,
+            id=action.id,
+            tooltip=action.help,
+        )
+        for action in ACTIONS
+        if action.keys
+    ]
+
+    def action_perform(self, action_id: str, argument: str = "") -> None:
+        """Do an action of the registry, after those before it."""
+
+        def step() -> object:
+            self.say("")
+            return getattr(self, f"do_{action_id}")(argument)
+
+        self.take(step)  # type: ignore[arg-type]
+
+    def on_frame_table_opened(self) -> None:
+        """A click on the cursor's row goes into it."""
+        self.action_perform("drill")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter, or do the command."""
+        is_command = self._trail_before_filter is None
+        self._trail_before_filter = None
+        self.close_prompt()
+        if is_command and event.value.strip():
+            self.take(lambda: self._command(event.value))
+
+    async def do_filter(self, argument: str) -> None:
+        """A filter, typed or given."""
+        if argument:
+            await self.change(filtered(self.view, argument))
+        else:
+            self._filter_text = self.view.filter
+            self.open_prompt("/", self.view.filter)
+
+    async def do_sort(self, argument: str) -> None:
+        """An order of the rows, chosen or given."""
+        if argument:
+            await self.change(sorted_by(self.view, self._column(argument)))
+            return
+        frame = self.frame
+        options = [("", "own order", f"by {LEVEL_TITLES[frame.level]}, as in the run")]
+        options.append(("name", "name", "by the alphabet"))
+        options += [(f"-{c.name}", c.title, c.definition) for c in frame.columns]
+        current = frame.sort if frame.sort in [key for key, _, _ in options] else f"-{frame.sort}"
+        self.app.push_screen(Chooser("Sort by", options, current), self._sort_chosen)
+
+    async def do_sort_left(self, _: str) -> None:
+        """Sort by the column before."""
+        await self._shift_sort(-1)
+
+    async def do_sort_right(self, _: str) -> None:
+        """Sort by the column after."""
+        await self._shift_sort(1)
+
+    async def do_reverse(self, _: str) -> None:
+        """Turn the order round."""
+        sort = self.frame.sort
+        if not sort:
+            raise UsageError("the level's own order can't be reversed; o sorts by a column")
+        turned = sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
+        await self.change(sorted_by(self.view, turned))
+
+    async def do_pivot(self, argument: str) -> None:
+        """Another level next."""
+        rest = self.view.order[len(self.view.path) :]
+        if argument:
+            if argument not in rest:
+                raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
+            await self.change(pivot(self.view, argument))
+            return
+        if len(rest) < 2:
+            raise UsageError("there is no other level to split this scope by")
+        options = [
+            (level, LEVEL_TITLES[level], "then " + ", ".join(r for r in rest if r != level))
+            for level in rest
+        ]
+        self.app.push_screen(Chooser("Split the scope by", options, rest[0]), self._pivot_chosen)
+
+    def do_names(self, _: str) -> None:
+        """Whole names or short ones."""
+        table = self.table
+        table.full_names = not table.full_names
+        table.show(self.frame, table.cursor, table.offset_of_cursor)
+
+    async def do_detail(self, _: str) -> None:
+        """The detail over the screen."""
+        if not self.table.rows:
+            raise UsageError("there is no row")
+        row = self.table.cursor
+        detail = await away(looks.detail, self.run, self.frame, row)
+        width = min(self.size.width * 96 // 100 - 6, 100)
+        text = Text()
+        for line in detail_lines(detail, width, self.table.glyphs):
+            text.append("".join(piece for piece, _ in line).rstrip() + "\n")
+        for note in untold(self.frame):
+            text.append("\n" + "\n".join(wrap(f"note: {clean(note)}", width)))
+        name = display_name(detail.label, detail.level)
+        self.app.push_screen(Reader(f"{LEVEL_TITLES[detail.level]} {name}"[:width], text))
+
+    def do_zoom(self, _: str) -> None:
+        """The table alone, or all."""
+        self.zoom = not self.zoom
+        self.fit_parts()
+
+    def do_chart(self, _: str) -> None:
+        """The next size of the chart."""
+        self.zoom = False
+        self.chart = CHARTS[(CHARTS.index(self.chart) + 1) % len(CHARTS)]
+        self.fit_parts()
+        self.say(f"chart {self.chart}")
+
+    def do_copy_row(self, _: str) -> None:
+        """The row to the clipboard."""
+        frame, row = self.frame, self.table.cursor
+        if not len(frame):
+            raise UsageError("there is no row to copy")
+        figures = ("" if value is None else str(value) for value in frame.row(row).values())
+        cells = [clean(frame.labels[row]), *figures, clean(frame.addresses(row))]
+        self._copy("\t".join(cells), "the row")
+
+    async def do_copy_view(self, _: str) -> None:
+        """The table to the clipboard."""
+        self._copy(await away(as_text, self.frame), "the view")
+
+    async def do_snapshot(self, argument: str) -> None:
+        """The table to a file."""
+        path = await away(write_snapshot, self.frame, argument)
+        self.say(f"wrote {path}")
+
+    def do_command(self, _: str) -> None:
+        """A command."""
+        self.open_prompt(":")
+
+    def do_help(self, _: str) -> None:
+        """The help."""
+        self.app.push_screen(help_screen(self.frame.columns, self.size.width))
+
+    def do_theme(self, argument: str) -> None:
+        """The colours."""
+        if argument and argument not in THEMES:
+            raise UsageError(f"no colours {argument!r}; there are {', '.join(THEMES)}")
+        others = [name for name in THEMES if name != self.app.theme]
+        self.app.theme = argument or others[0]
+
+    def do_redraw(self, _: str) -> None:
+        """The whole screen anew."""
+        self.app.clear_notifications()
+        self.refresh(layout=True)
+
+    def do_quit(self, _: str) -> None:
+        """Leave."""
+        self.app.exit()
+
+    async def _command(self, text: str) -> None:
+        action, argument = parse_command(text)
+        pending = getattr(self, f"do_{action.id}")(argument)
+        if pending is not None:
+            await pending
+
+    async def _shift_sort(self, step: int) -> None:
+        plan = self.table.layout_plan
+        shown = [column.name for column in plan.columns] if plan else []
+        names = ["name", *shown]
+        current = self.frame.sort.removeprefix("-")
+        position = names.index(current) if current in names else (-1 if step > 0 else 1)
+        name = names[(position + step) % len(names)]
+        await self.change(sorted_by(self.view, name if name == "name" else f"-{name}"))
+
+    def _column(self, text: str) -> str:
+        """The sort for what somebody typed: a name or a title, perhaps with a minus."""
+        if text in ("own", "none"):
+            return ""
+        sign, name = ("-", text[1:]) if text.startswith("-") else ("", text)
+        for column in self.frame.columns:
+            if name in (column.title, column.title.replace(" ", "")):
+                return sign + column.name
+        return sign + name
+
+    def _sort_chosen(self, sort: str | None) -> None:
+        if sort is not None:
+            self.take(lambda: self.change(sorted_by(self.view, sort)))
+
+    def _pivot_chosen(self, level: str | None) -> None:
+        if level is not None:
+            self.take(lambda: self.change(pivot(self.view, level)))
+
+    def _copy(self, text: str, what: str) -> None:
+        size = len(text.encode())
+        if size > _CLIPBOARD_BYTES:
+            raise UsageError(f"{what} is too large for the clipboard ({size} bytes); P writes it")
+        self.app.copy_to_clipboard(text)
+        self.say(f"copied {what} ({size} bytes) through the terminal")

@@ -1,0 +1,272 @@
+"""The Explore screen without its actions: its parts, and how a view gets onto them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Input
+
+from chopper_core.errors import ChopperError
+from chopper_core.frame import Frame
+from chopper_core.render.cells import crumb
+from chopper_core.run import Run
+from chopper_core.view import View, filtered
+from chopper_tui import looks
+from chopper_tui.background import away
+from chopper_tui.history import Place, Trail, changed, moved, trail_to
+from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
+from chopper_tui.widgets.busy_chart import BusyChartPane
+from chopper_tui.widgets.crumbs import Crumbs, Position
+from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.frame_table import FrameTable
+from chopper_tui.widgets.key_figures import KeyFigures
+from chopper_tui.widgets.prompt import Prompt
+from chopper_tui.widgets.small import TooSmall
+from chopper_tui.widgets.status import KeyLine, Status
+
+Step = Callable[[], Awaitable[None] | None]
+
+
+class Explorer(Screen[None]):
+    """Holds the trail of places; every change of view goes through `go`."""
+
+    ALLOW_SELECT = False
+    AUTO_FOCUS = ""
+    DETAIL_DELAY: ClassVar[float] = 0.08
+    """Seconds that the cursor rests on a row before its detail is worked out."""
+
+    def __init__(self, run: Run, look: looks.Look) -> None:
+        """Show a run, beginning with a look at one of its views."""
+        super().__init__()
+        self.run = run
+        self.look = look
+        self.trail: Trail = trail_to(look.frame.view)
+        self.last_trail: Trail | None = None
+        self.chart = CHARTS[0]
+        self.zoom = False
+        self._arranged: Arrangement | None = None
+        self._steps: deque[Step] = deque()
+        self._stepping = False
+        self._trail_before_filter: Trail | None = None
+        self._filter_text = ""
+
+    def compose(self) -> ComposeResult:
+        """All parts; `fit_parts` decides which are shown."""
+        yield TooSmall()
+        with Horizontal(id="top"):
+            yield Crumbs()
+            yield Position()
+        yield KeyFigures()
+        yield BusyChartPane(id="top-chart")
+        with Horizontal(id="middle"):
+            yield FrameTable()
+            with Vertical(id="side"):
+                yield BusyChartPane(id="side-chart")
+                yield GpuPane()
+                yield DetailPane()
+        yield Status()
+        yield KeyLine()
+        yield Prompt()
+
+    def on_mount(self) -> None:
+        """Give every part what it shows, before there is a layout: so it is painted once."""
+        self.show(self.look)
+
+    def on_resize(self) -> None:
+        """Arrange the parts anew; the cursor stays."""
+        self.fit_parts()
+
+    @property
+    def frame(self) -> Frame:
+        """The frame on the screen."""
+        return self.look.frame
+
+    @property
+    def view(self) -> View:
+        """The view on the screen."""
+        return self.frame.view
+
+    @property
+    def table(self) -> FrameTable:
+        """The table."""
+        return self.query_one(FrameTable)
+
+    @property
+    def here(self) -> Trail:
+        """The trail with the cursor where it is now."""
+        return moved(self.trail, self.table.label, self.table.offset_of_cursor)
+
+    def say(self, message: str, error: bool = False) -> None:
+        """Show a message until the next action."""
+        self.query_one(Status).say(message, error)
+
+    def take(self, step: Step) -> None:
+        """Run a step after all steps that were taken before it, so that keys keep their order."""
+        if self._stepping:
+            self._steps.append(step)
+            return
+        pending = self._attempt(step)
+        if pending is not None:
+            self._stepping = True
+            self._finish(pending)
+
+    async def go(self, trail: Trail, message: str = "") -> None:
+        """Show the last place of a trail; says why where that fails, and stays."""
+        try:
+            seen = await away(looks.look, self.run, trail[-1].view)
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        if trail[-1].view.path != self.view.path:
+            self.last_trail = self.here
+        self.trail = trail
+        self.show(seen)
+        self.say(message)
+
+    async def change(self, view: View) -> None:
+        """Show the same scope with another sort, filter, order or columns."""
+        await self.go(changed(self.here, view))
+
+    def show(self, seen: looks.Look) -> None:
+        """Put a look on the screen, with the cursor where the trail says."""
+        self.look = seen
+        place = self.trail[-1]
+        self.fit_parts()
+        self.query_one(Crumbs).show(seen.frame, self.run.generated is not None)
+        self.query_one(KeyFigures).show(seen)
+        self.query_one(Status).show(seen.frame)
+        self.table.show(seen.frame, _row_of(seen.frame, place), place.offset)
+        self.query_one(Position).show(self.table.cursor, len(seen.frame))
+        for chart in self.query(BusyChartPane):
+            if chart.display:
+                chart.show(self.run, seen.frame.view)
+        self.describe_soon()
+
+    def fit_parts(self) -> None:
+        """Give each part its room."""
+        gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
+        now = arrange(*self.app.size, chart=self.chart, zoom=self.zoom, gpus=gpus)
+        if now == self._arranged:
+            return
+        self._arranged = now
+        self.query_one(TooSmall).display = now.too_small
+        self.query_one("#middle").display = not now.too_small
+        marked = self.run.generated is not None and not now.too_small
+        self.query_one("#top").display = now.lines or marked
+        self.query_one(Position).styles.width = 18 if now.lines else 12
+        self.query_one(Status).display = now.lines
+        self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
+        self.query_one(KeyFigures).display = now.figures
+        self.query_one("#side").styles.width = now.side
+        self.query_one("#side").display = bool(now.side)
+        self._size_chart("#top-chart", now.top_chart)
+        self._size_chart("#side-chart", now.side_chart)
+        self.query_one(GpuPane).styles.height = now.gpus
+        self.query_one(GpuPane).display = bool(now.gpus)
+        self.describe_soon()
+
+    def describe_soon(self) -> None:
+        """Work out the detail of the cursor's row, once the cursor rests."""
+        if self._arranged is not None and self._arranged.side:
+            self._describe()
+
+    def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
+        """Follow the cursor."""
+        self.query_one(Position).show(event.row, self.table.rows)
+        self.describe_soon()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while somebody types."""
+        if self.query_one(Prompt).sign == "/":
+            self._filter_text = event.value
+            self.take(self._filter_live)
+
+    def open_prompt(self, sign: str, text: str = "") -> None:
+        """Take a filter or a command."""
+        self._trail_before_filter = self.here if sign == "/" else None
+        self.query_one(KeyLine).display = False
+        self.query_one(Prompt).open(sign, text)
+
+    def close_prompt(self) -> None:
+        """Back to the keys."""
+        self.query_one(Prompt).close()
+        self.query_one(KeyLine).display = self._arranged is None or self._arranged.lines
+
+    async def on_prompt_left(self) -> None:
+        """Restore what was there before a filter was typed."""
+        before, self._trail_before_filter = self._trail_before_filter, None
+        self.close_prompt()
+        if before is not None:
+            self.take(lambda: self._restore(before))
+
+    def _size_chart(self, selector: str, height: int) -> None:
+        chart = self.query_one(selector, BusyChartPane)
+        chart.styles.height = height
+        chart.display = bool(height)
+        if height:
+            chart.show(self.run, self.view)
+
+    def _attempt(self, step: Step) -> Awaitable[None] | None:
+        try:
+            pending = step()
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return None
+        return pending if isawaitable(pending) else None
+
+    @work(group="steps")
+    async def _finish(self, pending: Awaitable[None] | None) -> None:
+        try:
+            while True:
+                if pending is not None:
+                    try:
+                        await pending
+                    except ChopperError as error:
+                        self.say(str(error), error=True)
+                if not self._steps:
+                    return
+                pending = self._attempt(self._steps.popleft())
+        finally:
+            self._stepping = False
+
+    async def _filter_live(self) -> None:
+        text = self._filter_text
+        if text != self.view.filter or self.query_one(Status).is_error:
+            await self.change(filtered(self.view, text))
+
+    async def _restore(self, trail: Trail) -> None:
+        self._filter_text = trail[-1].view.filter
+        await self.go(trail)
+
+    @work(exclusive=True, group="detail")
+    async def _describe(self) -> None:
+        await asyncio.sleep(self.DETAIL_DELAY)
+        frame, row = self.frame, self.table.cursor
+        if not len(frame):
+            self.query_one(DetailPane).show(None)
+            return
+        try:
+            detail = await away(looks.detail, self.run, frame, row)
+            times = await away(looks.on_gpus, self.run, frame, row)
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        self.query_one(DetailPane).show(detail)
+        self.query_one(GpuPane).show(crumb(frame.level, frame.labels[row]), times)
+
+
+def _row_of(frame: Frame, place: Place) -> int:
+    if place.label is None:
+        return 0
+    try:
+        return frame.labels.index(place.label)
+    except ValueError:
+        return 0

@@ -1,0 +1,121 @@
+"""The actions that walk: with the cursor along the rows, and from scope to scope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chopper_core import address
+from chopper_core.errors import UsageError
+from chopper_core.view import filtered, sibling
+from chopper_tui import looks
+from chopper_tui.background import away
+from chopper_tui.history import beside, into, out, trail_to
+from chopper_tui.screens.explorer import Explorer
+
+
+class Walker(Explorer):
+    """An explorer that moves."""
+
+    def do_down(self, _: str) -> None:
+        """The next row."""
+        self.table.move(1)
+
+    def do_up(self, _: str) -> None:
+        """The row before."""
+        self.table.move(-1)
+
+    def do_page_down(self, _: str) -> None:
+        """A page down."""
+        self.table.move(self.table.page)
+
+    def do_page_up(self, _: str) -> None:
+        """A page up."""
+        self.table.move(-self.table.page)
+
+    def do_half_down(self, _: str) -> None:
+        """Half a page down."""
+        self.table.move(self.table.page // 2)
+
+    def do_half_up(self, _: str) -> None:
+        """Half a page up."""
+        self.table.move(-(self.table.page // 2))
+
+    def do_first(self, _: str) -> None:
+        """The first row."""
+        self.table.move_to(0)
+
+    def do_last(self, _: str) -> None:
+        """The last row."""
+        self.table.move_to(self.table.rows - 1)
+
+    async def do_drill(self, _: str) -> None:
+        """Into the row under the cursor."""
+        label = self.table.label
+        if self.view.is_leaf:
+            raise UsageError("a single activity has nothing under it")
+        if label is None:
+            raise UsageError("there is no row to go into")
+        await self.go(into(self.here, label))
+
+    async def do_leave(self, _: str) -> None:
+        """To the parent."""
+        if len(self.trail) == 1:
+            if self.view.filter:
+                await self.change(filtered(self.view, ""))
+                return
+            raise UsageError("this is the whole run; q quits")
+        await self.go(out(self.here))
+
+    async def do_previous_sibling(self, _: str) -> None:
+        """The neighbour above."""
+        await self._sibling(-1)
+
+    async def do_next_sibling(self, _: str) -> None:
+        """The neighbour below."""
+        await self._sibling(1)
+
+    async def do_previous_gpu(self, _: str) -> None:
+        """The same on the GPU before."""
+        await self._gpu(-1)
+
+    async def do_next_gpu(self, _: str) -> None:
+        """The same on the GPU after."""
+        await self._gpu(1)
+
+    async def do_back(self, _: str) -> None:
+        """The view before this one."""
+        if self.last_trail is None:
+            raise UsageError("there is no view before this one yet")
+        await self.go(self.last_trail)
+
+    async def do_go(self, argument: str) -> None:
+        """To an address."""
+        if not argument:
+            self.open_prompt(":", "go ")
+            return
+        own = self.view.run
+        has_run = argument.startswith(own)
+        view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
+        if view.run != own:
+            raise UsageError(f"{argument} is of another run; this one is {own}")
+        await self.go(trail_to(view))
+
+    async def _sibling(self, step: int) -> None:
+        if len(self.trail) < 2:
+            raise UsageError("the whole run has no sibling")
+        labels = await away(looks.siblings, self.run, self.trail[-2].view)
+        view = sibling(self.view, labels, step)
+        if view is self.view:
+            raise UsageError(f"this is the {'last' if step > 0 else 'first'} of its siblings")
+        await self.go(beside(self.here, view))
+
+    async def _gpu(self, step: int) -> None:
+        view, message = await away(looks.same_on_gpu, self.run, self.view, step)
+        trail = trail_to(view)
+        here = self.here
+        # The parents keep their sort, filter and cursor on the other GPU too.
+        parents = tuple(
+            replace(old, view=replace(old.view, path=view.path[:depth]), label=view.path[depth])
+            for depth, old in enumerate(here[: len(trail) - 1])
+        )
+        await self.go((*parents, replace(here[len(trail) - 1], view=view)), message)

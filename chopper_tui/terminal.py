@@ -1,0 +1,109 @@
+"""The terminal around the app: whether it can be drawn on, signals, crashes, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
+
+if TYPE_CHECKING:
+    from chopper_tui.app import ChopperApp
+
+_DEFAULTS: Final = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+_CRASHED: Final = 1
+
+
+def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what Textual reads when it is imported: call this first."""
+    for name, value in _DEFAULTS.items():
+        environment.setdefault(name, value)
+
+
+def can_draw(
+    stdin: TextIO | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str | None:
+    """Why the explorer can't be drawn here, or None where it can; it draws on standard error."""
+    streams = (
+        ("input", stdin or sys.stdin),
+        ("output", stdout or sys.stdout),
+        ("error", stderr or sys.stderr),
+    )
+    for name, stream in streams:
+        if not stream.isatty():
+            return f"standard {name} is no terminal"
+    term = environment.get("TERM", "")
+    if term in ("", "dumb"):
+        return f"the terminal can't move its cursor (TERM is {term or 'not set'})"
+    return None
+
+
+def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Glyphs:
+    """The characters to draw with: CHOPPER_GLYPHS, or what the locale and the stream take."""
+    wanted = environment.get("CHOPPER_GLYPHS", "")
+    if wanted in (UNICODE.name, ASCII.name):
+        return UNICODE if wanted == UNICODE.name else ASCII
+    # Python takes UTF-8 in the C locale; somebody who sets LC_ALL to it means ASCII.
+    locale = environment.get("LC_ALL", "")
+    if locale in ("C", "POSIX"):
+        return ASCII
+    return glyphs_for(stream.encoding)
+
+
+def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
+    """Run the explorer until it is left; the exit code, with any error told on stderr."""
+    try:
+        asyncio.run(_run(app, mouse))
+        crash = app.crash
+    except Exception as error:
+        crash = error
+    if crash is not None:
+        path = _log_crash(crash)
+        where = f"the traceback is in {path}" if path else "no traceback could be written"
+        print(
+            f"chopper: an error in Chopper ended it ({_summary(crash)}); {where}", file=sys.stderr
+        )
+        return _CRASHED
+    if app.failure is not None:
+        print(f"chopper: {app.failure}", file=sys.stderr)
+    return app.return_code or 0
+
+
+async def _run(app: ChopperApp, mouse: bool) -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, app.exit, None, 128 + number)
+    try:
+        await app.run_async(mouse=mouse)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _summary(crash: BaseException) -> str:
+    return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]
+
+
+def _log_crash(crash: BaseException) -> Path | None:
+    from chopper_tui.snapshot import state_directory
+
+    folder = state_directory()
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = folder / f"crash-{stamp}-{os.getpid()}.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(crash)), encoding="utf-8")
+    except OSError:
+        return None
+    return path

@@ -1,0 +1,55 @@
+"""The chart of the scope's busy share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual import work
+
+from chopper_core.query import busy_chart
+from chopper_core.run import Run
+from chopper_core.view import View
+from chopper_tui import plot
+from chopper_tui.background import away
+from chopper_tui.widgets.pane import Pane, Pieces, fit
+
+
+class BusyChartPane(Pane):
+    """A headline and a plot; it draws itself off the event loop."""
+
+    run: Run | None = None
+    view: View | None = None
+    drawn: Sequence[Pieces] = ()
+
+    def show(self, run: Run, view: View) -> None:
+        """Show the busy share of a view's scope."""
+        scope = View(view.run, view.path, view.order)
+        if run is not self.run or scope != self.view:
+            self.run, self.view = run, scope
+            self.draw_soon()
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.draw_soon()
+
+    def draw_soon(self) -> None:
+        """Draw in a thread; the old chart stays until the new one is there."""
+        if self.view is not None and self.size.width > 8 and self.size.height > 1:
+            self._draw()
+
+    @work(exclusive=True, group="chart")
+    async def _draw(self) -> None:
+        self.drawn = await away(self._plot, *self.size)
+        self.redraw()
+
+    def _plot(self, width: int, height: int) -> list[Pieces]:
+        assert self.run is not None and self.view is not None
+        room = width - 2
+        chart = busy_chart(self.run, self.view, plot.bins_for(room, self.glyphs))
+        lines = plot.draw(chart, room, height - 1, self.glyphs)
+        title = fit(plot.headline(chart, room, self.glyphs), room, self.glyphs)
+        return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """The lines that were drawn last."""
+        return self.drawn

@@ -1,0 +1,65 @@
+"""The first line: where one is, and where the cursor is among the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from chopper_core.frame import Frame
+from chopper_core.render.cells import clean, crumb
+from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
+
+
+class Crumbs(Pane):
+    """The path from the run to the scope."""
+
+    frame: Frame | None = None
+    generated = False
+
+    def show(self, frame: Frame, generated: bool) -> None:
+        """Show the path of a frame."""
+        self.frame, self.generated = frame, generated
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """The steps from the left; the first ones give way."""
+        if self.frame is None:
+            return []
+        mark = [(" generated data" if width >= 50 else " generated", "alert")]
+        right = mark if self.generated else []
+        room = max(width - width_of(right) - 1, 0)
+        left = [(" ", "text"), *self._steps(self.frame, room)]
+        gap = " " * (width - width_of(left) - width_of(right))
+        return [[*left, (gap, "text"), *right]]
+
+    def _steps(self, frame: Frame, room: int) -> Pieces:
+        view, glyphs = frame.view, self.glyphs
+        run = clean(PurePath(view.run.rstrip("/")).name or view.run)
+        steps = [run, *(crumb(level, label) for level, label in view.scope)]
+        arrow = f" {glyphs.crumb} "
+        cut = False
+        while len(steps) > 1 and len(arrow.join(steps)) + (len(arrow) + 1) * cut > room:
+            steps.pop(0)
+            cut = True
+        before = [glyphs.ellipsis] * cut + steps[:-1]
+        path = "".join(step + arrow for step in before)
+        last = fit(steps[-1], max(room - len(path), 0), glyphs).rstrip()
+        return [(path, "dim"), (last, "strong")]
+
+
+class Position(Pane):
+    """The cursor's row of all rows; apart, so that a step repaints these few cells only."""
+
+    row = 0
+    rows = 0
+
+    def show(self, row: int, rows: int) -> None:
+        """Show the cursor's row."""
+        self.row, self.rows = row, rows
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """The row at the right, and how to get help."""
+        position = f"{min(self.row + 1, self.rows)}/{self.rows}"
+        hint = "  ? help " if width >= len(position) + 10 else " "
+        return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim")]]

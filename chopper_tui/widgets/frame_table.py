@@ -1,0 +1,177 @@
+"""The table: the rows of a frame, drawn line by line."""
+
+from __future__ import annotations
+
+from textual import events, work
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from chopper_core.frame import Frame
+from chopper_tui.background import away
+from chopper_tui.looks import Sparks
+from chopper_tui.widgets.pane import ChopperWidget, strip_of
+from chopper_tui.widgets.table_layout import TableLayout, plan
+
+
+class FrameTable(ScrollView, ChopperWidget, can_focus=False):
+    """A header, and the rows from the scroll position on; it holds the cursor."""
+
+    class Moved(Message):
+        """The cursor stands on another row."""
+
+        def __init__(self, row: int) -> None:
+            super().__init__()
+            self.row = row
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the last of several moves counts."""
+            return isinstance(message, FrameTable.Moved)
+
+    class Opened(Message):
+        """A row was clicked that the cursor stood on already."""
+
+    layout_plan: TableLayout | None = None
+    sparks: Sparks | None = None
+    full_names = False
+    cursor = 0
+    _offset_to_be: int | None = None
+    """The cursor's offset of a frame that came before the first layout."""
+
+    @property
+    def frame(self) -> Frame | None:
+        """What is shown."""
+        return self.layout_plan.frame if self.layout_plan else None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.frame) if self.frame is not None else 0
+
+    @property
+    def page(self) -> int:
+        """How many rows are on the screen at once."""
+        return max(self.size.height - 1, 1)
+
+    @property
+    def label(self) -> str | None:
+        """The label of the row under the cursor."""
+        return self.frame.labels[self.cursor] if self.frame is not None and self.rows else None
+
+    @property
+    def offset_of_cursor(self) -> int:
+        """The cursor's distance from the first row on the screen."""
+        return self.cursor - self.scroll_offset.y
+
+    def show(self, frame: Frame, row: int, offset: int = 0) -> None:
+        """Show a frame with the cursor on a row, `offset` rows below the first one."""
+        self.cursor = max(min(row, len(frame) - 1), 0)
+        self._lay_out(frame)
+        if not self.size.height:
+            self._offset_to_be = offset
+            return
+        self._scroll_to_row(self.cursor - offset)
+        self.refresh()
+        self._fill_sparks()
+
+    def move(self, rows: int) -> None:
+        """Move the cursor by a number of rows."""
+        self.move_to(self.cursor + rows)
+
+    def move_to(self, row: int) -> None:
+        """Move the cursor to a row, or as near as there is one."""
+        row = max(min(row, self.rows - 1), 0)
+        if row == self.cursor:
+            return
+        old, offset = self.cursor, self.offset_of_cursor
+        self.cursor = row
+        if 0 <= self.offset_of_cursor < self.page:
+            self._refresh_rows(old, row)
+        else:
+            # Half a page at once: to repaint the table for each row is slow over a slow line.
+            step = abs(row - old)
+            self._scroll_to_row(row - (self.page // 2 if step == 1 else offset))
+            self.refresh()
+            self._fill_sparks()
+        self.post_message(self.Moved(row))
+
+    def render_line(self, y: int) -> Strip:
+        """The header or a row."""
+        width = self.size.width
+        plan_, row = self.layout_plan, self.scroll_offset.y + y - 1
+        if plan_ is None or row >= self.rows:
+            return Strip.blank(width)
+        if y == 0:
+            return strip_of(plan_.header(), width, self.inks)
+        spark = self.sparks.drawn.get(row, "") if self.sparks else ""
+        cursor = row == self.cursor
+        strip = strip_of(plan_.row(row, spark, cursor), width, self.inks)
+        if cursor:
+            strip = strip.adjust_cell_length(width, self.inks.cursor)
+        return strip
+
+    def on_resize(self) -> None:
+        """Lay out for the new width; the cursor stays in sight."""
+        if self.frame is not None:
+            self._lay_out(self.frame)
+            top = min(self.scroll_offset.y, self.cursor)
+            if self._offset_to_be is not None:
+                top = self.cursor - self._offset_to_be
+                self._offset_to_be = None
+            self._scroll_to_row(max(top, self.cursor - self.page + 1))
+            self.refresh()
+            self._fill_sparks()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.move(-3)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor; on the cursor's row it opens it."""
+        row = self.scroll_offset.y + event.y - 1
+        if event.y < 1 or row >= self.rows:
+            return
+        if row == self.cursor:
+            self.post_message(self.Opened())
+        else:
+            self.move_to(row)
+
+    def _lay_out(self, frame: Frame) -> None:
+        self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names)
+        bins = self.layout_plan.spark
+        if self.sparks is None or self.sparks.frame is not frame or self.sparks.bins != bins:
+            self.sparks = Sparks(frame, self.glyphs, bins)
+        self.virtual_size = Size(self.size.width, len(frame) + 1)
+
+    def _scroll_to_row(self, row: int) -> None:
+        top = max(min(row, self.rows - self.page), 0)
+        self.set_scroll(None, top)
+
+    def _refresh_rows(self, *rows: int) -> None:
+        top = self.scroll_offset.y - 1
+        self.refresh(*(Region(0, row - top, self.size.width, 1) for row in rows))
+
+    def _fill_sparks(self) -> None:
+        top = self.scroll_offset.y
+        visible = range(top, min(top + self.page, self.rows))
+        if self.sparks is not None and self.sparks.bins:
+            self._draw_sparks(self.sparks, visible)
+
+    @work(exclusive=True, group="sparks")
+    async def _draw_sparks(self, sparks: Sparks, rows: range) -> None:
+        wanted = sparks.missing(rows)
+        if wanted:
+            await away(sparks.draw, rows)
+        if wanted and sparks is self.sparks and self.layout_plan is not None:
+            top, x = self.scroll_offset.y - 1, self.layout_plan.spark_x
+            self.refresh(*(Region(x, row - top, sparks.bins, 1) for row in wanted))
+        # Draw the neighbouring pages too: a page that is turned is then painted once.
+        around = range(max(rows.start - len(rows), 0), min(rows.stop + len(rows), self.rows))
+        await away(sparks.draw, around)

@@ -1,0 +1,83 @@
+"""The last two lines: the state of the table, what was just said, and the most useful keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chopper_core.frame import Frame
+from chopper_core.metrics import METRICS
+from chopper_core.render.cells import clean
+from chopper_tui.actions import ACTIONS, key_name
+from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
+
+
+class Status(Pane):
+    """Rows, filter and sort of the table, and a message."""
+
+    frame: Frame | None = None
+    message = ""
+    is_error = False
+
+    def show(self, frame: Frame) -> None:
+        """Show the state of a frame."""
+        self.frame = frame
+        self.redraw()
+
+    def say(self, message: str, error: bool = False) -> None:
+        """Show a message until the next one; empty: none."""
+        if (message, error) != (self.message, self.is_error):
+            self.message, self.is_error = message, error
+            self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """A message takes the line; else it is the table's."""
+        if self.message:
+            text = fit(clean(self.message), width - 2, self.glyphs)
+            return [[(f" {text} ", "alert" if self.is_error else "strong")]]
+        if self.frame is None:
+            return []
+        frame, glyphs = self.frame, self.glyphs
+        arrow = glyphs.down if frame.sort.startswith("-") else glyphs.up
+        column = frame.sort.removeprefix("-")
+        title = METRICS[column].title if column in METRICS else column
+        parts = [
+            (f"{len(frame)} of {len(frame) + frame.hidden} rows", ""),
+            (f"{frame.hidden} hidden", ""),
+            ("filter ", clean(frame.view.filter) or glyphs.missing),
+            ("sort ", title + arrow if column else f"by {frame.level}"),
+        ]
+        line: list[tuple[str, str]] = [(" ", "text")]
+        for label, value in parts:
+            shown = fit(value, min(len(value), 40), glyphs)
+            line += [(label, "dim"), (shown, "strong"), ("  ", "text")]
+        notes = untold(frame)
+        room = width - width_of(line) - 1
+        text = f"note: {notes[0]}" if len(notes) == 1 else f"{len(notes)} notes: i"
+        if notes:
+            line.append((text if len(text) <= room else "note: i"[: max(room, 0)], "alert"))
+        return [line]
+
+
+def untold(frame: Frame) -> list[str]:
+    """The notes of a frame that the screen doesn't tell in another way."""
+    return [
+        note for note in frame.notes if not note.startswith(("generated", f"{frame.hidden} of"))
+    ]
+
+
+class KeyLine(Pane):
+    """The keys that are used most."""
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """As many keys as fit."""
+        line: list[tuple[str, str]] = [(" ", "text")]
+        for action in ACTIONS:
+            if not action.hint:
+                continue
+            key = key_name(action.keys[0])
+            pair = {"]": "[ ]", "}": "{ }"}.get(key, key)
+            piece = [(pair, "strong"), (f" {action.hint}  ", "dim")]
+            if width_of(line) + width_of(piece) - 2 > width:
+                break
+            line += piece
+        return [line]

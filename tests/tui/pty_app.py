@@ -1,0 +1,45 @@
+"""Starts the explorer on the sample run: what the pseudo-terminal tests run as a process."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from chopper_tui.terminal import prepare_environment, run_app
+
+prepare_environment()
+
+
+def main() -> int:
+    from chopper_core.errors import DataError
+    from chopper_core.progress import Progress
+    from chopper_core.run import Run
+    from chopper_core.view import View
+    from chopper_tui.app import ChopperApp
+    from chopper_tui.screens.explorer import Explorer
+    from tests.support import sample_run
+
+    case = sys.argv[1] if len(sys.argv) > 1 else "plain"
+
+    def load(progress: Progress) -> Run:
+        if case == "slow":
+            for done in range(1000):
+                progress("reading sample.json", done, 1000)
+                time.sleep(0.05)
+        if case == "broken":
+            raise DataError("sample.json can't be read: it is cut off; copy it again")
+        if case.startswith("large"):
+            return sample_run(gpus=2, iterations=1, layers=200)
+        return sample_run()
+
+    view = View("sample.json", ("1", "10", "backward") if case.startswith("large") else ())
+    if case == "large-restless":
+        Explorer.DETAIL_DELAY = 60.0
+    app = ChopperApp(load, view)
+    if case == "crash":
+        app.call_later(lambda: 1 // 0)
+    return run_app(app, mouse=case != "no-mouse")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

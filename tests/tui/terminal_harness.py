@@ -1,0 +1,144 @@
+"""A process in a real pseudo-terminal, with an emulator that shows what its screen holds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyte
+
+ROOT = Path(__file__).parents[2]
+DEADLINE = 20.0
+
+
+class Terminal:
+    """A pseudo-terminal with the explorer in it."""
+
+    def __init__(
+        self, case: str = "plain", size: tuple[int, int] = (80, 24), **environment: str
+    ) -> None:
+        self.columns, self.rows = size
+        self.screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self.screen)
+        self.output = b""
+        self._master, slave = pty.openpty()
+        self.resize(*size)
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.tui.pty_app", case],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=ROOT,
+            env=_environment(environment),
+            start_new_session=True,
+            preexec_fn=_control_terminal,
+        )
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._slave)
+        os.close(self._master)
+
+    def resize(self, columns: int, rows: int) -> None:
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        self.screen.resize(rows, columns)
+
+    def send(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Read until a condition holds."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < deadline, "\n".join(self.screen.display)
+            self._read(0.02)
+
+    def until_text(self, text: str) -> None:
+        self.until(lambda: text in self.text)
+
+    def quiet(self, seconds: float = 0.2) -> int:
+        """Read until nothing has come for a while; the number of bytes that came."""
+        before = len(self.output)
+        while self._read(seconds):
+            pass
+        return len(self.output) - before
+
+    def bytes_for(self, keys: str) -> int:
+        """The bytes that keys bring to the terminal until it is quiet."""
+        self.quiet()
+        before = len(self.output)
+        self.send(keys)
+        self.until(lambda: len(self.output) > before)
+        self.quiet()
+        return len(self.output) - before
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Read until the process has ended; its exit code."""
+        self.until(lambda: self.process.poll() is not None)
+        self.quiet(0.05)
+        return self.process.returncode
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def is_restored(self) -> bool:
+        """Whether the alternate screen, the mouse and the line mode are as before."""
+        off = (b"\x1b[?1049l", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b[?25h")
+        on = (b"\x1b[?1049h", b"\x1b[?1000h", b"\x1b[?1003h", b"\x1b[?25l")
+        left = all(
+            self.output.rfind(end) > self.output.rfind(begin)
+            for begin, end in zip(on, off, strict=True)
+            if begin in self.output
+        )
+        return left and termios.tcgetattr(self._slave)[3] == self.before[3]
+
+    def _read(self, timeout: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], timeout)
+        if not ready:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:
+            return False
+        self.output += data
+        self._stream.feed(data)
+        return bool(data)
+
+
+def _control_terminal() -> None:
+    """Make the pseudo-terminal that of the process, so that resizing it sends SIGWINCH."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    kept = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+        "LANG": "C.UTF-8",
+        **more,
+    }

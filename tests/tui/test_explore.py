@@ -1,0 +1,342 @@
+"""The Explore screen under a pilot: keys in, views and screens out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chopper_core.query import query
+from chopper_core.render import as_text
+from chopper_core.schema import LEVELS
+from chopper_core.view import View, filtered, sorted_by
+from chopper_tui.actions import ACTIONS
+from chopper_tui.screens.chooser import Chooser
+from chopper_tui.screens.explore import ExploreScreen
+from chopper_tui.screens.reader import Reader
+from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.status import Status
+from tests.support import Row, run_of
+from tests.tui.explorer import explorer, sample_run
+
+DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
+STAYING = [key for action in ACTIONS for key in action.keys if action.id != "quit"]
+
+
+@pytest.mark.parametrize("depth", range(len(DEEP) + 1))
+async def test_every_key_on_every_level(depth: int) -> None:
+    async with explorer(view=View("sample.json", DEEP[:depth])) as at:
+        for key in STAYING:
+            await at.press(key)
+            if not isinstance(at.app.screen, ExploreScreen):
+                await at.press("escape")
+            if at.explore.query_one("Prompt").display:
+                await at.press("escape")
+        assert at.app.is_running
+        assert "generated" in at.text()
+
+
+async def test_in_and_up_restores_the_parent() -> None:
+    async with explorer() as at:
+        await at.press("o", "escape", "G", "enter", "j", ".", "r")
+        await at.type("/!10")
+        await at.press("enter", "j")
+        before, label, offset = at.frame, at.label, at.explore.table.offset_of_cursor
+        text = at.text()
+        await at.press("enter", "j", "l", "escape", "h")
+        assert at.frame.view == before.view
+        assert (at.label, at.explore.table.offset_of_cursor) == (label, offset)
+        assert at.text() == text
+
+
+async def test_down_to_a_single_activity_and_no_farther() -> None:
+    async with explorer() as at:
+        for level in LEVELS:
+            assert at.frame.level == level
+            await at.press("enter")
+        assert at.frame.level == "activity"
+        await at.press("enter")
+        assert at.frame.view.is_leaf
+        await at.press("enter")
+        assert "nothing under it" in at.status
+        await at.press(*["left"] * 7)
+        assert at.path == ()
+        await at.press("h")
+        assert "whole run" in at.status
+
+
+async def test_the_cursor_stays_within_the_rows() -> None:
+    async with explorer(run=sample_run(gpus=1, iterations=1, layers=60)) as at:
+        await at.press("enter", "enter", "enter")
+        table = at.explore.table
+        assert table.rows == 60
+        await at.press("k")
+        assert table.cursor == 0
+        await at.press("pagedown")
+        assert table.cursor == table.page and table.offset_of_cursor == 0
+        await at.press("G", "j", "pagedown")
+        assert table.cursor == 59 and table.offset_of_cursor == table.page - 1
+        await at.press("pageup", "ctrl+u")
+        assert 0 <= table.offset_of_cursor < table.page
+        await at.press("g")
+        assert (table.cursor, table.scroll_offset.y) == (0, 0)
+        await at.press(*"j" * table.page)
+        assert 0 < table.offset_of_cursor < table.page
+
+
+async def test_siblings_follow_the_parents_order() -> None:
+    async with explorer() as at:
+        await at.command("sort -time")
+        order = list(at.frame.labels)
+        await at.press("g", "enter")
+        assert at.path == (order[0],)
+        await at.press("[")
+        assert "first of its siblings" in at.status and at.path == (order[0],)
+        await at.press("]", "]")
+        assert at.path == (order[2],)
+        await at.press("escape")
+        assert at.label == order[2]
+
+
+async def test_the_same_scope_on_the_next_gpu() -> None:
+    async with explorer(view=View("sample.json", ("0", "11", "backward"))) as at:
+        await at.command("sort -time")
+        await at.press("}")
+        assert at.path == ("1", "11", "backward") and at.frame.sort == "-elapsed_ns"
+        await at.press("{", "{")
+        assert at.path == ("0", "11", "backward") and "first GPU" in at.status
+        await at.press("escape", "escape", "escape")
+        assert at.label == "0"
+
+
+async def test_a_gpu_without_the_scope_shows_its_nearest_ancestor() -> None:
+    run = run_of([Row(0, 10, iteration=1, layer=3), Row(0, 10, iteration=1, layer=4, gpu=1)])
+    async with explorer(run=run, view=View(run.name, ("0", "1", "forward", "3"))) as at:
+        await at.press("}")
+        assert at.path == ("1", "1", "forward")
+        assert "GPU 1 has no such layer" in at.status
+
+
+async def test_the_last_view_and_back() -> None:
+    async with explorer() as at:
+        await at.press("-")
+        assert "no view before" in at.status
+        await at.press("j", "enter", "enter", "-")
+        assert at.path == ("1",)
+        await at.press("-")
+        assert at.path == ("1", "10")
+
+
+async def test_a_filter_works_while_it_is_typed() -> None:
+    async with explorer(view=View("sample.json", DEEP[:4])) as at:
+        await at.press("/")
+        await at.type("mlp")
+        assert list(at.frame.labels) == ["mlp_up"]
+        await at.press("escape")
+        assert at.frame.view.filter == "" and len(at.frame) == 5
+        await at.press("/")
+        await at.type("attn time>50us")
+        await at.press("enter")
+        assert list(at.frame.labels) == ["attn_fa"]
+        assert "1 of 5 rows  4 hidden" in at.text()
+
+
+async def test_a_filter_that_cant_be_read_leaves_the_rows() -> None:
+    async with explorer(view=View("sample.json", DEEP[:4])) as at:
+        await at.press("/")
+        await at.type("(attn")
+        assert "no regular expression" in at.status and at.explore.query_one(Status).is_error
+        assert len(at.frame) == 5
+        await at.type(")")
+        assert at.status == "" and len(at.frame) == 2
+
+
+async def test_sorting() -> None:
+    async with explorer(view=View("sample.json", DEEP[:4])) as at:
+        assert at.frame.sort == "-elapsed_ns"
+        await at.press(".")
+        assert at.frame.sort == "-share_pct"
+        await at.press(",", ",")
+        assert at.frame.sort == "name"
+        await at.press("r")
+        assert at.frame.sort == "-name"
+        await at.press("o")
+        assert isinstance(at.app.screen, Chooser)
+        await at.press("j", "enter")
+        await at.command("sort idle")
+        assert at.frame.sort == "idle_ns" and "sort idle▲" in at.text()
+        await at.command("sort nonsense")
+        assert "no column" in at.status and at.frame.sort == "idle_ns"
+
+
+async def test_the_cursor_stays_on_its_row_when_the_order_changes() -> None:
+    async with explorer(view=View("sample.json", DEEP[:4])) as at:
+        await at.press("j", "j")
+        label = at.label
+        await at.press("r")
+        assert at.label == label
+
+
+async def test_pivot() -> None:
+    async with explorer() as at:
+        await at.press("p")
+        assert isinstance(at.app.screen, Chooser)
+        await at.press("j", "j", "enter")
+        assert at.frame.level == "phase"
+        await at.press("enter")
+        assert at.frame.view.order[:2] == ("phase", "gpu")
+        await at.command("pivot operation")
+        assert at.frame.level == "operation"
+        await at.command("pivot phase")
+        assert "levels below" in at.status
+
+
+async def test_going_to_an_address() -> None:
+    async with explorer() as at:
+        await at.command("go gpu=3/iteration=11")
+        assert at.path == ("3", "11")
+        await at.command("go sample.json:gpu=2?sort=-idle_ns")
+        assert at.path == ("2",) and at.frame.sort == "-idle_ns"
+        await at.command("go gpu=77")
+        assert "no gpu 77" in at.status and at.path == ("2",)
+        await at.command("go iteration=3")
+        assert "levels in order" in at.status
+        await at.press("escape")
+        assert at.label == "2"
+
+
+async def test_commands_that_are_wrong_say_so() -> None:
+    async with explorer() as at:
+        for text in ("nonsense", "snapshot pdf", "pivot nonsense", "theme pink"):
+            await at.command(text)
+            assert at.explore.query_one(Status).is_error, text
+        await at.command("theme light")
+        assert at.app.theme == "light"
+
+
+async def test_a_snapshot_is_what_show_prints(tmp_path: Path) -> None:
+    async with explorer(view=View("sample.json", DEEP[:4])) as at:
+        await at.press("P")
+        await at.press("P")
+        await at.command("snapshot markdown")
+        await at.command("snapshot csv mine.csv")
+        await at.command("snapshot mine.csv")
+        assert "exists already" in at.status
+        folder = tmp_path / "chopper-snapshots"
+        stem = "sample.json-gpu3-iteration11-phasebackward-layer2"
+        assert {path.name for path in folder.iterdir()} == {
+            f"{stem}-1.txt",
+            f"{stem}-2.txt",
+            f"{stem}-1.md",
+        }
+        assert (folder / f"{stem}-1.txt").read_text() == as_text(at.frame)
+        assert (tmp_path / "mine.csv").read_text().startswith("name,elapsed_ns")
+
+
+async def test_a_snapshot_finds_another_place(tmp_path: Path) -> None:
+    (tmp_path / "chopper-snapshots").write_text("in the way")
+    async with explorer() as at:
+        await at.press("P")
+        assert len(list((tmp_path / "state/chopper/chopper-snapshots").iterdir())) == 1
+
+
+async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with explorer() as at:
+        await at.press("y")
+        cells = at.app.clipboard.split("\t")
+        assert cells[0] == "0" and cells[-1] == "sample.json:gpu=0"
+        await at.press("Y")
+        assert at.app.clipboard == as_text(at.frame)
+        monkeypatch.setattr("chopper_tui.screens.explore._CLIPBOARD_BYTES", 10)
+        await at.press("Y")
+        assert "too large" in at.status
+
+
+async def test_detail_and_help_open_and_close() -> None:
+    async with explorer() as at:
+        for key, text in (("i", "sample.json:gpu=0"), ("?", "Walk the tree")):
+            await at.press(key)
+            assert isinstance(at.app.screen, Reader) and text in at.text()
+            await at.press("j", "pagedown", "G", "g", "escape")
+            assert isinstance(at.app.screen, ExploreScreen)
+
+
+async def test_the_wide_screen_tells_all_of_the_row() -> None:
+    async with explorer((140, 40), view=View("sample.json", DEEP[:4])) as at:
+        await at.press("j")
+        detail = at.explore.query_one(DetailPane).detail
+        assert detail is not None and detail.label == at.label
+        figures = {metric.name: number for metric, number in detail.figures}
+        assert figures["elapsed_ns"] == at.frame.row(1)["elapsed_ns"]
+        times = at.explore.query_one(GpuPane).times
+        assert times is not None and times.gpus == (0, 1, 2, 3) and times.here == 3
+        assert "on every GPU" in at.text() and "▲" in at.text()
+
+
+async def test_the_screen_shows_the_cells_of_show() -> None:
+    async with explorer((200, 60), view=View("sample.json", DEEP[:4])) as at:
+        rows = as_text(at.frame).splitlines()[2 : 2 + len(at.frame)]
+        shown = [line for line in at.lines() if any(label in line for label in at.frame.labels)]
+        for row, expected in enumerate(rows):
+            line = shown[row]
+            assert expected.split()[0] in line
+            for column in at.explore.table.layout_plan.columns:
+                cell = column.text.scale.cell(at.frame.values[column.name].at(row))
+                assert cell in expected.split() and cell in line.split()
+
+
+async def test_resizing_keeps_the_cursor() -> None:
+    async with explorer(run=sample_run(gpus=1, iterations=1, layers=60)) as at:
+        await at.press("enter", "enter", "enter", "pagedown", "j")
+        label = at.label
+        for size in ((200, 60), (50, 12), (30, 8), (120, 40), (80, 24)):
+            await at.pilot.resize_terminal(*size)
+            await at.settle()
+            assert at.label == label
+            assert at.explore.table.offset_of_cursor >= 0
+            text = at.text()
+            assert "too small" in text if size == (30, 8) else f" ▌ {label} " in text
+
+
+async def test_names_are_data() -> None:
+    names = ["[bold]x[/bold]", "tab\there", "漢字カーネル" * 10, "x" * 500, "\x1b[31mred"]
+    run = run_of([Row(n * 10, 10, operation=name, layer=1) for n, name in enumerate(names)])
+    async with explorer(run=run, view=View(run.name, ("0", "none", "forward", "1"))) as at:
+        text = at.text()
+        assert "[bold]x[/bold]" in text and "tab\\x09here" in text and "\\x1b[31mred" in text
+        for key in ("x", "i", "escape", "enter", "i", "escape"):
+            await at.press(key)
+        for size in ((200, 60), (60, 16)):
+            await at.pilot.resize_terminal(*size)
+            await at.settle()
+            assert all(len(line) <= size[0] for line in at.lines())
+
+
+async def test_keys_typed_ahead_keep_their_order() -> None:
+    async with explorer() as at:
+        at.send("enter", "j", "enter", "j", "enter", "G")
+        await at.settle()
+        assert at.path == ("0", "11", "backward") and at.label == "3"
+
+
+async def test_the_frame_on_the_screen_is_the_cores() -> None:
+    run = sample_run()
+    async with explorer(run=run) as at:
+        await at.press("j", "enter")
+        await at.command("sort -idle")
+        await at.command("filter !10")
+        view = filtered(sorted_by(View("sample.json", ("1",)), "-idle_ns"), "!10")
+        assert at.frame.view == view
+        assert as_text(at.frame) == as_text(query(run, view))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
+    async with explorer(size) as at:
+        heights = []
+        for _ in range(3):
+            heights.append(sum("┤" in line or "│" in line for line in at.lines()))
+            assert ("busy %  median" in at.text()) == (at.explore.chart != "off")
+            await at.press("c")
+        await at.press("z")
+        assert "busy %  median" not in at.text()

@@ -1,0 +1,57 @@
+"""From nothing to the first view, and the ways in which that ends early."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress
+from chopper_core.render.glyphs import UNICODE
+from chopper_core.run import Run
+from chopper_core.view import View
+from chopper_tui.app import ChopperApp
+from chopper_tui.screens.loading import LoadingPane
+from tests.tui.explorer import Driven, sample_run
+
+
+async def test_the_progress_is_shown_and_cancelled() -> None:
+    go_on, ended = Event(), Event()
+
+    def load(progress: Progress) -> Run:
+        progress("reading rank 3", 25, 100)
+        try:
+            while True:
+                go_on.wait(0.01)
+                progress("reading rank 3", 50, 100)
+        finally:
+            ended.set()
+
+    app = ChopperApp(load, View("a/run"), glyphs=UNICODE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        while app.screen.query_one(LoadingPane).total == 0:
+            await pilot.pause()
+        driven = Driven(app, pilot)
+        text = driven.text()
+        assert "a/run" in text and "reading rank 3" in text and " %" in text
+        await pilot.press("q")
+    assert app.return_code == 130
+    assert ended.wait(5)
+
+
+async def test_an_error_ends_the_app() -> None:
+    def load(progress: Progress) -> Run:
+        raise DataError("x.json is no trace; give a Kineto trace")
+
+    app = ChopperApp(load, View("x.json"), glyphs=UNICODE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        while app.failure is None:
+            await pilot.pause()
+    assert app.return_code == 1 and isinstance(app.failure, DataError)
+
+
+async def test_a_view_that_is_not_there_ends_the_app() -> None:
+    app = ChopperApp(lambda progress: sample_run(), View("x", ("99",)), glyphs=UNICODE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        while app.failure is None:
+            await pilot.pause()
+    assert app.return_code == 3 and "no gpu 99" in str(app.failure)

@@ -1,0 +1,79 @@
+"""The parts without a screen: steps between places, layouts, ASCII, the plot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from chopper_core.query import BusyChart, query
+from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.view import View
+from chopper_tui import plot
+from chopper_tui.ascii import to_ascii
+from chopper_tui.history import beside, into, moved, out, trail_to
+from chopper_tui.screens.arrangement import arrange
+from chopper_tui.widgets.pane import fit, width_of
+from chopper_tui.widgets.table_layout import plan
+from tests.tui.explorer import sample_run
+
+LABELS = st.lists(st.text(min_size=1), max_size=7)
+
+
+@given(LABELS, st.text(min_size=1), st.integers(0, 50))
+def test_up_undoes_in(labels: list[str], label: str, offset: int) -> None:
+    trail = moved(trail_to(View("r", tuple(labels[:6]))), label, offset)
+    assert out(into(trail, label)) == trail
+
+
+def test_the_root_has_no_parent_and_no_sibling() -> None:
+    trail = trail_to(View("r"))
+    assert out(trail) == trail
+    assert beside(trail, View("r", ("1",))) == trail
+
+
+@given(st.text(), st.integers(1, 60))
+def test_a_text_fits_exactly(text: str, width: int) -> None:
+    shown = "".join(char for char in text if cell_len(char) > 0)
+    assert cell_len(fit(shown, width, UNICODE)) == width
+
+
+@given(st.text())
+def test_ascii_takes_as_many_cells(text: str) -> None:
+    assert to_ascii(text).isascii()
+    shown = "".join(char for char in text if cell_len(char) > 0)
+    assert len(to_ascii(shown)) == sum(cell_len(char) for char in shown)
+
+
+@pytest.mark.parametrize("width", range(20, 260, 16))
+@pytest.mark.parametrize("depth", [0, 4, 6])
+def test_a_layout_fits(width: int, depth: int) -> None:
+    path = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256")[:depth]
+    frame = query(sample_run(), View("sample.json", path))
+    for full in (False, True):
+        layout = plan(frame, width, UNICODE, full)
+        row = width_of(layout.row(0, "▁" * layout.spark, False))
+        assert width_of(layout.header()) == row <= width
+        assert width_of(layout.row(0, "▁" * layout.spark, True)) == row
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("gpus", [1, 5])
+def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
+    chart = BusyChart(0, 9_000_000, tuple(range(gpus)), np.random.default_rng(0).random((gpus, 99)))
+    for width, height in ((20, 2), (70, 3), (100, 12)):
+        lines = plot.draw(chart, width, height, glyphs)  # type: ignore[arg-type]
+        assert len(lines) == height and {width_of(line) for line in lines} == {width}
+        if glyphs is ASCII:
+            assert all(text.isascii() for line in lines for text, _ in line)
+
+
+def test_what_has_room() -> None:
+    assert arrange(39, 24).too_small and arrange(80, 9).too_small
+    assert not arrange(59, 24).lines and not arrange(80, 15).lines
+    assert arrange(80, 24).top_chart == 4 and arrange(80, 24, chart="off").top_chart == 0
+    assert arrange(119, 40).side == 0 and arrange(120, 40).side >= 40
+    assert arrange(200, 60, gpus=1000).gpus < 30
+    assert arrange(80, 24, zoom=True).top_chart == 0

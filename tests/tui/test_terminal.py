@@ -1,0 +1,154 @@
+"""The explorer in a real pseudo-terminal: how it starts, what it sends, how it leaves."""
+
+from __future__ import annotations
+
+import io
+import signal
+from pathlib import Path
+
+import pytest
+
+from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_tui.terminal import can_draw, glyphs_of
+from tests.tui.terminal_harness import Terminal
+
+SHOWN = "4 of 4 rows"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+def test_it_starts_and_leaves(size: tuple[int, int]) -> None:
+    with Terminal(size=size) as terminal:
+        terminal.until_text(SHOWN)
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_restores_the_terminal(number: signal.Signals) -> None:
+    with Terminal() as terminal:
+        terminal.until_text(SHOWN)
+        terminal.signal(number)
+        assert terminal.wait() == 128 + number
+        assert terminal.is_restored()
+
+
+def test_resizing_redraws() -> None:
+    with Terminal() as terminal:
+        terminal.until_text(SHOWN)
+        terminal.resize(140, 40)
+        terminal.until_text("launch ovh")
+        terminal.resize(30, 8)
+        terminal.until_text("too small")
+        terminal.send("\x03")
+        assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize("key", ["q", "\x1b", "\x03"])
+def test_loading_is_cancelled(key: str) -> None:
+    with Terminal("slow") as terminal:
+        terminal.until_text("reading sample.json")
+        terminal.send(key)
+        assert terminal.wait() == 130
+        assert terminal.is_restored()
+
+
+def test_an_error_is_told_in_a_sentence() -> None:
+    with Terminal("broken") as terminal:
+        assert terminal.wait() == 1
+        assert terminal.is_restored()
+        assert b"chopper: sample.json can't be read" in terminal.output
+        assert b"Traceback" not in terminal.output
+
+
+def test_a_crash_goes_to_a_file(tmp_path: Path) -> None:
+    with Terminal("crash", XDG_STATE_HOME=str(tmp_path)) as terminal:
+        assert terminal.wait() == 1
+        assert terminal.is_restored()
+        (log,) = (tmp_path / "chopper").iterdir()
+        assert str(log).encode() in terminal.output.replace(b"\r\n", b"")
+        assert "ZeroDivisionError" in log.read_text()
+        assert b"Traceback" not in terminal.output
+
+
+def test_without_colour_the_cursor_is_reversed() -> None:
+    with Terminal(NO_COLOR="1") as terminal:
+        terminal.until_text(SHOWN)
+        terminal.quiet()
+        assert b"38;" not in terminal.output and b"48;" not in terminal.output
+        cursor = next(y for y, line in enumerate(terminal.screen.display) if "▌ 0" in line)
+        assert terminal.screen.buffer[cursor][4].reverse
+        assert not terminal.screen.buffer[cursor + 1][4].reverse
+
+
+def test_sixteen_colours_are_enough() -> None:
+    with Terminal(TERM="xterm", COLORTERM="", TEXTUAL_COLOR_SYSTEM="standard") as terminal:
+        terminal.until_text(SHOWN)
+        terminal.quiet()
+        cursor = next(y for y, line in enumerate(terminal.screen.display) if "▌ 0" in line)
+        assert terminal.screen.buffer[cursor][4].reverse
+
+
+@pytest.mark.parametrize(
+    "environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "latin-1"}, {"CHOPPER_GLYPHS": "ascii"}]
+)
+def test_without_utf8_everything_is_ascii(environment: dict[str, str]) -> None:
+    with Terminal(size=(120, 40), **environment) as terminal:
+        terminal.until_text(SHOWN)
+        terminal.send("jlo")
+        terminal.until_text("Sort by")
+        terminal.quiet()
+        assert terminal.output.isascii() and b"\\u" not in terminal.output
+
+
+def test_without_the_mouse() -> None:
+    with Terminal("no-mouse") as terminal:
+        terminal.until_text(SHOWN)
+        assert b"?1003h" not in terminal.output
+        terminal.send("q")
+        assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "case", "move", "page"),
+    [
+        ((80, 24), "large", 600, 6_000),
+        ((200, 60), "large-restless", 600, 16_000),
+        ((200, 60), "large", 2_600, 16_000),
+    ],
+)
+def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page: int) -> None:
+    """Where there is a side pane, a row's detail follows a cursor that rests."""
+    with Terminal(case, size) as terminal:
+        # The table, its sparklines and the chart, then silence: only then a key is measured.
+        for text in ("200 of 200 rows", "████", "100┤⠠"):
+            terminal.until_text(text)
+        terminal.quiet(0.5)
+        assert terminal.bytes_for("j") <= move
+        assert terminal.bytes_for("k") <= move
+        assert terminal.bytes_for("\x1b[6~") <= page
+        assert terminal.bytes_for("\x1b[6~") <= page
+        assert terminal.quiet(0.5) == 0
+
+
+class _Tty(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_where_it_can_be_drawn() -> None:
+    tty, pipe = _Tty(), io.StringIO()
+    assert can_draw(tty, tty, tty, {"TERM": "xterm"}) is None
+    assert "input" in str(can_draw(pipe, tty, tty, {"TERM": "xterm"}))
+    assert "output" in str(can_draw(tty, pipe, tty, {"TERM": "xterm"}))
+    assert "error" in str(can_draw(tty, tty, pipe, {"TERM": "xterm"}))
+    assert "TERM is dumb" in str(can_draw(tty, tty, tty, {"TERM": "dumb"}))
+    assert "not set" in str(can_draw(tty, tty, tty, {}))
+
+
+def test_the_glyphs_suit_the_terminal() -> None:
+    assert glyphs_of(_Tty(), {}) is UNICODE
+    assert glyphs_of(_Tty(), {"LC_ALL": "C"}) is ASCII
+    assert glyphs_of(_Tty(), {"LC_ALL": "C", "CHOPPER_GLYPHS": "unicode"}) is UNICODE
