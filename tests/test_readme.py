@@ -1,0 +1,55 @@
+"""The README shows what the program gives: captures and tables are made, not written."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.ingest import open_run
+from chopper_core.metrics import catalogue
+from chopper_core.query import query
+from chopper_core.render import render
+from chopper_tui.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+SHOWN = "demo_data/fsdp2:gpu=5/iteration=11"
+
+
+def block(name: str, text: str) -> str:
+    """The part of the README between a marker and its end."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
+    assert found, f"the README has no block {name}"
+    return found[1]
+
+
+def check(name: str, expected: str) -> None:
+    text = README.read_text(encoding="utf-8")
+    expected = expected.strip("\n")
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+        head, rest = text.split(start)
+        README.write_text(head + start + expected + end + rest.split(end)[1], encoding="utf-8")
+        return
+    assert block(name, text) == expected
+
+
+def test_the_table_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["keys", "--format", "markdown"])
+    check("keys", capsys.readouterr().out)
+
+
+def test_the_table_of_figures() -> None:
+    check("metrics", catalogue("markdown"))
+
+
+def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    view = parse(SHOWN)
+    text = render(query(open_run(view.run), view), "text", width=100)
+    command = f"$ chopper show '{SHOWN}' --width 100\n"
+    check("show", f"```console\n{command}{text}```")
