@@ -158,35 +158,3 @@ def _first_start(start_ns: Int64, iteration: NDArray[np.int32], wanted: NDArray[
     order = np.lexsort((start_ns, iteration))
     values, first = np.unique(iteration[order], return_index=True)
     return start_ns[order][first][np.searchsorted(values, wanted)]
-
-
-@dataclass(frozen=True, slots=True)
-class BusyTime:
-    """How long a GPU was busy up to any time: piecewise linear between the edges."""
-
-    edges_ns: Int64
-    busy_ns: Int64
-    """Time during which any activity ran, from the first edge up to each edge."""
-
-    def share(self, bounds_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The busy share (0..1) of each bin between neighbouring bounds; NaN for empty bins."""
-        origin = self.edges_ns[0]
-        busy = np.interp(bounds_ns - origin, self.edges_ns - origin, self.busy_ns)
-        widths = np.diff(bounds_ns, axis=-1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shares: NDArray[np.float64] = np.diff(busy, axis=-1) / widths
-        return shares
-
-
-def busy_time(start_ns: Int64, duration_ns: Int64) -> BusyTime:
-    """The busy time of one GPU with at least one activity: the union of what runs on it."""
-    order = np.argsort(start_ns, kind="stable")
-    start, end = start_ns[order], (start_ns + duration_ns)[order]
-    latest_end = np.maximum.accumulate(end)
-    opens = np.concatenate([[True], start[1:] > latest_end[:-1]])
-    begins = start[opens]
-    ends = latest_end[np.concatenate([np.flatnonzero(opens)[1:] - 1, [len(start) - 1]])]
-    edges = np.stack([begins, ends], axis=1).ravel()
-    running = np.cumsum(ends - begins)
-    busy = np.stack([running - (ends - begins), running], axis=1).ravel()
-    return BusyTime(edges, busy)

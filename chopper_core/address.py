@@ -12,7 +12,7 @@ from chopper_core.view import View, complete_order
 _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
-_KEYS = ("order", "columns", "sort", "filter")
+_KEYS = ("order", "columns", "sort", "filter", "metric")
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
@@ -33,6 +33,7 @@ def parse(address: str) -> View:
         columns=columns,
         sort=options.get("sort", ""),
         filter=options.get("filter", ""),
+        metric=options.get("metric", ""),
     )
 
 
@@ -44,6 +45,7 @@ def render(view: View) -> str:
         "columns": ",".join(view.columns),
         "sort": view.sort,
         "filter": quote(view.filter, safe=_PLAIN),
+        "metric": quote(view.metric, safe=_PLAIN),
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
     return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")

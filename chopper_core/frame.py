@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values
+from chopper_core.tracks import Track
 from chopper_core.view import View
 
 if TYPE_CHECKING:
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 Number = int | float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Frame:
     """Rows of a view: the children of its node, with the view's columns.
 
     `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
-    did not match the filter. `busy_shares(rows, bins)` gives the busy share (0..1) of the rows'
-    GPUs over each row's time, as an array of rows x bins.
+    did not match the filter. `means(rows, bins)` gives the mean of `track` over the rows' GPUs in
+    each bin of each row's time, as an array of rows x bins, NaN where it isn't known.
     """
 
     view: View
@@ -39,7 +40,9 @@ class Frame:
     hidden: int
     notes: tuple[str, ...]
     addresses: Callable[[int], str]
-    busy_shares: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+    track: Track
+    """The signal of the sparklines."""
+    means: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
 
     def __len__(self) -> int:
         return len(self.labels)

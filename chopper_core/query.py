@@ -13,6 +13,7 @@ from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
 from chopper_core.metrics import Scope, Values, default_columns, metric
 from chopper_core.run import Run
+from chopper_core.tracks import Track, mean_known
 from chopper_core.tree import Groups
 from chopper_core.view import View, drill
 
@@ -27,6 +28,7 @@ def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
     tree = run.tree(view.order)
     parent = tree.node(view.path)
+    track = run.track(view.metric)
     if view.is_leaf:
         labels: list[str] = [view.path[-1]]
         nodes = parent
@@ -44,7 +46,7 @@ def query(run: Run, view: View) -> Frame:
     columns = tuple(metric(name) for name in view.columns or default_columns(view.level))
     shown = np.flatnonzero(matching(Rows(view.level, labels, values), view.filter))
     sort = view.sort or ("-elapsed_ns" if view.level in _LONGEST_FIRST else "")
-    shown = shown[_ordered(shown, labels, sort, values)]
+    shown = shown[_ordered(shown, view.level, labels, sort, values)]
     totals = Scope(parent, parent, run.origin_ns)
     total = {column.name: column.compute(totals).at(0) for column in columns}
     shown_labels = [labels[row] for row in shown]
@@ -62,44 +64,59 @@ def query(run: Run, view: View) -> Frame:
         addresses=lambda row: address.render(
             view if view.is_leaf else drill(view, shown_labels[row])
         ),
-        busy_shares=_busy_shares(run, nodes, shown),
+        track=track,
+        means=_means(track, nodes, shown),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BusyChart:
-    """The busy share of a node's GPUs over the node's time."""
+def figures(run: Run, view: View, names: Sequence[str]) -> dict[str, int | float | None]:
+    """Figures of a view's node itself."""
+    node = run.tree(view.order).node(view.path)
+    scope = Scope(node, node, run.origin_ns)
+    return {name: metric(name).compute(scope).at(0) for name in names}
 
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A signal of a node's GPUs over the node's time."""
+
+    track: Track
     start_ns: int
     """Since the run's first activity."""
     end_ns: int
     gpus: tuple[int, ...]
-    shares: NDArray[np.float64]
-    """0..1, one row per GPU, one column per bin of equal width."""
+    values: NDArray[np.float64]
+    """One row per GPU, one column per bin of equal width; NaN where nothing is known."""
 
 
-def busy_chart(run: Run, view: View, bins: int) -> BusyChart:
-    """The busy share of the GPUs of a view's node, from its first start to its last end."""
+def chart(run: Run, view: View, bins: int) -> Chart:
+    """The signal of a view over its node, from its first start to its last end."""
+    track = run.track(view.metric)
     node = run.tree(view.order).node(view.path)
     start, end = _envelopes(node)
-    gpus = np.unique(run.table.gpu[node.rows])
+    gpus = [int(gpu) for gpu in np.unique(run.table.gpu[node.rows]) if int(gpu) in track.curves]
     bounds = np.linspace(start[0], end[0], bins + 1)
-    shares = np.stack([run.busy_shares(int(gpu), bounds) for gpu in gpus])
-    return BusyChart(
+    values = [track.curves[gpu].means(bounds) for gpu in gpus]
+    return Chart(
+        track,
         int(start[0]) - run.origin_ns,
         int(end[0]) - run.origin_ns,
-        tuple(int(gpu) for gpu in gpus),
-        shares,
+        tuple(gpus),
+        np.stack(values) if values else np.full((0, bins), np.nan),
     )
 
 
-def _ordered(shown: Index, labels: list[str], sort: str, values: Callable[[str], Values]) -> Index:
+def _ordered(
+    shown: Index, level: str, labels: list[str], sort: str, values: Callable[[str], Values]
+) -> Index:
+    """The order of the rows; by name is the level's own order, but for operations and kernels."""
     if not sort:
         return np.arange(len(shown))
     descending, name = sort.startswith("-"), sort.removeprefix("-")
     if name == NAME:
-        by_label = sorted(range(len(shown)), key=lambda row: labels[int(shown[row])])
-        order = np.array(by_label, np.intp)
+        order = np.arange(len(shown))
+        if level in _LONGEST_FIRST:
+            order = np.array(sorted(order, key=lambda row: labels[int(shown[row])]), np.intp)
         return order[::-1] if descending else order
     column = values(name).take(shown)
     numbers = -column.numbers if descending else column.numbers
@@ -134,18 +151,22 @@ def _envelopes(groups: Groups) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return groups.min("start_ns"), np.maximum.reduceat(ends, groups.first)
 
 
-def _busy_shares(
-    run: Run, nodes: Groups, shown: Index
+def _means(
+    track: Track, nodes: Groups, shown: Index
 ) -> Callable[[Index, int], NDArray[np.float64]]:
-    def shares(rows: Index, bins: int) -> NDArray[np.float64]:
+    table = nodes.table
+
+    def means(rows: Index, bins: int) -> NDArray[np.float64]:
         result = np.full((len(rows), bins), np.nan)
         for position, row in enumerate(shown[rows]):
             members = nodes.rows_of(int(row))
-            start = run.table.start_ns[members]
-            end = start + run.table.duration_ns[members]
+            start = table.start_ns[members]
+            end = start + table.duration_ns[members]
             bounds = np.linspace(start.min(), end.max(), bins + 1)
-            gpus = np.unique(run.table.gpu[members])
-            result[position] = np.mean([run.busy_shares(int(gpu), bounds) for gpu in gpus], axis=0)
+            gpus = [int(gpu) for gpu in np.unique(table.gpu[members]) if int(gpu) in track.curves]
+            values = [track.curves[gpu].means(bounds) for gpu in gpus]
+            if values:
+                result[position] = mean_known(np.stack(values))
         return result
 
-    return shares
+    return means

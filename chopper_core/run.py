@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from chopper_core.accounting import BusyTime, busy_time
-from chopper_core.schema import LEVELS, KernelTable
+from chopper_core.errors import UsageError
+from chopper_core.schema import LEVELS, KernelTable, Kind
+from chopper_core.tracks import Track, share_running
 from chopper_core.tree import Tree
 
 
@@ -46,7 +47,15 @@ class Source:
     """What the file says of itself: versions, world size, base time."""
 
 
-@dataclass(frozen=True)
+_RUNNING: Final = {
+    "busy_pct": ("busy", tuple(Kind)),
+    "compute_pct": ("compute", (Kind.COMPUTE,)),
+    "comm_pct": ("comm", (Kind.COMM,)),
+}
+"""The signals that the trace alone gives: the share of time in which such activities ran."""
+
+
+@dataclass(frozen=True, eq=False)
 class Run:
     """An aligned run."""
 
@@ -62,8 +71,10 @@ class Run:
     """What made the data, where it says that it was generated and not measured."""
     partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """GPU → iterations that the profiler's start or end cut."""
+    measured: Mapping[str, Track] = field(default_factory=dict)
+    """Signals from telemetry, on the run's clock."""
     _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, repr=False)
-    _busy: dict[int, BusyTime] = field(default_factory=dict, repr=False)
+    _running: dict[str, Track] = field(default_factory=dict, repr=False)
 
     @property
     def origin_ns(self) -> int:
@@ -76,13 +87,33 @@ class Run:
             self._trees[order] = Tree(self.table, order)
         return self._trees[order]
 
-    def busy(self, gpu: int) -> BusyTime:
-        """The busy time of a GPU, made once."""
-        if gpu not in self._busy:
-            rows = self.table.gpu == gpu
-            self._busy[gpu] = busy_time(self.table.start_ns[rows], self.table.duration_ns[rows])
-        return self._busy[gpu]
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the signals over time, the most telling first."""
+        return (*self.measured, *_RUNNING)
 
-    def busy_shares(self, gpu: int, bounds_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The busy share (0..1) of a GPU in each bin between neighbouring bounds."""
-        return self.busy(gpu).share(bounds_ns)
+    def track(self, name: str = "") -> Track:
+        """A signal over time, made once; without a name the first. Raises UsageError."""
+        name = name or self.metrics[0]
+        if name in self.measured:
+            return self.measured[name]
+        if name not in _RUNNING:
+            raise UsageError(
+                f"no signal {name!r} over time in this run; there are {', '.join(self.metrics)}"
+            )
+        if name not in self._running:
+            title, kinds = _RUNNING[name]
+            self._running[name] = self._share_track(name, title, kinds)
+        return self._running[name]
+
+    def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Track:
+        table, curves = self.table, {}
+        ends = table.start_ns + table.duration_ns
+        for gpu in self.gpus:
+            own = table.gpu == gpu.index
+            running = own & np.isin(table.kind, kinds)
+            span = (int(table.start_ns[own].min()), int(ends[own].max()))
+            curves[gpu.index] = share_running(
+                table.start_ns[running], table.duration_ns[running], span
+            )
+        return Track(name, title, "%", curves, 0.0, 100.0)

@@ -96,7 +96,7 @@ _RULE_TEXTS: Final = {
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelTable:
     """One row per activity; every column is a numpy array of the same length.
 

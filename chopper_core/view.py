@@ -23,6 +23,8 @@ class View:
     sort: str = ""
     """A column, `-column` for the largest first, or empty: the level's own order."""
     filter: str = ""
+    metric: str = ""
+    """The signal of the chart and the sparklines; empty: the first one of the run."""
 
     @property
     def level(self) -> str:
@@ -89,6 +91,11 @@ def sorted_by(view: View, sort: str) -> View:
 def filtered(view: View, text: str) -> View:
     """The rows that match a filter (see `filter`)."""
     return replace(view, filter=text)
+
+
+def charting(view: View, metric: str) -> View:
+    """The same view with another signal in its chart and sparklines."""
+    return replace(view, metric=metric)
 
 
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:

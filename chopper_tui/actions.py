@@ -197,6 +197,15 @@ ACTIONS: Final = (
     ),
     Action("zoom", ("z",), "zoom", "Table alone", "Gives the table the whole screen.", TABLE),
     Action(
+        "metric",
+        ("m",),
+        "metric",
+        "Signal",
+        "Chooses the signal of the chart and the sparklines.",
+        TABLE,
+        takes="NAME",
+    ),
+    Action(
         "chart",
         ("c",),
         "chart",

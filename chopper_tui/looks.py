@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.frame import Frame, Number
 from chopper_core.metrics import METRICS, Metric
-from chopper_core.query import query
+from chopper_core.query import figures, query
 from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.run import Run
@@ -39,7 +39,8 @@ class Sparks:
         """Draw the sparklines of rows."""
         wanted = self.missing(rows)
         if wanted:
-            shares = self.frame.busy_shares(np.array(wanted, np.intp), self.bins)
+            means = self.frame.means(np.array(wanted, np.intp), self.bins)
+            shares = self.frame.track.shares(means)
             lines = {
                 row: sparkline(line, self.glyphs) for row, line in zip(wanted, shares, strict=True)
             }
@@ -57,10 +58,7 @@ class Look:
 def look(run: Run, view: View) -> Look:
     """What a view shows; raises ChopperError where there is nothing to show."""
     frame = query(run, view)
-    if all(name in frame.total for name in KEY_FIGURES):
-        return Look(frame, frame.total)
-    whole = replace(view, columns=KEY_FIGURES, sort="", filter="")
-    return Look(frame, query(run, whole).total)
+    return Look(frame, figures(run, view, KEY_FIGURES))
 
 
 def figure(metric: Metric, number: Number | None, glyphs: Glyphs) -> str:
@@ -88,14 +86,11 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     own = frame.row(row)
     others = tuple(name for name in METRICS if name not in own)
     view = frame.view if frame.view.is_leaf else drill(frame.view, label)
-    rest = query(run, replace(view, columns=others, sort="", filter="")).total
-    figures = {**own, **rest}
+    rest = figures(run, view, others)
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
-    if "share_pct" not in own:
-        figures.pop("share_pct", None)
-    telling = [*own, *(name for name in rest if rest[name])]
-    names = [*telling, *(name for name in figures if name not in telling)]
-    known = tuple((METRICS[name], figures[name]) for name in names if name in figures)
+    rest.pop("share_pct", None)
+    told = {**own, **dict(sorted(rest.items(), key=lambda item: not item[1]))}
+    known = tuple((METRICS[name], number) for name, number in told.items())
     return Detail(label, frame.level, frame.addresses(row), known)
 
 
@@ -128,10 +123,9 @@ def on_gpus(run: Run, frame: Frame, row: int) -> OnGpus | None:
 
 def _elapsed(run: Run, view: View) -> float:
     try:
-        total = query(run, replace(view, columns=("elapsed_ns",), sort="", filter="")).total
+        return float(figures(run, view, ("elapsed_ns",))["elapsed_ns"] or 0)
     except NoSuchNode:
         return np.nan
-    return float(total["elapsed_ns"] or 0)
 
 
 def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:

@@ -1,7 +1,8 @@
-"""The chart of busy shares over time, drawn by plotext as characters in named inks."""
+"""The chart of a signal over time, drawn by plotext as characters in named inks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from threading import Lock
 from typing import Any, Final
@@ -10,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS
-from chopper_core.query import BusyChart
+from chopper_core.query import Chart
 from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.tracks import Track
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with the name of its ink."""
-Shares = NDArray[np.float64]
+Values = NDArray[np.float64]
 
-AXIS_WIDTH: Final = 4
-"""Cells of `100` and of the axis itself."""
 _FEW_TICKS: Final = 90
 """With as few bins, five labels of the time axis don't fit."""
 _TALL: Final = 6
@@ -30,22 +30,30 @@ _ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
 _figure: Final = Lock()
 
 
-def bins_for(width: int, glyphs: Glyphs) -> int:
+def axis_width(track: Track) -> int:
+    """Cells of the labels of the value axis and of the axis itself."""
+    return max(len(f"{track.high:.0f}"), 3) + 1
+
+
+def bins_for(track: Track, width: int, glyphs: Glyphs) -> int:
     """How many bins of time a chart of this width can show."""
-    return max(width - AXIS_WIDTH, 1) * (2 if glyphs is UNICODE else 1)
+    return max(width - axis_width(track), 1) * (2 if glyphs is UNICODE else 1)
 
 
-def headline(chart: BusyChart, width: int, glyphs: Glyphs) -> str:
+def headline(chart: Chart, width: int, glyphs: Glyphs) -> str:
     """What the chart shows and over which time, as far as there is room."""
     whole = scale_of(METRICS["start_ns"], chart.end_ns)
     dash = "–" if glyphs is UNICODE else "-"
-    line = np.median(chart.shares, axis=0)
+    track = chart.track
     parts = [
-        "busy %",
+        f"{track.title} {track.unit}",
         f"{whole.cell(chart.start_ns)}{dash}{whole.cell(chart.end_ns)} {whole.unit}",
-        f"mean {100 * np.nanmean(chart.shares):.0f}",
-        f"min {100 * np.nanmin(line):.0f}",
     ]
+    known = chart.values[np.isfinite(chart.values)]
+    if len(known):
+        parts += [f"mean {known.mean():.0f}", f"min {known.min():.0f}", f"max {known.max():.0f}"]
+    else:
+        parts.append("not known here")
     if len(chart.gpus) > 1:
         parts.insert(1, f"median of {len(chart.gpus)} GPUs, min{dash}max shaded")
     while len("  ".join(parts)) > width and len(parts) > 1:
@@ -53,26 +61,33 @@ def headline(chart: BusyChart, width: int, glyphs: Glyphs) -> str:
     return "  ".join(parts)
 
 
-def draw(chart: BusyChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def draw(chart: Chart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The chart as `height` lines of `width` cells: the median over the band of all GPUs."""
-    shares = 100 * np.nan_to_num(chart.shares)
-    median = np.median(shares, axis=0)
     with _figure:
-        line = _rows(chart, (median,), width, height, glyphs)
-        if len(chart.gpus) == 1:
+        line = _rows(chart, (_over_gpus(np.nanmedian, chart),), width, height, glyphs)
+        if len(chart.gpus) <= 1:
             band = [" " * len(row) for row in line]
         else:
-            ends = (shares.max(axis=0), shares.min(axis=0))
+            ends = (_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
             band = _rows(chart, ends, width, height, glyphs)
     canvas = height - 2 if height >= _TALL else height
     return [
-        _merged(*rows) if y < canvas else [(rows[0], "dim")]
+        _merged(*rows, axis_width(chart.track)) if y < canvas else [(rows[0], "dim")]
         for y, rows in enumerate(zip(line, band, strict=True))
     ]
 
 
+def _over_gpus(reduce: Callable[..., Values], chart: Chart) -> Values:
+    """One value per bin over all GPUs; NaN where no GPU has one."""
+    known = np.isfinite(chart.values).any(axis=0)
+    line = np.full(chart.values.shape[1], np.nan)
+    if known.any():
+        line[known] = reduce(chart.values[:, known], axis=0)
+    return line
+
+
 def _rows(
-    chart: BusyChart, signals: tuple[Shares, ...], width: int, height: int, glyphs: Glyphs
+    chart: Chart, signals: tuple[Values, ...], width: int, height: int, glyphs: Glyphs
 ) -> list[str]:
     import plotext
 
@@ -83,10 +98,12 @@ def _rows(
     figure.plot_size(width, height)
     figure.axes(False)
     figure.axes(True, axis="y", side="left")
-    last = chart.shares.shape[1] - 1
-    figure.ruler("y").lim(0, 100)
-    marks = (0, 50, 100) if height >= 5 else (0, 100)
-    figure.ruler("y").ticks(list(marks), [f"{mark:>3}" for mark in marks])
+    last = chart.values.shape[1] - 1
+    low, high = chart.track.low, chart.track.high
+    figure.ruler("y").lim(low, high)
+    marks = (low, (low + high) / 2, high) if height >= 5 else (low, high)
+    labels = [f"{mark:.0f}".rjust(axis_width(chart.track) - 1) for mark in marks]
+    figure.ruler("y").ticks(list(marks), labels)
     figure.ruler("x").lim(0, max(last, 1))
     if height >= _TALL:
         figure.axes(True, axis="x", side="lower")
@@ -94,8 +111,11 @@ def _rows(
     else:
         figure.ruler("x").ticks([], [])
     marker = "braille" if glyphs is UNICODE else "*"
-    x = list(range(last + 1))
-    drawn = [figure.signal(x, signal.tolist(), marker=marker) for signal in signals]
+    known = np.flatnonzero(np.isfinite(signals[0]))
+    if not len(known):
+        return [" " * width] * height
+    x = known.tolist()
+    drawn = [figure.signal(x, signal[known].tolist(), marker=marker) for signal in signals]
     if len(drawn) == 1:
         drawn[0].lines()
     else:
@@ -106,7 +126,7 @@ def _rows(
     return [row.translate(_ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
 
 
-def _time_ticks(chart: BusyChart, last: int) -> tuple[list[float], list[str]]:
+def _time_ticks(chart: Chart, last: int) -> tuple[list[float], list[str]]:
     scale = scale_of(METRICS["start_ns"], chart.end_ns)
     span = chart.end_ns - chart.start_ns
     parts = (0.0, 0.25, 0.5, 0.75, 1.0) if last > _FEW_TICKS else (0.0, 0.5)
@@ -115,12 +135,12 @@ def _time_ticks(chart: BusyChart, last: int) -> tuple[list[float], list[str]]:
     return [part * last for part in parts], labels
 
 
-def _merged(line: str, band: str) -> Line:
+def _merged(line: str, band: str, axis: int) -> Line:
     """One row: the line where it passes, else the band; the axis is dim."""
     blank = " \u2800"
 
     def ink(position: int) -> str:
-        if position < AXIS_WIDTH:
+        if position < axis:
             return "dim"
         return "shade" if line[position] in blank else "accent"
 

@@ -14,6 +14,7 @@ from chopper_core.frame import Frame, Number
 from chopper_core.metrics import Metric
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import LEVELS, NO_LABEL_TEXT
+from chopper_core.tracks import Track
 
 UNLABELLED: Final = "unlabelled"
 LEVEL_TITLES: Final = {
@@ -94,6 +95,12 @@ def _largest(frame: Frame, metric: Metric) -> float:
     values = frame.values[metric.name]
     present = np.abs(values.numbers[values.present()].astype(np.float64))
     return float(present.max()) if len(present) else 0.0
+
+
+def scale_title(track: Track) -> str:
+    """What a sparkline shows and between which values: `busy 0-100%`, `gfx 1491-1922 MHz`."""
+    space = "" if track.unit == "%" else " "
+    return f"{track.title} {track.low:.0f}-{track.high:.0f}{space}{track.unit}"
 
 
 def clean(text: str) -> str:

@@ -19,6 +19,7 @@ from chopper_core.render.cells import (
     elide,
     fitting,
     pad,
+    scale_title,
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
@@ -27,7 +28,6 @@ BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
 _MAX_NAME: Final = 100
-_SPARK_TITLE: Final = "busy 0-100%"
 _TOTAL: Final = "total"
 
 
@@ -67,8 +67,8 @@ def as_text(
     lines = [_breadcrumb(frame, glyphs)]
     header = [title.ljust(name_width)]
     header += [cells[c.metric.name][0].rjust(widths[c.metric.name]) for c in shown]
-    lines.append("  ".join([*header, _SPARK_TITLE] if spark else header).rstrip())
-    sparks = frame.busy_shares(np.arange(count), SPARK_BINS) if spark else None
+    lines.append("  ".join([*header, scale_title(frame.track)] if spark else header).rstrip())
+    sparks = frame.track.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
         line = [pad(elide(names[row], name_width, glyphs), name_width)]
         line += [cells[c.metric.name][row + 2].rjust(widths[c.metric.name]) for c in shown]

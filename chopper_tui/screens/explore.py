@@ -11,8 +11,8 @@ from textual.widgets import Input
 
 from chopper_core.errors import UsageError
 from chopper_core.render import as_text
-from chopper_core.render.cells import LEVEL_TITLES, clean, display_name
-from chopper_core.view import filtered, pivot, sorted_by
+from chopper_core.render.cells import LEVEL_TITLES, clean, display_name, scale_title
+from chopper_core.view import charting, filtered, pivot, sorted_by
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.background import away
@@ -98,9 +98,7 @@ class ExploreScreen(Walker):
 
     async def do_reverse(self, _: str) -> None:
         """Turn the order round."""
-        sort = self.frame.sort
-        if not sort:
-            raise UsageError("the level's own order can't be reversed; o sorts by a column")
+        sort = self.frame.sort or "name"
         turned = sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
         await self.change(sorted_by(self.view, turned))
 
@@ -119,6 +117,16 @@ class ExploreScreen(Walker):
             for level in rest
         ]
         self.app.push_screen(Chooser("Split the scope by", options, rest[0]), self._pivot_chosen)
+
+    async def do_metric(self, argument: str) -> None:
+        """Another signal over time."""
+        if argument:
+            await self.change(charting(self.view, self.run.track(argument).name))
+            return
+        tracks = [self.run.track(name) for name in self.run.metrics]
+        options = [(track.name, track.name, scale_title(track)) for track in tracks]
+        chooser = Chooser("Chart", options, self.frame.track.name)
+        self.app.push_screen(chooser, self._metric_chosen)
 
     def do_names(self, _: str) -> None:
         """Whole names or short ones."""
@@ -227,6 +235,10 @@ class ExploreScreen(Walker):
     def _pivot_chosen(self, level: str | None) -> None:
         if level is not None:
             self.take(lambda: self.change(pivot(self.view, level)))
+
+    def _metric_chosen(self, name: str | None) -> None:
+        if name is not None:
+            self.take(lambda: self.change(charting(self.view, name)))
 
     def _copy(self, text: str, what: str) -> None:
         size = len(text.encode())

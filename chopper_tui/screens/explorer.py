@@ -23,7 +23,6 @@ from chopper_tui import looks
 from chopper_tui.background import away
 from chopper_tui.history import Place, Trail, changed, moved, trail_to
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
-from chopper_tui.widgets.busy_chart import BusyChartPane
 from chopper_tui.widgets.crumbs import Crumbs, Position
 from chopper_tui.widgets.detail import DetailPane, GpuPane
 from chopper_tui.widgets.frame_table import FrameTable
@@ -31,6 +30,7 @@ from chopper_tui.widgets.key_figures import KeyFigures
 from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.small import TooSmall
 from chopper_tui.widgets.status import KeyLine, Status
+from chopper_tui.widgets.track_chart import TrackChart
 
 Step = Callable[[], Awaitable[None] | None]
 
@@ -65,11 +65,11 @@ class Explorer(Screen[None]):
             yield Crumbs()
             yield Position()
         yield KeyFigures()
-        yield BusyChartPane(id="top-chart")
+        yield TrackChart(id="top-chart")
         with Horizontal(id="middle"):
             yield FrameTable()
             with Vertical(id="side"):
-                yield BusyChartPane(id="side-chart")
+                yield TrackChart(id="side-chart")
                 yield GpuPane()
                 yield DetailPane()
         yield Status()
@@ -145,7 +145,7 @@ class Explorer(Screen[None]):
         self.query_one(Status).show(seen.frame)
         self.table.show(seen.frame, _row_of(seen.frame, place), place.offset)
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
-        for chart in self.query(BusyChartPane):
+        for chart in self.query(TrackChart):
             if chart.display:
                 chart.show(self.run, seen.frame.view)
         self.describe_soon()
@@ -208,7 +208,7 @@ class Explorer(Screen[None]):
             self.take(lambda: self._restore(before))
 
     def _size_chart(self, selector: str, height: int) -> None:
-        chart = self.query_one(selector, BusyChartPane)
+        chart = self.query_one(selector, TrackChart)
         chart.styles.height = height
         chart.display = bool(height)
         if height:

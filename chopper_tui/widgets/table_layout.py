@@ -16,6 +16,7 @@ from chopper_core.render.cells import (
     column_texts,
     display_name,
     fitting,
+    scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_tui.widgets.pane import Pieces, fit
@@ -28,7 +29,6 @@ _WIDE_SPARK: Final = 20
 _MIN_NAME: Final = 16
 _NAME_SHARE: Final = {"operation": 25, "kernel": 40}
 """Per cent of the width that names may take before columns do."""
-_SPARK_TITLE: Final = "busy 0-100%"
 _MEASURED: Final = 2000
 """With more rows, names are taken to be as long as their labels: to shorten all takes long."""
 
@@ -93,7 +93,7 @@ class TableLayout:
             pieces.append((column.header, "chosen" if chosen else "header"))
             pieces.append((" " * (column.cells - column.width), "header"))
         if self.spark:
-            pieces.append((" " * GAP + _SPARK_TITLE.ljust(self.spark), "header"))
+            pieces.append((" " * GAP + scale_title(self.frame.track).ljust(self.spark), "header"))
         return pieces
 
     def row(self, row: int, spark: str, cursor: bool) -> Pieces:
@@ -124,7 +124,7 @@ def plan(frame: Frame, width: int, glyphs: Glyphs, full_names: bool = False) -> 
     longest = _longest_name(frame, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
-    spark = _WIDE_SPARK if wide else max(12, len(_SPARK_TITLE))
+    spark = _WIDE_SPARK if wide else max(12, len(scale_title(frame.track)))
     widths = [column.cells for column in columns]
     count = fitting(widths, room - spark - GAP, GAP)
     if count < min(3, len(columns)) or not len(frame):

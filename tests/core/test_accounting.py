@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import Row, run_of, table_of
 
-from chopper_core.accounting import busy_time
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.query import busy_chart, query
+from chopper_core.query import chart, figures, query
 from chopper_core.schema import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
+from chopper_core.tracks import held, share_running
 from chopper_core.tree import Tree
 from chopper_core.view import View
 
@@ -158,18 +159,38 @@ def test_launch_overheads_follow_the_original(made: list[Row]) -> None:
 
 
 @given(runs)
-def test_the_busy_share_is_that_of_the_union(made: list[Row]) -> None:
+def test_the_share_of_running_time_is_that_of_the_union(made: list[Row]) -> None:
     start = np.array([row.start for row in made])
     duration = np.array([row.duration for row in made])
     low, high = int(start.min()), int((start + duration).max())
     if low == high:
         return
-    shares = busy_time(start, duration).share(np.arange(low, high + 1, dtype=float))
+    curve = share_running(start, duration, (low, high))
     running = [
         any(row.start <= instant < row.start + row.duration for row in made)
         for instant in range(low, high)
     ]
-    assert np.array_equal(shares, np.array(running, float))
+    assert np.allclose(curve.means(np.arange(low, high + 1, dtype=float)), 100 * np.array(running))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.floats(0, 100) | st.just(np.nan)), min_size=1),
+    st.integers(1, 40),
+    st.lists(st.integers(-20, 400), min_size=2, max_size=6, unique=True).map(sorted),
+)
+def test_samples_hold_until_the_next_but_not_too_long(
+    steps: list[tuple[int, float]], hold: int, bounds: list[int]
+) -> None:
+    times = np.cumsum([step for step, _ in steps])
+    values = np.array([value for _, value in steps])
+    means = held(times, values, hold).means(np.array(bounds, float))
+    for mean, begin, end in zip(means, bounds, bounds[1:], strict=False):
+        known = []
+        for instant in range(begin, end):
+            last = np.searchsorted(times, instant, "right") - 1
+            if last >= 0 and instant < times[last] + hold and np.isfinite(values[last]):
+                known.append(values[last])
+        assert np.isnan(mean) if not known else np.isclose(mean, np.mean(known))
 
 
 @given(runs)
@@ -207,10 +228,25 @@ def test_frames_report_the_reductions_of_their_rows(made: list[Row]) -> None:
         assert got["bytes"] is None
 
 
-def test_the_busy_chart_covers_the_node() -> None:
-    run = run_of([Row(0, 10), Row(30, 10), Row(0, 40, gpu=1)])
-    chart = busy_chart(run, View(run.name), 4)
-    assert (chart.start_ns, chart.end_ns, chart.gpus) == (0, 40, (0, 1))
-    assert chart.shares.tolist() == [[1, 0, 0, 1], [1, 1, 1, 1]]
-    own = busy_chart(run, View(run.name, ("0",)), 4)
-    assert own.shares.tolist() == [[1, 0, 0, 1]]
+def test_the_chart_covers_the_node() -> None:
+    run = run_of([Row(0, 10), Row(30, 10, Kind.COMM), Row(0, 40, gpu=1)])
+    seen = chart(run, View(run.name), 4)
+    assert (seen.track.name, seen.start_ns, seen.end_ns, seen.gpus) == ("busy_pct", 0, 40, (0, 1))
+    assert seen.values.tolist() == [[100, 0, 0, 100], [100, 100, 100, 100]]
+    own = chart(run, View(run.name, ("0",), metric="comm_pct"), 4)
+    assert own.values.tolist() == [[0, 0, 0, 100]]
+
+
+def test_figures_of_a_node_are_the_totals_of_its_frame() -> None:
+    run = run_of([Row(0, 10), Row(30, 10, Kind.COMM), Row(0, 40, gpu=1)])
+    for path in ((), ("0",), ("1", "none")):
+        frame = query(run, View(run.name, path))
+        names = [column.name for column in frame.columns if column.name != "share_pct"]
+        assert figures(run, View(run.name, path), names) == {n: frame.total[n] for n in names}
+
+
+def test_rows_sort_by_name_as_people_count() -> None:
+    run = run_of([Row(number, 1, layer=number) for number in range(12)])
+    view = View(run.name, ("0", "none", "forward"))
+    assert query(run, replace(view, sort="name")).labels == [str(n) for n in range(12)]
+    assert query(run, replace(view, sort="-name")).labels == [str(n) for n in range(11, -1, -1)]

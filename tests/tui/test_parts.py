@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from chopper_core.query import BusyChart, query
+from chopper_core.query import Chart, query
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.tracks import Track
 from chopper_core.view import View
 from chopper_tui import plot
 from chopper_tui.ascii import to_ascii
@@ -62,7 +63,10 @@ def test_a_layout_fits(width: int, depth: int) -> None:
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("gpus", [1, 5])
 def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
-    chart = BusyChart(0, 9_000_000, tuple(range(gpus)), np.random.default_rng(0).random((gpus, 99)))
+    track = Track("busy_pct", "busy", "%", {}, 0, 100)
+    values = 100 * np.random.default_rng(0).random((gpus, 99))
+    values[:, 40:50] = np.nan
+    chart = Chart(track, 0, 9_000_000, tuple(range(gpus)), values)
     for width, height in ((20, 2), (70, 3), (100, 12)):
         lines = plot.draw(chart, width, height, glyphs)  # type: ignore[arg-type]
         assert len(lines) == height and {width_of(line) for line in lines} == {width}

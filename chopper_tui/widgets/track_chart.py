@@ -1,4 +1,4 @@
-"""The chart of the scope's busy share."""
+"""The chart of a signal over the scope."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from textual import work
 
-from chopper_core.query import busy_chart
+from chopper_core.query import chart
 from chopper_core.run import Run
 from chopper_core.view import View
 from chopper_tui import plot
@@ -14,7 +14,7 @@ from chopper_tui.background import away
 from chopper_tui.widgets.pane import Pane, Pieces, fit
 
 
-class BusyChartPane(Pane):
+class TrackChart(Pane):
     """A headline and a plot; it draws itself off the event loop."""
 
     run: Run | None = None
@@ -22,8 +22,8 @@ class BusyChartPane(Pane):
     drawn: Sequence[Pieces] = ()
 
     def show(self, run: Run, view: View) -> None:
-        """Show the busy share of a view's scope."""
-        scope = View(view.run, view.path, view.order)
+        """Show the signal of a view over its scope."""
+        scope = View(view.run, view.path, view.order, metric=view.metric)
         if run is not self.run or scope != self.view:
             self.run, self.view = run, scope
             self.draw_soon()
@@ -45,9 +45,10 @@ class BusyChartPane(Pane):
     def _plot(self, width: int, height: int) -> list[Pieces]:
         assert self.run is not None and self.view is not None
         room = width - 2
-        chart = busy_chart(self.run, self.view, plot.bins_for(room, self.glyphs))
-        lines = plot.draw(chart, room, height - 1, self.glyphs)
-        title = fit(plot.headline(chart, room, self.glyphs), room, self.glyphs)
+        bins = plot.bins_for(self.run.track(self.view.metric), room, self.glyphs)
+        seen = chart(self.run, self.view, bins)
+        lines = plot.draw(seen, room, height - 1, self.glyphs)
+        title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:

@@ -1,0 +1,114 @@
+"""The floating-point operations that the model asks for, from the shapes of its operators.
+
+Products and attention only: they are what the matrix units run. Formulas: a product of (m, k) and
+(k, n) takes 2·m·k·n; causal attention of b·h heads, s queries, t keys of width d takes
+2·b·h·s·t·d forward (half of the 4·b·h·s·t·d without a mask) and 5·b·h·s·t·d backward. Sources:
+UnaryLab/chopper `overhead_breakdown.py`; definitions of the operators in PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.host import Host, Links
+from chopper_core.align.intervals import NOWHERE
+from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.sources.trace import ABSENT
+
+Float64 = NDArray[np.float64]
+Shape = list[int]
+
+_FORWARD_FACTOR: Final = 2
+_BACKWARD_FACTOR: Final = 5
+_ATTENTION: Final = re.compile(r"scaled_dot_product\w*attention|^flash_attn::_flash_attn")
+_HEADS_AFTER_SEQUENCE: Final = re.compile(r"^flash_attn::")
+_BACKWARD: Final = re.compile(r"backward", re.IGNORECASE)
+_MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS)
+
+
+def operator_flops(name: str, shapes: list[Shape]) -> float | None:
+    """The floating-point operations of one call of an operator, None where they aren't known."""
+    if _ATTENTION.search(name):
+        return _attention(name, shapes)
+    counts: dict[str, Callable[[list[Shape]], float | None]] = {
+        "aten::mm": _product,
+        "aten::addmm": lambda given: _product(given[1:]),
+        "aten::_scaled_mm": _product,
+        "aten::bmm": _batched,
+        "aten::baddbmm": lambda given: _batched(given[1:]),
+    }
+    return counts[name](shapes) if name in counts else None
+
+
+def _product(shapes: list[Shape]) -> float | None:
+    if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) != 2:
+        return None
+    (rows, inner), (again, columns) = shapes[0], shapes[1]
+    return 2.0 * rows * inner * columns if inner == again else None
+
+
+def _batched(shapes: list[Shape]) -> float | None:
+    if len(shapes) < 2 or len(shapes[0]) != 3 or len(shapes[1]) != 3:
+        return None
+    single = _product([shapes[0][1:], shapes[1][1:]])
+    return None if single is None else single * shapes[0][0]
+
+
+def _attention(name: str, shapes: list[Shape]) -> float | None:
+    wide = [shape for shape in shapes if len(shape) == 4]
+    if _BACKWARD.search(name):
+        wide = wide[1:]
+    if len(wide) < 2:
+        return None
+    query, key = wide[0], wide[1]
+    sequence, head = (1, 2) if _HEADS_AFTER_SEQUENCE.search(name) else (2, 1)
+    factor = _BACKWARD_FACTOR if _BACKWARD.search(name) else _FORWARD_FACTOR
+    return float(factor) * query[0] * query[head] * query[sequence] * key[sequence] * query[3]
+
+
+def activity_flops(host: Host, links: Links) -> Float64:
+    """The model's floating-point operations of each activity; NaN where they aren't known.
+
+    They go to the longest matrix kernel that the innermost counted operator launched.
+    """
+    activities = host.trace.activities
+    flops = np.full(len(activities), np.nan)
+    shaped = np.flatnonzero(host.is_operator & (host.ranges.shapes != ABSENT))
+    known: dict[tuple[int, int], float | None] = {}
+    counted: list[int] = []
+    amounts: dict[int, float] = {}
+    for row in shaped.tolist():
+        key = (int(host.ranges.name[row]), int(host.ranges.shapes[row]))
+        if key not in known:
+            known[key] = operator_flops(host.text(row), _shapes(host.trace.names[key[1]]))
+        amount = known[key]
+        if amount is not None:
+            counted.append(row)
+            amounts[row] = amount
+    operator = host.intervals(np.array(counted, np.intp)).innermost(links.points)
+    is_matrix = host.by_kernel(lambda name: kernel_class(name) in _MATRIX_CLASSES) > 0
+    rows = np.flatnonzero(is_matrix & (operator != NOWHERE))
+    by_operator = rows[np.lexsort((activities.duration_ns[rows], operator[rows]))]
+    longest = np.ones(len(by_operator), np.bool_)
+    longest[:-1] = operator[by_operator[:-1]] != operator[by_operator[1:]]
+    for row in by_operator[longest].tolist():
+        flops[row] = amounts[int(operator[row])]
+    return flops
+
+
+def _shapes(text: str) -> list[Shape]:
+    """The shapes of an operator's inputs; others than plain tensors become empty."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return []
+    return [
+        shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
+        for shape in given
+    ]

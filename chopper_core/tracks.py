@@ -1,0 +1,110 @@
+"""Signals of GPUs over time, ready to be averaged over any stretch of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A signal as its running integral, linear between the edges.
+
+    `integral` is the signal's value times ns up to each edge, `covered_ns` the time up to it for
+    which the signal is known. Means over a stretch are then exact and cost two look-ups.
+    """
+
+    edges_ns: Int64
+    integral: Float64
+    covered_ns: Float64
+
+    def integrals(self, times_ns: NDArray[np.generic]) -> tuple[Float64, Float64]:
+        """The running integral and the covered time at each time."""
+        # Differences to the first edge keep ns exact in float64.
+        at = (times_ns - self.edges_ns[0]).astype(np.float64)
+        edges = (self.edges_ns - self.edges_ns[0]).astype(np.float64)
+        return np.interp(at, edges, self.integral), np.interp(at, edges, self.covered_ns)
+
+    def means(self, bounds_ns: Float64) -> Float64:
+        """The mean between neighbouring bounds, along the last axis; NaN where nothing is known."""
+        integral, covered = self.integrals(bounds_ns)
+        known = np.diff(covered, axis=-1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means: Float64 = np.where(known > 0, np.diff(integral, axis=-1) / known, np.nan)
+        return means
+
+
+def mean_known(values: Float64) -> Float64:
+    """The mean over the first axis of what is known; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = np.where(known, values, 0.0).sum(axis=0)
+        means: Float64 = np.where(count > 0, total / count, np.nan)
+    return means
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One signal of all GPUs that have it."""
+
+    name: str
+    """The name of its metric, with the unit in it."""
+    title: str
+    unit: str
+    curves: Mapping[int, Curve]
+    """GPU → its curve."""
+    low: float
+    high: float
+    """The ends of the scale that all its charts and sparklines share."""
+
+    def shares(self, values: Float64) -> Float64:
+        """Values as shares (0..1) of the scale."""
+        return (values - self.low) / max(self.high - self.low, 1e-9)
+
+
+def held(times_ns: Int64, values: Float64, longest_hold_ns: int) -> Curve:
+    """A curve of samples that each hold until the next, at most `longest_hold_ns`."""
+    ends = np.minimum(
+        np.append(times_ns[1:], times_ns[-1] + longest_hold_ns), times_ns + longest_hold_ns
+    )
+    known = np.isfinite(values)
+    held_ns = np.where(known, ends - times_ns, 0).astype(np.float64)
+    edges = np.stack([times_ns, ends], axis=1).ravel()
+    area = np.cumsum(np.where(known, values, 0.0) * held_ns)
+    covered = np.cumsum(held_ns)
+    zero = np.zeros(1)
+    return Curve(
+        edges,
+        np.stack([np.concatenate([zero, area[:-1]]), area], axis=1).ravel(),
+        np.stack([np.concatenate([zero, covered[:-1]]), covered], axis=1).ravel(),
+    )
+
+
+def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) -> Curve:
+    """The share (in %) of time in which any of the activities ran, over the span (start, end)."""
+    begins, ends = union(start_ns, duration_ns)
+    running = np.cumsum(ends - begins)
+    edges = np.stack([begins, ends], axis=1).ravel()
+    busy = np.stack([running - (ends - begins), running], axis=1).ravel()
+    edges = np.concatenate([[span[0]], edges, [span[1]]])
+    busy = np.concatenate([[0], busy, busy[-1:] if len(busy) else [0]])
+    return Curve(edges, 100.0 * busy, (edges - span[0]).astype(np.float64))
+
+
+def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
+    """Starts and ends of the stretches in which any of the activities runs."""
+    if not len(start_ns):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], (start_ns + duration_ns)[order]
+    latest_end = np.maximum.accumulate(end)
+    opens = np.concatenate([[True], start[1:] > latest_end[:-1]])
+    closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
+    return start[opens], latest_end[closes]
