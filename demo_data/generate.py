@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Generates the demonstration traces: FSDP2 training of Llama-3-8B on 8 x MI300X."""
+"""Generates the demonstration run: FSDP2 training of Llama-3-8B on 8 x MI300X.
+
+Traces of all ranks, hardware counters of two GPUs, telemetry, and the truth about them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import gzip
 import hashlib
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +19,14 @@ HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
+from generator import counters, telemetry  # noqa: E402
+from generator.agents import agents_csv  # noqa: E402
 from generator.capture import capture  # noqa: E402
 from generator.cluster import Cluster  # noqa: E402
 from generator.config import Config  # noqa: E402
 from generator.kineto import render  # noqa: E402
-from generator.records import Collective, RankTrace  # noqa: E402
+from generator.records import Collective, GpuHistory, RankTrace  # noqa: E402
+from generator.serialised import profile  # noqa: E402
 from generator.truth import Facts, true_labels, truth  # noqa: E402
 
 DEFAULTS = Config()
@@ -30,24 +37,36 @@ class Run:
     """A simulated run as its profilers saw it."""
 
     config: Config
-    mhz: tuple[int, ...]
+    gpus: tuple[GpuHistory, ...]
     traces: tuple[RankTrace, ...]
     collectives: tuple[Collective, ...]
 
     def truth(self) -> Facts:
         """The facts of this run."""
-        return truth(self.config, self.mhz, self.traces, self.collectives)
+        return truth(self.config, self.gpus, self.traces, self.collectives)
+
+    def tables(self) -> Iterator[tuple[str, str]]:
+        """The path and the text of every file of counters and telemetry."""
+        if self.config.telemetry:
+            sensors = [telemetry.signals(self.config, gpu) for gpu in self.gpus]
+            yield telemetry.SAMPLES_FILE, telemetry.samples_csv(self.config, sensors)
+            yield telemetry.MONITOR_FILE, telemetry.monitor_csv(self.config, sensors)
+        if self.config.counters:
+            profiles = [profile(self.config, self.gpus[rank]) for rank in self.config.counter_ranks]
+            yield counters.agents_path(profiles[0][0]), agents_csv()
+            for passes in profiles:
+                for each in passes:
+                    yield counters.counters_path(each), counters.counters_csv(each)
 
 
 def simulate(config: Config) -> Run:
     """Simulates the training of all ranks."""
     cluster = Cluster(config)
     cluster.run()
-    hosts = [gpu.host for gpu in cluster.gpus]
     return Run(
         config,
-        tuple(host.mhz for host in hosts),
-        tuple(capture(config, host) for host in hosts),
+        tuple(gpu.history() for gpu in cluster.gpus),
+        tuple(capture(config, gpu.host) for gpu in cluster.gpus),
         tuple(cluster.collectives),
     )
 
@@ -61,22 +80,38 @@ def generate(
     seed: int = DEFAULTS.seed,
     annotations: bool = True,
     recompute: bool = False,
+    with_counters: bool = True,
+    with_telemetry: bool = True,
     labels: Path | None = None,
 ) -> None:
-    """Writes a trace per rank and truth.json into `out`, and the true labels into `labels`."""
-    run = simulate(Config(ranks, iterations, layers, seed, annotations, recompute))
-    out.mkdir(parents=True, exist_ok=True)
-    digests = {}
-    for trace in run.traces:
-        text = render(run.config, trace).encode()
-        name = f"rank{trace.rank}.json.gz"
-        _write_gzip(out / name, text)
-        digests[name] = hashlib.sha256(text).hexdigest()
-    facts = run.truth() | {"sha256_of_text": digests}
+    """Writes the run's files and truth.json into `out`, and the true labels into `labels`."""
+    config = Config(
+        ranks, iterations, layers, seed, annotations, recompute, with_counters, with_telemetry
+    )
+    run = simulate(config)
+    traces = {
+        f"rank{trace.rank}.json.gz": _write(
+            out / f"rank{trace.rank}.json.gz", render(config, trace)
+        )
+        for trace in run.traces
+    }
+    tables = {path: _write(out / path, text) for path, text in run.tables()}
+    facts = run.truth() | {"sha256_of_text": traces, "sha256_of_tables": tables}
     (out / "truth.json").write_text(_compact_json(facts), encoding="utf-8")
     if labels is not None:
         rows = {str(trace.rank): true_labels(trace) for trace in run.traces}
         labels.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def _write(path: Path, text: str) -> str:
+    """Writes a file, packed if its name says so, and gives the digest of its text."""
+    content = text.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".gz":
+        _write_gzip(path, content)
+    else:
+        path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _write_gzip(path: Path, content: bytes) -> None:
@@ -113,6 +148,8 @@ def main() -> None:
     parser.add_argument(
         "--recompute", action="store_true", help="recompute activations in backward"
     )
+    parser.add_argument("--no-counters", action="store_true", help="write no counter files")
+    parser.add_argument("--no-telemetry", action="store_true", help="write no telemetry")
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="also write every GPU activity's true labels"
     )
@@ -126,6 +163,8 @@ def main() -> None:
             seed=args.seed,
             annotations=not args.no_annotations,
             recompute=args.recompute,
+            with_counters=not args.no_counters,
+            with_telemetry=not args.no_telemetry,
             labels=args.labels,
         )
     except ValueError as error:

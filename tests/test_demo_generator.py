@@ -67,13 +67,19 @@ def names(trace: dict[str, Any], category: str) -> Counter[str]:
     return Counter(e["name"] for e in trace["traceEvents"] if e.get("cat") == category)
 
 
+def read_files(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def test_two_runs_are_byte_identical(tmp_path: Path) -> None:
+    contents = []
     for run in ("a", "b"):
         generator.generate(tmp_path / run, ranks=2, iterations=1, layers=2)
-    files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["rank0.json.gz", "rank1.json.gz", "truth.json"]
-    for name in files:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        contents.append(read_files(tmp_path / run))
+    assert contents[0] == contents[1]
+    assert {"rank0.json.gz", "rank1.json.gz", "truth.json"} < contents[0].keys()
+    assert len(contents[0]) == 3 + 2 * 3 + 1 + 2
 
 
 def test_seed_changes_the_times(tmp_path: Path) -> None:
@@ -87,19 +93,27 @@ def test_seed_changes_the_times(tmp_path: Path) -> None:
 def test_committed_files_are_what_the_generator_writes() -> None:
     truth = json.loads((COMMITTED / "truth.json").read_text())
     digests = truth.pop("sha256_of_text")
-    assert sorted(digests) == sorted(path.name for path in COMMITTED.glob("rank*.json.gz"))
-    for name, digest in digests.items():
-        text = gzip.decompress((COMMITTED / name).read_bytes())
+    digests_of_tables = truth.pop("sha256_of_tables")
+    committed = read_files(COMMITTED)
+    assert committed.keys() == {"truth.json", *digests, *digests_of_tables}
+    for name, digest in (digests | digests_of_tables).items():
+        text = gzip.decompress(committed[name]) if name.endswith(".gz") else committed[name]
         assert hashlib.sha256(text).hexdigest() == digest, name
     run = generator.simulate(generator.DEFAULTS)
     assert json.loads(json.dumps(run.truth())) == truth
     text = generator.render(run.config, run.traces[5]).encode()
     assert hashlib.sha256(text).hexdigest() == digests["rank5.json.gz"]
+    tables = {name: hashlib.sha256(table.encode()).hexdigest() for name, table in run.tables()}
+    assert tables == digests_of_tables
 
 
 def test_committed_size() -> None:
-    sizes = [path.stat().st_size for path in COMMITTED.iterdir()]
-    assert sum(sizes) <= 7_000_000
+    files = read_files(DEMO).items()
+    caches = ("__pycache__", "_cache/")
+    sizes = {name: len(data) for name, data in files if not any(c in name for c in caches)}
+    assert sum(sizes.values()) <= 12_000_000
+    tables = [name for name in sizes if name.startswith(("fsdp2/counters", "fsdp2/telemetry"))]
+    assert sum(sizes[name] for name in tables) <= 2_000_000
 
 
 def test_header(small: Files) -> None:

@@ -1,6 +1,7 @@
 """The clockwork: all ranks' GPUs and hosts in lockstep, as a discrete-event simulation.
 
-A kernel's speed changes whenever a collective starts, begins to transfer or ends on its GPU.
+A kernel's speed changes whenever a collective starts, begins to transfer or ends on its GPU, and
+with the GPU's clock.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from heapq import heappop, heappush
 from math import ceil
 
 from generator import config as c
+from generator.clocks import TICK_NS, Clock
 from generator.host import Exchange, Host, Program
-from generator.records import Activity
+from generator.records import Activity, GpuHistory
 from generator.training import Training
 
 LAUNCH_LATENCY_NS = 3_500
@@ -23,8 +25,9 @@ HOST_WAKE_NS = 11_000
 class Gpu:
     """One GPU's streams, what runs on them, and the host program that feeds them."""
 
-    def __init__(self, host: Host, program: Program) -> None:
+    def __init__(self, host: Host, clock: Clock, program: Program) -> None:
         self.host = host
+        self.clock = clock
         self.program = program
         self.queues: dict[int, deque[Activity]] = {}
         self.busy: set[int] = set()
@@ -34,15 +37,25 @@ class Gpu:
         self.launched = 0
         self.awaited: list[Activity] = []
 
+    def active(self) -> list[Activity]:
+        """What is on the GPU now."""
+        activities = [running.activity for running in self.running.values()]
+        return [*activities, self.collective] if self.collective else activities
+
+    def history(self) -> GpuHistory:
+        """What the GPU did, once the simulation has ended."""
+        activities = tuple(self.host.activities)
+        return GpuHistory(self.host.rank, self.clock.base_mhz, self.clock.history, activities)
+
 
 class Running:
     """An activity on the GPU with the work that is left of it."""
 
     def __init__(self, activity: Activity) -> None:
         self.activity = activity
-        self.left_ns = activity.work_ns
+        self.left_cycles = activity.cycles
         self.since_ns = activity.start_ns
-        self.slowdown = 1.0
+        self.cycles_per_ns = 0.0
         self.version = 0
 
 
@@ -53,19 +66,33 @@ class Cluster:
         exchange = Exchange(config)
         hosts = [Host(config, rank, exchange) for rank in range(config.ranks)]
         self.collectives = exchange.collectives
-        self.gpus = [Gpu(host, Training(host).program()) for host in hosts]
+        self.gpus = [
+            Gpu(host, Clock(config, host.rank), Training(host).program()) for host in hosts
+        ]
         self._ranks = config.ranks
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._now_ns = 0
+        self._tick_ns = TICK_NS
 
     def run(self) -> None:
         """Simulates until every program has ended and every GPU is idle."""
         for gpu in self.gpus:
             self._run_host(gpu)
         while self._events:
+            if self._tick_ns <= self._events[0][0]:
+                self._tick()
+                continue
             self._now_ns, _, happen = heappop(self._events)
             happen()
+
+    def _tick(self) -> None:
+        """Moves every GPU's clock on."""
+        self._now_ns = self._tick_ns
+        self._tick_ns += TICK_NS
+        for gpu in self.gpus:
+            gpu.clock.advance(self._now_ns, gpu.active())
+            self._set_speed(gpu)
 
     def _at(self, time_ns: int, happen: Callable[[], None]) -> None:
         self._scheduled += 1
@@ -123,15 +150,21 @@ class Cluster:
     def _set_speed(self, gpu: Gpu) -> None:
         """Accounts for the work done so far and plans the ends anew."""
         for running in gpu.running.values():
-            slowdown = self._slowdown(gpu, running.activity)
-            if running.version and slowdown == running.slowdown:
+            cycles_per_ns = self._cycles_per_ns(gpu, running.activity)
+            if cycles_per_ns == running.cycles_per_ns:
                 continue
-            running.left_ns -= (self._now_ns - running.since_ns) / running.slowdown
+            running.left_cycles -= (self._now_ns - running.since_ns) * running.cycles_per_ns
             running.since_ns = self._now_ns
-            running.slowdown = slowdown
+            running.cycles_per_ns = cycles_per_ns
             running.version += 1
-            end_ns = self._now_ns + max(1, ceil(running.left_ns * slowdown))
+            end_ns = self._now_ns + max(1, ceil(running.left_cycles / cycles_per_ns))
             self._at(end_ns, partial(self._finish, gpu, running, running.version))
+
+    def _cycles_per_ns(self, gpu: Gpu, activity: Activity) -> float:
+        """How fast the activity's work is done now; a copy does not feel the gfx clock."""
+        is_copy = activity.kernel.category == "gpu_memcpy"
+        mhz = c.NOMINAL_MHZ if is_copy else gpu.clock.mhz
+        return mhz / 1e3 / self._slowdown(gpu, activity)
 
     def _slowdown(self, gpu: Gpu, activity: Activity) -> float:
         if gpu.collective is None or not activity.is_compute:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSION = 1
+VERSION = 2
 FIRST_ITERATION = 10
 
 # Llama-3-8B
@@ -22,7 +22,13 @@ LAYER_PARAMS = 2 * HIDDEN * (HIDDEN + KV_WIDTH) + 3 * HIDDEN * FFN + 2 * HIDDEN
 ROOT_PARAMS = 2 * VOCAB * HIDDEN + HIDDEN
 
 # MI300X
-PEAK_FLOPS = 1307e12
+XCDS = 8
+CUS = 304
+SIMDS_PER_CU = 4
+SHADER_ENGINES = 32
+FLOPS_PER_CU_CYCLE = 2048
+PEAK_MHZ = 2100
+PEAK_FLOPS_PER_NS = CUS * FLOPS_PER_CU_CYCLE * PEAK_MHZ / 1e3
 HBM_BYTES_PER_S = 3.5e12
 BUS_BYTES_PER_S = 320e9
 NOMINAL_MHZ = 1684
@@ -40,6 +46,11 @@ STALL_NS = 700_000
 PLANTED_UNLINKED = 10
 COLLECTIVES_WITHOUT_ARGS = 2
 
+# What the clocks of the other sources show at the simulation's zero
+MONOTONIC_ORIGIN_NS = 1_641_209_187_654_321
+BOOTTIME_ORIGIN_NS = MONOTONIC_ORIGIN_NS + 41_256_000_000
+AMD_SMI_AHEAD_NS = 370_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -51,6 +62,8 @@ class Config:
     seed: int = 20250
     annotations: bool = True
     recompute: bool = False
+    counters: bool = True
+    telemetry: bool = True
 
     def __post_init__(self) -> None:
         if min(self.ranks, self.iterations, self.layers) < 1:
@@ -60,6 +73,16 @@ class Config:
     def last_iteration(self) -> int:
         """The number of the last iteration; the first one is cut and comes on top."""
         return FIRST_ITERATION + self.iterations
+
+    @property
+    def complete_iterations(self) -> range:
+        """The iterations that the profiler saw from start to end."""
+        return range(FIRST_ITERATION + 1, self.last_iteration + 1)
+
+    @property
+    def counter_ranks(self) -> tuple[int, ...]:
+        """The ranks whose GPUs were profiled with hardware counters."""
+        return tuple(sorted({0, self.slow_rank}))
 
     @property
     def cut_layer(self) -> int:

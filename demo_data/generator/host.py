@@ -78,9 +78,9 @@ class Host:
         self._exchange = exchange
         self._collectives = 0
         self._random = Random(f"{config.seed}:rank:{rank}")
-        self.mhz = round(c.NOMINAL_MHZ + 12 * (self._random.random() - 0.5))
-        if rank == config.slow_rank:
-            self.mhz = c.HOT_MHZ
+        self._deviations: list[float] = []
+        self._place = 0
+        self._placed_iteration = c.FIRST_ITERATION
         self.now_ns = round(1_000_000 + 40_000 * self._random.random())
         self._external_ids = 0
         self._correlations = 0
@@ -223,7 +223,7 @@ class Host:
             stream,
             label,
             call,
-            self._work_ns(kernel),
+            self._cycles(kernel),
             round(700 + 800 * self._random.random()),
             sensitive=forward and label.operation == c.SENSITIVE_OPERATION,
             after=after,
@@ -233,16 +233,25 @@ class Host:
         self.activities.append(activity)
         return activity
 
-    def _work_ns(self, kernel: Kernel) -> float:
-        noise = 1 + 0.012 * (self._random.random() + self._random.random() - 1)
-        if kernel.category == "gpu_memcpy":
-            return kernel.base_ns * noise
+    def _cycles(self, kernel: Kernel) -> float:
         slow = (
             self.label.operation == c.SLOW_LAYER_OPERATION
             and self.label.layer == self.config.slow_layer
         )
         factor = c.SLOW_LAYER_FACTOR if slow else 1.0
-        return kernel.base_ns * noise * factor * c.NOMINAL_MHZ / self.mhz
+        return kernel.nominal_cycles * factor * self._deviation()
+
+    def _deviation(self) -> float:
+        """A factor that returns at its place in every iteration, and a little of chance."""
+        if self.label.iteration != self._placed_iteration:
+            self._placed_iteration = self.label.iteration
+            self._place = 0
+        random = self._random.random
+        if self._place == len(self._deviations):
+            self._deviations.append(1 + 0.012 * (random() + random() - 1))
+        own = self._deviations[self._place]
+        self._place += 1
+        return own * (1 + 0.002 * (random() - 0.5))
 
     def communicate(
         self, kind: str, stream: int, shard_elements: int, dtype: str, after: tuple[Activity, ...]

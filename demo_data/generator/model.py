@@ -139,7 +139,8 @@ def _view(name: str, node: str) -> Call:
 
 
 def _attention() -> Operation:
-    flops = 4.0 * c.BATCH * c.HEADS * c.SEQUENCE**2 * c.HEAD_DIM / 2
+    # The causal mask leaves half of the products.
+    flops = 2 * c.BATCH * c.HEADS * c.SEQUENCE**2 * c.HEAD_DIM
     grid = c.BATCH * c.HEADS * c.SEQUENCE // 128
     tile = "ck_tile::TileFmhaShape<ck_tile::sequence<128, 128, 32, 128, 32, 128>"
     traits = "ck_tile::TileFmhaTraits<true, true, true, true, 0, false, true> >"
@@ -149,7 +150,9 @@ def _attention() -> Operation:
         "(ck_tile::FmhaFwdKernel::FmhaFwdGroupModeKargs)",
         flops,
         0.42,
+        0.15,
         grid,
+        3 * HIDDEN_BYTES,
     )
     dot = memory_bound(
         "void ck_tile::kentry<64, 2, ck_tile::FmhaBwdOGradDotOKernel<"
@@ -163,9 +166,11 @@ def _attention() -> Operation:
         "void ck_tile::kentry<256, 1, ck_tile::FmhaBwdDQDKDVKernel<"
         f"ck_tile::BlockFmhaBwdDQDKDVPipelineKRKTRVRIGLP<ck_tile::bf16_t, {tile}, {traits} > >"
         "(ck_tile::FmhaBwdDQDKDVKernel::FmhaBwdCommonKargs)",
-        2.5 * flops,
+        flops * 5 // 2,
         0.36,
+        0.12,
         grid,
+        8 * HIDDEN_BYTES,
     )
     convert = memory_bound(
         "void ck_tile::kentry<256, 2, ck_tile::FmhaBwdConvertQGradKernel<"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from generator.kernels import Kernel
+from generator.timeline import Steps
 
 COMPUTE_STREAM = 0
 COPY_IN_STREAM = 10
@@ -75,13 +76,13 @@ class Collective:
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """A kernel, memcpy or memset on one GPU; `work_ns` is its time without disturbance."""
+    """A kernel, memcpy or memset on one GPU; undisturbed it takes `cycles` of the gfx clock."""
 
     kernel: Kernel
     stream: int
     label: Label
     call: RuntimeCall
-    work_ns: float
+    cycles: float
     gap_ns: int
     sensitive: bool = False
     after: tuple[Activity, ...] = ()
@@ -100,6 +101,16 @@ class Activity:
     def is_compute(self) -> bool:
         """Whether this counts as compute: any kernel or memset but a collective's."""
         return self.collective is None and self.kernel.category != "gpu_memcpy"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHistory:
+    """All that one GPU did in the run, in the order of the launches, and its clock over time."""
+
+    rank: int
+    base_mhz: int
+    clock: Steps
+    activities: tuple[Activity, ...]
 
 
 @dataclass(frozen=True, slots=True)

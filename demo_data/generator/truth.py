@@ -8,19 +8,45 @@ from statistics import fmean
 from typing import Any
 
 from generator import config as c
+from generator import counters, telemetry
+from generator.breakdown import breakdown, operation_clocks
 from generator.kineto import BASE_NS, RUN_START_NS, projected
-from generator.records import Activity, Collective, RankTrace
+from generator.records import Activity, Collective, GpuHistory, RankTrace
+from generator.serialised import counter_facts
+from generator.timeline import merged
 
 Facts = dict[str, Any]
 
 
 def truth(
     config: c.Config,
-    mhz: Sequence[int],
+    gpus: Sequence[GpuHistory],
     traces: Sequence[RankTrace],
     collectives: Sequence[Collective],
 ) -> Facts:
     """Everything planted in the run, with where it is and how large."""
+    facts = _of_traces(config, gpus, traces, collectives)
+    facts["operation_clocks"] = operation_clocks(config, traces, gpus)
+    facts["breakdown"] = breakdown(config, traces, gpus)
+    offsets: Facts = {}
+    if config.telemetry:
+        offsets |= telemetry.clock_offsets()
+    if config.counters:
+        offsets[counters.FOLDER] = counters.clock_offset()
+        facts["counter_run"] = counter_facts(config, gpus, [trace.activities for trace in traces])
+    facts["clock_offsets"] = {
+        "definition": "ns to add to a source's stamps for ns since the epoch on the trace's clock",
+        **offsets,
+    }
+    return facts
+
+
+def _of_traces(
+    config: c.Config,
+    gpus: Sequence[GpuHistory],
+    traces: Sequence[RankTrace],
+    collectives: Sequence[Collective],
+) -> Facts:
     return {
         "schema": "chopper.demo-truth/1",
         "config": {
@@ -31,13 +57,15 @@ def truth(
             "seed": config.seed,
             "annotations": config.annotations,
             "recompute": config.recompute,
+            "counters": config.counters,
+            "telemetry": config.telemetry,
         },
         "time_origin_ns": BASE_NS + RUN_START_NS,
         "counts": {str(trace.rank): counts(trace) for trace in traces},
         "spans_ns": {str(trace.rank): _spans(trace) for trace in traces},
         "slow_gpu": {
             "rank": config.slow_rank,
-            "mhz": dict(zip(map(str, range(config.ranks)), mhz, strict=True)),
+            "mhz": {str(gpu.rank): gpu.base_mhz for gpu in gpus},
             "compute_slowdown": c.NOMINAL_MHZ / c.HOT_MHZ,
             "compute_kernel_ns": {str(t.rank): _compute_ns(t) for t in traces},
         },
@@ -172,16 +200,6 @@ def _waits(traces: Sequence[RankTrace], collectives: Sequence[Collective]) -> Fa
     }
 
 
-def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
 def _shared_ns(one: tuple[int, int], others: Iterable[tuple[int, int]]) -> int:
     return sum(max(0, min(one[1], end) - max(one[0], start)) for start, end in others)
 
@@ -193,8 +211,8 @@ def _interval(activity: Activity) -> tuple[int, int]:
 def _exposed(trace: RankTrace) -> dict[str, int]:
     exposed: dict[str, int] = {}
     for iteration, group in _by_iteration(trace.activities).items():
-        compute = _merged(_interval(a) for a in group if a.is_compute)
-        comm = _merged(_interval(a) for a in group if a.is_comm)
+        compute = merged(_interval(a) for a in group if a.is_compute)
+        comm = merged(_interval(a) for a in group if a.is_comm)
         exposed[str(iteration)] = sum(
             end - start - _shared_ns((start, end), compute) for start, end in comm
         )
@@ -202,7 +220,7 @@ def _exposed(trace: RankTrace) -> dict[str, int]:
 
 
 def _overlapped(trace: RankTrace) -> Facts:
-    comm = _merged(_interval(a) for a in trace.activities if a.is_comm)
+    comm = merged(_interval(a) for a in trace.activities if a.is_comm)
     groups: dict[str, list[int]] = {"alone": [], "partly": [], "fully": []}
     for activity in trace.activities:
         if activity.sensitive:

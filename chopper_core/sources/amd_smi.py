@@ -1,0 +1,184 @@
+"""amd-smi: `metric` and `monitor`, as CSV and as JSON, with and without `-w`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.quantities import whole_number
+from chopper_core.sources.stamps import Stamps
+from chopper_core.sources.telemetry import GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry_rows import Field, Kind, RowCollector, RowLoss
+from chopper_core.sources.telemetry_series import telemetry_of
+from chopper_core.sources.telemetry_table import (
+    Layout,
+    chosen_fields,
+    index_reader,
+    positions,
+    stamp_reader,
+)
+from chopper_core.sources.telemetry_text import TelemetryText
+
+JSON_FORMAT: Final = "amd-smi JSON"
+
+_MAX_XCDS: Final = 16
+_ONE_DECIMAL: Final = re.compile(r"\d+\.\d+")
+_LIMITERS: Final = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
+
+
+def _with_gigabytes(cell: object) -> object:
+    """Say the unit of used memory: whole numbers are MB, newer versions' default is GB as x.x."""
+    return f"{cell} GB" if isinstance(cell, str) and _ONE_DECIMAL.fullmatch(cell) else cell
+
+
+_METRIC: Final[Sequence[tuple[str, Field]]] = (
+    ("gfx_activity", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("umc_activity", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("socket_power", Field(Signal.POWER_W, "w")),
+    *(
+        (f"gfx_{number}_clk", Field(Signal.GFX_MHZ, "mhz", f"xcd{number}"))
+        for number in range(_MAX_XCDS)
+    ),
+    ("mem_0_clk", Field(Signal.MEM_MHZ, "mhz")),
+    ("edge", Field(Signal.EDGE_C, "c")),
+    ("hotspot", Field(Signal.HOTSPOT_C, "c")),
+    ("mem", Field(Signal.MEM_C, "c")),
+    ("total_energy_consumption", Field(Signal.ENERGY_J, "j")),
+    ("used_vram", Field(Signal.VRAM_BYTES, "mb")),
+    ("accumulation_counter", Field(Signal.THROTTLE_PCT, "", kind=Kind.TICKS)),
+    *(
+        (f"{limiter}_accumulated", Field(Signal.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
+        for limiter in _LIMITERS
+    ),
+    *(
+        (f"{limiter}_violation_activity", Field(Signal.THROTTLE_PCT, "%", limiter))
+        for limiter in _LIMITERS
+    ),
+)
+_METRIC_ONLY: Final = frozenset(heading for heading, _ in _METRIC) - {"mem"}
+
+_MONITOR: Final[Sequence[tuple[str, Field]]] = (
+    ("power_usage", Field(Signal.POWER_W, "w")),
+    ("max_power", Field(Signal.POWER_CAP_W, "w")),
+    ("hotspot_temperature", Field(Signal.HOTSPOT_C, "c")),
+    ("memory_temperature", Field(Signal.MEM_C, "c")),
+    ("gfx_clk", Field(Signal.GFX_MHZ, "mhz")),
+    ("gfx_clock", Field(Signal.GFX_MHZ, "mhz")),
+    ("gfx", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("mem", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("mem_clock", Field(Signal.MEM_MHZ, "mhz")),
+    ("vram_used", Field(Signal.VRAM_BYTES, "mb", convert=_with_gigabytes)),
+    ("phot_tviol", Field(Signal.THROTTLE_PCT, "%", "prochot")),
+    ("pviol", Field(Signal.THROTTLE_PCT, "%", "ppt")),
+    ("tviol", Field(Signal.THROTTLE_PCT, "%", "socket_thermal")),
+    ("vr_tviol", Field(Signal.THROTTLE_PCT, "%", "vr_thermal")),
+    ("hbm_tviol", Field(Signal.THROTTLE_PCT, "%", "hbm_thermal")),
+)
+_MONITOR_ONLY: Final = frozenset(heading for heading, _ in _MONITOR) - {"mem"}
+
+_ROW_START: Final = re.compile(r'\{\s*"(?:timestamp|gpu|gpu_data)"\s*:')
+_JSON_KEYS: Final = re.compile(
+    '"(?:'
+    + "|".join(("gpu_data", "temperature", "clock", *_METRIC_ONLY, *_MONITOR_ONLY))
+    + r')"\s*:'
+)
+
+
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+    """Return the layout of a table of amd-smi."""
+    columns = positions(headings)
+    if "gpu" not in columns:
+        return None
+    if _MONITOR_ONLY & columns.keys():
+        command, known = "monitor", _MONITOR
+    elif _METRIC_ONLY & columns.keys():
+        command, known = "metric", _METRIC
+    else:
+        return None
+    return Layout(
+        format=f"amd-smi {command} CSV",
+        width=len(headings),
+        gpu_of=index_reader(columns["gpu"]),
+        time_of=stamp_reader(columns.get("timestamp"), stamps),
+        fields=chosen_fields(columns, known),
+    )
+
+
+def is_amd_smi_json(text: str) -> bool:
+    """Return whether the start of a JSON file looks like amd-smi's."""
+    start = _ROW_START.search(text)
+    return start is not None and _JSON_KEYS.search(text, start.start()) is not None
+
+
+def read_json(text: TelemetryText) -> Telemetry:
+    """Read what amd-smi printed as JSON: one list, or one document per snapshot.
+
+    Rows around damage are kept. Raises DataError if no usable sample is left.
+    """
+    stamps, rows = Stamps(), RowCollector()
+    commands = set()
+    for row in _json_rows(text, rows):
+        flat = dict(_flattened(row))
+        is_monitor = not _MONITOR_ONLY.isdisjoint(flat)
+        known = _MONITOR if is_monitor else _METRIC
+        number = whole_number(flat.get("gpu"))
+        cells = [(field, flat[key]) for key, field in known if key in flat]
+        if number is None or number < 0 or not cells:
+            rows.row_losses[RowLoss.NO_DATA] += 1
+            continue
+        time_ns = stamps.read(flat["timestamp"]) if "timestamp" in flat else None
+        if time_ns is None and ("timestamp" in flat or stamps.clock is not None):
+            rows.row_losses[RowLoss.BAD_STAMP] += 1
+            continue
+        commands.add("monitor" if is_monitor else "metric")
+        rows.add(GpuName(index=number), time_ns, cells)
+    name = " and ".join(sorted(commands))
+    if not name:
+        raise DataError(f"{text.path} is {JSON_FORMAT}, but holds no usable sample.")
+    return telemetry_of(text.path, f"amd-smi {name} JSON", rows, stamps, text.losses)
+
+
+def _json_rows(text: TelemetryText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of GPUs wherever they start, so that damage costs only those it hits."""
+    if not text.text.rstrip().endswith(("}", "]")):
+        text.losses.truncated = True
+        text.losses.notes.append("The file ends within a row: that row is left out.")
+    decoder = json.JSONDecoder(strict=False)
+    position = 0
+    while start := _ROW_START.search(text.text, position):
+        try:
+            row, position = decoder.raw_decode(text.text, start.start())
+        except (ValueError, RecursionError):
+            position = start.end()
+            rows.row_losses[RowLoss.UNREADABLE] += "gpu_data" not in start.group()
+            continue
+        snapshot = row.get("gpu_data")
+        if not isinstance(snapshot, list):
+            yield row
+            continue
+        shared = {key: value for key, value in row.items() if key == "timestamp"}
+        yield from (shared | member for member in snapshot if isinstance(member, dict))
+
+
+def _flattened(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values under the names that the CSV has for them: without the group's name."""
+    for key, value in row.items():
+        if _is_group(value):
+            yield from _joined("", value)
+        else:
+            yield key, value
+
+
+def _joined(prefix: str, group: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in group.items():
+        if _is_group(value):
+            yield from _joined(f"{prefix}{key}_", value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict) and "value" not in value

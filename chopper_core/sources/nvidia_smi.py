@@ -1,0 +1,219 @@
+"""nvidia-smi: `--query-gpu … --format=csv` and the columns of `dmon`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.quantities import whole_number
+from chopper_core.sources.stamps import Stamps
+from chopper_core.sources.telemetry import GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry_rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry_series import telemetry_of
+from chopper_core.sources.telemetry_table import (
+    MAX_PREAMBLE_LINES,
+    Cells,
+    Layout,
+    add_row,
+    chosen_fields,
+    index_reader,
+    positions,
+    stamp_reader,
+)
+from chopper_core.sources.telemetry_text import TelemetryText
+
+DMON_FORMAT: Final = "nvidia-smi dmon"
+
+_NOTES: Final = {
+    Signal.EDGE_C: "The temperature is that of the GPU's core, not of its hottest spot.",
+    Signal.THROTTLE_PCT: "The throttle share is 100 % at samples with an active limiter and 0 % at "
+    "others.",
+}
+_NO_NAMES: Final = "The file doesn't say which GPU a row is of: all are taken as of one."
+
+_SOFTWARE_POWER_CAP: Final = 0x4
+_HARDWARE_SLOWDOWN: Final = 0x8
+_SOFTWARE_THERMAL: Final = 0x20
+_HARDWARE_THERMAL: Final = 0x40
+_POWER_BRAKE: Final = 0x80
+_LIMITER_BITS: Final = (
+    _SOFTWARE_POWER_CAP | _HARDWARE_SLOWDOWN | _SOFTWARE_THERMAL | _HARDWARE_THERMAL | _POWER_BRAKE
+)
+"""Idleness, the clocks that somebody set and sync boost are reasons too, but no limiters."""
+_REASONS: Final = (
+    "sw_power_cap",
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+)
+_STATES: Final = {"active": 100, "not active": 0}
+
+
+def _limited_pct(bitmask: object) -> object:
+    """Return 100 for a bitmask with a limiter's bit, 0 for one without."""
+    try:
+        bits = int(str(bitmask), 16)
+    except ValueError:
+        return bitmask
+    return 100 if bits & _LIMITER_BITS else 0
+
+
+def _active_pct(state: object) -> object:
+    return _STATES.get(str(state).casefold(), state)
+
+
+_REASON_GROUPS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")
+_QUERY: Final[Sequence[tuple[str, Field]]] = (
+    *(
+        (heading, Field(Signal.POWER_W, "w"))
+        for heading in ("power.draw", "power.draw.instant", "power.draw.average")
+    ),
+    ("enforced.power.limit", Field(Signal.POWER_CAP_W, "w")),
+    ("power.limit", Field(Signal.POWER_CAP_W, "w")),
+    *(
+        (heading, Field(Signal.GFX_MHZ, "mhz"))
+        for heading in ("clocks.current.graphics", "clocks.gr", "clocks.current.sm", "clocks.sm")
+    ),
+    ("clocks.current.memory", Field(Signal.MEM_MHZ, "mhz")),
+    ("clocks.mem", Field(Signal.MEM_MHZ, "mhz")),
+    ("temperature.gpu", Field(Signal.EDGE_C, "c")),
+    ("temperature.memory", Field(Signal.MEM_C, "c")),
+    ("utilization.gpu", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("utilization.memory", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("memory.used", Field(Signal.VRAM_BYTES, "mib")),
+    *(
+        (f"{group}.active", Field(Signal.THROTTLE_PCT, "%", convert=_limited_pct))
+        for group in _REASON_GROUPS
+    ),
+    *(
+        (f"{group}.{reason}", Field(Signal.THROTTLE_PCT, "%", reason, convert=_active_pct))
+        for group in _REASON_GROUPS
+        for reason in _REASONS
+    ),
+)
+_DMON: Final[Sequence[tuple[str, Field]]] = (
+    ("pwr", Field(Signal.POWER_W, "w")),
+    ("gtemp", Field(Signal.EDGE_C, "c")),
+    ("mtemp", Field(Signal.MEM_C, "c")),
+    ("sm", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("mem", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("mclk", Field(Signal.MEM_MHZ, "mhz")),
+    ("pclk", Field(Signal.GFX_MHZ, "mhz")),
+    ("fb", Field(Signal.VRAM_BYTES, "mb")),
+    ("pviol", Field(Signal.THROTTLE_PCT, "%", "power")),
+)
+
+_HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
+
+
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+    """Return the layout of a table of `--query-gpu`."""
+    parts = [_HEADING.fullmatch(heading) for heading in headings]
+    columns = positions(match[1] if match else "" for match in parts)
+    units = [match[2] if match else None for match in parts]
+    fields = [
+        (column, replace(field, unit=(units[column] or field.unit).casefold()))
+        for column, field in chosen_fields(columns, _QUERY)
+    ]
+    if not fields:
+        return None
+    gpu_of = _gpu_reader(columns)
+    return Layout(
+        format="nvidia-smi CSV",
+        width=len(headings),
+        gpu_of=gpu_of or (lambda _: GpuName()),
+        time_of=stamp_reader(columns.get("timestamp"), stamps),
+        fields=fields,
+        notes=[*_notes(fields), *([] if gpu_of else [_NO_NAMES])],
+    )
+
+
+def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
+    """Return the layout that a line of headings of `dmon` says."""
+    if not line.startswith("#"):
+        return None
+    headings = dmon_cells(line.lstrip("#"))
+    columns = positions(headings)
+    fields = chosen_fields(columns, _DMON)
+    if "gpu" not in columns or not fields:
+        return None
+    return Layout(
+        format=DMON_FORMAT,
+        width=len(headings),
+        gpu_of=index_reader(columns["gpu"]),
+        time_of=_dmon_stamp_reader(columns, stamps),
+        fields=fields,
+        notes=_notes(fields),
+    )
+
+
+def read_dmon(text: TelemetryText) -> Telemetry:
+    """Read what `nvidia-smi dmon` printed; its headings come again every so often.
+
+    Raises DataError if it holds no usable sample.
+    """
+    stamps, rows = Stamps(), RowCollector()
+    layout = None
+    for line in text.lines():
+        if line.startswith("#") or not line.strip():
+            layout = dmon_layout(line, stamps) or layout
+        elif layout is None:
+            rows.row_losses[RowLoss.FOREIGN] += 1
+        else:
+            add_row(rows, layout, dmon_cells(line))
+    if layout is None:
+        raise DataError(f"{text.path} has no headings of nvidia-smi dmon.")
+    return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
+
+
+def is_dmon(text: TelemetryText) -> bool:
+    """Return whether the start of a file has headings of `dmon`."""
+    lines = text.lines()[:MAX_PREAMBLE_LINES]
+    return any(dmon_layout(line, Stamps()) is not None for line in lines)
+
+
+def dmon_cells(line: str) -> list[str]:
+    """Return the cells of a line of `dmon`, plain or with `--format csv`."""
+    return line.replace(",", " ").split()
+
+
+def _gpu_reader(columns: Mapping[str, int]) -> Callable[[Cells], GpuName | None] | None:
+    def first(*headings: str) -> int | None:
+        return next((columns[heading] for heading in headings if heading in columns), None)
+
+    index, bus = first("index"), first("pci.bus_id", "gpu_bus_id")
+    identifier = first("uuid", "gpu_uuid", "serial", "gpu_serial")
+    if index is None and bus is None and identifier is None:
+        return None
+
+    def gpu_of(cells: Cells) -> GpuName | None:
+        number = whole_number(_cell(cells, index))
+        pci = _cell(cells, bus)
+        if number is None and not pci:
+            name = _cell(cells, identifier)
+            return GpuName(card=name) if name else None
+        return GpuName(index=-1 if number is None else number, pci=pci)
+
+    return gpu_of
+
+
+def _dmon_stamp_reader(
+    columns: Mapping[str, int], stamps: Stamps
+) -> Callable[[Cells], int | None] | None:
+    if "time" not in columns:
+        return None
+    places = [columns[heading] for heading in ("date", "time") if heading in columns]
+    return lambda cells: stamps.read(" ".join(_cell(cells, place) for place in places))
+
+
+def _cell(cells: Cells, column: int | None) -> str:
+    return str(cells[column]) if column is not None and column < len(cells) else ""
+
+
+def _notes(fields: Sequence[tuple[int, Field]]) -> list[str]:
+    signals = {field.signal for _, field in fields}
+    return [note for signal, note in _NOTES.items() if signal in signals]

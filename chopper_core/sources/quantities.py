@@ -1,0 +1,147 @@
+"""Cells of telemetry files as numbers in the unit of their signal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from functools import lru_cache
+from math import inf
+from typing import Final
+
+from chopper_core.sources.telemetry import Signal
+
+
+class Flaw(Enum):
+    """Why a cell gives no value."""
+
+    MISSING = "missing"
+    NO_NUMBER = "no number"
+    WRONG_UNIT = "wrong unit"
+    OUT_OF_RANGE = "out of range"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """The unit of a signal: what others are worth in it, and between which bounds it lies."""
+
+    factors: Mapping[str, float]
+    lowest: float = 0.0
+    highest: float = inf
+
+
+_MEGAHERTZ: Final = Dimension({"mhz": 1.0, "ghz": 1e3, "khz": 1e-3, "hz": 1e-6}, highest=100_000.0)
+_WATTS: Final = Dimension({"w": 1.0, "mw": 1e-3, "uw": 1e-6, "kw": 1e3}, highest=100_000.0)
+_JOULES: Final = Dimension(
+    {"j": 1.0, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600.0, "ticks": 2.0**-16}
+)
+_CELSIUS: Final = Dimension({"c": 1.0, "°c": 1.0}, lowest=-100.0, highest=500.0)
+_PERCENT: Final = Dimension({"%": 1.0}, highest=100.0)
+_BYTES: Final = Dimension(
+    {
+        "b": 1.0,
+        **dict.fromkeys(("kb", "kib"), 2.0**10),
+        **dict.fromkeys(("mb", "mib"), 2.0**20),
+        **dict.fromkeys(("gb", "gib"), 2.0**30),
+    }
+)
+"""The tools count in powers of two under either name."""
+
+DIMENSIONS: Final[Mapping[Signal, Dimension]] = {
+    Signal.GFX_MHZ: _MEGAHERTZ,
+    Signal.MEM_MHZ: _MEGAHERTZ,
+    Signal.POWER_W: _WATTS,
+    Signal.POWER_CAP_W: _WATTS,
+    Signal.ENERGY_J: _JOULES,
+    Signal.HOTSPOT_C: _CELSIUS,
+    Signal.MEM_C: _CELSIUS,
+    Signal.EDGE_C: _CELSIUS,
+    Signal.GFX_UTIL_PCT: _PERCENT,
+    Signal.MEM_UTIL_PCT: _PERCENT,
+    Signal.THROTTLE_PCT: _PERCENT,
+    Signal.PCIE_BYTES: _BYTES,
+    Signal.XGMI_READ_BYTES: _BYTES,
+    Signal.XGMI_WRITE_BYTES: _BYTES,
+    Signal.VRAM_BYTES: _BYTES,
+}
+
+_MISSING_WORDS: Final = frozenset(
+    (
+        *("", "-", "--", "n/a", "na", "<na>", "nan", "none", "null", "err!", "unknown"),
+        *("unknown error", "not supported", "not available", "gpu is lost"),
+        "insufficient permissions",
+    )
+)
+_UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
+"""What the C structures hold where a GPU lacks a sensor."""
+
+_QUANTITY: Final = re.compile(
+    r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
+)
+_INTEGER: Final = re.compile(r"[-+]?\d+")
+_MAX_DIGITS: Final = 64
+
+
+def quantity(cell: object) -> tuple[int | float, str] | Flaw:
+    """Return the number in a cell and the unit written beside it, '' without one.
+
+    A cell is text (`131.17 W`, `(2100Mhz)`), a number or amd-smi's `{"value": …, "unit": …}`.
+    """
+    if isinstance(cell, dict):
+        found = quantity(cell.get("value"))
+        if isinstance(found, Flaw) or found[1]:
+            return found
+        return found[0], str(cell.get("unit") or "").strip().casefold()
+    return Flaw.MISSING if cell is None else _in_text(str(cell))
+
+
+@lru_cache(maxsize=1 << 16)
+def _in_text(text: str) -> tuple[int | float, str] | Flaw:
+    text = text.strip()
+    if text.strip("[]()").casefold() in _MISSING_WORDS:
+        return Flaw.MISSING
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_DIGITS else None
+    if match is None or float(match[1]) == inf:
+        return Flaw.NO_NUMBER
+    digits = match[1]
+    number = int(digits) if _INTEGER.fullmatch(digits) else _plain(float(digits))
+    return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
+
+
+def in_unit(signal: Signal, cell: object, default_unit: str) -> float | Flaw:
+    """Return the value of a cell in the signal's unit; without a unit it is in `default_unit`."""
+    found = quantity(cell)
+    if isinstance(found, Flaw):
+        return found
+    number, unit = found
+    dimension = DIMENSIONS[signal]
+    factor = dimension.factors.get(unit or default_unit.casefold())
+    if factor is None:
+        return Flaw.WRONG_UNIT
+    value = number * factor
+    return value if dimension.lowest <= value <= dimension.highest else Flaw.OUT_OF_RANGE
+
+
+def whole_number(cell: object) -> int | None:
+    """Return the integer in a cell; None for anything else."""
+    found = quantity(cell)
+    if isinstance(found, Flaw) or found[1] or not isinstance(found[0], int):
+        return None
+    return found[0]
+
+
+def exact_decimal(text: str) -> Decimal | None:
+    """Return plain decimal text as its exact value; None for anything else."""
+    if len(text) > _MAX_DIGITS:
+        return None
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
+
+
+def _plain(number: float) -> int | float:
+    return int(number) if number.is_integer() else number

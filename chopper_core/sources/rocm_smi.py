@@ -1,0 +1,88 @@
+"""rocm-smi: `--csv`, with a timestamp put before, and tables that scripts derive from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from chopper_core.sources.quantities import whole_number
+from chopper_core.sources.stamps import Stamps
+from chopper_core.sources.telemetry import GpuName, Signal
+from chopper_core.sources.telemetry_rows import Field
+from chopper_core.sources.telemetry_table import (
+    Cells,
+    Layout,
+    chosen_fields,
+    positions,
+    stamp_reader,
+)
+
+_STAMPS: Final = ("timestamp", "time", "timestamp_ns")
+_FIELDS: Final[Sequence[tuple[str, Field]]] = (
+    ("current socket graphics package power (w)", Field(Signal.POWER_W, "w")),
+    ("average graphics package power (w)", Field(Signal.POWER_W, "w")),
+    ("max graphics package power (w)", Field(Signal.POWER_CAP_W, "w")),
+    ("accumulated energy (uj)", Field(Signal.ENERGY_J, "uj")),
+    ("temperature (sensor edge) (c)", Field(Signal.EDGE_C, "c")),
+    ("temperature (sensor junction) (c)", Field(Signal.HOTSPOT_C, "c")),
+    ("temperature (sensor memory) (c)", Field(Signal.MEM_C, "c")),
+    ("gpu use (%)", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("gpu memory read/write activity (%)", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("vram total used memory (b)", Field(Signal.VRAM_BYTES, "b")),
+    ("sclk clock speed:", Field(Signal.GFX_MHZ, "mhz")),
+    ("mclk clock speed:", Field(Signal.MEM_MHZ, "mhz")),
+)
+_DERIVED_FIELDS: Final[Sequence[tuple[str, Field]]] = (
+    ("power_watts", Field(Signal.POWER_W, "w")),
+    ("power_cap_watts", Field(Signal.POWER_CAP_W, "w")),
+    ("temp_edge_celsius", Field(Signal.EDGE_C, "c")),
+    ("temp_junction_celsius", Field(Signal.HOTSPOT_C, "c")),
+    ("temp_memory_celsius", Field(Signal.MEM_C, "c")),
+    ("gpu_use_percent", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("memory_use_percent", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("vram_used_bytes", Field(Signal.VRAM_BYTES, "b")),
+    ("sclk_mhz", Field(Signal.GFX_MHZ, "mhz")),
+    ("mclk_mhz", Field(Signal.MEM_MHZ, "mhz")),
+)
+_ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
+
+
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+    """Return the layout of a table of rocm-smi, or of one derived from it."""
+    columns = positions(headings)
+    fields = chosen_fields(columns, _FIELDS)
+    name = "rocm-smi CSV"
+    if not fields:
+        fields = chosen_fields(columns, _DERIVED_FIELDS)
+        name = "CSV derived from rocm-smi"
+    if "device" not in columns or not fields:
+        return None
+    stamp = next((columns[heading] for heading in _STAMPS if heading in columns), None)
+    return Layout(
+        format=name,
+        width=len(headings),
+        gpu_of=_card_reader(columns["device"], columns.get("node id"), columns.get("pci bus")),
+        time_of=stamp_reader(stamp, stamps),
+        fields=fields,
+        notes=[
+            f"{heading} is an accumulator of unknown unit and isn't used."
+            for heading in headings
+            if heading.casefold() in _ACCUMULATORS
+        ],
+    )
+
+
+def _card_reader(card: int, node: int | None, bus: int | None) -> Callable[[Cells], GpuName | None]:
+    def gpu_of(cells: Cells) -> GpuName | None:
+        name = _text(cells, card)
+        if not name:
+            return None
+        number = whole_number(_text(cells, node))
+        return GpuName(kfd_node=-1 if number is None else number, card=name, pci=_text(cells, bus))
+
+    return gpu_of
+
+
+def _text(cells: Cells, column: int | None) -> str:
+    text = str(cells[column]) if column is not None and column < len(cells) else ""
+    return "" if text.casefold() == "n/a" else text

@@ -1,0 +1,231 @@
+"""Chopper's own telemetry format, CSV or Parquet, which a sampler can write: docs/telemetry.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.quantities import DIMENSIONS, whole_number
+from chopper_core.sources.stamps import Stamps, clock_named
+from chopper_core.sources.telemetry import ClockDomain, GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry_rows import Field, Kind, RowCollector
+from chopper_core.sources.telemetry_series import telemetry_of
+from chopper_core.sources.telemetry_table import (
+    MAX_PREAMBLE_LINES,
+    Cells,
+    Layout,
+    add_row,
+    chosen_fields,
+    positions,
+    read_table,
+)
+from chopper_core.sources.telemetry_text import TelemetryText
+from chopper_core.sources.trace import Losses
+
+CSV_FORMAT: Final = "telemetry CSV"
+PARQUET_FORMAT: Final = "telemetry Parquet"
+PARQUET_MAGIC: Final = b"PAR1"
+
+_METRICS_TIME: Final = "ts"
+"""Original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
+
+_CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
+_SIGNALS: Final = frozenset(Signal)
+_METRICS: Final[Sequence[tuple[str, Field]]] = (
+    ("current_socket_power", Field(Signal.POWER_W, "w")),
+    ("average_socket_power", Field(Signal.POWER_W, "w")),
+    ("energy_accumulator", Field(Signal.ENERGY_J, "ticks")),
+    ("current_gfxclks", Field(Signal.GFX_MHZ, "mhz", "xcd", is_list=True)),
+    ("current_gfxclk", Field(Signal.GFX_MHZ, "mhz")),
+    ("average_gfxclk_frequency", Field(Signal.GFX_MHZ, "mhz")),
+    ("current_uclk", Field(Signal.MEM_MHZ, "mhz")),
+    ("average_uclk_frequency", Field(Signal.MEM_MHZ, "mhz")),
+    ("temperature_hotspot", Field(Signal.HOTSPOT_C, "c")),
+    ("temperature_mem", Field(Signal.MEM_C, "c")),
+    ("temperature_edge", Field(Signal.EDGE_C, "c")),
+    ("average_gfx_activity", Field(Signal.GFX_UTIL_PCT, "%")),
+    ("average_umc_activity", Field(Signal.MEM_UTIL_PCT, "%")),
+    ("xgmi_read_data_acc", Field(Signal.XGMI_READ_BYTES, "kb", "link", is_list=True)),
+    ("xgmi_write_data_acc", Field(Signal.XGMI_WRITE_BYTES, "kb", "link", is_list=True)),
+    ("accumulation_counter", Field(Signal.THROTTLE_PCT, "", kind=Kind.TICKS)),
+    *(
+        (heading, Field(Signal.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
+        for heading, limiter in (
+            ("prochot_residency_acc", "prochot"),
+            ("ppt_residency_acc", "ppt"),
+            ("socket_thm_residency_acc", "socket_thermal"),
+            ("vr_thm_residency_acc", "vr_thermal"),
+            ("hbm_thm_residency_acc", "hbm_thermal"),
+        )
+    ),
+)
+"""The columns of amdsmi_get_gpu_metrics_info that are signals."""
+_TIMES: Final = ("time_ns", "monotonic_ns", _METRICS_TIME)
+_NAMES: Final = ("gpu", "kfd_node", "card", "pci")
+_PCIE_ACCUMULATOR: Final = "pcie_bandwidth_acc"
+_PCIE_NOTE: Final = (
+    "pcie_bandwidth_acc adds up rates whose unit AMD's own headers give differently; it isn't used."
+)
+_NO_CLOCK: Final = (
+    "The file doesn't name the clock of time_ns; say it in a comment (`# clock: monotonic`), a "
+    "column clock or the Parquet metadata."
+)
+
+
+@dataclass(slots=True)
+class _Clocks:
+    """The clock that a file names, and how far its two clocks are apart."""
+
+    declared: str = ""
+    offsets_ns: list[int] = field(default_factory=list)
+
+
+def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+    """Return the layout of a table in Chopper's own format, for telling it from others."""
+    return _layout(headings, stamps, clocks=_Clocks(), format_name=CSV_FORMAT)
+
+
+def read_csv(text: TelemetryText) -> Telemetry:
+    """Read a CSV file in Chopper's own format.
+
+    Raises DataError if it holds no usable sample.
+    """
+    comments = text.lines()[:MAX_PREAMBLE_LINES]
+    named = next((match[1] for line in comments if (match := _CLOCK_COMMENT.match(line))), "")
+    clocks = _Clocks(named)
+    layout_of = partial(_layout, clocks=clocks, format_name=CSV_FORMAT)
+    return _with_notes_on_clocks(read_table(text, layout_of), clocks)
+
+
+def why_no_parquet(path: Path) -> str | None:
+    """Return why a Parquet file isn't in Chopper's own format, as the rest of a sentence."""
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import read_schema
+
+    try:
+        names = read_schema(path).names
+    except (ArrowException, OSError) as error:
+        return f"is Parquet that can't be read ({_first_line(error)})"
+    is_ours = csv_layout(names, Stamps()) is not None
+    return None if is_ours else "is a Parquet file without time_ns and signals"
+
+
+def read_parquet(path: Path) -> Telemetry:
+    """Read a Parquet file in Chopper's own format.
+
+    Raises DataError if it can't be read or holds no usable sample.
+    """
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    stamps, rows = Stamps(), RowCollector()
+    try:
+        with ParquetFile(path) as file:
+            schema = file.schema_arrow
+            clocks = _Clocks((schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
+            layout = _layout(schema.names, stamps, clocks, PARQUET_FORMAT)
+            if layout is None:
+                raise DataError(f"{path} is a Parquet file without time_ns and signals.")
+            for batch in file.iter_batches():
+                for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    add_row(rows, layout, cells)
+    except (ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
+    telemetry = telemetry_of(path, layout.format, rows, stamps, Losses(), layout.notes)
+    return _with_notes_on_clocks(telemetry, clocks)
+
+
+def _layout(
+    headings: Sequence[str], stamps: Stamps, clocks: _Clocks, format_name: str
+) -> Layout | None:
+    columns = positions(headings)
+    own = [
+        (column, Field(Signal(name), next(iter(DIMENSIONS[Signal(name)].factors)), part))
+        for heading, column in columns.items()
+        for name, _, part in [heading.partition(".")]
+        if name in _SIGNALS
+    ]
+    metrics = [
+        (column, replace(metric, alternative=metric.alternative + 1))
+        for column, metric in chosen_fields(columns, _METRICS)
+    ]
+    time = next((heading for heading in _TIMES if heading in columns), "")
+    if not time or not (own or metrics):
+        return None
+    return Layout(
+        format=format_name,
+        width=len(headings),
+        gpu_of=partial(_gpu_of, columns, time == _METRICS_TIME),
+        time_of=_time_reader(columns, time, stamps, clocks),
+        fields=[*own, *metrics],
+        notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in columns else [],
+    )
+
+
+def _time_reader(
+    columns: Mapping[str, int], time: str, stamps: Stamps, clocks: _Clocks
+) -> Callable[[Cells], int | None]:
+    """Return what reads the time of a row, and notes how far its monotonic time is from it."""
+    clock = clock_named(clocks.declared)
+    if time != "time_ns":
+        clock = ClockDomain.MONOTONIC
+    elif not clocks.declared and "monotonic_ns" in columns:
+        clock = ClockDomain.EPOCH
+
+    def time_of(cells: Cells) -> int | None:
+        name = _text(cells, columns.get("clock"))
+        time_ns = stamps.read_nanoseconds(
+            _text(cells, columns[time]), clock_named(name) if name else clock
+        )
+        monotonic_ns = whole_number(_text(cells, columns.get("monotonic_ns")))
+        if time == "time_ns" and time_ns is not None and monotonic_ns is not None:
+            clocks.offsets_ns.append(time_ns - monotonic_ns)
+        return time_ns
+
+    return time_of
+
+
+def _gpu_of(columns: Mapping[str, int], is_node: bool, cells: Cells) -> GpuName | None:
+    name = _text(cells, columns.get("gpu"))
+    number = whole_number(name)
+    node = whole_number(_text(cells, columns.get("kfd_node")))
+    if is_node and node is None:
+        number, node = None, number
+    card = _text(cells, columns.get("card"))
+    gpu = GpuName(
+        index=-1 if number is None else number,
+        kfd_node=-1 if node is None else node,
+        card=card or (name if number is None and not is_node else ""),
+        pci=_text(cells, columns.get("pci")),
+    )
+    is_named = any(heading in columns for heading in _NAMES)
+    return None if is_named and gpu == GpuName() else gpu
+
+
+def _text(cells: Cells, column: int | None) -> str:
+    """Return a cell as text; '' where there is none."""
+    cell = cells[column] if column is not None and column < len(cells) else None
+    return "" if cell is None else str(cell).strip()
+
+
+def _with_notes_on_clocks(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
+    notes = []
+    if telemetry.clock is ClockDomain.UNKNOWN:
+        notes.append(_NO_CLOCK)
+    if clocks.offsets_ns:
+        middle_ns = sorted(clocks.offsets_ns)[len(clocks.offsets_ns) // 2]
+        spread_ns = max(clocks.offsets_ns) - min(clocks.offsets_ns)
+        notes.append(
+            f"time_ns minus monotonic_ns is {middle_ns} ns in the middle and varies by "
+            f"{spread_ns} ns."
+        )
+    return replace(telemetry, notes=[*telemetry.notes, *notes])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

@@ -1,0 +1,239 @@
+"""Collected rows into the tables of a telemetry file: sorted, unwrapped, with derived signals."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.errors import DataError
+from chopper_core.sources.accumulators import steps, unwrapped
+from chopper_core.sources.discover import natural_key
+from chopper_core.sources.quantities import Flaw
+from chopper_core.sources.stamps import Stamps
+from chopper_core.sources.telemetry import ClockDomain, GpuName, Samples, Signal, Telemetry
+from chopper_core.sources.telemetry_rows import Field, Kind, RowCollector, RowLoss, Series
+from chopper_core.sources.trace import Losses
+
+NOT_STAMPED: Final = (
+    "The file has no timestamps: its times are the numbers of its snapshots, and nothing can "
+    "place them in the run."
+)
+_FLAW_TEXTS: Final = {
+    Flaw.NO_NUMBER: "without a number",
+    Flaw.WRONG_UNIT: "in another unit",
+    Flaw.OUT_OF_RANGE: "outside the possible range",
+}
+_ROUNDING_PCT: Final = 1.0
+_XCD: Final = "xcd"
+_COMBINED: Final[Mapping[Signal, Callable[..., NDArray[np.float64]]]] = {
+    Signal.GFX_MHZ: np.nanmean,
+    Signal.THROTTLE_PCT: np.nanmax,
+    Signal.XGMI_READ_BYTES: np.sum,
+    Signal.XGMI_WRITE_BYTES: np.sum,
+}
+"""How the parts make the GPU's own figure; a sum needs all of them."""
+
+
+def telemetry_of(
+    path: Path,
+    format_name: str,
+    rows: RowCollector,
+    stamps: Stamps,
+    losses: Losses,
+    notes: Sequence[str] = (),
+) -> Telemetry:
+    """Return the tables of a file whose rows were collected.
+
+    Raises DataError if they hold no usable sample.
+    """
+    gpus = sorted(rows.series, key=_gpu_order)
+    tables = _Tables()
+    for number, gpu in enumerate(gpus):
+        tables.add_gpu(number, rows.series[gpu])
+    if not tables.signals:
+        raise DataError(f"{path} is {format_name}, but holds no usable sample.")
+    losses.unreadable_events += rows.unused_rows
+    losses.bad_times += rows.row_losses[RowLoss.BAD_STAMP]
+    losses.notes += [*_row_sentences(rows), *tables.loss_sentences()]
+    return Telemetry(
+        path=path,
+        format=format_name,
+        clock=stamps.clock or ClockDomain.UNKNOWN,
+        resolution_ns=stamps.resolution_ns,
+        gpus=gpus,
+        signals=tables.signals,
+        notes=[*([NOT_STAMPED] if rows.unstamped_rows else []), *notes, *tables.notes()],
+        losses=losses,
+    )
+
+
+class _Tables:
+    """The signals of the GPUs while they are made."""
+
+    def __init__(self) -> None:
+        self.signals: dict[tuple[int, Signal], list[Samples]] = {}
+        self._set_backs: Counter[Signal] = Counter()
+        self._cooler_hotspots = 0
+        self._derived: set[Signal] = set()
+
+    def add_gpu(self, number: int, fields: Mapping[Field, Series]) -> None:
+        """Make the signals of one GPU."""
+        parts: dict[Signal, dict[str, Samples]] = defaultdict(dict)
+        for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
+            if column.kind is Kind.VALUE and column.part not in parts[column.signal]:
+                parts[column.signal][column.part] = self._samples(column, series)
+        for part, samples in _residencies(fields).items():
+            parts[Signal.THROTTLE_PCT][part] = samples
+        for signal, samples_of in parts.items():
+            self.signals[number, signal] = self._with_own_figure(signal, samples_of)
+        self._cooler_hotspots += _hotspot_is_cooler(parts)
+
+    def notes(self) -> list[str]:
+        """Say what was derived, and what looks wrong."""
+        notes = []
+        if Signal.GFX_MHZ in self._derived:
+            notes.append("The gfx clock of a GPU is the mean of the clocks of its XCDs.")
+        if Signal.THROTTLE_PCT in self._derived:
+            notes.append(
+                "The throttle share of a GPU is that of its largest limiter: the share under any "
+                "limiter is at least that."
+            )
+        if self._cooler_hotspots:
+            gpus = _number_of(self._cooler_hotspots, "GPU")
+            notes.append(
+                f"The hotspot of {gpus} is mostly cooler than the edge, which can't be: the "
+                "headings of the temperatures seem to be shifted; the values stay where they are."
+            )
+        return notes
+
+    def loss_sentences(self) -> list[str]:
+        """Say where accumulated values are incomplete."""
+        return [
+            f"{signal} was set back at {_number_of(count, 'place')}: what was counted there is "
+            "unknown and adds nothing."
+            for signal, count in self._set_backs.items()
+        ]
+
+    def _samples(self, column: Field, series: Series) -> Samples:
+        times_ns = np.array(series.times_ns, np.int64)
+        if not column.is_accumulated:
+            return Samples(*_mean_of_ties(times_ns, np.array(series.values)), column.part)
+        last = _last_of_ties(times_ns)
+        counted, set_backs = unwrapped([series.values[index] for index in last])
+        if set_backs:
+            self._set_backs[column.signal] += set_backs
+        values = np.array([value * series.factor for value in counted], np.float64)
+        return Samples(times_ns[last], values, column.part)
+
+    def _with_own_figure(self, signal: Signal, samples_of: Mapping[str, Samples]) -> list[Samples]:
+        """Return the parts behind the GPU's own figure, made of them where the file has none."""
+        order = sorted(samples_of, key=lambda part: natural_key(Path(part)))
+        if signal is Signal.GFX_MHZ and any(part.startswith(_XCD) for part in order):
+            order = [part for part in order if part]
+        parts = [samples_of[part] for part in order]
+        if order[0] == "" or signal not in _COMBINED:
+            return parts
+        if len(parts) == 1 and signal is not Signal.THROTTLE_PCT:
+            return [Samples(parts[0].time_ns, parts[0].value)]
+        self._derived.add(signal)
+        return [_combined(signal, parts), *parts]
+
+
+def _gpu_order(gpu: GpuName) -> tuple[int, int, list[tuple[int, str]], str]:
+    return gpu.index, gpu.kfd_node, natural_key(Path(gpu.card)), gpu.pci
+
+
+def _mean_of_ties(
+    times_ns: NDArray[np.int64], values: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    rising, which, ties = np.unique(times_ns, return_inverse=True, return_counts=True)
+    return rising, np.bincount(which, weights=values, minlength=len(rising)) / ties
+
+
+def _last_of_ties(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the positions that put the times in rising order, the last one of equal times."""
+    order = np.argsort(times_ns, kind="stable")
+    ordered = times_ns[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = ordered[1:] != ordered[:-1]
+    return order[is_last]
+
+
+def _combined(signal: Signal, parts: Sequence[Samples]) -> Samples:
+    times_ns = np.unique(np.concatenate([samples.time_ns for samples in parts]))
+    values = np.full((len(parts), len(times_ns)), np.nan)
+    for row, samples in enumerate(parts):
+        values[row, np.searchsorted(times_ns, samples.time_ns)] = samples.value
+    combined = _COMBINED[signal](values, axis=0)
+    is_known = ~np.isnan(combined)
+    return Samples(times_ns[is_known], combined[is_known])
+
+
+def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
+    """Return the share of each limiter between two samples, stamped with the later one."""
+    ticks = next((series for column, series in fields.items() if column.kind is Kind.TICKS), None)
+    if ticks is None:
+        return {}
+    ticks_at = dict(zip(ticks.times_ns, ticks.values, strict=True))
+    shares = {}
+    for column, series in fields.items():
+        if column.kind is not Kind.RESIDENCY:
+            continue
+        under = dict(zip(series.times_ns, series.values, strict=True))
+        times_ns = sorted(under.keys() & ticks_at.keys())
+        limited = steps([under[time_ns] for time_ns in times_ns])
+        passed = steps([ticks_at[time_ns] for time_ns in times_ns])
+        known = [
+            (time_ns, min(100.0, 100.0 * part / whole))
+            for time_ns, part, whole in zip(times_ns[1:], limited, passed, strict=True)
+            if part is not None and whole and part <= whole * (1 + _ROUNDING_PCT / 100)
+        ]
+        if known:
+            stamps, values = zip(*known, strict=True)
+            shares[column.part] = Samples(
+                np.array(stamps, np.int64), np.array(values, np.float64), column.part
+            )
+    return shares
+
+
+def _hotspot_is_cooler(parts: Mapping[Signal, Mapping[str, Samples]]) -> bool:
+    hotspot = parts.get(Signal.HOTSPOT_C, {}).get("")
+    edge = parts.get(Signal.EDGE_C, {}).get("")
+    if hotspot is None or edge is None:
+        return False
+    _, at_hotspot, at_edge = np.intersect1d(
+        hotspot.time_ns, edge.time_ns, assume_unique=True, return_indices=True
+    )
+    cooler = hotspot.value[at_hotspot] < edge.value[at_edge]
+    return bool(cooler.size and cooler.mean() > 0.5)
+
+
+def _row_sentences(rows: RowCollector) -> list[str]:
+    sentences = [
+        f"{_number_of(count, 'row')} {loss.value}." for loss, count in rows.row_losses.items()
+    ]
+    unsorted = tied = 0
+    for times_ns in rows.row_times_ns.values():
+        distances = np.diff(np.array(times_ns, np.int64))
+        unsorted += int((distances < 0).sum())
+        tied += len(times_ns) - len(set(times_ns))
+    if unsorted:
+        sentences.append(f"{_number_of(unsorted, 'row')} earlier than the one before: sorted.")
+    if tied:
+        sentences.append(
+            f"{_number_of(tied, 'row')} with the timestamp of another one of the same GPU: their "
+            "mean counts, or the last one of what is accumulated."
+        )
+    for (signal, flaw), count in rows.flaws.items():
+        values = _number_of(count, "value")
+        sentences.append(f"{values} of {signal} {_FLAW_TEXTS[flaw]}: left out.")
+    return sentences
+
+
+def _number_of(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"

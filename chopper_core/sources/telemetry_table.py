@@ -1,0 +1,137 @@
+"""Tables with headings, as most tools write them: rows of cells into a collector."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.sources.quantities import whole_number
+from chopper_core.sources.stamps import Stamps
+from chopper_core.sources.telemetry import GpuName, Telemetry
+from chopper_core.sources.telemetry_rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry_series import telemetry_of
+from chopper_core.sources.telemetry_text import TelemetryText, csv_cells
+
+MAX_PREAMBLE_LINES: Final = 50
+"""Lines before the headings: warnings and comments of the tool."""
+
+Cells = Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the columns of a table lie."""
+
+    format: str
+    """For people: `amd-smi metric CSV`."""
+    width: int
+    gpu_of: Callable[[Cells], GpuName | None]
+    time_of: Callable[[Cells], int | None] | None
+    """None for a table without timestamps."""
+    fields: Sequence[tuple[int, Field]]
+    notes: Sequence[str] = ()
+
+
+LayoutOf = Callable[[Sequence[str], Stamps], Layout | None]
+"""Headings → layout, or None if they are of another format."""
+
+
+def first_layout(text: TelemetryText, layouts: Sequence[LayoutOf]) -> tuple[LayoutOf, str] | None:
+    """Return the layout that fits the headings near the start, and its format's name."""
+    for line in text.lines()[:MAX_PREAMBLE_LINES]:
+        cells = csv_cells(line)
+        for layout_of in layouts:
+            layout = layout_of(cells, Stamps())
+            if layout is not None:
+                return layout_of, layout.format
+    return None
+
+
+def read_table(text: TelemetryText, layout_of: LayoutOf) -> Telemetry:
+    """Read a CSV file whose headings have a layout.
+
+    Raises DataError if it holds no usable sample.
+    """
+    stamps, rows = Stamps(), RowCollector()
+    layout, headings = None, [""]
+    for line in text.lines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        cells = csv_cells(line)
+        if layout is None or (cells and cells[0].casefold() == headings[0].casefold()):
+            found = layout_of(cells, stamps)
+            if found is not None:
+                rows.row_losses[RowLoss.REPEATED_HEADER] += layout is not None
+                layout, headings = found, cells
+                continue
+        if layout is None:
+            rows.row_losses[RowLoss.FOREIGN] += 1
+            continue
+        add_row(rows, layout, cells)
+    if layout is None:
+        raise DataError(f"{text.path} has no headings of a telemetry format.")
+    rows.row_losses = +rows.row_losses
+    return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
+
+
+def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
+    """Add one row of a table, or count why it can't be used."""
+    if any(str(cell) for cell in cells[layout.width :]):
+        rows.row_losses[RowLoss.LONG] += 1
+        return
+    gpu = layout.gpu_of(cells)
+    given = [(field, cells[column]) for column, field in layout.fields if column < len(cells)]
+    if gpu is None or not any(cell is not None and cell != "" for _, cell in given):
+        rows.row_losses[RowLoss.NO_DATA] += 1
+        return
+    time_ns = None
+    if layout.time_of is not None:
+        time_ns = layout.time_of(cells)
+        if time_ns is None:
+            rows.row_losses[RowLoss.BAD_STAMP] += 1
+            return
+    if len(cells) < layout.width:
+        rows.row_losses[RowLoss.SHORT] += 1
+    rows.add(gpu, time_ns, given)
+
+
+def positions(headings: Iterable[str]) -> dict[str, int]:
+    """Return the column of each heading in lower case; the first one of equal headings."""
+    found: dict[str, int] = {}
+    for column, heading in enumerate(headings):
+        found.setdefault(heading.strip().casefold(), column)
+    return found
+
+
+def chosen_fields(
+    columns: Mapping[str, int], known: Sequence[tuple[str, Field]]
+) -> list[tuple[int, Field]]:
+    """Return the known columns that a table has; of those that hold the same, the first leads."""
+    ranks: Counter[Field] = Counter()
+    chosen = []
+    for heading, field in known:
+        if heading in columns:
+            what = replace(field, unit="", convert=None)
+            chosen.append((columns[heading], replace(field, alternative=ranks[what])))
+            ranks[what] += 1
+    return chosen
+
+
+def stamp_reader(column: int | None, stamps: Stamps) -> Callable[[Cells], int | None] | None:
+    """Return what reads the timestamp of a row."""
+    if column is None:
+        return None
+    return lambda cells: stamps.read(cells[column]) if column < len(cells) else None
+
+
+def index_reader(column: int) -> Callable[[Cells], GpuName | None]:
+    """Return what reads the GPU of a row from its number."""
+
+    def gpu_of(cells: Cells) -> GpuName | None:
+        number = whole_number(cells[column]) if column < len(cells) else None
+        return None if number is None or number < 0 else GpuName(index=number)
+
+    return gpu_of

@@ -1,0 +1,56 @@
+"""Zeus: the CSV of its power monitor, which has no headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from chopper_core.sources.stamps import Stamps
+from chopper_core.sources.telemetry import GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry_rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry_series import telemetry_of
+from chopper_core.sources.telemetry_text import TelemetryText, csv_cells
+
+FORMAT: Final = "Zeus power CSV"
+
+_POWER: Final = Field(Signal.POWER_W, "w")
+_FIRST_LINE: Final = re.compile(r"\s*[1-9]\d{9}\.\d+\s*(,\s*\d+(\.\d*)?(e[-+]?\d+)?\s*)+", re.I)
+_HEADING: Final = re.compile(r"time(,\s*power\d+)+", re.I)
+
+
+def is_power_csv(text: TelemetryText) -> bool:
+    """Return whether a file starts with seconds since the epoch and powers, and nothing else."""
+    lines = text.lines()[:2]
+    return bool(lines) and any(
+        pattern.fullmatch(lines[0].strip()) for pattern in (_FIRST_LINE, _HEADING)
+    )
+
+
+def read_power_csv(text: TelemetryText) -> Telemetry:
+    """Read the power of the GPUs, whose numbers are those of the columns.
+
+    Raises DataError if no usable sample is left.
+    """
+    stamps, rows = Stamps(), RowCollector()
+    lines = [line for line in text.lines() if line.strip()]
+    if lines and _HEADING.fullmatch(lines[0].strip()):
+        del lines[0]
+    width = len(csv_cells(lines[0])) if lines else 0
+    for line in lines:
+        _add_line(rows, stamps, csv_cells(line), width)
+    return telemetry_of(text.path, FORMAT, rows, stamps, text.losses)
+
+
+def _add_line(rows: RowCollector, stamps: Stamps, cells: Sequence[str], width: int) -> None:
+    if len(cells) > width:
+        rows.row_losses[RowLoss.LONG] += 1
+        return
+    time_ns = stamps.read(cells[0]) if cells else None
+    if time_ns is None:
+        rows.row_losses[RowLoss.BAD_STAMP] += 1
+        return
+    if len(cells) < width:
+        rows.row_losses[RowLoss.SHORT] += 1
+    for number, power in enumerate(cells[1:]):
+        rows.add(GpuName(index=number), time_ns, [(_POWER, power)])

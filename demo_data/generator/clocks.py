@@ -1,0 +1,67 @@
+"""The gfx clock of a GPU: power management that follows what the GPU does, once a tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from random import Random
+
+from generator import config as c
+from generator.records import Activity
+from generator.timeline import Steps
+
+TICK_NS = 1_000_000
+# Slower than telemetry samples, so that a sampler can follow the clock.
+RESPONSE = 1 / 12
+WANDER_RETURN = 1 / 100
+WANDER_STEP = 0.0007
+
+
+class Load(IntEnum):
+    """What a GPU does, from the least to the most demanding."""
+
+    IDLE = 0
+    COMM = 1
+    MEMORY = 2
+    FORWARD = 3
+    BACKWARD = 4
+
+
+CLOCK_SHIFT = {
+    Load.IDLE: 0.035,
+    Load.COMM: 0.035,
+    Load.MEMORY: 0.010,
+    Load.FORWARD: 0.004,
+    Load.BACKWARD: -0.012,
+}
+
+
+def load_of(activity: Activity) -> Load:
+    """The load that one activity is."""
+    if not activity.is_compute:
+        return Load.COMM
+    if not activity.kernel.flops:
+        return Load.MEMORY
+    return Load.BACKWARD if activity.label.phase == "backward" else Load.FORWARD
+
+
+class Clock:
+    """A GPU's clock around its base, with its history."""
+
+    def __init__(self, config: c.Config, rank: int) -> None:
+        self._random = Random(f"{config.seed}:clock:{rank}")
+        self.base_mhz = round(c.NOMINAL_MHZ + 12 * (self._random.random() - 0.5))
+        if rank == config.slow_rank:
+            self.base_mhz = c.HOT_MHZ
+        self.mhz = float(self.base_mhz)
+        self.history = Steps(0, self.mhz)
+        self._shift = 0.0
+        self._wander = 0.0
+
+    def advance(self, now_ns: int, running: Iterable[Activity]) -> None:
+        """Sets the clock for the next tick, by what runs at its start."""
+        load = max(map(load_of, running), default=Load.IDLE)
+        self._shift += (CLOCK_SHIFT[load] - self._shift) * RESPONSE
+        self._wander += WANDER_STEP * (2 * self._random.random() - 1) - WANDER_RETURN * self._wander
+        self.mhz = round(self.base_mhz * (1 + self._shift + self._wander), 2)
+        self.history.append(now_ns, self.mhz)

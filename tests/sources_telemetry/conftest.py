@@ -1,0 +1,20 @@
+"""The real telemetry files; skipped where they are not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(
+    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
+)
+
+
+@pytest.fixture(scope="session")
+def rocm_smi_files() -> Path:
+    folder = FOLDER / "mi300x_rocm_smi"
+    if not folder.is_dir():
+        pytest.skip(f"no real telemetry at {folder}; $CHOPPER_REALDATA says where it is")
+    return folder

@@ -1,0 +1,93 @@
+"""The real rocm-smi files against what the csv module alone gives."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from chopper_core.sources.telemetry import ClockDomain, Signal
+from chopper_core.sources.telemetry_files import find_telemetry, read_telemetry
+
+COLUMNS = [
+    ("gpu_power.csv", 2, Signal.POWER_W),
+    ("gpu_temp.csv", 2, Signal.EDGE_C),
+    ("gpu_temp.csv", 3, Signal.HOTSPOT_C),
+    ("gpu_usage.csv", 2, Signal.GFX_UTIL_PCT),
+    ("gpu_usage.csv", 5, Signal.VRAM_BYTES),
+]
+
+
+def rows_of(path: Path) -> tuple[dict[str, list[list[str]]], int]:
+    """The rows of every card, and the number of rows of none."""
+    per_card: dict[str, list[list[str]]] = defaultdict(list)
+    junk = 0
+    with path.open(newline="") as file:
+        lines = csv.reader(file)
+        next(lines)
+        for row in lines:
+            if row[1]:
+                per_card[row[1]].append(row)
+            else:
+                junk += 1
+    return per_card, junk
+
+
+def test_the_files_are_found(rocm_smi_files: Path) -> None:
+    found = find_telemetry([rocm_smi_files])
+    assert [file.path.name for file in found.files] == [
+        "gpu_power.csv",
+        "gpu_temp.csv",
+        "gpu_usage.csv",
+    ]
+
+
+@pytest.mark.parametrize(("name", "column", "signal"), COLUMNS)
+def test_every_sample_is_there(
+    rocm_smi_files: Path, name: str, column: int, signal: Signal
+) -> None:
+    telemetry = read_telemetry(rocm_smi_files / name)
+    expected, junk = rows_of(rocm_smi_files / name)
+    assert (
+        [gpu.card for gpu in telemetry.gpus]
+        == sorted(expected)
+        == [f"card{number}" for number in range(8)]
+    )
+    for number, gpu in enumerate(telemetry.gpus):
+        (samples,) = telemetry.signals[number, signal]
+        rows = expected[gpu.card]
+        assert samples.time_ns.tolist() == [int(row[0]) * 10**9 for row in rows]
+        assert samples.value.tolist() == [float(row[column]) for row in rows]
+    assert telemetry.losses.unreadable_events == junk
+    assert telemetry.clock is ClockDomain.EPOCH
+    assert telemetry.resolution_ns == 10**9
+
+
+def test_the_known_figures(rocm_smi_files: Path) -> None:
+    figures = {}
+    for name, signal in (
+        ("gpu_power.csv", Signal.POWER_W),
+        ("gpu_temp.csv", Signal.HOTSPOT_C),
+        ("gpu_usage.csv", Signal.VRAM_BYTES),
+    ):
+        telemetry = read_telemetry(rocm_smi_files / name)
+        (samples,) = telemetry.signals[0, signal]
+        span_s = int(samples.time_ns[-1] - samples.time_ns[0]) // 10**9
+        figures[name] = (len(samples), span_s, telemetry.losses.unreadable_events)
+    assert figures == {
+        "gpu_power.csv": (539, 2751, 539),
+        "gpu_temp.csv": (536, 2751, 536),
+        "gpu_usage.csv": (538, 2750, 538),
+    }
+
+
+def test_what_is_odd_about_them_is_said(rocm_smi_files: Path) -> None:
+    power = read_telemetry(rocm_smi_files / "gpu_power.csv")
+    assert any(note.startswith("4,312 rows with fewer values") for note in power.losses.notes)
+    assert (0, Signal.POWER_CAP_W) not in power.signals
+    temperature = read_telemetry(rocm_smi_files / "gpu_temp.csv")
+    assert any("8 GPUs is mostly cooler" in note for note in temperature.notes)
+    usage = read_telemetry(rocm_smi_files / "gpu_usage.csv")
+    assert any("gfx_activity is an accumulator" in note for note in usage.notes)
