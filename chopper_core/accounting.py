@@ -48,35 +48,63 @@ class Account:
     """The part of a communication under compute; 0 for all others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The span of a GPU, cut at every start and end."""
+
+    edges_ns: Int64
+    """One more than there are pieces."""
+    owner: Index
+    """The activity that each piece is charged to."""
+    is_compute: NDArray[np.bool_]
+    """Whether compute runs; the owner is that compute then."""
+    is_comm: NDArray[np.bool_]
+    is_copy: NDArray[np.bool_]
+
+
+def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Pieces:
+    """Cut the span of one GPU into pieces and find whom each is charged to."""
+    count = len(start_ns)
+    end_ns = start_ns + duration_ns
+    order = np.lexsort((np.arange(count), stream, start_ns))
+    edges = np.unique(np.concatenate([start_ns, end_ns]))
+    running = {
+        of_kind: _first_running(order[kind[order] == of_kind], start_ns, end_ns, edges[:-1])
+        for of_kind in Kind
+    }
+    owner = np.zeros(max(len(edges) - 1, 0), np.intp)
+    if count:
+        following = np.searchsorted(start_ns[order], edges[1:], "left")
+        owner = order[np.minimum(following, count - 1)]
+    for of_kind in (Kind.COPY, Kind.COMM, Kind.COMPUTE):
+        owner = np.where(running[of_kind] >= 0, running[of_kind], owner)
+    return Pieces(
+        edges,
+        owner,
+        running[Kind.COMPUTE] >= 0,
+        running[Kind.COMM] >= 0,
+        running[Kind.COPY] >= 0,
+    )
+
+
 def account(
     start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, launch_ns: Int64
 ) -> Account:
     """Split the span of one GPU among its activities."""
     count = len(start_ns)
     end_ns = start_ns + duration_ns
-    order = np.lexsort((np.arange(count), stream, start_ns))
-    edges = np.unique(np.concatenate([start_ns, end_ns]))
-    piece_start, length = edges[:-1], np.diff(edges)
+    pieces = cut(start_ns, duration_ns, kind, stream)
+    edges, length = pieces.edges_ns, np.diff(pieces.edges_ns)
+    compute, comm, copy = pieces.is_compute, pieces.is_comm, pieces.is_copy
 
-    owner = {
-        of_kind: _first_running(order[kind[order] == of_kind], start_ns, end_ns, piece_start)
-        for of_kind in Kind
-    }
-    compute, comm, copy = (owner[of_kind] >= 0 for of_kind in Kind)
-
-    def charge(to: Index, where: NDArray[np.bool_], amount: Int64 = length) -> Int64:
+    def charge(where: NDArray[np.bool_], amount: Int64 = length) -> Int64:
         # Sums of whole nanoseconds stay exact in float64 below 2**53 ns, which is 104 days.
-        charged = np.bincount(to[where], weights=amount[where], minlength=count)
+        charged = np.bincount(pieces.owner[where], weights=amount[where], minlength=count)
         return charged.astype(np.int64)
 
     idle = ~(compute | comm | copy)
-    next_to_start = np.zeros(len(length), np.intp)
-    if count:
-        next_to_start = order[
-            np.minimum(np.searchsorted(start_ns[order], edges[1:], "left"), count - 1)
-        ]
-    launch = launch_ns[next_to_start]
-    host_late = np.clip(launch - piece_start, 0, length)
+    launch = launch_ns[pieces.owner]
+    host_late = np.clip(launch - edges[:-1], 0, length)
     known = launch != NO_TIME
 
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
@@ -85,14 +113,14 @@ def account(
         - compute_edges[np.searchsorted(edges, start_ns)]
     )
     return Account(
-        compute_ns=charge(owner[Kind.COMPUTE], compute & ~comm),
-        overlap_ns=charge(owner[Kind.COMPUTE], compute & comm),
-        exposed_comm_ns=charge(owner[Kind.COMM], comm & ~compute),
-        exposed_copy_ns=charge(owner[Kind.COPY], copy & ~comm & ~compute),
-        idle_ns=charge(next_to_start, idle),
-        idle_host_ns=charge(next_to_start, idle & known, host_late),
-        idle_launch_ns=charge(next_to_start, idle & known, length - host_late),
-        idle_unknown_ns=charge(next_to_start, idle & ~known),
+        compute_ns=charge(compute & ~comm),
+        overlap_ns=charge(compute & comm),
+        exposed_comm_ns=charge(comm & ~compute),
+        exposed_copy_ns=charge(copy & ~comm & ~compute),
+        idle_ns=charge(idle),
+        idle_host_ns=charge(idle & known, host_late),
+        idle_launch_ns=charge(idle & known, length - host_late),
+        idle_unknown_ns=charge(idle & ~known),
         hidden_ns=np.where(kind == Kind.COMM, under_compute, 0),
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Int8 = NDArray[np.int8]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
 ACTIVITY: Final = "activity"
@@ -93,6 +94,8 @@ _RULE_TEXTS: Final = {
     Rule.CONTEXT: "same kernels around it elsewhere",
 }
 
+FLOPS: Final = "model_flops"
+"""The measured column of the floating-point operations that the model asks for."""
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 
 
@@ -145,17 +148,26 @@ class KernelTable:
     prep_overhead_ns: Int64
     call_overhead_ns: Int64
 
+    measured: Mapping[str, Float64] = field(default_factory=dict)
+    """What other sources say of the activities (counters, telemetry), NaN where they don't."""
+
     def __len__(self) -> int:
         return len(self.gpu)
 
     def column(self, name: str) -> NDArray[np.int64]:
-        """One column by its name."""
+        """One column of labels, times or counts by its name."""
         values: NDArray[np.int64] = getattr(self, name)
         return values
 
+    def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
+        """The table with more measured columns."""
+        return replace(self, measured={**self.measured, **columns})
+
     def take(self, rows: NDArray[np.intp]) -> KernelTable:
         """The table of the given rows, in their order."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        measured = {name: values[rows] for name, values in self.measured.items()}
+        return replace(self, **columns, measured=measured)
 
     def code_of(self, level: str, text: str) -> int | None:
         """The code of a label's text at a level, or None where the table has no such label."""
@@ -203,7 +215,9 @@ def _index(texts: Sequence[str], text: str) -> int | None:
 
 
 COLUMNS: Final = tuple(
-    field.name for field in fields(KernelTable) if field.name not in ("names", "operations")
+    column.name
+    for column in fields(KernelTable)
+    if column.name not in ("names", "operations", "measured")
 )
 STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
 """The columns that cut a GPU's span: together they are `elapsed_ns`."""
@@ -232,11 +246,30 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
         columns["group"] = _recode(table.group, name_codes)
         columns["operation"] = _recode(table.operation, operation_codes)
         recoded.append(columns)
+    columns_of_all: dict[str, Any] = {
+        column: np.concatenate([columns[column] for columns in recoded]) for column in COLUMNS
+    }
     return KernelTable(
         names=tuple(names),
         operations=tuple(operations),
-        **{column: np.concatenate([columns[column] for columns in recoded]) for column in COLUMNS},
+        measured=_concatenated([table.measured for table in tables], list(map(len, tables))),
+        **columns_of_all,
     )
+
+
+def _concatenated(
+    measured: Sequence[Mapping[str, Float64]], lengths: Sequence[int]
+) -> dict[str, Float64]:
+    names = dict.fromkeys(name for columns in measured for name in columns)
+    return {
+        name: np.concatenate(
+            [
+                columns.get(name, np.full(length, np.nan))
+                for columns, length in zip(measured, lengths, strict=True)
+            ]
+        )
+        for name in names
+    }
 
 
 def _merge(texts: Sequence[str], into: dict[str, int]) -> Int32:

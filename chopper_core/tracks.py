@@ -69,19 +69,22 @@ class Track:
         return (values - self.low) / max(self.high - self.low, 1e-9)
 
 
-def held(times_ns: Int64, values: Float64, longest_hold_ns: int) -> Curve:
-    """A curve of samples that each hold until the next, at most `longest_hold_ns`."""
-    ends = np.minimum(
-        np.append(times_ns[1:], times_ns[-1] + longest_hold_ns), times_ns + longest_hold_ns
-    )
+def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> Curve:
+    """A curve of samples that each stand for the time nearest to them, at most `reach_ns` away.
+
+    Whether a tool stamps the begin or the end of what it averages is rarely known; in the middle
+    the error is half a distance between samples at most.
+    """
+    middles = times_ns[:-1] + np.diff(times_ns) // 2
+    begins = np.maximum(np.concatenate([times_ns[:1] - reach_ns, middles]), times_ns - reach_ns)
+    ends = np.minimum(np.concatenate([middles, times_ns[-1:] + reach_ns]), times_ns + reach_ns)
     known = np.isfinite(values)
-    held_ns = np.where(known, ends - times_ns, 0).astype(np.float64)
-    edges = np.stack([times_ns, ends], axis=1).ravel()
-    area = np.cumsum(np.where(known, values, 0.0) * held_ns)
-    covered = np.cumsum(held_ns)
+    stands = np.where(known, ends - begins, 0).astype(np.float64)
+    area = np.cumsum(np.where(known, values, 0.0) * stands)
+    covered = np.cumsum(stands)
     zero = np.zeros(1)
     return Curve(
-        edges,
+        np.stack([begins, ends], axis=1).ravel(),
         np.stack([np.concatenate([zero, area[:-1]]), area], axis=1).ravel(),
         np.stack([np.concatenate([zero, covered[:-1]]), covered], axis=1).ravel(),
     )

@@ -51,6 +51,29 @@ class Groups:
         summed: Int64 = np.add.reduceat(per_row, self.first)
         return summed
 
+    def known(self, column: str) -> tuple[NDArray[np.float64], Int64]:
+        """Sum of a measured column over each group, and how many activities have it."""
+        if column not in self.table.measured:
+            return np.zeros(len(self)), np.zeros(len(self), np.int64)
+        values = self.table.measured[column][self.rows]
+        there = np.isfinite(values)
+        summed: NDArray[np.float64] = np.add.reduceat(np.where(there, values, 0.0), self.first)
+        return summed, np.add.reduceat(there.astype(np.int64), self.first)
+
+    def known_together(
+        self, columns: Sequence[str]
+    ) -> tuple[dict[str, NDArray[np.float64]], Int64]:
+        """Sums of measured columns over those activities that have all, and how many they are."""
+        if any(column not in self.table.measured for column in columns):
+            return {c: np.zeros(len(self)) for c in columns}, np.zeros(len(self), np.int64)
+        values = {column: self.table.measured[column][self.rows] for column in columns}
+        there = np.isfinite(np.stack(list(values.values()))).all(axis=0)
+        sums = {
+            column: np.add.reduceat(np.where(there, numbers, 0.0), self.first)
+            for column, numbers in values.items()
+        }
+        return sums, np.add.reduceat(there.astype(np.int64), self.first)
+
     def rows_of(self, group: int) -> Index:
         """The rows of one group."""
         bounds = np.append(self.first, len(self.rows))

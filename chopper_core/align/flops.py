@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
@@ -72,10 +73,11 @@ def _attention(name: str, shapes: list[Shape]) -> float | None:
     return float(factor) * query[0] * query[head] * query[sequence] * key[sequence] * query[3]
 
 
-def activity_flops(host: Host, links: Links) -> Float64:
+def activity_flops(host: Host, links: Links, backward: Backward) -> Float64:
     """The model's floating-point operations of each activity; NaN where they aren't known.
 
-    They go to the longest matrix kernel that the innermost counted operator launched.
+    They go to the longest matrix kernel that the innermost counted operator launched. An
+    attention kernel in backward whose operator shows no shapes has those of its forward.
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
@@ -99,7 +101,28 @@ def activity_flops(host: Host, links: Links) -> Float64:
     longest[:-1] = operator[by_operator[:-1]] != operator[by_operator[1:]]
     for row in by_operator[longest].tolist():
         flops[row] = amounts[int(operator[row])]
+    _attention_backward(flops, host, links, backward, amounts)
     return flops
+
+
+def _attention_backward(
+    flops: Float64, host: Host, links: Links, backward: Backward, amounts: dict[int, float]
+) -> None:
+    attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
+    forward = [row for row in amounts if _ATTENTION.search(host.text(row))]
+    node = backward.linked.innermost(links.points)
+    of_forward = host.intervals(np.array(forward, np.intp)).innermost(
+        backward.forward_of(links.points)
+    )
+    rows = np.flatnonzero(attends & (of_forward != NOWHERE))
+    counted = np.unique(node[rows[np.isfinite(flops[rows])]])
+    rows = rows[~np.isin(node[rows], counted)]
+    duration = host.trace.activities.duration_ns
+    rows = rows[np.lexsort((duration[rows], node[rows]))]
+    longest = np.ones(len(rows), np.bool_)
+    longest[:-1] = node[rows[:-1]] != node[rows[1:]]
+    for row in rows[longest].tolist():
+        flops[row] = amounts[int(of_forward[row])] * _BACKWARD_FACTOR / _FORWARD_FACTOR
 
 
 def _shapes(text: str) -> list[Shape]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.accounting import account, launch_overheads
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
+from chopper_core.align.flops import activity_flops
 from chopper_core.align.host import Host, link
 from chopper_core.align.iterations import label_iterations
 from chopper_core.align.kernel_names import kinds
@@ -20,7 +21,7 @@ from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.schema import NO_TIME, KernelTable, Kind
+from chopper_core.schema import FLOPS, NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
 _ACCOUNTED = (
@@ -71,6 +72,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     )
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
+    accounts: dict[str, Any] = _accounts(trace, gpu, kind, links.launch_ns, iterations.codes)
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -92,7 +94,8 @@ def align_rank(trace: Trace) -> AlignedRank:
         phase_rule=phases.rules,
         layer_rule=layers.rules,
         operation_rule=operations.rules,
-        **_accounts(trace, gpu, kind, links.launch_ns, iterations.codes),
+        measured={FLOPS: activity_flops(host, links, backward)},
+        **accounts,
     )
     findings = {
         "activities without a launch record": int((links.launch_ns == NO_TIME).sum()),

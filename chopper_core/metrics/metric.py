@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.hardware import Hardware
 from chopper_core.tree import Groups
 
 
@@ -47,6 +48,8 @@ class Scope:
     nodes: Groups
     parent: Groups
     origin_ns: int
+    hardware: Hardware | None = None
+    """The run's GPUs, where they are known."""
 
 
 @dataclass(frozen=True, slots=True)

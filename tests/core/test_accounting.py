@@ -13,7 +13,7 @@ from support import Row, run_of, table_of
 from chopper_core.metrics import METRICS, Scope
 from chopper_core.query import chart, figures, query
 from chopper_core.schema import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
-from chopper_core.tracks import held, share_running
+from chopper_core.tracks import nearest, share_running
 from chopper_core.tree import Tree
 from chopper_core.view import View
 
@@ -178,18 +178,18 @@ def test_the_share_of_running_time_is_that_of_the_union(made: list[Row]) -> None
     st.integers(1, 40),
     st.lists(st.integers(-20, 400), min_size=2, max_size=6, unique=True).map(sorted),
 )
-def test_samples_hold_until_the_next_but_not_too_long(
-    steps: list[tuple[int, float]], hold: int, bounds: list[int]
+def test_samples_stand_for_the_time_nearest_to_them(
+    steps: list[tuple[int, float]], reach: int, bounds: list[int]
 ) -> None:
-    times = np.cumsum([step for step, _ in steps])
+    times = np.cumsum([2 * step for step, _ in steps])
     values = np.array([value for _, value in steps])
-    means = held(times, values, hold).means(np.array(bounds, float))
+    means = nearest(times, values, reach).means(np.array(bounds, float))
     for mean, begin, end in zip(means, bounds, bounds[1:], strict=False):
         known = []
-        for instant in range(begin, end):
-            last = np.searchsorted(times, instant, "right") - 1
-            if last >= 0 and instant < times[last] + hold and np.isfinite(values[last]):
-                known.append(values[last])
+        for instant in np.arange(begin, end) + 0.5:
+            closest = int(np.argmin(np.abs(times - instant)))
+            if abs(times[closest] - instant) < reach and np.isfinite(values[closest]):
+                known.append(values[closest])
         assert np.isnan(mean) if not known else np.isclose(mean, np.mean(known))
 
 

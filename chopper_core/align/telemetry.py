@@ -1,0 +1,265 @@
+"""Putting telemetry on the run's clock and on the run's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.run import Gpu
+from chopper_core.schema import KernelTable, Kind
+from chopper_core.sources.telemetry import ClockDomain, Samples, Signal, Telemetry
+from chopper_core.tracks import Curve, Track, nearest, share_running
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+UNKNOWN_GPU: Final = -1
+REACH_PERIODS: Final = 2
+"""A sample stands for times at most so many usual distances away."""
+_ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
+"""What follows the work of a GPU, the best first."""
+_MIN_CORRELATION: Final = 0.3
+_CLEAR: Final = 0.98
+"""A second place whose correlation reaches this part of the best one makes it ambiguous."""
+_MAX_BINS: Final = 1 << 21
+_FINE_STEPS: Final = 40
+_TITLES: Final = {
+    Signal.GFX_MHZ: ("gfx", "MHz"),
+    Signal.MEM_MHZ: ("mem clk", "MHz"),
+    Signal.POWER_W: ("power", "W"),
+    Signal.HOTSPOT_C: ("hotspot", "°C"),
+    Signal.MEM_C: ("mem temp", "°C"),
+    Signal.EDGE_C: ("edge", "°C"),
+    Signal.GFX_UTIL_PCT: ("gfx util", "%"),
+    Signal.MEM_UTIL_PCT: ("mem util", "%"),
+    Signal.THROTTLE_PCT: ("throttle", "%"),
+}
+"""Signals that are levels; the accumulated ones are no tracks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a telemetry file stands on the run's clock, and how sure that is."""
+
+    path: Path
+    format: str
+    clock: str
+    offset_ns: int | None
+    """What its stamps need to be on the run's clock; None where it can't be placed."""
+    uncertainty_ns: int
+    method: str
+    """How the offset was found, or why it was not."""
+    gpus: Mapping[int, int]
+    """GPU of the file → GPU of the run."""
+    samples: int
+    notes: Sequence[str] = ()
+
+
+def place(
+    telemetry: Telemetry,
+    table: KernelTable,
+    gpus: Sequence[Gpu],
+    run_clock_is_epoch: bool,
+    shift_ns: int = 0,
+) -> Placement:
+    """Find the offset of a file: by its clock where that is the run's, else by its signals.
+
+    `shift_ns` is added to what is found.
+    """
+    matched = match_gpus(telemetry, gpus)
+    count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
+
+    def placed(offset_ns: int | None, uncertainty_ns: int, method: str) -> Placement:
+        if offset_ns is not None and shift_ns:
+            offset_ns, method = offset_ns + shift_ns, f"{method}, shifted by {shift_ns / 1e9:+g} s"
+        return Placement(
+            telemetry.path,
+            telemetry.format,
+            str(telemetry.clock),
+            offset_ns,
+            uncertainty_ns,
+            method,
+            matched,
+            count,
+            telemetry.notes,
+        )
+
+    if not matched:
+        return placed(None, 0, "none of its GPUs could be told to be one of the run's")
+    if telemetry.resolution_ns == 0:
+        return placed(None, 0, "its samples have no times")
+    if telemetry.clock is ClockDomain.EPOCH and run_clock_is_epoch:
+        return placed(0, telemetry.resolution_ns, "its clock is the run's")
+    found = estimate_offset(telemetry, table, matched)
+    if isinstance(found, str):
+        return placed(None, 0, found)
+    return placed(found.offset_ns, found.uncertainty_ns, found.method)
+
+
+def match_gpus(telemetry: Telemetry, gpus: Sequence[Gpu]) -> dict[int, int]:
+    """Which GPU of the run each GPU of a file is: by KFD node, else by number in order."""
+    by_device = {gpu.device: gpu.index for gpu in gpus}
+    nodes = [name.kfd_node for name in telemetry.gpus]
+    if all(node >= 0 for node in nodes) and any(node in by_device for node in nodes):
+        return {n: by_device[node] for n, node in enumerate(nodes) if node in by_device}
+    by_number = {gpu.index: gpu.index for gpu in gpus}
+    matched = {}
+    for number, name in enumerate(telemetry.gpus):
+        index = name.index if name.index >= 0 else number
+        if index in by_number:
+            matched[number] = by_number[index]
+    return matched
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An offset that signals tell."""
+
+    offset_ns: int
+    uncertainty_ns: int
+    method: str
+
+
+def estimate_offset(
+    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int]
+) -> Estimate | str:
+    """The offset at which a signal follows the compute of the trace best, or why there is none.
+
+    The share of time with compute running, per GPU, slides over the signal; the mean of the
+    GPUs' correlations peaks at the offset. The uncertainty is the larger of half the distance of
+    the samples and the stretch around the peak in which the correlation stays within 1 %.
+    """
+    signal = next(
+        (s for s in _ACTIVITY_SIGNALS if any((number, s) in telemetry.signals for number in gpus)),
+        None,
+    )
+    if signal is None:
+        return "it has no signal that follows the work of a GPU"
+    pairs = []
+    for number, gpu in gpus.items():
+        samples = own_figure(telemetry, number, signal)
+        rows = (table.gpu == gpu) & (table.kind == Kind.COMPUTE)
+        if samples is not None and len(samples) > 2 and rows.any():
+            pairs.append((samples, table.start_ns[rows], table.duration_ns[rows]))
+    if not pairs:
+        return f"its {signal.value} has too few samples"
+    period = int(np.median(np.concatenate([np.diff(samples.time_ns) for samples, _, _ in pairs])))
+    begin = min(int(start.min()) for _, start, _ in pairs)
+    end = max(int((start + duration).max()) for _, start, duration in pairs)
+    first = min(int(samples.time_ns[0]) for samples, _, _ in pairs)
+    last = max(int(samples.time_ns[-1]) for samples, _, _ in pairs)
+    if last - first < end - begin:
+        return "it covers less time than the trace"
+    step = max(period, (last - first) // _MAX_BINS)
+    bins = int((end - begin) // step)
+    if bins < 20:
+        return "the trace is too short for its distance of samples"
+
+    work = [
+        share_running(start, duration, (begin, end)).means(begin + step * np.arange(bins + 1.0))
+        for _, start, duration in pairs
+    ]
+    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s, _, _ in pairs]
+    places = int((last - first) // step) - bins + 1
+    coarse = np.mean(
+        [
+            _sliding(busy, curve.means(first + step * np.arange(places + bins + 0.0)))
+            for busy, curve in zip(work, curves, strict=True)
+        ],
+        axis=0,
+    )
+    peak = int(np.argmax(coarse))
+    away = np.abs(np.arange(len(coarse)) - peak) > max(bins // 50, 3)
+    rival = float(coarse[away].max()) if away.any() else 0.0
+    best = float(coarse[peak])
+    if best < _MIN_CORRELATION:
+        return f"its {signal.value} doesn't follow the trace (correlation {best:.2f} at best)"
+    if rival > _CLEAR * best:
+        return f"its {signal.value} fits at several places ({best:.2f} and {rival:.2f})"
+    lags = first + step * (peak + np.linspace(-1.5, 1.5, 3 * _FINE_STEPS + 1))
+    fine = np.array([_correlation_at(lag, step, work, curves) for lag in lags])
+    top = int(np.argmax(fine))
+    near = lags[fine > 0.99 * fine[top]]
+    width = int(max(period // 2, (near[-1] - near[0]) / 2))
+    return Estimate(
+        begin - int(lags[top]),
+        width,
+        f"estimated from {signal.value} against compute, correlation {fine[top]:.2f} "
+        f"(next place {rival:.2f})",
+    )
+
+
+def own_figure(telemetry: Telemetry, number: int, signal: Signal) -> Samples | None:
+    """A GPU's own figure of a signal, not those of its parts."""
+    parts = telemetry.signals.get((number, signal), ())
+    return next((samples for samples in parts if samples.part == ""), None)
+
+
+def _correlation_at(
+    lag: float, step: int, work: Sequence[Float64], curves: Sequence[Curve]
+) -> float:
+    bounds = lag + step * np.arange(len(work[0]) + 1.0)
+    values = [
+        _sliding(busy, curve.means(bounds))[0] for busy, curve in zip(work, curves, strict=True)
+    ]
+    return float(np.mean(values))
+
+
+def _sliding(short: Float64, long: Float64) -> Float64:
+    """Pearson's correlation of `short` with each stretch of `long`, unknown values left out."""
+    known = np.isfinite(long)
+    filled = np.where(known, long, np.nanmean(long) if known.any() else 0.0)
+    filled = filled - filled.mean()
+    own = short - short.mean()
+    count = len(short)
+    size = 1 << int(np.ceil(np.log2(len(long) + count)))
+    product = np.fft.irfft(np.fft.rfft(filled, size) * np.conj(np.fft.rfft(own, size)), size)
+    places = len(long) - count + 1
+    sums = np.concatenate([[0.0], np.cumsum(filled)])
+    squares = np.concatenate([[0.0], np.cumsum(filled**2)])
+    mean = (sums[count:] - sums[:-count]) / count
+    variance = (squares[count:] - squares[:-count]) / count - mean**2
+    scale = np.sqrt(np.maximum(variance, 0.0)) * own.std() * count
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation: Float64 = np.where(scale > 1e-9, product[:places] / scale, 0.0)
+    return correlation
+
+
+def tracks(placed: Sequence[tuple[Telemetry, Placement]]) -> dict[str, Track]:
+    """The signals of all files that have a place; of two files, the one with finer stamps."""
+    found: dict[Signal, dict[int, Curve]] = {}
+    ranges: dict[Signal, list[float]] = {}
+    finest = sorted(placed, key=lambda pair: pair[0].resolution_ns)
+    for telemetry, placement in finest:
+        if placement.offset_ns is None:
+            continue
+        for signal in _TITLES:
+            for number, gpu in placement.gpus.items():
+                samples = own_figure(telemetry, number, signal)
+                if samples is None or not len(samples) or gpu in found.get(signal, {}):
+                    continue
+                found.setdefault(signal, {})[gpu] = _placed(samples, placement.offset_ns)
+                known = samples.value[np.isfinite(samples.value)]
+                ranges.setdefault(signal, []).extend((float(known.min()), float(known.max())))
+    return {
+        signal.value: Track(
+            signal.value,
+            *_TITLES[signal],
+            found[signal],
+            0.0 if _TITLES[signal][1] == "%" else min(ranges[signal]),
+            100.0 if _TITLES[signal][1] == "%" else max(ranges[signal]),
+        )
+        for signal in _TITLES
+        if signal in found
+    }
+
+
+def _placed(samples: Samples, offset_ns: int) -> Curve:
+    distances = np.diff(samples.time_ns)
+    period = int(np.median(distances)) if len(distances) else 1_000_000_000
+    return nearest(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)

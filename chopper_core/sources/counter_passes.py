@@ -1,0 +1,138 @@
+"""Which profiled processes are one pass, and which passes are one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopper_core.sources.discover import natural_key
+from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.joining import concatenate, join_passes
+from chopper_core.sources.trace import ABSENT
+
+SAME_PROGRAM: Final = 0.8
+"""Folders side by side are passes of one program if they share this part of their kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRun:
+    """What one process dispatched, and where its files say it belongs."""
+
+    run: DispatchRun
+    folder: Path
+    """The folder of the run."""
+    host: str
+    pass_number: int | None
+
+
+def joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
+    """Return the runs that the processes are, with their passes joined, in order of their paths."""
+    ordered = sorted(processes, key=lambda process: natural_key(process.run.paths[0]))
+    folders: dict[tuple[Path, str], list[ProcessRun]] = {}
+    for process in ordered:
+        folders.setdefault((process.folder, process.run.format), []).append(process)
+    groups: dict[tuple[Path, str, str], list[ProcessRun]] = {}
+    for (folder, tool), group in folders.items():
+        by_host = _hosts_ran_together(group)
+        for process in group:
+            host = process.host if by_host else ""
+            groups.setdefault((folder, tool, host), []).append(process)
+    return [
+        join_passes([concatenate(one_pass) for one_pass in _passes(group)])
+        for group in _side_by_side(groups)
+    ]
+
+
+def _hosts_ran_together(group: Sequence[ProcessRun]) -> bool:
+    """Whether several hosts took part in one pass, so that their GPUs are different ones."""
+    hosts_of_pass: dict[int | None, set[str]] = {}
+    for process in group:
+        hosts_of_pass.setdefault(process.pass_number, set()).add(process.host)
+    return any(len(hosts) > 1 for hosts in hosts_of_pass.values())
+
+
+def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list[list[ProcessRun]]:
+    """Put together the folders beside one another that measured other counters of one program."""
+    merged: list[tuple[tuple[Path, str, str], list[ProcessRun]]] = []
+    for (folder, tool, host), group in groups.items():
+        key = (folder.parent, tool, host)
+        for other_key, others in merged:
+            if other_key == key and _is_same_program(others, group):
+                others += group
+                break
+        else:
+            merged.append((key, list(group)))
+    return [group for _, group in merged]
+
+
+def _is_same_program(ones: Sequence[ProcessRun], others: Sequence[ProcessRun]) -> bool:
+    counters, more_counters = _counters(ones), _counters(others)
+    if counters & more_counters or not (counters or more_counters):
+        return False
+    kernels, more_kernels = _kernels(ones), _kernels(others)
+    return len(kernels & more_kernels) >= SAME_PROGRAM * len(kernels | more_kernels) > 0
+
+
+def _passes(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
+    """Sort processes into passes: by the number of their folder, else by what they measured.
+
+    Without numbers, processes are one pass if they measured the same on other GPUs, or at the same
+    time.
+    """
+    numbered: dict[int, list[DispatchRun]] = {}
+    found: list[list[DispatchRun]] = []
+    for process in group:
+        if process.pass_number is not None:
+            numbered.setdefault(process.pass_number, []).append(process.run)
+            continue
+        for one_pass in found:
+            if _belongs_to(process.run, one_pass):
+                one_pass.append(process.run)
+                break
+        else:
+            found.append([process.run])
+    return found + [numbered[number] for number in sorted(numbered)]
+
+
+def _belongs_to(run: DispatchRun, one_pass: Sequence[DispatchRun]) -> bool:
+    if run.dispatches.counters.keys() != one_pass[0].dispatches.counters.keys():
+        return False
+    gpus = set().union(*(_gpus(other) for other in one_pass))
+    if not gpus & _gpus(run):
+        return True
+    return any(_overlap(run, other) for other in one_pass)
+
+
+def _overlap(one: DispatchRun, other: DispatchRun) -> bool:
+    """Whether two processes ran at the same time."""
+    spans = []
+    for rows in (one.dispatches, other.dispatches):
+        known = rows.start_ns >= 0
+        if not known.any():
+            return False
+        spans.append((rows.start_ns[known].min(), rows.end_ns[known].max()))
+    return bool(max(spans[0][0], spans[1][0]) < min(spans[0][1], spans[1][1]))
+
+
+def _gpus(run: DispatchRun) -> set[tuple[int, int]]:
+    used = [run.agents[number] for number in np.unique(run.dispatches.gpu).tolist()]
+    return {
+        (agent.node_id, ABSENT) if agent.node_id >= 0 else (ABSENT, agent.type_index)
+        for agent in used
+    }
+
+
+def _counters(processes: Sequence[ProcessRun]) -> set[str]:
+    return {name for process in processes for name in process.run.dispatches.counters}
+
+
+def _kernels(processes: Sequence[ProcessRun]) -> set[str]:
+    return {
+        process.run.names[code]
+        for process in processes
+        for code in np.unique(process.run.dispatches.name).tolist()
+    }

@@ -1,0 +1,216 @@
+"""Building the dispatches of one process, or of one pass, as a file gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from chopper_core.sources.columns import ChunkedColumns, Columns, Interner
+from chopper_core.sources.counter_agents import AgentTable
+from chopper_core.sources.counter_names import clean_kernel_name, counter_infos
+from chopper_core.sources.counter_regions import BY_GPU_TIME, HostSide
+from chopper_core.sources.dispatches import (
+    CLOCK_BOOTTIME,
+    CounterInfo,
+    Dispatches,
+    DispatchRun,
+    Float64,
+    Int32,
+    Int64,
+)
+from chopper_core.sources.trace import ABSENT, Losses
+
+GRID: Final = ("grid_x", "grid_y", "grid_z")
+WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
+
+_IDS: Final = ("name", "gpu", "process", "thread", "queue", "dispatch_id", "correlation", "region")
+_TIMES: Final = ("start_ns", "end_ns")
+_DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = dict.fromkeys(
+    (*_IDS, *_TIMES, *GRID, *WORKGROUP), np.int64
+)
+_INT32_LIMIT: Final = 2**31
+
+
+class NameCodes(dict[str, int]):
+    """Gives each kernel name, as it is written, the code of its clean form."""
+
+    def __init__(self, names: Interner) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, written: str) -> int:
+        code = self[written] = self._names[clean_kernel_name(written)]
+        return code
+
+
+class DispatchTable:
+    """Dispatches and values of counters as they are read, in any order and repeated.
+
+    Rows with one (process, GPU, dispatch id) are one dispatch; rows without an id are one each.
+    """
+
+    def __init__(self, losses: Losses, agents: AgentTable | None = None) -> None:
+        self.names = Interner()
+        self.kernel_codes = NameCodes(self.names)
+        self.counter_names = Interner()
+        self.agents = agents or AgentTable()
+        self.host = HostSide()
+        self.losses = losses
+        self.sums_repeated_values = False
+        """Whether several values of one counter and dispatch are those of its instances."""
+        self._rows = ChunkedColumns(_DISPATCH_COLUMNS)
+        self._values = ChunkedColumns({"row": np.int64, "counter": np.int32, "value": np.float64})
+        self._count = 0
+
+    def add_dispatches(self, columns: Columns) -> Int64:
+        """Append rows and return their numbers; a column that isn't given is ABSENT."""
+        count = len(columns["name"])
+        absent = np.full(count, ABSENT, np.int64)
+        self._rows.add({name: columns.get(name, absent) for name in _DISPATCH_COLUMNS})
+        self._count += count
+        return np.arange(self._count - count, self._count)
+
+    def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
+        """Append values: the number of a row, the code of a counter, and what was counted."""
+        self._values.add({"row": row, "counter": counter, "value": value})
+
+    def finish(
+        self,
+        paths: Sequence[Path],
+        format_name: str,
+        counter_info: Mapping[str, CounterInfo] | None = None,
+    ) -> DispatchRun:
+        """Return the dispatches, one row each, in the order of dispatch of each GPU."""
+        rows = self._rows.joined()
+        first, group = _dispatch_groups(rows)
+        rows = {name: column[first] for name, column in rows.items()}
+        _drop_bad_times(rows, self.losses)
+        order = dispatch_order(rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"])
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        rows = {name: column[order] for name, column in rows.items()}
+        counters = self._dense(place[group], len(order))
+        region, by_gpu_time = self.host.regions(rows)
+        region = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
+        _note_losses(self.losses, paths[0])
+        if counter_info is None:
+            counter_info = counter_infos(counters)
+        return DispatchRun(
+            paths=tuple(paths),
+            format=format_name,
+            names=list(self.names),
+            agents=tuple(self.agents.agents),
+            dispatches=Dispatches(
+                name=rows["name"].astype(np.int32),
+                gpu=rows["gpu"].astype(np.int32),
+                process=rows["process"],
+                queue=rows["queue"],
+                dispatch_id=rows["dispatch_id"],
+                correlation=rows["correlation"],
+                start_ns=rows["start_ns"],
+                end_ns=rows["end_ns"],
+                grid=_sizes(rows, GRID),
+                workgroup=_sizes(rows, WORKGROUP),
+                region=region,
+                counters=counters,
+            ),
+            counter_info=counter_info,
+            passes=1,
+            clock=CLOCK_BOOTTIME,
+            join_notes=[BY_GPU_TIME] if by_gpu_time else [],
+            losses=self.losses,
+        )
+
+    def _dense(self, row_of: Int64, count: int) -> dict[str, Float64]:
+        """Return one column per counter: the sum, or the first, of the values of a dispatch."""
+        values = self._values.joined()
+        row = row_of[values["row"]]
+        by_counter = np.argsort(values["counter"], kind="stable")
+        bounds = np.searchsorted(
+            values["counter"][by_counter], np.arange(len(self.counter_names) + 1)
+        )
+        columns: dict[str, Float64] = {}
+        repeated = 0
+        for code, name in enumerate(self.counter_names):
+            these = by_counter[bounds[code] : bounds[code + 1]]
+            these = these[~np.isnan(values["value"][these])]
+            column = np.full(count, np.nan)
+            if self.sums_repeated_values:
+                column[row[these]] = 0.0
+                np.add.at(column, row[these], values["value"][these])
+            else:
+                column[row[these[::-1]]] = values["value"][these[::-1]]
+                repeated += int((column[row[these]] != values["value"][these]).sum())
+            columns[name] = column
+        if repeated:
+            self.losses.notes.append(
+                f"{repeated:,} values repeat a counter of the same dispatch with another value: "
+                "the first counts."
+            )
+        return columns
+
+
+def _note_losses(losses: Losses, path: Path) -> None:
+    """Say in sentences, which name the file, what was counted while it was read."""
+    for count, one, what in (
+        (losses.unreadable_events, "row", "could not be read"),
+        (losses.bad_times, "dispatch", "without usable times"),
+    ):
+        if count:
+            plural = {"row": "rows", "dispatch": "dispatches"}[one] if count > 1 else one
+            losses.notes.append(f"{count:,} {plural} {what}.")
+    losses.notes[:] = [f"{'/'.join(path.parts[-2:])}: {note}" for note in losses.notes]
+
+
+def _drop_bad_times(rows: Columns, losses: Losses) -> None:
+    start_ns, end_ns = rows["start_ns"], rows["end_ns"]
+    bad = (start_ns < 0) | (end_ns < start_ns) | (end_ns <= 0)
+    given = (start_ns >= 0) | (end_ns >= 0)
+    losses.bad_times += int((bad & given).sum())
+    start_ns[bad] = end_ns[bad] = ABSENT
+
+
+def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:
+    """Return the first row of each dispatch, and which dispatch each row belongs to."""
+    count = len(rows["dispatch_id"])
+    identity = rows["dispatch_id"].copy()
+    has_none = identity < 0
+    identity[has_none] = -2 - np.arange(int(has_none.sum()))
+    order = np.lexsort((identity, rows["gpu"], rows["process"]))
+    is_new = np.ones(count, np.bool_)
+    is_new[1:] = False
+    for column in (rows["process"], rows["gpu"], identity):
+        ordered = column[order]
+        is_new[1:] |= ordered[1:] != ordered[:-1]
+    group_of_ordered = np.cumsum(is_new) - 1
+    group = np.empty(count, np.int64)
+    group[order] = group_of_ordered
+    return order[is_new], group
+
+
+def dispatch_order(
+    gpu: Int32 | Int64, process: Int64, dispatch_id: Int64, start_ns: Int64
+) -> Int64:
+    """Return the order of dispatch of each GPU: by id within a process, processes by first start.
+
+    Where one process gives some ids and no others, those without come by their start. lexsort is
+    stable, so rows without ids and times stay as they are.
+    """
+    identity = np.where(dispatch_id >= 0, dispatch_id, start_ns)
+    processes, code = np.unique(process, return_inverse=True)
+    started_ns = np.full(len(processes), np.iinfo(np.int64).max)
+    known = start_ns >= 0
+    np.minimum.at(started_ns, code[known], start_ns[known])
+    rank = np.empty(len(processes), np.int64)
+    rank[np.argsort(started_ns, kind="stable")] = np.arange(len(processes))
+    return np.lexsort((identity, rank[code], gpu))
+
+
+def _sizes(rows: Columns, names: Sequence[str]) -> Int32:
+    """Return three columns as one n x 3 table; 0 where unknown or too large."""
+    table = np.stack([rows[name] for name in names], axis=1)
+    return np.where((table > 0) & (table < _INT32_LIMIT), table, 0).astype(np.int32)

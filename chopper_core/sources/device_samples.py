@@ -1,0 +1,199 @@
+"""Chopper's own device sampling: counters of a whole GPU over time, and the kernels beside them.
+
+`counter_samples_rank<N>.csv` has one row per time, counter and instance
+(`timestamp_ns,counter_name,counter_value,agent_id,<dimensions>`), accumulated since the start;
+`kernel_traces_rank<N>.csv` has one row per kernel. Both are on rocprofiler's clock (ns since boot).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress, silent
+from chopper_core.sources.accumulators import steps
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.columns import ChunkedColumns, Columns, Interner
+from chopper_core.sources.counter_csvtext import CsvFile, floats, integers
+from chopper_core.sources.counter_names import clean_kernel_name
+from chopper_core.sources.discover import rank_in_name
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Float64, Int32, Int64
+from chopper_core.sources.trace import ABSENT, Losses
+
+_SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounter:
+    """What one counter of one GPU counted between samples, summed over its instances."""
+
+    agent: int
+    """The GPU as the file calls it; ABSENT where it doesn't."""
+    time_ns: Int64
+    """When each sample was taken; they rise."""
+    counted: Float64
+    """What was counted since the sample before; NaN where an instance was set back."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSamples:
+    """One file of samples. The first sample of a counter only starts it, and isn't kept."""
+
+    path: Path
+    rank: int | None
+    """The rank in the file's name."""
+    clock: str
+    counters: Mapping[str, Sequence[DeviceCounter]]
+    """Per counter one entry per GPU."""
+    losses: Losses
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpans:
+    """One file of kernels, in the order of their starts."""
+
+    path: Path
+    rank: int | None
+    clock: str
+    names: Sequence[str]
+    name: Int32
+    agent: Int64
+    queue: Int64
+    correlation: Int64
+    start_ns: Int64
+    end_ns: Int64
+    losses: Losses
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
+    """Read a file of counter samples.
+
+    Raises DataError if the file can't be read or holds no samples.
+    """
+    losses = Losses()
+    rows = ChunkedColumns(
+        {"time_ns": np.int64, "counter": np.int32, "agent": np.int64, "instance": np.int32}
+    )
+    values = ChunkedColumns({"value": np.float64, "exact": np.int64})
+    counters, instances = Interner(), Interner()
+    with ByteSource(path) as source:
+        file = CsvFile(source, losses)
+        dimensions = [index for name, index in file.header.items() if name not in _SAMPLE_COLUMNS]
+        for batch in file.batches(progress):
+            names = batch.text("counter_name") or [""] * len(batch)
+            text = batch.text("counter_value") or [""] * len(batch)
+            positions = [batch.at(index) for index in dimensions]
+            keys = zip(*positions, strict=True) if positions else [()] * len(batch)
+            columns: Columns = {
+                "time_ns": batch.times_ns("timestamp_ns"),
+                "counter": np.array([counters[name] for name in names], np.int32),
+                "agent": batch.integers("agent_id"),
+                "instance": np.array([instances[key] for key in keys], np.int32),
+            }
+            numbers: Columns = {"value": floats(text), "exact": integers(text)}
+            usable = (columns["time_ns"] >= 0) & ~np.isnan(numbers["value"])
+            usable &= np.array([bool(name) for name in names], np.bool_)
+            losses.unreadable_events += int((~usable).sum())
+            rows.add({name: column[usable] for name, column in columns.items()})
+            values.add({name: column[usable] for name, column in numbers.items()})
+    found = _counters(list(counters), rows.joined(), values.joined(), losses)
+    if not found:
+        raise DataError(f"{path} holds no samples of counters.")
+    if losses.unreadable_events:
+        losses.notes.append(f"{losses.unreadable_events:,} rows could not be read.")
+    return DeviceSamples(path, rank_in_name(path.name), CLOCK_BOOTTIME, found, losses)
+
+
+def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
+    """Read a file of kernels; those without usable times are left out and counted.
+
+    Raises DataError if the file can't be read.
+    """
+    losses = Losses()
+    names = Interner()
+    kinds = dict.fromkeys(("name", "agent", "queue", "correlation", "start_ns", "end_ns"), np.int64)
+    rows = ChunkedColumns(kinds)
+    with ByteSource(path) as source:
+        for batch in CsvFile(source, losses).batches(progress):
+            kernels = batch.text("kernel_name") or [""] * len(batch)
+            columns: Columns = {
+                "name": np.array([names[clean_kernel_name(name)] for name in kernels], np.int64),
+                "agent": batch.integers("agent_id"),
+                "queue": batch.integers("queue_id"),
+                "correlation": batch.integers("correlation_id"),
+                "start_ns": batch.times_ns("start_ns"),
+                "end_ns": batch.times_ns("end_ns"),
+            }
+            usable = (columns["start_ns"] >= 0) & (columns["end_ns"] >= columns["start_ns"])
+            losses.bad_times += int((~usable).sum())
+            rows.add({name: column[usable] for name, column in columns.items()})
+    columns = rows.joined()
+    order = np.argsort(columns["start_ns"], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    for count, what in (
+        (losses.unreadable_events, "rows could not be read"),
+        (losses.bad_times, "kernels without usable times were left out"),
+    ):
+        if count:
+            losses.notes.append(f"{count:,} {what}.")
+    return KernelSpans(
+        path=path,
+        rank=rank_in_name(path.name),
+        clock=CLOCK_BOOTTIME,
+        names=list(names),
+        name=columns["name"].astype(np.int32),
+        agent=columns["agent"],
+        queue=columns["queue"],
+        correlation=columns["correlation"],
+        start_ns=columns["start_ns"],
+        end_ns=columns["end_ns"],
+        losses=losses,
+    )
+
+
+def _counters(
+    names: Sequence[str], rows: Columns, values: Columns, losses: Losses
+) -> dict[str, list[DeviceCounter]]:
+    """Return the differences of each counter and GPU, summed over instances."""
+    order = np.lexsort((rows["time_ns"], rows["instance"], rows["agent"], rows["counter"]))
+    rows = {name: column[order] for name, column in (rows | values).items()}
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = False
+    for key in ("counter", "agent", "instance"):
+        is_new[1:] |= rows[key][1:] != rows[key][:-1]
+    bounds = [*np.flatnonzero(is_new).tolist(), len(order)]
+    differences = np.full(len(order), np.nan)
+    set_back = 0
+    for start, end in pairwise(bounds):
+        exact = rows["exact"][start:end]
+        readings = exact if (exact >= 0).all() else rows["value"][start:end]
+        counted = steps(readings.tolist())
+        set_back += sum(step is None for step in counted)
+        differences[start + 1 : end] = [np.nan if step is None else step for step in counted]
+    if set_back:
+        losses.notes.append(
+            f"{set_back:,} times a counter was set back: what was counted then is unknown."
+        )
+    found: dict[str, list[DeviceCounter]] = {}
+    kept = ~is_new
+    pairs = np.stack((rows["counter"][kept], rows["agent"][kept]), axis=1)
+    for counter, agent in np.unique(pairs, axis=0).tolist():
+        these = kept & (rows["counter"] == counter) & (rows["agent"] == agent)
+        time_ns, place = np.unique(rows["time_ns"][these], return_inverse=True)
+        total = np.zeros(len(time_ns))
+        np.add.at(total, place, differences[these])
+        series = DeviceCounter(ABSENT if agent < 0 else agent, time_ns, total)
+        found.setdefault(names[counter], []).append(series)
+    return found

@@ -1,0 +1,301 @@
+"""Passes of one program become one table: every counter of a dispatch in its row.
+
+A pass is another execution, so nothing of it can be joined by time. What the executions share is
+the order in which each GPU gets its kernels: the third `gemm` of a GPU is the same work in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.sources.columns import Interner
+from chopper_core.sources.counter_agents import fuller_agent, same_agent
+from chopper_core.sources.counter_tables import dispatch_order
+from chopper_core.sources.dispatches import Dispatches, DispatchRun, Float64, Int32, Int64
+from chopper_core.sources.joining_notes import (
+    grid_notes,
+    match_notes,
+    merged_losses,
+    repeat_notes,
+    shared_gpu_note,
+)
+from chopper_core.sources.trace import ABSENT
+
+_Int = TypeVar("_Int", np.int32, np.int64)
+
+
+def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
+    """Join executions of one program on (GPU, kernel, occurrence in the order of dispatch).
+
+    The row's times, ids and region are those of the first pass that has it; kernel traces, which
+    measured no counters, go first. A dispatch that only a later pass has is a row of its own,
+    without times: they would be those of another execution. Dispatches that would match but have
+    another grid stay apart. All of it is counted in `join_notes`.
+    """
+    ordered = sorted(passes, key=lambda run: bool(run.dispatches.counters))
+    joined = ordered[0]
+    nth = occurrences(joined.dispatches.gpu, joined.dispatches.name)
+    for other in ordered[1:]:
+        joined, nth = _join_next(joined, nth, other)
+    return joined
+
+
+def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
+    """Join the kernel trace and the counters of one process, by dispatch id.
+
+    If the ids name other kernels, the files are of two executions, and are joined as passes.
+    """
+    there = _in_terms_of(trace, counters)
+    match = _same_ids(trace.dispatches, there.dispatches)
+    both = match >= 0
+    same_name = trace.dispatches.name[match[both]] == there.dispatches.name[both]
+    if not both.any() or not same_name.all():
+        return join_passes([trace, counters])
+    processes = np.unique(there.dispatches.process)
+    if len(processes) == 1:
+        process = trace.dispatches.process
+        process = np.where(process < 0, processes[0], process)
+        trace = replace(trace, dispatches=replace(trace.dispatches, process=process))
+    rows, _ = _merged(trace.dispatches, there.dispatches, match)
+    notes = repeat_notes(trace.dispatches, there, match)
+    return replace(_with_rows(trace, there, rows, notes), passes=1)
+
+
+def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
+    """Put the processes of one pass together; the GPUs that they share are told.
+
+    On a GPU that several processes used, their dispatches follow one another process by process.
+    """
+    joined = parts[0]
+    for other in parts[1:]:
+        there = _in_terms_of(joined, other)
+        shared = np.intersect1d(joined.dispatches.gpu, there.dispatches.gpu)
+        nothing = np.full(len(there.dispatches), ABSENT, np.int64)
+        rows, _ = _merged(joined.dispatches, there.dispatches, nothing)
+        notes = [shared_gpu_note(len(shared))] if len(shared) else []
+        passes = max(joined.passes, other.passes)
+        joined = replace(_with_rows(joined, there, rows, notes), passes=passes)
+    return joined
+
+
+def occurrences(gpu: Int32, name: Int32) -> Int64:
+    """Return for each row how many rows before it have the same GPU and name."""
+    order = np.lexsort((name, gpu))
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (gpu[order][1:] != gpu[order][:-1]) | (name[order][1:] != name[order][:-1])
+    place = np.arange(len(order))
+    found = np.empty(len(order), np.int64)
+    found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
+    return found
+
+
+def _join_next(base: DispatchRun, nth: Int64, other: DispatchRun) -> tuple[DispatchRun, Int64]:
+    """Join one more pass; `nth` is the occurrence that each row was in its own pass."""
+    there = _in_terms_of(base, other)
+    nth_there = occurrences(there.dispatches.gpu, there.dispatches.name)
+    match, nearest = _same_occurrence(base.dispatches, nth, there.dispatches, nth_there)
+    rows, order = _merged(base.dispatches, there.dispatches, match, nearest)
+    notes = [
+        *match_notes(base, there, match),
+        *grid_notes(there, int(((match < 0) & (nearest >= 0)).sum())),
+        *repeat_notes(base.dispatches, there, match),
+    ]
+    joined = replace(_with_rows(base, there, rows, notes), passes=base.passes + other.passes)
+    return joined, np.concatenate((nth, nth_there[match < 0]))[order]
+
+
+def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
+    """Return `other` with the codes of names and GPUs of `base`, added to where it has more."""
+    names = Interner({name: code for code, name in enumerate(base.names)})
+    name_code = np.array([*(names[name] for name in other.names), ABSENT], np.int32)
+    agents = list(base.agents)
+    gpu_code = np.zeros(len(other.agents), np.int32)
+    for index, agent in enumerate(other.agents):
+        place = next((i for i, one in enumerate(agents) if same_agent(one, agent)), len(agents))
+        if place == len(agents):
+            agents.append(agent)
+        agents[place] = fuller_agent(agents[place], agent)
+        gpu_code[index] = place
+    rows = replace(
+        other.dispatches,
+        name=name_code[other.dispatches.name],
+        gpu=gpu_code[other.dispatches.gpu],
+        region=name_code[other.dispatches.region],
+    )
+    by_gpu = np.argsort(rows.gpu, kind="stable")
+    return replace(other, names=list(names), agents=tuple(agents), dispatches=_taken(rows, by_gpu))
+
+
+def _taken(rows: Dispatches, order: Int64) -> Dispatches:
+    """Return these rows; -1 is a row that nothing is known of."""
+    known = order >= 0
+
+    def at(column: NDArray[_Int]) -> NDArray[_Int]:
+        found = np.full(len(order), ABSENT, column.dtype)
+        found[known] = column[order[known]]
+        return found
+
+    def sizes(table: Int32) -> Int32:
+        found = np.zeros((len(order), 3), np.int32)
+        found[known] = table[order[known]]
+        return found
+
+    def values(column: Float64) -> Float64:
+        found = np.full(len(order), np.nan)
+        found[known] = column[order[known]]
+        return found
+
+    return Dispatches(
+        name=at(rows.name),
+        gpu=at(rows.gpu),
+        process=at(rows.process),
+        queue=at(rows.queue),
+        dispatch_id=at(rows.dispatch_id),
+        correlation=at(rows.correlation),
+        start_ns=at(rows.start_ns),
+        end_ns=at(rows.end_ns),
+        grid=sizes(rows.grid),
+        workgroup=sizes(rows.workgroup),
+        region=at(rows.region),
+        counters={name: values(column) for name, column in rows.counters.items()},
+    )
+
+
+def _same_ids(base: Dispatches, other: Dispatches) -> Int64:
+    """Return the row of `base` with the GPU and dispatch id of each row of `other`, or ABSENT."""
+    match = np.full(len(other), ABSENT, np.int64)
+    rows = {
+        key: row
+        for row, key in enumerate(zip(base.gpu.tolist(), base.dispatch_id.tolist(), strict=True))
+        if key[1] >= 0
+    }
+    for row, key in enumerate(zip(other.gpu.tolist(), other.dispatch_id.tolist(), strict=True)):
+        match[row] = rows.get(key, ABSENT)
+    return match
+
+
+def _same_occurrence(
+    base: Dispatches, nth: Int64, other: Dispatches, nth_there: Int64
+) -> tuple[Int64, Int64]:
+    """Return the row of `base` with the GPU, kernel and occurrence of each row of `other`.
+
+    ABSENT where there is none, or only with another grid; the second value has the latter too, the
+    first pass's before those of later ones. A grid that one side doesn't know is no other grid.
+    """
+    columns = (
+        np.concatenate((base.gpu, other.gpu)).astype(np.int64),
+        np.concatenate((base.name, other.name)).astype(np.int64),
+        np.concatenate((nth, nth_there)),
+    )
+    size, size_there = _grid_sizes(base), _grid_sizes(other)
+    key = _codes((*columns, np.concatenate((size, size_there))))
+    match = _first_with(key[: len(base)], key[len(base) :])
+    key = _codes(columns)
+    match_any = _first_with(key[: len(base)], key[len(base) :])
+    open_rows = np.flatnonzero((match < 0) & (match_any >= 0))
+    unknown = (size[match_any[open_rows]] == 0) | (size_there[open_rows] == 0)
+    unknown &= ~np.isin(match_any[open_rows], match)
+    match[open_rows[unknown]] = match_any[open_rows[unknown]]
+    return match, match_any
+
+
+def _codes(columns: Sequence[Int64]) -> Int64:
+    """Return one number per row, the same for rows that are the same in all columns."""
+    order = np.lexsort(columns)
+    is_new = np.zeros(len(order), np.bool_)
+    for column in columns:
+        is_new[1:] |= column[order][1:] != column[order][:-1]
+    codes = np.empty(len(order), np.int64)
+    codes[order] = np.cumsum(is_new)
+    return codes
+
+
+def _first_with(keys: Int64, wanted: Int64) -> Int64:
+    """Return the first place of each wanted key, or ABSENT."""
+    if not len(keys):
+        return np.full(len(wanted), ABSENT, np.int64)
+    order = np.argsort(keys, kind="stable")
+    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    return np.where(keys[order[place]] == wanted, order[place], ABSENT)
+
+
+def _merged(
+    base: Dispatches, other: Dispatches, match: Int64, nearest: Int64 | None = None
+) -> tuple[Dispatches, Int64]:
+    """Return the rows of `base`, each with what its match adds, and the other rows of `other`.
+
+    Without `nearest`, both are of one clock, and the rows come in their order of dispatch. With it,
+    rows without a match bring no times, and come after the last row of `nearest` up to them. The
+    second value is where each row comes from: rows of `base`, then those that it lacked.
+    """
+    extra = np.flatnonzero(match < 0)
+    partner = np.full(len(base) + len(extra), ABSENT, np.int64)
+    partner[match[match >= 0]] = np.flatnonzero(match >= 0)
+    partner[len(base) :] = extra
+    mine = np.full(len(partner), ABSENT, np.int64)
+    mine[: len(base)] = np.arange(len(base))
+    here, there = _taken(base, mine), _taken(other, partner)
+    has_times = nearest is None or not (base.start_ns >= 0).any()
+    rows = Dispatches(
+        name=_either(here.name, there.name),
+        gpu=_either(here.gpu, there.gpu),
+        process=_either(here.process, there.process),
+        queue=_either(here.queue, there.queue),
+        dispatch_id=_either(here.dispatch_id, there.dispatch_id),
+        correlation=_either(here.correlation, there.correlation),
+        start_ns=_either(here.start_ns, there.start_ns) if has_times else here.start_ns,
+        end_ns=_either(here.end_ns, there.end_ns) if has_times else here.end_ns,
+        grid=_fuller_sizes(here.grid, there.grid),
+        workgroup=_fuller_sizes(here.workgroup, there.workgroup),
+        region=_either(here.region, there.region),
+        counters={
+            **here.counters,
+            **{
+                name: np.where(np.isnan(here.counters[name]), column, here.counters[name])
+                if name in here.counters
+                else column
+                for name, column in there.counters.items()
+            },
+        },
+    )
+    if nearest is None:
+        order = dispatch_order(rows.gpu, rows.process, rows.dispatch_id, rows.start_ns)
+    else:
+        anchor = np.concatenate((np.arange(len(base)), np.maximum.accumulate(nearest)[extra]))
+        order = np.lexsort((mine < 0, anchor, rows.gpu))
+    return _taken(rows, order), order
+
+
+def _either(here: NDArray[_Int], there: NDArray[_Int]) -> NDArray[_Int]:
+    return np.where(here >= 0, here, there)
+
+
+def _fuller_sizes(here: Int32, there: Int32) -> Int32:
+    """Return the sizes that give more of x, y and z; a single one is the product of all."""
+    more = (there > 0).sum(axis=1) > (here > 0).sum(axis=1)
+    return np.where(more[:, None], there, here)
+
+
+def _grid_sizes(rows: Dispatches) -> Int64:
+    """Return the work-items of each dispatch; 0 where unknown."""
+    known = np.maximum(rows.grid.astype(np.int64), 1).prod(axis=1)
+    return np.where(rows.grid.any(axis=1), known, 0)
+
+
+def _with_rows(
+    base: DispatchRun, other: DispatchRun, rows: Dispatches, notes: Sequence[str]
+) -> DispatchRun:
+    return replace(
+        other,
+        paths=(*base.paths, *(path for path in other.paths if path not in base.paths)),
+        format=base.format,
+        dispatches=rows,
+        counter_info={**other.counter_info, **base.counter_info},
+        join_notes=list(dict.fromkeys((*base.join_notes, *other.join_notes, *notes))),
+        losses=merged_losses(base.losses, other.losses),
+    )

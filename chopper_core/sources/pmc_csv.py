@@ -1,0 +1,177 @@
+"""CSV of rocprof-compute (`pmc_perf.csv`, long or wide) and of rocprof v1 and v2.
+
+The long form has one row per dispatch and counter, the others one column per counter. The wide form
+of rocprof-compute repeats the columns that describe a dispatch once per pass (`Wave_Size_3`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress, silent
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.columns import Columns
+from chopper_core.sources.counter_csvtext import CsvBatch, CsvFile, floats, normalised
+from chopper_core.sources.counter_tables import DispatchTable
+from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.trace import ABSENT, Losses
+
+COMPUTE: Final = "rocprof-compute CSV"
+ROCPROF_V1: Final = "rocprof v1 CSV"
+ROCPROF_V2: Final = "rocprof v2 CSV"
+
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "process": ("pid", "process_id"),
+    "thread": ("tid", "thread_id"),
+    "queue": ("queue_id",),
+    "dispatch_id": ("dispatch_id", "index"),
+    "correlation": ("correlation_id",),
+    "grid_x": ("grid_size", "grd"),
+    "workgroup_x": ("workgroup_size", "wgr"),
+}
+_STARTS: Final = ("start_timestamp", "beginns")
+_ENDS: Final = ("end_timestamp", "endns")
+_KERNEL: Final = ("kernel_name", "kernelname")
+_NO_COUNTERS: Final = frozenset(
+    (
+        *(name for names in _FIELDS.values() for name in names),
+        *(*_STARTS, *_ENDS, *_KERNEL),
+        *("gpu_id", "node_id", "queue_index", "lds", "scr", "vgpr", "arch_vgpr", "accum_vgpr"),
+        *("sgpr", "wave_size", "sig", "obj", "dispatchns", "completens", "xcc_index", "kernel_id"),
+        *("lds_per_workgroup", "scratch_per_workitem", "arch_vgpr_count", "accum_vgpr_count"),
+        *("sgpr_count", "vgpr_count", "lds_block_size", "scratch_size", "guid", "counter_name"),
+        *("counter_value", "name", "wave_front_size", ""),
+    )
+)
+_PASS_NUMBER: Final = re.compile(r"(?:_\d+|\.\d+)$")
+
+
+def read_pmc_csv(
+    path: Path, sysinfo: Path | None = None, progress: Progress = silent
+) -> DispatchRun:
+    """Read the dispatches of a file with their counters; `sysinfo.csv` describes the GPU.
+
+    Raises DataError if a file can't be read, or holds no dispatches.
+    """
+    losses = Losses()
+    table = DispatchTable(losses)
+    with ByteSource(path) as source:
+        file = CsvFile(source, losses)
+        is_long = "counter_name" in file.header
+        counters = {} if is_long else counter_columns(file.columns)
+        executions: set[tuple[int, int, int]] = set()
+        for batch in file.batches(progress):
+            if is_long:
+                executions |= _add_long(batch, table)
+            else:
+                _add_wide(batch, counters, table)
+    run = table.finish([path], _format(file.header))
+    passes = Counter((gpu, dispatch_id) for gpu, dispatch_id, _ in executions)
+    run = replace(run, passes=max(passes.values(), default=1))
+    if not len(run.dispatches):
+        raise DataError(f"{path} holds no dispatches.")
+    return run if sysinfo is None else _described(run, sysinfo)
+
+
+def counter_columns(columns: list[str]) -> dict[str, int]:
+    """Return where the counters are among the columns of a wide file.
+
+    A counter that has several columns is taken from the first.
+    """
+    found: dict[str, int] = {}
+    for index, column in enumerate(columns):
+        name = normalised(column)
+        if name not in _NO_COUNTERS and _PASS_NUMBER.sub("", name) not in _NO_COUNTERS:
+            found.setdefault(column.strip(), index)
+    return found
+
+
+def _format(header: Mapping[str, int]) -> str:
+    if "kernelname" in header:
+        return ROCPROF_V1
+    return ROCPROF_V2 if "queue_id" in header and "counter_name" not in header else COMPUTE
+
+
+def _add_long(batch: CsvBatch, table: DispatchTable) -> set[tuple[int, int, int]]:
+    """Add rows, and return which (GPU, dispatch, start) they are: each pass has other starts."""
+    columns = _dispatch_columns(batch, table)
+    names = batch.text("counter_name") or ()
+    values = floats(batch.text("counter_value") or [""] * len(batch))
+    usable = columns["name"] >= 0
+    usable &= ~np.isnan(values) & np.array([bool(name) for name in names], np.bool_)
+    codes = table.counter_names
+    table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
+    counter = [codes[names[index].strip()] for index in np.flatnonzero(usable).tolist()]
+    rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
+    table.add_values(rows, np.array(counter, np.int64), values[usable])
+    keys = [columns[name][usable].tolist() for name in ("gpu", "dispatch_id", "start_ns")]
+    return set(zip(*keys, strict=True))
+
+
+def _add_wide(batch: CsvBatch, counters: Mapping[str, int], table: DispatchTable) -> None:
+    columns = _dispatch_columns(batch, table)
+    usable = columns["name"] >= 0
+    rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
+    for name, index in counters.items():
+        code = table.counter_names[name]
+        table.add_values(rows, np.full(len(rows), code), floats(batch.at(index))[usable])
+
+
+def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
+    """Return the columns of dispatches; the name is ABSENT in rows that are no dispatch."""
+    kernels = batch.text(*_KERNEL) or [""] * len(batch)
+    gpus = batch.text("gpu_id", "node_id") or ["0"] * len(batch)
+    codes = table.kernel_codes
+    columns = {name: batch.integers(*names) for name, names in _FIELDS.items()}
+    columns["name"] = np.array(
+        [codes[name] if name.strip() else ABSENT for name in kernels], np.int64
+    )
+    columns["gpu"] = np.array([table.agents.number(gpu) for gpu in gpus], np.int64)
+    columns["start_ns"] = batch.times_ns(*_STARTS)
+    columns["end_ns"] = batch.times_ns(*_ENDS)
+    columns["name"][columns["dispatch_id"] < 0] = ABSENT
+    table.losses.unreadable_events += int((columns["name"] < 0).sum())
+    starts = batch.text(*_STARTS)
+    if starts is not None:
+        unusable = (columns["start_ns"] < 0) & np.array([bool(text) for text in starts], np.bool_)
+        columns["end_ns"][unusable] = 0  # so that it counts as a bad time, not as none
+    return columns
+
+
+def _described(run: DispatchRun, sysinfo: Path) -> DispatchRun:
+    """Return the run with what `sysinfo.csv` says of its GPUs, which are all of one kind."""
+    with ByteSource(sysinfo) as source:
+        file = CsvFile(source, Losses())
+        batch = next(file.batches(), None)
+    if batch is None or not len(batch):
+        return run
+
+    def text(*names: str) -> str:
+        column = batch.text(*names)
+        return column[0].strip() if column else ""
+
+    def number(*names: str) -> int:
+        column = batch.integers(*names)
+        return max(0, int(column[0]))
+
+    agents = [
+        replace(
+            agent,
+            name=text("gpu_arch"),
+            product=text("gpu_model", "gpu_name"),
+            compute_units=number("cu_per_gpu"),
+            simds_per_cu=number("simd_per_cu"),
+            xccs=number("num_xcd", "num_xcc"),
+            max_clock_mhz=float(number("max_sclk")),
+        )
+        for agent in run.agents
+    ]
+    return replace(run, agents=tuple(agents), paths=(*run.paths, sysinfo))

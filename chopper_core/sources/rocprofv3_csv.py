@@ -1,0 +1,200 @@
+"""rocprofv3 CSV: counters, kernel trace, agents and API calls of one process, ROCm 6.2 to 7.
+
+Columns are found by name whatever their case and order; files that `rocpd convert` wrote have a
+`Guid` in front. Counter values are sums over all instances of a counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress, silent
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.columns import Columns
+from chopper_core.sources.counter_agents import AgentTable, gpus_by_id
+from chopper_core.sources.counter_csvtext import CsvBatch, CsvFile, floats
+from chopper_core.sources.counter_tables import DispatchTable
+from chopper_core.sources.dispatches import Agent, DispatchRun, Int64
+from chopper_core.sources.joining import join_same_process
+from chopper_core.sources.trace import ABSENT, Losses
+
+FORMAT: Final = "rocprofv3 CSV"
+
+_ONE_PROCESS: Final = "0"
+_MARKER: Final = "MARKER"
+
+
+@dataclass(frozen=True, slots=True)
+class CsvProcess:
+    """The files of one process; None and () where it has none."""
+
+    counters: Path | None = None
+    kernel_trace: Path | None = None
+    agent_info: Path | None = None
+    api_traces: Sequence[Path] = field(default=())
+
+    @property
+    def paths(self) -> list[Path]:
+        """Every file, those with dispatches first."""
+        found = (self.counters, self.kernel_trace, self.agent_info, *self.api_traces)
+        return [path for path in found if path is not None]
+
+
+def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRun:
+    """Read the dispatches of one process with their counters.
+
+    Counters and kernel trace are joined by dispatch id, and where they turn out to be of different
+    executions, by occurrence. Raises DataError if neither file holds a dispatch.
+    """
+    agents = [] if process.agent_info is None else read_agents(process.agent_info)
+    runs: list[DispatchRun] = []
+    for path, read in (
+        (process.kernel_trace, _read_trace_rows),
+        (process.counters, _read_counter_rows),
+    ):
+        if path is not None:
+            runs.append(_read(path, read, agents, process.api_traces, progress))
+    if not any(len(run.dispatches) for run in runs):
+        names = " and ".join(str(run.paths[0]) for run in runs)
+        raise DataError(f"{names} holds no dispatches; was the program profiled to its end?")
+    return runs[0] if len(runs) == 1 else join_same_process(runs[0], runs[1])
+
+
+def read_agents(path: Path) -> list[Agent]:
+    """Return the GPUs of an `agent_info` file.
+
+    Raises DataError if the file can't be read.
+    """
+    rows: list[dict[str, str]] = []
+    with ByteSource(path) as source:
+        file = CsvFile(source, Losses())
+        for batch in file.batches():
+            columns = {name: batch.at(index) for name, index in file.header.items()}
+            rows += [
+                {name: column[index] for name, column in columns.items()}
+                for index in range(len(batch))
+            ]
+    return list(gpus_by_id(dict(enumerate(rows))).values())
+
+
+def _read(
+    path: Path,
+    read_rows: Callable[[CsvBatch, DispatchTable], None],
+    agents: Sequence[Agent],
+    api_traces: Sequence[Path],
+    progress: Progress,
+) -> DispatchRun:
+    table = DispatchTable(Losses(), AgentTable(agents))
+    with ByteSource(path) as source:
+        for batch in CsvFile(source, table.losses).batches(progress):
+            read_rows(batch, table)
+    for api_trace in api_traces:
+        _read_host_side(api_trace, table)
+    return table.finish([path], FORMAT)
+
+
+def _read_trace_rows(batch: CsvBatch, table: DispatchTable) -> None:
+    columns = _dispatch_columns(batch, table)
+    table.add_dispatches({name: column[columns["name"] >= 0] for name, column in columns.items()})
+
+
+def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
+    columns = _dispatch_columns(batch, table)
+    if batch.text("dispatch_id") is None:
+        columns["dispatch_id"] = columns["correlation"]
+    counters = batch.text("counter_name") or [""] * len(batch)
+    values = floats(batch.text("counter_value") or [""] * len(batch))
+    named = np.fromiter((bool(name) for name in counters), np.bool_, len(counters))
+    usable = (columns["name"] >= 0) & (columns["dispatch_id"] >= 0) & ~np.isnan(values) & named
+    table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
+    names = table.counter_names
+    codes = np.fromiter(
+        (
+            names[name.strip()] if good else 0
+            for name, good in zip(counters, usable.tolist(), strict=True)
+        ),
+        np.int64,
+        len(counters),
+    )[usable]
+    first, row = _first_rows(columns, usable)
+    numbers = table.add_dispatches({name: column[first] for name, column in columns.items()})
+    table.add_values(numbers[row], codes, values[usable])
+
+
+def _first_rows(columns: Columns, usable: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    """Return the first row of each run of rows of one dispatch, and the run of each usable row."""
+    rows = np.flatnonzero(usable)
+    is_new = np.zeros(len(rows), np.bool_)
+    is_new[:1] = True
+    for name in ("dispatch_id", "gpu", "process"):
+        column = columns[name][rows]
+        is_new[1:] |= column[1:] != column[:-1]
+    return rows[is_new], np.cumsum(is_new) - 1
+
+
+def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
+    """Return the columns of dispatches; the name is ABSENT in rows that are no dispatch."""
+    kernels = batch.text("kernel_name") or [""] * len(batch)
+    agents = batch.text("agent_id") or [_ONE_PROCESS] * len(batch)
+    codes, numbers = table.kernel_codes, table.agents.number
+    columns: Columns = {
+        "name": np.fromiter(
+            (codes[name] if name else ABSENT for name in kernels), np.int64, len(kernels)
+        ),
+        "gpu": np.fromiter(map(numbers, agents), np.int64, len(agents)),
+        "process": batch.integers("process_id"),
+        "thread": batch.integers("thread_id"),
+        "queue": batch.integers("queue_id"),
+        "dispatch_id": batch.integers("dispatch_id"),
+        "correlation": batch.integers("correlation_id"),
+        "start_ns": batch.times_ns("start_timestamp"),
+        "end_ns": batch.times_ns("end_timestamp"),
+        "grid_x": batch.integers("grid_size_x", "grid_size"),
+        "grid_y": batch.integers("grid_size_y"),
+        "grid_z": batch.integers("grid_size_z"),
+        "workgroup_x": batch.integers("workgroup_size_x", "workgroup_size"),
+        "workgroup_y": batch.integers("workgroup_size_y"),
+        "workgroup_z": batch.integers("workgroup_size_z"),
+    }
+    table.losses.unreadable_events += int((columns["name"] < 0).sum())
+    return columns
+
+
+def _read_host_side(path: Path, table: DispatchTable) -> None:
+    """Take the roctx ranges, or the calls of the runtime, of an API trace."""
+    losses = Losses()
+    with ByteSource(path) as source:
+        for batch in CsvFile(source, losses).batches():
+            domains = batch.text("domain") or batch.text("kind") or [""] * len(batch)
+            is_marker = np.fromiter(
+                (domain.upper().startswith(_MARKER) for domain in domains), np.bool_, len(domains)
+            )
+            functions = batch.text("function", "operation", "name") or [""] * len(batch)
+            columns: Columns = {
+                "thread": batch.integers("thread_id"),
+                "start_ns": batch.times_ns("start_timestamp"),
+                "end_ns": batch.times_ns("end_timestamp"),
+                "correlation": batch.integers("correlation_id"),
+            }
+            marks = {name: column[is_marker] for name, column in columns.items()}
+            marks["name"] = np.array(
+                [
+                    table.names[name.strip()]
+                    for name, wanted in zip(functions, is_marker.tolist(), strict=True)
+                    if wanted
+                ],
+                np.int64,
+            )
+            table.host.add_ranges(marks)
+            table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
+    lost = losses.unreadable_events
+    if lost or losses.truncated:
+        table.losses.truncated |= losses.truncated
+        table.losses.notes.append(f"{path.name} is damaged: {lost:,} rows could not be read.")

@@ -1,0 +1,285 @@
+"""rocprofv3 JSON (`rocprofiler-sdk-tool`): dispatches, counters, agents and roctx ranges.
+
+The text is walked piece by piece; only the lists that matter are decoded, a batch at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress, silent
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.columns import Columns, int_column
+from chopper_core.sources.counter_agents import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counter_names import counter_info, counter_infos
+from chopper_core.sources.counter_tables import DispatchTable
+from chopper_core.sources.dispatches import Agent, DispatchRun, Float64, Int64
+from chopper_core.sources.jsonpieces import JsonPieces, TextEnded, elements_of
+from chopper_core.sources.rocprofv3_records import (
+    RECORD_TYPES,
+    ApiCall,
+    CounterCollection,
+    CounterDescription,
+    KernelDispatch,
+)
+from chopper_core.sources.trace import ABSENT, Losses
+
+FORMAT: Final = "rocprofv3 JSON"
+TOOL_KEY: Final = "rocprofiler-sdk-tool"
+
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODERS: Final = {
+    name: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    for name, kind in RECORD_TYPES.items()
+}
+_OBJECTS: Final = frozenset(name.partition("/")[0] for name in RECORD_TYPES if "/" in name)
+
+
+def read_json(path: Path, progress: Progress = silent) -> list[DispatchRun]:
+    """Read the processes of a file, plain or gzip.
+
+    Damage costs the records that it hits and is counted. Raises DataError if the file can't be read
+    or holds no dispatches.
+    """
+    processes: list[_Process] = []
+    with ByteSource(path) as source:
+        try:
+            pieces = JsonPieces(source, progress)
+            _enter_processes(pieces, path)
+            while pieces.next_element():
+                processes.append(_Process())
+                processes[-1].read(pieces)
+        except TextEnded:
+            if processes:
+                problem = source.problem or "It ends, or is broken, before its records end"
+                processes[-1].losses.truncated = True
+                processes[-1].losses.notes.append(f"{problem}.")
+        progress(f"read {path.name}", source.size_bytes, source.size_bytes)
+    runs = [process.finish(path) for process in processes if process.dispatch_count]
+    if not runs:
+        raise DataError(
+            f"{path} holds no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
+        )
+    return runs
+
+
+def _enter_processes(pieces: JsonPieces, path: Path) -> None:
+    if pieces.enter(b"{"):
+        while (key := pieces.key()) is not None:
+            if key == TOOL_KEY and pieces.enter(b"["):
+                return
+            pieces.skip_value()
+    raise DataError(f"{path} is no rocprofv3 JSON: it has no list {TOOL_KEY}.")
+
+
+class _Process:
+    """One element of the list: what a process dispatched, with ids that are looked up at the end.
+
+    The lists may come in any order.
+    """
+
+    def __init__(self) -> None:
+        self.losses = Losses()
+        self.dispatch_count = 0
+        self._table = DispatchTable(self.losses)
+        self._table.sums_repeated_values = True
+        self._pid = ABSENT
+        self._agents: dict[int, dict[str, Any]] = {}
+        self._kernels: dict[int, str] = {}
+        self._messages: dict[int, str] = {}
+        self._descriptions: dict[int, CounterDescription] = {}
+        self._ranges: list[ApiCall] = []
+        self._dispatches: list[Columns] = []
+        self._values: list[tuple[Int64, Int64, Float64]] = []
+
+    def read(self, pieces: JsonPieces, prefix: str = "") -> None:
+        """Take what matters of the object that comes next."""
+        if not pieces.enter(b"{"):
+            pieces.skip_value()
+            return
+        while (key := pieces.key()) is not None:
+            name = prefix + key
+            if name in RECORD_TYPES and pieces.enter(b"["):
+                while (batch := pieces.batch()) is not None:
+                    self._take(name, self._decoded(name, batch))
+            elif name in _OBJECTS:
+                self.read(pieces, f"{name}/")
+            elif name == "metadata":
+                self._take_metadata(pieces.value())
+            else:
+                pieces.skip_value()
+
+    def finish(self, path: Path) -> DispatchRun:
+        """Return the dispatches, with the names that the ids stand for."""
+        table = self._table
+        agents = gpus_by_id(self._agents)
+        numbers = {handle: number for number, handle in enumerate(agents)}
+        table.agents = AgentTable(agents.values())
+        nameless: set[int] = set()
+
+        def gpu_number(handle: int) -> int:
+            if handle not in numbers:
+                numbers[handle] = len(table.agents.agents)
+                table.agents.agents.append(Agent(UNKNOWN_NODE, product=f"agent {handle}"))
+            return numbers[handle]
+
+        def kernel_code(kernel: int) -> int:
+            name = self._kernels.get(kernel)
+            if not name:
+                nameless.add(kernel)
+            return table.kernel_codes[name or f"kernel {kernel}"]
+
+        for columns in self._dispatches:
+            columns["process"] = np.full(len(columns["name"]), self._pid, np.int64)
+            columns["gpu"] = _looked_up(columns["gpu"], gpu_number)
+            columns["name"] = _looked_up(columns["name"], kernel_code)
+            table.add_dispatches(columns)
+        if nameless:
+            self.losses.notes.append(f"{len(nameless):,} kernels have no name in the file.")
+        for rows, handles, values in self._values:
+            table.add_values(rows, _looked_up(handles, self._counter_code), values)
+        table.host.add_ranges(self._range_columns())
+        infos = counter_infos(table.counter_names)
+        for known in self._descriptions.values():
+            if known.name in infos:
+                infos[known.name] = counter_info(known.name, description=known.description)
+        return table.finish([path], FORMAT, infos)
+
+    def _decoded(self, name: str, batch: bytes) -> list[Any]:
+        """Return the records of a batch; those that can't be decoded are counted."""
+        decoder = _DECODERS[name]
+        try:
+            return decoder.decode(batch)
+        except _DECODE_ERRORS:
+            pass
+        records: list[Any] = []
+        for element in elements_of(batch):
+            try:
+                records += decoder.decode(b"[" + element + b"]")
+            except _DECODE_ERRORS:
+                records += self._repaired(name, element)
+        return records
+
+    def _repaired(self, name: str, element: bytes) -> list[Any]:
+        """Return a record with control characters or foreign bytes in its names; [] if it has more.
+
+        Numbers as text are taken as numbers.
+        """
+        try:
+            fields = json.loads(element.decode("utf-8", "replace"), strict=False)
+            record = msgspec.convert(fields, RECORD_TYPES[name], strict=False)
+        except (ValueError, RecursionError):
+            self.losses.unreadable_events += 1
+            return []
+        self.losses.repaired_pieces += 1
+        return [record]
+
+    def _take(self, name: str, records: list[Any]) -> None:
+        if name == "agents":
+            for record in records:
+                number = record.get("id")
+                if isinstance(number, dict):
+                    self._agents[number.get("handle", ABSENT)] = record
+        elif name == "counters":
+            self._descriptions.update((record.id.handle, record) for record in records)
+        elif name == "kernel_symbols":
+            for record in records:
+                names = (record.formatted_kernel_name, record.demangled_kernel_name)
+                self._kernels[record.kernel_id] = next(filter(None, names), record.kernel_name)
+        elif name == "strings/marker_api":
+            self._messages.update((record.key, record.value) for record in records)
+        elif name == "buffer_records/marker_api":
+            self._ranges += records
+        elif name == "buffer_records/hip_api":
+            self._table.host.add_calls(_call_columns(records))
+        elif name == "buffer_records/kernel_dispatch":
+            self._add_dispatches(records, [record.thread_id for record in records])
+        else:
+            self._add_counters(records)
+
+    def _take_metadata(self, text: bytes) -> None:
+        try:
+            pid = json.loads(text.decode("utf-8", "replace"), strict=False)["pid"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        if isinstance(pid, int):
+            self._pid = pid
+
+    def _add_dispatches(self, records: Sequence[KernelDispatch], threads: Sequence[int]) -> Int64:
+        infos = [record.dispatch_info for record in records]
+        sizes = {
+            f"{what}_{axis}": int_column([getattr(size, axis) for size in of])
+            for what, of in (
+                ("grid", [info.grid_size for info in infos]),
+                ("workgroup", [info.workgroup_size for info in infos]),
+            )
+            for axis in ("x", "y", "z")
+        }
+        self._dispatches.append(
+            {
+                "name": int_column([info.kernel_id for info in infos]),
+                "gpu": int_column([info.agent_id.handle for info in infos]),
+                "thread": int_column(threads),
+                "queue": int_column([info.queue_id.handle for info in infos]),
+                "dispatch_id": int_column([info.dispatch_id for info in infos]),
+                "correlation": int_column([record.correlation_id.internal for record in records]),
+                "start_ns": int_column([record.start_timestamp for record in records]),
+                "end_ns": int_column([record.end_timestamp for record in records]),
+                **sizes,
+            }
+        )
+        first = self.dispatch_count
+        self.dispatch_count += len(infos)
+        return np.arange(first, self.dispatch_count)
+
+    def _add_counters(self, records: Sequence[CounterCollection]) -> None:
+        dispatches = [record.dispatch_data for record in records]
+        rows = self._add_dispatches(
+            dispatches,
+            [max(record.thread_id, record.dispatch_data.thread_id) for record in records],
+        )
+        counts = [len(record.records) for record in records]
+        values = list(chain.from_iterable(record.records for record in records))
+        self._values.append(
+            (
+                np.repeat(rows, counts),
+                int_column([value.counter_id.handle for value in values]),
+                np.array([value.value for value in values], np.float64),
+            )
+        )
+
+    def _counter_code(self, handle: int) -> int:
+        known = self._descriptions.get(handle)
+        return self._table.counter_names[known.name if known else f"counter {handle}"]
+
+    def _range_columns(self) -> Columns:
+        names, known = self._table.names, self._messages
+        ranges = [one for one in self._ranges if one.correlation_id.internal in known]
+        return {
+            "thread": int_column([one.thread_id for one in ranges]),
+            "start_ns": int_column([one.start_timestamp for one in ranges]),
+            "end_ns": int_column([one.end_timestamp for one in ranges]),
+            "name": int_column([names[known[one.correlation_id.internal]] for one in ranges]),
+        }
+
+
+def _call_columns(calls: Sequence[ApiCall]) -> Columns:
+    return {
+        "correlation": int_column([call.correlation_id.internal for call in calls]),
+        "thread": int_column([call.thread_id for call in calls]),
+        "start_ns": int_column([call.start_timestamp for call in calls]),
+    }
+
+
+def _looked_up(ids: Int64, code: Callable[[int], int]) -> Int64:
+    """Return the code of each id, asked for once per different id."""
+    found, place = np.unique(ids, return_inverse=True)
+    return np.array([code(one) for one in found.tolist()], np.int64)[place]
