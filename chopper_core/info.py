@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from chopper_core.render.cells import clean
-from chopper_core.run import Run
+from chopper_core.run import CounterSource, Run, TelemetrySource
 from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
 
 INFO_SCHEMA: Final = "chopper.info/1"
@@ -60,11 +61,29 @@ def describe(run: Run) -> dict[str, Any]:
         "partial_iterations": sorted(
             {number for numbers in run.partial_iterations.values() for number in numbers}
         ),
-        "missing": [
-            "no hardware counters: clocks, utilisation of units and roofline are not known",
-            "no telemetry: power, temperature and frequency are not known",
+        "counters": [asdict(source) for source in run.counters],
+        "telemetry": [
+            {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
+            for source in run.telemetry
         ],
+        "hardware": asdict(run.hardware) if run.hardware else None,
+        "missing": _missing(run),
     }
+
+
+def _missing(run: Run) -> list[str]:
+    missing = []
+    if not run.counters:
+        missing.append("no hardware counters: use of the GPU's units and their losses are unknown")
+    else:
+        without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
+        if without:
+            missing.append(f"no counters of GPU {', '.join(map(str, without))}")
+    if not run.measured:
+        missing.append("no telemetry that could be placed: clocks, power, temperature are unknown")
+    if run.hardware is None:
+        missing.append("no known GPU: no peak to compare with (see hardware.toml)")
+    return missing
 
 
 def sorted_labels(run: Run, level: str) -> list[str]:
@@ -99,10 +118,13 @@ def as_text(run: Run) -> str:
         cover = found["coverage"][level]
         lines.append(f"  {level:<10} {cover['labelled_pct']:6.2f} % labelled")
         lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
+    lines += [line for source in run.counters for line in _counter_lines(source)]
+    lines += [line for telemetry in run.telemetry for line in _telemetry_lines(telemetry)]
     if found["partial_iterations"]:
         numbers = ", ".join(map(str, found["partial_iterations"]))
         lines += ["", f"iterations cut by the profiler's start or end: {numbers}"]
-    lines += ["", "not found"] + [f"  {text}" for text in found["missing"]]
+    if found["missing"]:
+        lines += ["", "not found", *(f"  {text}" for text in found["missing"])]
     return "\n".join(lines) + "\n"
 
 
@@ -179,3 +201,37 @@ def _source(source: dict[str, Any]) -> list[str]:
     lines += [f"    {count} {name}" for name, count in source["findings"].items() if count]
     lines += [f"    LOST: {clean(note)}" for note in source["losses"]]
     return lines
+
+
+def _counter_lines(source: CounterSource) -> list[str]:
+    whole = source.matched + source.borrowed + source.ambiguous + source.unmatched
+    counts = (
+        (source.matched, "matched"),
+        (source.borrowed, "borrowed from another iteration"),
+        (source.ambiguous, "ambiguous"),
+        (source.unmatched, "without"),
+    )
+    return [
+        "",
+        f"counters of GPU {source.gpu}: {source.format}, {source.counters} counters of "
+        f"{source.dispatches} dispatches, {source.iterations} iterations recognised "
+        f"(names compared: {source.comparison})",
+        f"  {whole} compute kernels: "
+        + ", ".join(f"{count} {what}" for count, what in counts if count),
+        f"  {source.unused_dispatches} dispatches have no kernel in the trace",
+        *(f"  {clean(note)}" for note in source.notes),
+    ]
+
+
+def _telemetry_lines(source: TelemetrySource) -> list[str]:
+    lines = ["", f"telemetry {clean(source.path)}: {source.format}, {source.samples} samples"]
+    if source.offset_ns is None:
+        lines.append(f"  NOT PLACED: {source.method}")
+    else:
+        lines.append(
+            f"  clock {source.clock}, {source.offset_ns / 1e9:+.6f} s to the run's, "
+            f"+/- {source.uncertainty_ns / 1e6:.3f} ms: {source.method}"
+        )
+        pairs = ", ".join(f"{theirs}={ours}" for theirs, ours in source.gpus.items())
+        lines.append(f"  its GPUs are the run's: {pairs}")
+    return [*lines, *(f"  {clean(note)}" for note in source.notes)]

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.align.rank import AlignedRank, align_rank
+from chopper_core.attach import ClockShifts, attach
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.progress import Cancelled, Progress, silent
 from chopper_core.run import Gpu, Run, Source
@@ -47,7 +48,13 @@ class RankFile:
     generated: str | None
 
 
-def open_run(name: str, progress: Progress = silent, *, jobs: int | None = None) -> Run:
+def open_run(
+    name: str,
+    progress: Progress = silent,
+    *,
+    jobs: int | None = None,
+    clock_shifts: ClockShifts | None = None,
+) -> Run:
     """Open a run by its name: a trace, several separated by commas, or a directory.
 
     Files are read by `jobs` processes (default: one per processor when the files are large). A
@@ -72,7 +79,7 @@ def open_run(name: str, progress: Progress = silent, *, jobs: int | None = None)
     progress("put the ranks together", 0, 1)
     run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
     progress("put the ranks together", 1, 1)
-    return run
+    return attach(run, paths_of(name), progress, clock_shifts)
 
 
 def paths_of(name: str) -> list[Path]:

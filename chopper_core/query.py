@@ -35,19 +35,21 @@ def query(run: Run, view: View) -> Frame:
     else:
         children = tree.children(view.path)
         labels, nodes = list(children.labels), children.groups
-    scope = Scope(nodes, parent, run.origin_ns)
+    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
     computed: dict[str, Values] = {}
 
     def values(name: str) -> Values:
         if name not in computed:
-            computed[name] = metric(name).compute(scope)
+            computed[name] = metric(name, run.table).compute(scope)
         return computed[name]
 
-    columns = tuple(metric(name) for name in view.columns or default_columns(view.level))
+    columns = tuple(
+        metric(name, run.table) for name in view.columns or default_columns(view.level, run.table)
+    )
     shown = np.flatnonzero(matching(Rows(view.level, labels, values), view.filter))
     sort = view.sort or ("-elapsed_ns" if view.level in _LONGEST_FIRST else "")
     shown = shown[_ordered(shown, view.level, labels, sort, values)]
-    totals = Scope(parent, parent, run.origin_ns)
+    totals = Scope(parent, parent, run.origin_ns, run.hardware)
     total = {column.name: column.compute(totals).at(0) for column in columns}
     shown_labels = [labels[row] for row in shown]
     return Frame(
@@ -72,8 +74,8 @@ def query(run: Run, view: View) -> Frame:
 def figures(run: Run, view: View, names: Sequence[str]) -> dict[str, int | float | None]:
     """Figures of a view's node itself."""
     node = run.tree(view.order).node(view.path)
-    scope = Scope(node, node, run.origin_ns)
-    return {name: metric(name).compute(scope).at(0) for name in names}
+    scope = Scope(node, node, run.origin_ns, run.hardware)
+    return {name: metric(name, run.table).compute(scope).at(0) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

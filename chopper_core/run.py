@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.errors import UsageError
+from chopper_core.hardware import Hardware, hardware_of
 from chopper_core.schema import LEVELS, KernelTable, Kind
 from chopper_core.tracks import Track, share_running
 from chopper_core.tree import Tree
@@ -47,6 +48,46 @@ class Source:
     """What the file says of itself: versions, world size, base time."""
 
 
+@dataclass(frozen=True, slots=True)
+class CounterSource:
+    """A counter run and how well it fits one GPU of the trace."""
+
+    gpu: int
+    paths: tuple[str, ...]
+    format: str
+    counters: int
+    dispatches: int
+    matched: int
+    borrowed: int
+    """Activities with the counters of the same place in another iteration."""
+    ambiguous: int
+    """Activities of which another equally good alignment takes another dispatch."""
+    unmatched: int
+    """Compute kernels without counters."""
+    unused_dispatches: int
+    iterations: int
+    """Iterations recognised in the counter run."""
+    comparison: str
+    """How kernel names were compared."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySource:
+    """A telemetry file and its place on the run's clock."""
+
+    path: str
+    format: str
+    clock: str
+    offset_ns: int | None
+    """None where it can't be placed."""
+    uncertainty_ns: int
+    method: str
+    gpus: Mapping[int, int]
+    samples: int
+    notes: tuple[str, ...]
+
+
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
     "compute_pct": ("compute", (Kind.COMPUTE,)),
@@ -71,10 +112,18 @@ class Run:
     """What made the data, where it says that it was generated and not measured."""
     partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """GPU → iterations that the profiler's start or end cut."""
+    counters: tuple[CounterSource, ...] = ()
+    telemetry: tuple[TelemetrySource, ...] = ()
     measured: Mapping[str, Track] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
     _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, repr=False)
     _running: dict[str, Track] = field(default_factory=dict, repr=False)
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """The specification of the run's GPUs, None where it isn't known or they differ."""
+        known = {hardware_of(gpu.hardware) for gpu in self.gpus}
+        return known.pop() if len(known) == 1 else None
 
     @property
     def origin_ns(self) -> int:

@@ -94,8 +94,6 @@ _RULE_TEXTS: Final = {
     Rule.CONTEXT: "same kernels around it elsewhere",
 }
 
-FLOPS: Final = "model_flops"
-"""The measured column of the floating-point operations that the model asks for."""
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 
 

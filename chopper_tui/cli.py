@@ -94,10 +94,18 @@ def _main_parser() -> argparse.ArgumentParser:
 def _add_explorer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
-    _add_jobs(parser)
+    _add_reading_options(parser)
 
 
-def _add_jobs(parser: argparse.ArgumentParser) -> None:
+def _add_reading_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--clock",
+        type=_clock_shift,
+        action="append",
+        default=[],
+        metavar="NAME=+S",
+        help="move telemetry whose file or format is named so by S seconds (+1.25s)",
+    )
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
 
 
@@ -111,6 +119,14 @@ def _natural(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
+
+
+def _clock_shift(text: str) -> tuple[str, int]:
+    name, _, shift = text.rpartition("=")
+    try:
+        return name, round(float(shift.removesuffix("s")) * 1e9)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=+SECONDS") from None
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -130,13 +146,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
             parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
             parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
             parser.add_argument("-o", "--output", metavar="FILE")
-            _add_jobs(parser)
+            _add_reading_options(parser)
             parser.set_defaults(run_command=_show)
         case "info":
             parser.description = "What was found in a run, how it was labelled, what was left out."
             parser.add_argument("run", metavar="RUN")
             parser.add_argument("--format", choices=("text", "json"), default="text")
-            _add_jobs(parser)
+            _add_reading_options(parser)
             parser.set_defaults(run_command=_info)
         case "metrics":
             parser.description = "Every figure: name, unit, how it adds up, definition, source."
@@ -167,8 +183,7 @@ def _explore(address: str, options: argparse.Namespace) -> int:
 
     view = _view_of(address)
     if can_draw() is not None:
-        return _print_view(view, options.jobs)
-    from chopper_core.ingest import open_run
+        return _print_view(view, options)
     from chopper_core.render.glyphs import ASCII
     from chopper_tui.terminal import prepare_environment, run_app
 
@@ -176,7 +191,7 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     from chopper_tui.app import ChopperApp
 
     app = ChopperApp(
-        lambda progress: open_run(view.run, progress, jobs=options.jobs),
+        lambda progress: _open_with(view.run, options, progress),
         view,
         glyphs=ASCII if options.ascii else None,
     )
@@ -190,11 +205,11 @@ def _view_of(address: str) -> View:
     return View(address) if Path(address).exists() else parse(address)
 
 
-def _print_view(view: View, jobs: int | None) -> int:
+def _print_view(view: View, options: argparse.Namespace) -> int:
     from chopper_core.query import query
     from chopper_core.render import render
 
-    frame = query(_open(view.run, jobs), view)
+    frame = query(_open(view.run, options), view)
     _write(render(frame, "text", width=_width(), glyphs=_glyphs()))
     return 0
 
@@ -210,7 +225,7 @@ def _show(options: argparse.Namespace) -> int:
         view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
     suffix = Path(options.output).suffix if options.output else ""
     format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
-    frame = query(_open(view.run, options.jobs), view)
+    frame = query(_open(view.run, options), view)
     width = options.width if options.width is not None else (0 if options.output else _width())
     text = render(frame, format_name, limit=options.limit, width=width, glyphs=_glyphs())
     if not options.output:
@@ -227,7 +242,7 @@ def _show(options: argparse.Namespace) -> int:
 def _info(options: argparse.Namespace) -> int:
     from chopper_core import info
 
-    run = _open(options.run, options.jobs)
+    run = _open(options.run, options)
     _write(info.as_json(run) if options.format == "json" else info.as_text(run))
     return 0
 
@@ -264,11 +279,15 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open(name: str, jobs: int | None) -> Run:
+def _open(name: str, options: argparse.Namespace) -> Run:
+    with ProgressLine() as progress:
+        return _open_with(name, options, progress)
+
+
+def _open_with(name: str, options: argparse.Namespace, progress: Progress) -> Run:
     from chopper_core.ingest import open_run
 
-    with ProgressLine() as progress:
-        return open_run(name, progress, jobs=jobs)
+    return open_run(name, progress, jobs=options.jobs, clock_shifts=dict(options.clock))
 
 
 class ProgressLine:

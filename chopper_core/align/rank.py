@@ -21,7 +21,8 @@ from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.schema import FLOPS, NO_TIME, KernelTable, Kind
+from chopper_core.measured import FLOPS
+from chopper_core.schema import NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
 _ACCOUNTED = (

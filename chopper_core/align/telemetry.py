@@ -230,8 +230,13 @@ def _sliding(short: Float64, long: Float64) -> Float64:
     return correlation
 
 
-def tracks(placed: Sequence[tuple[Telemetry, Placement]]) -> dict[str, Track]:
-    """The signals of all files that have a place; of two files, the one with finer stamps."""
+def tracks(
+    placed: Sequence[tuple[Telemetry, Placement]], span: tuple[int, int]
+) -> dict[str, Track]:
+    """The signals of all files that have a place; of two files, the one with finer stamps.
+
+    Their scale is what they reach within the span of the run.
+    """
     found: dict[Signal, dict[int, Curve]] = {}
     ranges: dict[Signal, list[float]] = {}
     finest = sorted(placed, key=lambda pair: pair[0].resolution_ns)
@@ -244,18 +249,21 @@ def tracks(placed: Sequence[tuple[Telemetry, Placement]]) -> dict[str, Track]:
                 if samples is None or not len(samples) or gpu in found.get(signal, {}):
                     continue
                 found.setdefault(signal, {})[gpu] = _placed(samples, placement.offset_ns)
-                known = samples.value[np.isfinite(samples.value)]
-                ranges.setdefault(signal, []).extend((float(known.min()), float(known.max())))
+                times = samples.time_ns + placement.offset_ns
+                inside = (times >= span[0]) & (times <= span[1]) & np.isfinite(samples.value)
+                reached = samples.value[inside if inside.any() else np.isfinite(samples.value)]
+                if len(reached):
+                    ranges.setdefault(signal, []).extend((reached.min(), reached.max()))
     return {
         signal.value: Track(
             signal.value,
             *_TITLES[signal],
             found[signal],
-            0.0 if _TITLES[signal][1] == "%" else min(ranges[signal]),
-            100.0 if _TITLES[signal][1] == "%" else max(ranges[signal]),
+            0.0 if _TITLES[signal][1] == "%" else float(min(ranges[signal])),
+            100.0 if _TITLES[signal][1] == "%" else float(max(ranges[signal])),
         )
         for signal in _TITLES
-        if signal in found
+        if signal in ranges
     }
 
 

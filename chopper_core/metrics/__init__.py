@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from typing import Final
 
 from chopper_core.errors import UsageError
-from chopper_core.metrics import time
+from chopper_core.measured import integral_of, is_counter
+from chopper_core.metrics import breakdown, telemetry, time
 from chopper_core.metrics.metric import Metric, Scope, Values
-from chopper_core.schema import ACTIVITY
+from chopper_core.schema import ACTIVITY, KernelTable
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -23,7 +24,9 @@ __all__ = [
     "metric",
 ]
 
-METRICS: Final = {metric.name: metric for metric in time.METRICS}
+METRICS: Final = {
+    metric.name: metric for metric in (*time.METRICS, *telemetry.METRICS, *breakdown.METRICS)
+}
 
 DEFAULT_COLUMNS: Final = (
     "elapsed_ns",
@@ -58,15 +61,54 @@ ACTIVITY_COLUMNS: Final = (
 )
 
 
-def default_columns(level: str) -> tuple[str, ...]:
-    """The columns of a level when nobody asks for others."""
-    return ACTIVITY_COLUMNS if level == ACTIVITY else DEFAULT_COLUMNS
+MEASURED_COLUMNS: Final = ("gfx_mhz", "power_w", "gfx_util_pct", "mfma_util_pct")
+"""What default frames gain, after the first figures, where a run has it."""
+_FIRST: Final = 3
 
 
-def metric(name: str) -> Metric:
-    """The metric of a name; raises UsageError with the nearest names."""
+def default_columns(level: str, table: KernelTable) -> tuple[str, ...]:
+    """The columns of a level when nobody asks for others: with what the run has measured."""
+    columns = ACTIVITY_COLUMNS if level == ACTIVITY else DEFAULT_COLUMNS
+    measured = tuple(name for name in MEASURED_COLUMNS if is_measured(name, table))
+    return (*columns[:_FIRST], *measured, *columns[_FIRST:])
+
+
+def is_measured(name: str, table: KernelTable) -> bool:
+    """Whether a run has what a metric of counters or telemetry needs."""
+    needs = (integral_of(name),)
+    return all(column in table.measured for column in needs)
+
+
+def raw_counter(name: str) -> Metric:
+    """The metric of a hardware counter under its own name: its sum over the node."""
+
+    def compute(scope: Scope) -> Values:
+        total, count = scope.nodes.known(name)
+        return Values(total, count == 0)
+
+    return Metric(
+        name,
+        "",
+        name,
+        "sum",
+        f"The hardware counter {name}, summed over its instances and over the activities.",
+        compute,
+        source="counters",
+        missing_because="no dispatch of the counter runs was matched with the row",
+    )
+
+
+def metric(name: str, table: KernelTable | None = None) -> Metric:
+    """The metric of a name, of raw counters too; raises UsageError with the nearest names."""
     if name in METRICS:
         return METRICS[name]
+    if table is not None and name in table.measured and is_counter(name):
+        return raw_counter(name)
+    if is_counter(name):
+        raise UsageError(
+            f"the run has no counter {name}; a counter run that collects it "
+            f"(rocprofv3 --pmc {name}) beside the traces would give it"
+        )
     near = get_close_matches(name, METRICS, 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"no column {name!r}{hint} `chopper metrics` lists all")

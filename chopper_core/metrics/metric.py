@@ -18,6 +18,8 @@ class Values:
 
     numbers: NDArray[np.int64] | NDArray[np.float64]
     missing: NDArray[np.bool_] | None = None
+    held: NDArray[np.bool_] | None = None
+    """Where the value is that of the nearest sample, none lying within the node."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -25,13 +27,18 @@ class Values:
     def take(self, rows: NDArray[np.intp]) -> Values:
         """The values of the given nodes, in their order."""
         missing = None if self.missing is None else self.missing[rows]
-        return Values(self.numbers[rows], missing)
+        held = None if self.held is None else self.held[rows]
+        return Values(self.numbers[rows], missing, held)
 
     def present(self) -> NDArray[np.bool_]:
         """Where there is a value."""
         if self.missing is None:
             return np.ones(len(self.numbers), np.bool_)
         return ~self.missing
+
+    def is_held(self, row: int) -> bool:
+        """Whether a value is held from a sample outside the node."""
+        return self.held is not None and bool(self.held[row])
 
     def at(self, row: int) -> int | float | None:
         """One value as a plain Python number, or None."""

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.frame import Frame, Number
-from chopper_core.metrics import Metric
+from chopper_core.metrics import Metric, Values
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import LEVELS, NO_LABEL_TEXT
 from chopper_core.tracks import Track
@@ -29,7 +29,17 @@ LEVEL_TITLES: Final = {
 _CRUMBS: Final = {"gpu": "GPU ", "iteration": "it ", "layer": "L"}
 
 _TIME_STEPS: Final = ((1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3))
+_FLOP_STEPS: Final = ((1e12, "TFLOP", 1e12, 3), (1e9, "GFLOP", 1e9, 3))
 _BYTE_STEPS: Final = ((1e9, "GB", 1e9, 3), (1e6, "MB", 1e6, 3), (1e3, "kB", 1e3, 3))
+
+
+_STEPS: Final = {
+    "ns": _TIME_STEPS,
+    "B": _BYTE_STEPS,
+    "FLOP": _FLOP_STEPS,
+    "J": ((100.0, "J", 1.0, 1), (0.0, "J", 1.0, 3)),
+    "TFLOP/s": ((0.0, "TFLOP/s", 1.0, 1),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +54,15 @@ class Scale:
         """One figure as text, without its unit."""
         if number is None:
             return missing
-        if self.divisor == 1 and self.decimals == 0:
-            return f"{number:.0f}"
-        return f"{number / self.divisor:.{self.decimals}f}"
+        text = f"{number / self.divisor:.{self.decimals}f}"
+        return text.removeprefix("-") if float(text) == 0 else text
 
 
 def scale_of(metric: Metric, largest: float) -> Scale:
     """The scale in which a column with this largest absolute figure reads best."""
     if metric.unit == "%":
         return Scale("%", 1, 1)
-    steps = {"ns": _TIME_STEPS, "B": _BYTE_STEPS}.get(metric.unit, ())
+    steps = _STEPS.get(metric.unit, ())
     for threshold, unit, divisor, decimals in steps:
         if largest >= threshold:
             return Scale(unit, divisor, decimals)
@@ -66,6 +75,11 @@ class ColumnText:
 
     metric: Metric
     scale: Scale
+
+    def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:
+        """One figure as text; `~` marks one that is held from a sample outside the row."""
+        text = self.scale.cell(values.at(row), glyphs.missing)
+        return f"~{text}" if values.is_held(row) else text
 
     @property
     def header(self) -> str:

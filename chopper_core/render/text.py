@@ -93,8 +93,7 @@ def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
         _markdown_row([":--", *("--:" for _ in columns)]),
     ]
     for row in range(count):
-        figures = frame.row(row)
-        cells = [column.scale.cell(figures[column.metric.name]) for column in columns]
+        cells = [column.cell(frame.values[column.metric.name], row, UNICODE) for column in columns]
         name = display_name(frame.labels[row], frame.level)
         lines.append(_markdown_row([_escaped(name), *cells]))
     totals = [column.scale.cell(frame.total[column.metric.name]) for column in columns]
@@ -115,7 +114,7 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
     texts = [
         column.header,
         column.scale.cell(frame.total[column.metric.name], glyphs.missing),
-        *(column.scale.cell(values.at(row), glyphs.missing) for row in range(count)),
+        *(column.cell(values, row, glyphs) for row in range(count)),
     ]
     if frame.sort.removeprefix("-") == column.metric.name:
         texts[0] += glyphs.down if frame.sort.startswith("-") else glyphs.up

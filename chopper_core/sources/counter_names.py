@@ -11,7 +11,7 @@ from chopper_core.sources.dispatches import CounterInfo
 SUM: Final = "sum over instances"
 DERIVED: Final = "derived by the profiler"
 
-_NAME_SUFFIX: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\s*\(\.kd\)|\.kd|\s)+$")
+_NAME_SUFFIX: Final = re.compile(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
 _HARDWARE_BLOCK: Final = re.compile(
     r"(?:SQ|SQC|SPI|GRBM|GRBMA|CPC|CPF|CPG|TA|TD|TCP|TCC|TCA|GL1[AC]|GL2[AC]|GCEA|EA|GDS|MCVML2|"
     r"ATC[L]?2?|UTCL2|UMC|RLC|SDMA|VML2|PA|IA|WD|VGT|SX|CB|DB)_[A-Z0-9_]+"

@@ -29,6 +29,8 @@ FORMAT: Final = "rocprofv3 CSV"
 
 _ONE_PROCESS: Final = "0"
 _MARKER: Final = "MARKER"
+_LAUNCHES: Final = "HIP"
+_SNIFFED_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRu
         (process.counters, _read_counter_rows),
     ):
         if path is not None:
-            runs.append(_read(path, read, agents, process.api_traces, progress))
+            host_side = () if runs else _host_side(process.api_traces)
+            runs.append(_read(path, read, agents, host_side, progress))
     if not any(len(run.dispatches) for run in runs):
         names = " and ".join(str(run.paths[0]) for run in runs)
         raise DataError(f"{names} holds no dispatches; was the program profiled to its end?")
@@ -165,6 +168,22 @@ def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
     }
     table.losses.unreadable_events += int((columns["name"] < 0).sum())
     return columns
+
+
+def _host_side(api_traces: Sequence[Path]) -> list[Path]:
+    """Return the traces of roctx and of launches; none if there is no roctx to look for."""
+    domains = {path: _domain(path) for path in api_traces}
+    if not any(domain.startswith(_MARKER) for domain in domains.values()):
+        return []
+    return [path for path in api_traces if domains[path].startswith((_MARKER, _LAUNCHES))]
+
+
+def _domain(path: Path) -> str:
+    with ByteSource(path, _SNIFFED_BYTES) as source:
+        source_rows = CsvFile(source, Losses()).batches()
+        batch = next(source_rows, None)
+    domains = batch.text("domain", "kind") if batch else None
+    return domains[0].upper() if domains else ""
 
 
 def _read_host_side(path: Path, table: DispatchTable) -> None:

@@ -102,8 +102,8 @@ class TableLayout:
         prefix = f" {glyphs.cursor} " if cursor else " " * PREFIX
         pieces = [(prefix + fit(self.name(row), self.name_width, glyphs), "text")]
         for column in self.columns:
-            number = frame.values[column.name].at(row)
-            cell = column.text.scale.cell(number, glyphs.missing)
+            values = frame.values[column.name]
+            number, cell = values.at(row), column.text.cell(values, row, glyphs)
             pieces.append((" " * GAP + cell.rjust(column.width), "text"))
             if column.bar:
                 pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
@@ -143,7 +143,8 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     values = frame.values[name]
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []
-    cells = [text.scale.cell(number) for number in (*extremes, frame.total[name])]
+    mark = "~" if values.held is not None and values.held.any() else ""
+    cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_len(cell) for cell in (header, *cells))
     return Column(text, header, width, bar_width if name == "share_pct" else 0)
 

@@ -1,0 +1,225 @@
+"""What counters and telemetry say of each activity: the measured columns of the kernel table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.accounting import cut
+from chopper_core.align.counters import CounterMatch, Match, match_counters
+from chopper_core.align.sequences import UNMATCHED
+from chopper_core.hardware import Hardware
+from chopper_core.measured import (
+    BREAKDOWN,
+    COUNTER_DURATION,
+    COUNTER_MATCH,
+    CYCLES,
+    ENERGY,
+    FLOPS,
+    MATRIX_OPS,
+    OPS_PER_COUNT,
+    integral_of,
+    known_of,
+    samples_in,
+)
+from chopper_core.run import Gpu
+from chopper_core.schema import KernelTable, Kind
+from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.tracks import Track
+
+Float64 = NDArray[np.float64]
+
+
+def telemetry_columns(table: KernelTable, tracks: Mapping[str, Track]) -> dict[str, Float64]:
+    """Integrals of the signals over each activity, and the energy charged to it."""
+    columns: dict[str, Float64] = {}
+    end_ns = table.start_ns + table.duration_ns
+    for name, track in tracks.items():
+        integral = np.full(len(table), np.nan)
+        known = np.full(len(table), np.nan)
+        samples = np.full(len(table), np.nan)
+        for gpu, curve in track.curves.items():
+            own = np.flatnonzero(table.gpu == gpu)
+            before, covered_before = curve.integrals(table.start_ns[own])
+            after, covered_after = curve.integrals(end_ns[own])
+            integral[own] = after - before
+            known[own] = covered_after - covered_before
+            samples[own] = np.searchsorted(curve.edges_ns, end_ns[own]) - np.searchsorted(
+                curve.edges_ns, table.start_ns[own]
+            )
+        columns |= {integral_of(name): integral, known_of(name): known, samples_in(name): samples}
+    if "power_w" in tracks:
+        columns[ENERGY] = _energy(table, tracks["power_w"])
+    return columns
+
+
+def _energy(table: KernelTable, power: Track) -> Float64:
+    """The energy of each piece of a GPU's span, charged as its time is, in J."""
+    energy = np.full(len(table), np.nan)
+    for gpu, curve in power.curves.items():
+        own = np.flatnonzero(table.gpu == gpu)
+        pieces = cut(
+            table.start_ns[own], table.duration_ns[own], table.kind[own], table.stream[own]
+        )
+        joules, covered = (np.diff(part) for part in curve.integrals(pieces.edges_ns))
+        spent = np.bincount(pieces.owner, weights=joules * 1e-9, minlength=len(own))
+        known = np.bincount(pieces.owner, weights=covered, minlength=len(own))
+        length = np.bincount(pieces.owner, weights=np.diff(pieces.edges_ns), minlength=len(own))
+        energy[own] = np.where(known >= length, spent, np.nan)
+    return energy
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMatch:
+    """How the counters of one GPU were matched with its activities."""
+
+    gpu: int
+    run: DispatchRun
+    dispatches: int
+    matched: int
+    borrowed: int
+    ambiguous: int
+    unmatched: int
+    """Compute kernels without counters."""
+    unused_dispatches: int
+    windows: int
+    comparison: str
+
+
+def counter_columns(
+    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun]
+) -> tuple[dict[str, Float64], list[GpuMatch]]:
+    """The counters of each activity and how well the sequences fit, GPU by GPU."""
+    columns: dict[str, Float64] = {}
+    quality = []
+
+    def store(name: str, rows: NDArray[np.intp], values: Float64) -> None:
+        column = columns.setdefault(name, np.full(len(table), np.nan))
+        empty = np.isnan(column[rows])
+        column[rows[empty]] = values[empty]
+
+    for run in runs:
+        for agent, gpu in _agents(run, gpus).items():
+            dispatches = np.flatnonzero(run.dispatches.gpu == agent)
+            rows = np.flatnonzero(table.gpu == gpu)
+            found = match_counters(table, rows, run.names, run.dispatches.name[dispatches])
+            hit = found.dispatch != UNMATCHED
+            taken = dispatches[found.dispatch[hit]]
+            for name, values in run.dispatches.counters.items():
+                store(name, rows[hit], values[taken])
+            start, end = run.dispatches.start_ns[taken], run.dispatches.end_ns[taken]
+            duration = np.where((start >= 0) & (end > start), end - start, np.nan)
+            store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
+            store(COUNTER_MATCH, rows[hit], found.match[hit].astype(np.float64))
+            quality.append(_quality(table, rows, gpu, run, dispatches, found))
+    return columns, quality
+
+
+def _quality(
+    table: KernelTable,
+    rows: NDArray[np.intp],
+    gpu: int,
+    run: DispatchRun,
+    found_in: NDArray[np.intp],
+    found: CounterMatch,
+) -> GpuMatch:
+    kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == 0)
+    return GpuMatch(
+        gpu=gpu,
+        run=run,
+        dispatches=len(found_in),
+        matched=int((found.match == Match.MATCHED).sum()),
+        borrowed=int((found.match == Match.BORROWED).sum()),
+        ambiguous=int((found.match == Match.AMBIGUOUS).sum()),
+        unmatched=int((kernels & (found.match == Match.NONE)).sum()),
+        unused_dispatches=found.unused_dispatches,
+        windows=found.windows,
+        comparison=found.comparison,
+    )
+
+
+def _agents(run: DispatchRun, gpus: Sequence[Gpu]) -> dict[int, int]:
+    """Agent of the counter run → GPU: by node, else by number among the GPUs, else by order."""
+    used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
+    by_device = {gpu.device: gpu.index for gpu in gpus}
+    by_node = {
+        agent: by_device[run.agents[agent].node_id]
+        for agent in used
+        if run.agents[agent].node_id in by_device
+    }
+    if by_node:
+        return by_node
+    numbers = [gpu.index for gpu in gpus]
+    by_type = {
+        agent: numbers[run.agents[agent].type_index]
+        for agent in used
+        if 0 <= run.agents[agent].type_index < len(numbers)
+    }
+    return by_type or dict(zip(used, numbers, strict=False))
+
+
+def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
+    """What the time charged to each compute activity is made of, in whole ns.
+
+    With `peak` the matrix units' and all at the nominal clock: theoretical = model FLOPs / peak;
+    extra instructions = executed FLOPs / peak - theoretical; MFMA loss = cycles of the serialised
+    run - executed; contention = cycles in the trace (its duration at its clock) - cycles of the
+    serialised run; frequency = duration - cycles in the trace. Work without matrix instructions
+    is `vector`. Without counters the time is `unmodelled`, except for frequency; without a clock
+    contention and frequency are `unseparated`. Each is scaled to the part of the duration that
+    the activity is charged with, and rounded; what the rounding leaves goes to the largest.
+    """
+    charged = (table.compute_ns + table.overlap_ns).astype(np.float64)
+    parts = {name: np.zeros(len(table)) for name in BREAKDOWN}
+    duration = table.duration_ns.astype(np.float64)
+    missing = np.full(len(table), np.nan)
+    clock = missing
+    if hardware is not None:
+        known = table.measured.get(known_of("gfx_mhz"), missing)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            clock = table.measured.get(integral_of("gfx_mhz"), missing) / known
+    has_clock = np.isfinite(clock)
+    nominal_clock = hardware.clock_mhz if hardware is not None else 1.0
+    at_nominal = np.where(has_clock, duration * clock / nominal_clock, np.nan)
+
+    flops = table.measured.get(FLOPS, missing)
+    executed = table.measured.get(MATRIX_OPS, missing) * OPS_PER_COUNT
+    cycles = table.measured.get(CYCLES, missing)
+    modelled = np.isfinite(executed) & np.isfinite(cycles)
+    if hardware is not None:
+        executed = executed / hardware.bf16_flop_per_ns
+        serialised = cycles / hardware.xccs / (nominal_clock * 1e-3)
+        ideal = flops / hardware.bf16_flop_per_ns
+        matrix = modelled & (executed > 0) & np.isfinite(ideal)
+        vector = modelled & ~(executed > 0)
+        counted = modelled & (executed > 0) & ~np.isfinite(ideal)
+        _put(parts, "theoretical_ns", matrix, ideal)
+        _put(parts, "extra_inst_ns", matrix, executed - ideal)
+        _put(parts, "mfma_loss_ns", matrix | counted, serialised - executed)
+        _put(parts, "vector_ns", vector, serialised)
+        _put(parts, "unmodelled_ns", counted, executed)
+        _put(parts, "contention_ns", modelled & has_clock, at_nominal - serialised)
+        _put(parts, "unseparated_ns", modelled & ~has_clock, duration - serialised)
+        _put(parts, "frequency_ns", has_clock, duration - at_nominal)
+        _put(parts, "unmodelled_ns", ~modelled & has_clock, at_nominal)
+        _put(parts, "unmodelled_ns", ~modelled & ~has_clock, duration)
+    else:
+        parts["unmodelled_ns"] = duration
+    return _whole(parts, charged, duration)
+
+
+def _put(parts: dict[str, Float64], name: str, where: NDArray[np.bool_], values: Float64) -> None:
+    parts[name][where] = values[where]
+
+
+def _whole(parts: dict[str, Float64], charged: Float64, duration: Float64) -> dict[str, Float64]:
+    """The parts scaled to what is charged and rounded, so that they add up to it exactly."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.where(duration > 0, charged / duration, 0.0)
+    table = np.rint(np.stack([values * scale for values in parts.values()]))
+    largest = np.argmax(np.abs(table), axis=0)
+    table[largest, np.arange(table.shape[1])] += charged - table.sum(axis=0)
+    return dict(zip(parts, table, strict=True))

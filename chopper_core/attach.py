@@ -1,0 +1,123 @@
+"""Attaching counters and telemetry, as far as they are there, to a run of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from chopper_core.align.measures import breakdown_columns, counter_columns, telemetry_columns
+from chopper_core.align.telemetry import Placement, place, tracks
+from chopper_core.errors import DataError
+from chopper_core.progress import Progress
+from chopper_core.run import CounterSource, Run, TelemetrySource
+from chopper_core.sources.counter_files import find_counters, read_found
+from chopper_core.sources.telemetry import Telemetry
+from chopper_core.sources.telemetry_files import find_telemetry, read_telemetry
+
+ClockShifts = Mapping[str, int]
+"""Part of a telemetry file's name or format → ns to add to its place."""
+_EPOCH: Final = "epoch"
+
+
+def attach(
+    run: Run, paths: Sequence[Path], progress: Progress, clock_shifts: ClockShifts | None = None
+) -> Run:
+    """A run with all that counters and telemetry at the paths say of it.
+
+    A source that can't be used is named in `Run.failed`; the run stays as it is without it.
+    """
+    folders = [path for path in paths if path.is_dir()]
+    if not folders:
+        return replace(run, table=run.table.with_measured(breakdown_columns(run.table, None)))
+    run = _with_counters(run, folders, progress)
+    run = _with_telemetry(run, folders, progress, clock_shifts or {})
+    columns = breakdown_columns(run.table, run.hardware)
+    return replace(run, table=run.table.with_measured(columns))
+
+
+def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run:
+    found = find_counters(folders)
+    if not found.files:
+        return run
+    progress("read counters", 0, 1)
+    try:
+        dispatch_runs = read_found(found, folders, progress)
+    except DataError as error:
+        return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
+    progress("match counters with the trace", 0, 1)
+    columns, matches = counter_columns(run.table, run.gpus, dispatch_runs)
+    used = {str(file.path) for file in found.files}
+    sources = tuple(
+        CounterSource(
+            gpu=match.gpu,
+            paths=tuple(str(path) for path in match.run.paths),
+            format=match.run.format,
+            counters=len(match.run.dispatches.counters),
+            dispatches=match.dispatches,
+            matched=match.matched,
+            borrowed=match.borrowed,
+            ambiguous=match.ambiguous,
+            unmatched=match.unmatched,
+            unused_dispatches=match.unused_dispatches,
+            iterations=match.windows,
+            comparison=match.comparison,
+            notes=(*match.run.join_notes, *match.run.losses.notes),
+        )
+        for match in matches
+    )
+    return replace(
+        run,
+        table=run.table.with_measured(columns),
+        counters=sources,
+        skipped=tuple(item for item in run.skipped if item[0] not in used),
+    )
+
+
+def _with_telemetry(
+    run: Run, folders: Sequence[Path], progress: Progress, clock_shifts: ClockShifts
+) -> Run:
+    files = find_telemetry(folders).files
+    placed: list[tuple[Telemetry, Placement]] = []
+    failed = []
+    is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
+    for number, file in enumerate(files):
+        progress("read telemetry", number, len(files))
+        try:
+            telemetry = read_telemetry(file.path)
+        except DataError as error:
+            failed.append((str(file.path), str(error)))
+            continue
+        shift = sum(
+            ns for part, ns in clock_shifts.items() if part in f"{file.path} {telemetry.format}"
+        )
+        placed.append((telemetry, place(telemetry, run.table, run.gpus, is_epoch, shift)))
+    if not placed:
+        return replace(run, failed=(*run.failed, *failed))
+    table = run.table
+    span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
+    measured = tracks(placed, span)
+    used = {str(telemetry.path) for telemetry, _ in placed}
+    return replace(
+        run,
+        table=run.table.with_measured(telemetry_columns(run.table, measured)),
+        measured=measured,
+        telemetry=tuple(_source(placement) for _, placement in placed),
+        failed=(*run.failed, *failed),
+        skipped=tuple(item for item in run.skipped if item[0] not in used),
+    )
+
+
+def _source(placement: Placement) -> TelemetrySource:
+    return TelemetrySource(
+        path=str(placement.path),
+        format=placement.format,
+        clock=placement.clock,
+        offset_ns=placement.offset_ns,
+        uncertainty_ns=placement.uncertainty_ns,
+        method=placement.method,
+        gpus=placement.gpus,
+        samples=placement.samples,
+        notes=tuple(placement.notes),
+    )

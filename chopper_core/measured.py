@@ -1,0 +1,55 @@
+"""The names of the measured columns of the kernel table: from counters, telemetry and shapes.
+
+A hardware counter's column has the counter's own name (`SQ_WAVES`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FLOPS: Final = "model_flops"
+"""The floating-point operations that the model asks for."""
+COUNTER_DURATION: Final = "counter_duration_ns"
+"""Duration of the dispatch in the counter run."""
+COUNTER_MATCH: Final = "counter_match"
+"""How the dispatch was found, a code of `align.counters.Match`."""
+ENERGY: Final = "energy_j"
+CYCLES: Final = "GRBM_GUI_ACTIVE"
+"""Cycles in which the GPU worked, the sum over its XCCs."""
+MATRIX_OPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_BF16"
+OPS_PER_COUNT: Final = 512
+"""Floating-point operations behind one count of a MOPS counter."""
+BREAKDOWN: Final = (
+    "theoretical_ns",
+    "extra_inst_ns",
+    "mfma_loss_ns",
+    "vector_ns",
+    "contention_ns",
+    "frequency_ns",
+    "unseparated_ns",
+    "unmodelled_ns",
+)
+"""What the time charged to compute is made of; the parts add up to it."""
+
+_COUNTER: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
+
+
+def integral_of(signal: str) -> str:
+    """The column of a signal's value times ns over each activity."""
+    return f"{signal} integral"
+
+
+def known_of(signal: str) -> str:
+    """The column of the ns of each activity for which a signal is known."""
+    return f"{signal} known"
+
+
+def samples_in(signal: str) -> str:
+    """The column of how many edges of a signal's samples lie within each activity."""
+    return f"{signal} samples"
+
+
+def is_counter(name: str) -> bool:
+    """Whether a name is spelled like that of a hardware counter."""
+    return _COUNTER.fullmatch(name) is not None

@@ -1,0 +1,226 @@
+"""Formulas over hardware counters: ratios of weighted sums, scaled by what the GPU is made of.
+
+A counter is its sum over all instances, so GRBM_GUI_ACTIVE is the sum over the XCCs and the
+cycles of the GPU are GRBM_GUI_ACTIVE / XCCs. A node's value is the ratio of the sums over those
+of its activities that have every counter of the formula.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from math import nan
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.hardware import Hardware
+from chopper_core.metrics.metric import Metric, Scope, Values
+
+TIME: Final = "counter_duration_ns"
+"""How long the dispatch took in the run that counted, where dispatches run one by one."""
+CYCLES: Final = "GRBM_GUI_ACTIVE"
+WAVES_PER_SIMD: Final = 8
+MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
+
+_TERM: Final = re.compile(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
+_FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
+"""The counters of the fabric's interface: since gfx942, and on gfx90a."""
+_READS_OF_128_B: Final = "TCC_BUBBLE_sum"
+
+Weights = Mapping[str, float]
+"""Counter → factor: a weighted sum of counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What the GPUs of an architecture have in common."""
+
+    engines_per_xcc: float = nan
+    l2_channels_per_xcc: float = nan
+    l1_line_bytes: float = nan
+    l1_read_bytes: float = nan
+    """Bytes of a read that the vector L1 cache asks of the L2 cache."""
+    mfma_speed: Mapping[str, float] = field(default_factory=dict)
+    """Type of the counters of MFMA operations → peak as a multiple of bf16's."""
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "gfx90a": Architecture(
+        8, 32, 64, 64, {"F16": 1, "BF16": 1, "F32": 1 / 4, "F64": 1 / 4, "I8": 1}
+    ),
+    "gfx942": Architecture(
+        4, 16, 128, 128, {"F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 8, "F64": 1 / 8, "I8": 2}
+    ),
+    "gfx950": Architecture(
+        4,
+        16,
+        128,
+        128,
+        {"F6F4": 4, "F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 16, "F64": 1 / 32, "I8": 2},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """The numbers of a GPU that formulas use; NaN where they aren't known."""
+
+    compute_units: float = nan
+    simds_per_cu: float = nan
+    xccs: float = nan
+    clock_mhz: float = nan
+    memory_gbps: float = nan
+    bf16_flop_per_clk_cu: float = nan
+    architecture: Architecture = field(default_factory=Architecture)
+
+    @classmethod
+    def of(cls, hardware: Hardware | None) -> Chip:
+        """The numbers of a specification."""
+        if hardware is None:
+            return cls()
+        return cls(
+            hardware.compute_units,
+            hardware.simds_per_cu,
+            hardware.xccs,
+            hardware.clock_mhz,
+            hardware.memory_gbps,
+            hardware.bf16_flop_per_clk_cu,
+            ARCHITECTURES.get(hardware.arch, Architecture()),
+        )
+
+    @property
+    def shader_engines(self) -> float:
+        """Shader engines of the GPU."""
+        return self.architecture.engines_per_xcc * self.xccs
+
+    @property
+    def l2_channels(self) -> float:
+        """Channels of the L2 caches of all XCCs."""
+        return self.architecture.l2_channels_per_xcc * self.xccs
+
+    @property
+    def scalar_caches(self) -> float:
+        """Scalar L1 caches: two compute units of a shader engine share one."""
+        return float(np.ceil(self.compute_units / self.shader_engines / 2)) * self.shader_engines
+
+    def flop_per_clk(self, dtype: str) -> float:
+        """Peak of all matrix units for a type, NaN for one that the GPU hasn't."""
+        speed = self.architecture.mfma_speed.get(dtype, nan)
+        return speed * self.bf16_flop_per_clk_cu * self.compute_units
+
+    def float_types(self) -> tuple[str, ...]:
+        """The floating-point types of the matrix units; empty for an unknown architecture."""
+        return tuple(dtype for dtype in self.architecture.mfma_speed if dtype != "I8")
+
+
+_ANY_CHIP: Final = Chip(architecture=ARCHITECTURES["gfx942"])
+"""Which counters a formula needs is said as for gfx942."""
+
+
+@cache
+def weights(text: str) -> Weights:
+    """The weighted sum that a text such as `64 A + 32 B - C` writes; repeated terms add up."""
+    found: dict[str, float] = {}
+    for sign, factor, counter in _TERM.findall(text):
+        found[counter] = found.get(counter, 0.0) + float(f"{sign}{factor or 1}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A metric as `scale x part / whole`; without a whole it is a sum."""
+
+    name: str
+    unit: str
+    title: str
+    definition: str
+    source: str
+    part: str | Callable[[Chip], Weights]
+    whole: str = ""
+    scale: float | Callable[[Chip], float] = 1.0
+    then: Callable[[NDArray[np.float64], Chip], NDArray[np.float64]] | None = None
+    """What is done to the ratio at the end."""
+
+    def needs(self) -> tuple[str, ...]:
+        """The counters without which there is no value, as they are called on gfx942."""
+        return tuple({**self._part(_ANY_CHIP), **weights(self.whole)})
+
+    def metric(self) -> Metric:
+        """The formula as a metric of the registry."""
+        needed = list(self.needs())
+        if any(counter.startswith(_FABRIC[0]) for counter in needed):
+            needed[-1] += f" ({_FABRIC[1]}… on gfx90a)"
+        if callable(self.part) or callable(self.scale):
+            needed.append("the GPU in hardware.toml")
+        return Metric(
+            self.name,
+            self.unit,
+            self.title,
+            "ratio of sums" if self.whole else "sum",
+            self.definition,
+            self.values,
+            self.source,
+            f"needs {_listed(needed)}",
+        )
+
+    def values(self, scope: Scope) -> Values:
+        """The values of the nodes of a scope."""
+        chip = Chip.of(scope.hardware)
+        measured = scope.nodes.table.measured
+        part = _as_named(self._part(chip), measured)
+        whole = _as_named(weights(self.whole), measured)
+        if not part:
+            return Values(np.full(len(scope.nodes), nan), np.ones(len(scope.nodes), np.bool_))
+        sums, known = scope.nodes.known_together(tuple({**part, **whole}))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numbers = _weighted(part, sums)
+            if whole:
+                numbers = numbers / _weighted(whole, sums)
+            numbers = numbers * (self.scale(chip) if callable(self.scale) else self.scale)
+            if self.then:
+                numbers = self.then(numbers, chip)
+        missing = (known == 0) | ~np.isfinite(numbers)
+        return Values(np.where(missing, nan, numbers), missing)
+
+    def _part(self, chip: Chip) -> Weights:
+        return self.part(chip) if callable(self.part) else weights(self.part)
+
+
+def per_cycle(factor: float) -> Callable[[Chip], float]:
+    """Scale of what is divided by CYCLES: per cycle of the GPU."""
+    return lambda chip: factor * chip.xccs
+
+
+def per_cu_cycle(factor: float) -> Callable[[Chip], float]:
+    """Scale of what is divided by CYCLES: per cycle of every compute unit."""
+    return lambda chip: factor * chip.xccs / chip.compute_units
+
+
+def per_engine_cycle(factor: float) -> Callable[[Chip], float]:
+    """Scale of what is divided by cycles summed over the XCCs: per cycle of a shader engine."""
+    return lambda chip: factor * chip.xccs / chip.shader_engines
+
+
+def _weighted(terms: Weights, sums: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.sum([factor * sums[counter] for counter, factor in terms.items()], axis=0)
+
+
+def _as_named(terms: Weights, measured: Iterable[str]) -> Weights:
+    """The terms by the names of the run: gfx90a has other ones, and no reads of 128 B."""
+    newer, older = _FABRIC
+    if not any(counter.startswith(older) for counter in measured):
+        return terms
+    return {
+        counter.replace(newer, older): factor
+        for counter, factor in terms.items()
+        if counter != _READS_OF_128_B
+    }
+
+
+def _listed(words: list[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,191 @@
+"""CSV of every version: columns by header, odd names and numbers, agents, regions."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.sources.counter_csvtext import integers, times_ns
+from chopper_core.sources.counter_names import DERIVED, SUM, clean_kernel_name, counter_info
+from chopper_core.sources.pmc_csv import read_pmc_csv
+from chopper_core.sources.rocprofv3_csv import CsvProcess, read_process
+from tests.sources_counters.counter_writers import KERNELS, counter_rows, write_csv
+
+VALUES = {"SQ_WAVES": [1.0, 2.0, 3.0], "GRBM_COUNT": [10.0, 0.0, 30.0]}
+DROPPED = {
+    "6.2": {"Kernel_Id", "Start_Timestamp", "End_Timestamp"},
+    "6.3": set(),
+    "least": {
+        "Correlation_Id", "Queue_Id", "Process_Id", "Thread_Id", "Grid_Size", "Kernel_Id",
+        "Workgroup_Size", "Start_Timestamp", "End_Timestamp", "Agent_Id",
+    },
+    "by correlation": {"Dispatch_Id"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", DROPPED)
+@pytest.mark.parametrize("case", [str, str.lower, str.upper])
+@pytest.mark.parametrize("guid", [False, True])
+def test_columns_are_found_by_header(tmp_path: Path, version: str, case: type, guid: bool) -> None:
+    columns, rows = counter_rows(KERNELS, VALUES)
+    kept = [index for index, name in enumerate(columns) if name not in DROPPED[version]]
+    columns = [case(columns[index]) for index in kept]
+    rows = [[row[index] for index in kept] for row in rows]
+    if guid:
+        columns, rows = ["Guid", *columns], [["0198-77", *row] for row in rows]
+    path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
+    run = read_process(CsvProcess(counters=path))
+    assert [run.names[code] for code in run.dispatches.name] == [
+        "gemm",
+        "void add<float, 4>(float*, int)",
+        'odd "name", with',
+    ]
+    for name, values in VALUES.items():
+        assert run.dispatches.counters[name].tolist() == values
+    has_times = "Start_Timestamp" not in DROPPED[version]
+    assert run.dispatches.end_ns.tolist() == ([505, 1505, 2505] if has_times else [-1, -1, -1])
+    assert not run.losses.notes
+
+
+@pytest.mark.parametrize(
+    ("written", "node", "type_index"),
+    [(4, 4, 0), ("Agent 4", 4, 0), ("agent-5", 5, 1), ("GPU-1", 5, 1), ("GPU 0", 4, 0)],
+)
+def test_agents(tmp_path: Path, written: str | int, node: int, type_index: int) -> None:
+    agents = write_csv(
+        tmp_path / "1_agent_info.csv",
+        ["Node_Id", "Logical_Node_Id", "Agent_Type", "Cu_Count", "Simd_Per_Cu", "Num_Xcc",
+         "Max_Engine_Clk_Fcompute", "Name", "Product_Name"],
+        [[0, 0, "CPU", 128, 0, 1, 0, "EPYC", "EPYC"], [5, 2, "GPU", 304, 4, 8, 2100, "gfx942", "M"],
+         [4, 1, "GPU", 304, 4, 8, 2100, "gfx942", "M"]],
+    )  # fmt: skip
+    columns, rows = counter_rows(KERNELS, VALUES, Agent_Id=written)
+    path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
+    run = read_process(CsvProcess(counters=path, agent_info=agents))
+    (gpu,) = set(run.dispatches.gpu.tolist())
+    agent = run.agents[gpu]
+    assert (agent.node_id, agent.type_index, agent.xccs) == (node, type_index, 8)
+    assert len(run.agents) == 2
+
+
+def test_kernel_trace_of_the_same_process(tmp_path: Path) -> None:
+    columns, rows = counter_rows(KERNELS, VALUES)
+    counters = write_csv(tmp_path / "1_counter_collection.csv", columns, rows[2:4])
+    trace = write_csv(
+        tmp_path / "1_kernel_trace.csv",
+        ["Kind", "Agent_Id", "Queue_Id", "Thread_Id", "Dispatch_Id", "Kernel_Id", "Kernel_Name",
+         "Correlation_Id", "Start_Timestamp", "End_Timestamp", "Workgroup_Size_X",
+         "Workgroup_Size_Y", "Workgroup_Size_Z", "Grid_Size_X", "Grid_Size_Y", "Grid_Size_Z"],
+        [["KERNEL_DISPATCH", "Agent 4", 1, 78, number, 9, name, number, 1000 * number,
+          1000 * number + 50, 64, 1, 1, 128, 2, 1] for number, name in enumerate(KERNELS, 1)],
+    )  # fmt: skip
+    markers = write_csv(
+        tmp_path / "1_marker_api_trace.csv",
+        ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp",
+         "End_Timestamp"],
+        [["MARKER_CORE_API", "step", 77, 78, 0, 100, 9000],
+         ["MARKER_CORE_API", "layer 3", 77, 78, 0, 150, 300],
+         ["MARKER_CORE_API", "other thread", 77, 99, 0, 100, 9000],
+         ["MARKER_CORE_API", "a mark", 77, 78, 0, 210, 210]],
+    )  # fmt: skip
+    calls = write_csv(
+        tmp_path / "1_hip_api_trace.csv",
+        ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp",
+         "End_Timestamp"],
+        [["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 1, 50, 60],
+         ["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 2, 220, 230],
+         ["HIP_RUNTIME_API", "hipLaunchKernel", 77, 78, 3, 400, 410]],
+    )  # fmt: skip
+    run = read_process(
+        CsvProcess(counters=counters, kernel_trace=trace, api_traces=(markers, calls))
+    )
+    rows_there = run.dispatches
+    assert len(rows_there) == 3 and run.passes == 1 and not run.join_notes
+    assert rows_there.grid.tolist() == [[128, 2, 1]] * 3
+    assert rows_there.start_ns.tolist() == [1000, 2000, 3000]
+    assert set(rows_there.process.tolist()) == {77}
+    regions = [run.names[code] if code >= 0 else None for code in rows_there.region]
+    assert regions == [None, "layer 3", "step"]
+    assert np.array_equal(rows_there.counters["SQ_WAVES"], [np.nan, 2, np.nan], equal_nan=True)
+    run = read_process(CsvProcess(kernel_trace=trace, api_traces=(markers,)))
+    regions = [run.names[code] for code in run.dispatches.region]
+    assert regions == ["step"] * 3 and "started on the GPU" in run.join_notes[0]
+
+
+def test_rocprof_v1_and_v2(tmp_path: Path) -> None:
+    v1 = tmp_path / "results.csv"
+    v1.write_text(
+        "Index,KernelName,gpu-id,queue-id,queue-index,pid,tid,grd,wgr,lds,scr,arch_vgpr,"
+        "accum_vgpr,sgpr,wave_size,sig,obj,SQ_WAVES,TCC_HIT[3],DispatchNs,BeginNs,EndNs,"
+        "CompleteNs\n"
+        '0,"add(int, int) [clone .kd]",1,0,0,5,6,256,64,0,0,4,4,16,64,0x0,0x7f,4,9,1,2,3,4\n'
+        '1,"add(int, int) [clone .kd]",1,0,1,5,6,256,64,0,0,4,4,16,64,0x0,0x7f,8,7,5,6,7,8\n'
+    )
+    run = read_pmc_csv(v1)
+    assert run.format == "rocprof v1 CSV" and run.names == ["add(int, int)"]
+    assert list(run.dispatches.counters) == ["SQ_WAVES", "TCC_HIT[3]"]
+    assert run.dispatches.counters["SQ_WAVES"].tolist() == [4, 8]
+    assert run.dispatches.start_ns.tolist() == [2, 6]
+    v2 = tmp_path / "results_1.csv"
+    v2.write_text(
+        "Dispatch_ID,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,"
+        "Scratch_Per_Workitem,Arch_VGPR,Accum_VGPR,SGPR,Wave_Size,Kernel_Name,Start_Timestamp,"
+        "End_Timestamp,Correlation_ID,GRBM_COUNT\n"
+        '3,2,1,5,6,256,64,0,0,4,4,16,64,"gemm.kd",10,20,7,1.5e3\n'
+    )
+    run = read_pmc_csv(v2)
+    assert run.format == "rocprof v2 CSV" and run.names == ["gemm"]
+    assert run.dispatches.counters["GRBM_COUNT"].tolist() == [1500]
+
+
+def test_long_names_and_gzip(tmp_path: Path) -> None:
+    name = 'void k<"a", \x0b\u2028[b]>(int, ' + "x" * 6000 + ")"
+    columns, rows = counter_rows([name, "gemm"], {"SQ_WAVES": [1, 2]})
+    plain = write_csv(tmp_path / "1_counter_collection.csv", columns, rows)
+    packed = tmp_path / "2_counter_collection.csv"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    for path in (plain, packed):
+        run = read_process(CsvProcess(counters=path))
+        assert run.names == [name, "gemm"] and not run.losses.notes
+
+
+@pytest.mark.parametrize(
+    ("written", "clean"),
+    [
+        ("gemm.kd", "gemm"),
+        ("f(int) [clone .kd]", "f(int)"),
+        ("f(int) (.kd)", "f(int)"),
+        ("f(int) [clone .isra.0] [clone .kd]", "f(int)"),
+        ("f(int) [clone .part.1]", "f(int)"),
+        ("a.kdb", "a.kdb"),
+        ("operator[](int)", "operator[](int)"),
+    ],
+)
+def test_kernel_names(written: str, clean: str) -> None:
+    assert clean_kernel_name(written) == clean
+
+
+def test_numbers() -> None:
+    texts = ["66345.000000", "0x10", "", "7.5", "1e3", "9" * 30, " 12 ", "nan", "-4"]
+    assert integers(texts).tolist() == [66345, 16, -1, -1, 1000, -1, 12, -1, -4]
+    times = ["13386742234691895.0", "8.1097E+14", "12", "-4", "", "8.0e-1"]
+    assert times_ns(times).tolist() == [13386742234691895, -1, 12, -1, -1, -1]
+
+
+def test_what_names_say_of_counters() -> None:
+    said = {
+        name: counter_info(name).aggregation
+        for name in ("SQ_WAVES", "TCC_HIT_sum", "TA_BUSY_max", "L2CacheHit", "FETCH_SIZE")
+    }
+    assert said == {
+        "SQ_WAVES": SUM,
+        "TCC_HIT_sum": SUM,
+        "TA_BUSY_max": "maximum over instances",
+        "L2CacheHit": DERIVED,
+        "FETCH_SIZE": DERIVED,
+    }
+    assert counter_info("TCC_HIT[7]").aggregation == "one instance"
+    assert counter_info("FETCH_SIZE").unit == "KB" and counter_info("L2CacheHit").unit == "%"

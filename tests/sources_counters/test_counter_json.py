@@ -1,0 +1,195 @@
+"""rocprofv3 JSON: counters summed over instances, roctx, several processes, any order of keys."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.errors import DataError
+from chopper_core.sources.bytesource import PIECE_BYTES, ByteSource
+from chopper_core.sources.jsonpieces import JsonPieces, TextEnded, elements_of
+from chopper_core.sources.rocprofv3_json import read_json
+from tests.sources_counters.counter_writers import table_of
+
+
+def dispatch(number: int) -> dict[str, Any]:
+    return {
+        "size": 1,
+        "thread_id": 78,
+        "correlation_id": {"internal": number, "external": 0},
+        "start_timestamp": 1000 * number,
+        "end_timestamp": 1000 * number + 50,
+        "dispatch_info": {
+            "agent_id": {"handle": 901 + number % 2},
+            "queue_id": {"handle": 16},
+            "kernel_id": 1 + number % 2,
+            "dispatch_id": number,
+            "workgroup_size": {"x": 64, "y": 1, "z": 1},
+            "grid_size": {"x": 256, "y": 2, "z": 1},
+        },
+    }
+
+
+def process(pid: int = 77, count: int = 4) -> dict[str, Any]:
+    call = {"thread_id": 78, "kind": 1, "operation": 1}
+    return {
+        "metadata": {"pid": pid, "command": ['a "quoted" [thing]']},
+        "agents": [
+            {
+                "id": {"handle": 900 + node},
+                "type": 1 if node == 0 else 2,
+                "node_id": node,
+                "logical_node_id": node,
+                "name": "gfx942",
+                "cu_count": 304,
+                "num_xcc": 8,
+            }
+            for node in (0, 1, 2)
+        ],
+        "counters": [
+            {"id": {"handle": 5}, "name": "SQ_WAVES", "description": "waves"},
+            {"id": {"handle": 6}, "name": "MfmaUtil", "description": "share"},
+        ],
+        "strings": {"marker_api": [{"key": 500, "value": "layer 1"}], "other": [1, {"a": []}]},
+        "kernel_symbols": [
+            {"kernel_id": 1, "formatted_kernel_name": "gemm.kd"},
+            {"kernel_id": 2, "formatted_kernel_name": 'add<"{[", 1> [clone .kd]'},
+        ],
+        "callback_records": {
+            "counter_collection": [
+                {
+                    "thread_id": 78,
+                    "dispatch_data": {
+                        key: value for key, value in dispatch(number).items() if key != "thread_id"
+                    },
+                    "records": [
+                        {"counter_id": {"handle": 5}, "value": 10.0 * number},
+                        {"counter_id": {"handle": 5}, "value": 1.0},
+                        {"counter_id": {"handle": 6}, "value": 0.5},
+                    ],
+                }
+                for number in (1, 2)
+            ]
+        },
+        "buffer_records": {
+            "kernel_dispatch": [dispatch(number) for number in range(count, 0, -1)],
+            "hip_api": [
+                {
+                    **call,
+                    "correlation_id": {"internal": number},
+                    "start_timestamp": 100 * number,
+                    "end_timestamp": 100 * number + 5,
+                }
+                for number in range(1, count + 1)
+            ],
+            "marker_api": [
+                {
+                    **call,
+                    "correlation_id": {"internal": 500},
+                    "start_timestamp": 150,
+                    "end_timestamp": 350,
+                }
+            ],
+            "pc_sample_host_trap": [],
+        },
+    }
+
+
+def reordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: reordered(value[key]) for key in reversed(value)}
+    return value
+
+
+def write(path: Path, value: Any, **options: Any) -> Path:
+    path.write_text(json.dumps(value, **options), encoding="utf-8")
+    return path
+
+
+def test_counters_regions_and_agents(tmp_path: Path) -> None:
+    (run,) = read_json(write(tmp_path / "a.json", {"rocprofiler-sdk-tool": [process()]}))
+    rows = {row[4]: row for row in table_of(run)}
+    assert [rows[number][0] for number in (1, 2, 3, 4)] == ['add<"{[", 1>', "gemm"] * 2
+    assert [rows[number][1] for number in (1, 2, 3, 4)] == [2, 1, 2, 1]
+    assert rows[1][-1] == {"SQ_WAVES": 11.0, "MfmaUtil": 0.5}
+    assert rows[2][-1] == {"SQ_WAVES": 21.0, "MfmaUtil": 0.5}
+    assert rows[3][-1] == {"SQ_WAVES": None, "MfmaUtil": None}
+    assert [rows[number][-2] for number in (1, 2, 3, 4)] == [None, "layer 1", "layer 1", None]
+    assert {row[2] for row in rows.values()} == {77}
+    assert [agent.node_id for agent in run.agents] == [1, 2]
+    assert run.counter_info["SQ_WAVES"].description == "waves"
+    assert run.counter_info["MfmaUtil"].unit == "%"
+
+
+@pytest.mark.parametrize("options", [{}, {"indent": 2}, {"separators": (",", ":")}])
+def test_layout_and_order_of_keys_mean_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
+    value = {"rocprofiler-sdk-tool": [process(), process(78)]}
+    plain = read_json(write(tmp_path / "a.json", value))
+    other = write(tmp_path / "b.json", reordered({"x": [], **value}), **options)
+    packed = tmp_path / "c.json.gz"
+    packed.write_bytes(gzip.compress(other.read_bytes()))
+    assert len(plain) == 2
+    for path in (other, packed):
+        assert list(map(table_of, read_json(path))) == list(map(table_of, plain))
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 64, PIECE_BYTES])
+def test_pieces_of_any_size(tmp_path: Path, piece_bytes: int) -> None:
+    value = {"a": [{"b": '"}]\\'}, {"b": [1, {"c": 2}]}], "skipped": {"x": ["]", {}]}, "last": 3}
+    path = write(tmp_path / "a.json", value)
+    with ByteSource(path, piece_bytes) as source:
+        pieces = JsonPieces(source)
+        assert pieces.enter(b"{") and pieces.key() == "a" and pieces.enter(b"[")
+        found = []
+        while (batch := pieces.batch()) is not None:
+            assert json.loads(batch) == [json.loads(one) for one in elements_of(batch)]
+            found += json.loads(batch)
+        assert found == value["a"]
+        assert pieces.key() == "skipped"
+        pieces.skip_value()
+        assert pieces.key() == "last" and pieces.value() == b"3" and pieces.key() is None
+        with pytest.raises(TextEnded):
+            pieces.key()
+
+
+def test_truncated_text_keeps_what_was_whole(tmp_path: Path) -> None:
+    value = process(count=300)
+    text = json.dumps({"rocprofiler-sdk-tool": [value]})
+    path = tmp_path / "cut.json"
+    counts = []
+    for share in (0.2, 0.4, 0.6, 0.8, 0.9, 0.999):
+        path.write_text(text[: int(len(text) * share)])
+        try:
+            (run,) = read_json(path)
+        except DataError as error:
+            assert str(path) in str(error)
+            continue
+        assert run.losses.truncated and "before its records end" in " ".join(run.losses.notes)
+        counts.append(len(run.dispatches))
+    assert counts == sorted(counts) and counts[-1] == 300 and counts[0] > 2
+
+
+def test_odd_records_are_counted_or_repaired(tmp_path: Path) -> None:
+    value = process()
+    value["buffer_records"]["kernel_dispatch"][0] = {"dispatch_info": "none"}
+    value["buffer_records"]["kernel_dispatch"][1]["thread_id"] = "78"
+    value["buffer_records"]["kernel_dispatch"] += [7, None]
+    text = json.dumps({"rocprofiler-sdk-tool": [value]}).replace("gemm.kd", "ge\x01mm.kd")
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    (run,) = read_json(path)
+    assert len(run.dispatches) == 3
+    assert run.losses.unreadable_events == 3 and run.losses.repaired_pieces == 2
+    assert "ge\x01mm" in run.names
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "{", '{"rocprofiler-sdk-tool": []}', "\x00"])
+def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"a\.json"):
+        read_json(path)

@@ -1,0 +1,70 @@
+"""Device sampling: differences per instance, wraps, set-backs, and the kernels beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.errors import DataError
+from chopper_core.sources.device_samples import read_kernel_spans, read_samples
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_differences_are_summed_over_instances(tmp_path: Path) -> None:
+    lines = ["timestamp_ns,counter_name,counter_value,agent_id,DIMENSION_XCC"]
+    for time_ns, first, second in ((10, 5, 100), (30, 8, 150), (20, 6, 120)):
+        lines.append(f"{time_ns},SQ_WAVES,{first},4,0")
+        lines.append(f"{time_ns},SQ_WAVES,{second},4,1")
+        lines.append(f"{time_ns},SQ_WAVES,{first},5,0")
+    samples = read_samples(write(tmp_path / "counter_samples_rank3.csv", lines))
+    assert samples.rank == 3 and samples.clock == "boottime"
+    of_4, of_5 = samples.counters["SQ_WAVES"]
+    assert (of_4.agent, of_5.agent) == (4, 5)
+    assert of_4.time_ns.tolist() == [20, 30] and of_4.counted.tolist() == [21, 32]
+    assert of_5.counted.tolist() == [1, 2] and len(of_5) == 2
+
+
+def test_wraps_and_set_backs(tmp_path: Path) -> None:
+    lines = ["timestamp_ns,counter_name,counter_value"]
+    values = (2**32 - 10, 5, 2**31, 7, 9)
+    lines += [f"{10 * index},C,{value}" for index, value in enumerate(values)]
+    lines += ["junk", "1,C,none", ""]
+    samples = read_samples(write(tmp_path / "counter_samples.csv", lines))
+    (series,) = samples.counters["C"]
+    assert samples.rank is None and series.agent == -1
+    assert np.array_equal(series.counted, [15, 2**31 - 5, np.nan, 2], equal_nan=True), (
+        "what was counted over a set-back is unknown"
+    )
+    assert samples.losses.unreadable_events == 2
+    assert "1 times a counter was set back" in " ".join(samples.losses.notes)
+
+
+def test_large_values_stay_exact(tmp_path: Path) -> None:
+    lines = ["timestamp_ns,counter_name,counter_value", f"1,C,{2**60}", f"2,C,{2**60 + 1}"]
+    samples = read_samples(write(tmp_path / "counter_samples_rank0.csv", lines))
+    assert samples.counters["C"][0].counted.tolist() == [1]
+
+
+def test_kernels(tmp_path: Path) -> None:
+    lines = [
+        "kernel_name,start_ns,end_ns,duration_ns,agent_id,queue_id,correlation_id",
+        '"add(int, int) [clone .kd]",20,30,10,4,1,7',
+        '"gemm.kd",5,9,4,4,1,6',
+        '"gemm.kd",9,5,4,4,1,6',
+    ]
+    spans = read_kernel_spans(write(tmp_path / "kernel_traces_rank1.csv", lines))
+    assert [spans.names[code] for code in spans.name] == ["gemm", "add(int, int)"]
+    assert spans.start_ns.tolist() == [5, 20] and spans.end_ns.tolist() == [9, 30]
+    assert spans.rank == 1 and len(spans) == 2 and spans.losses.bad_times == 1
+
+
+def test_no_samples_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", ["timestamp_ns,counter_name,counter_value"])
+    with pytest.raises(DataError, match=r"a\.csv holds no samples"):
+        read_samples(path)
