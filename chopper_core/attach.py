@@ -29,10 +29,18 @@ def attach(
     A source that can't be used is named in `Run.failed`; the run stays as it is without it.
     """
     folders = [path for path in paths if path.is_dir()]
-    if not folders:
-        return replace(run, table=run.table.with_measured(breakdown_columns(run.table, None)))
-    run = _with_counters(run, folders, progress)
-    run = _with_telemetry(run, folders, progress, clock_shifts or {})
+    if folders:
+        run = _with_counters(run, folders, progress)
+    return attach_telemetry(run, paths, progress, clock_shifts)
+
+
+def attach_telemetry(
+    run: Run, paths: Sequence[Path], progress: Progress, clock_shifts: ClockShifts | None = None
+) -> Run:
+    """A run with the telemetry below the paths, and with what its time is made of."""
+    folders = [path for path in paths if path.is_dir()]
+    if folders:
+        run = _with_telemetry(run, folders, progress, clock_shifts or {})
     columns = breakdown_columns(run.table, run.hardware)
     return replace(run, table=run.table.with_measured(columns))
 

@@ -13,13 +13,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
-from chopper_core.attach import ClockShifts, attach
+from chopper_core.attach import ClockShifts, attach, attach_telemetry
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.progress import Cancelled, Progress, silent
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import KernelTable, concatenate
+from chopper_core.sources.counter_files import read_counters
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
+from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto import read_trace
 from chopper_core.sources.trace import Trace
 
@@ -61,7 +64,14 @@ def open_run(
     file that can't be read is left out and named in `Run.failed`; raises DataError where nothing
     is left.
     """
-    discovery = find_traces(paths_of(name))
+    paths = paths_of(name)
+    try:
+        discovery = find_traces(paths)
+    except DataError as no_traces:
+        dispatch_runs = read_counters(paths, progress) if all(p.exists() for p in paths) else []
+        if not dispatch_runs:
+            raise no_traces
+        return _of_dispatches(name, dispatch_runs, progress, clock_shifts)
     skipped = [(str(f.path), f.reason) for f in discovery.skipped if not f.looks_lost]
     failed = [
         (str(file.path), f"{file.path} {file.reason}.")
@@ -79,7 +89,55 @@ def open_run(
     progress("put the ranks together", 0, 1)
     run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
     progress("put the ranks together", 1, 1)
-    return attach(run, paths_of(name), progress, clock_shifts)
+    return attach(run, paths, progress, clock_shifts)
+
+
+def _of_dispatches(
+    name: str,
+    dispatch_runs: Sequence[DispatchRun],
+    progress: Progress,
+    clock_shifts: ClockShifts | None,
+) -> Run:
+    """A run of the profiler's own dispatches: the one with the most where there are several."""
+    chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
+    if not len(chosen.dispatches):
+        raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
+    found = align_dispatches(chosen)
+    table = found.aligned.table
+    if not len(table):
+        raise DataError(
+            f"{chosen.paths[0]} has counters but no times of its dispatches; "
+            "give the kernel trace of the same run too"
+        )
+    gpus = tuple(
+        Gpu(number, 0, device, product)
+        for number, (device, product) in enumerate(
+            zip(found.aligned.devices, found.products, strict=True)
+        )
+    )
+    source = Source(
+        path=", ".join(map(str, chosen.paths)),
+        size_bytes=sum(path.stat().st_size for path in chosen.paths),
+        rank=0,
+        rank_from="the only profiled run",
+        events={"dispatch": len(chosen.dispatches)},
+        unused={"dispatch": found.without_times},
+        findings={
+            "dispatches without times": found.without_times,
+            "communication kernels": found.aligned.findings["communication kernels"],
+        },
+        losses=(*chosen.losses.notes, *chosen.join_notes),
+        clock=f"{chosen.clock}: since the boot, without a date",
+        facts={"format": chosen.format, "passes": str(chosen.passes)},
+    )
+    run = Run(
+        name=name,
+        table=table,
+        gpus=gpus,
+        sources=(source,),
+        partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
+    )
+    return attach_telemetry(run, paths_of(name), progress, clock_shifts)
 
 
 def paths_of(name: str) -> list[Path]:

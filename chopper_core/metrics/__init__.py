@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.errors import UsageError
 from chopper_core.measured import integral_of, is_counter
-from chopper_core.metrics import breakdown, telemetry, time
+from chopper_core.metrics import breakdown, counters, telemetry, time
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.schema import ACTIVITY, KernelTable
 
@@ -25,7 +25,13 @@ __all__ = [
 ]
 
 METRICS: Final = {
-    metric.name: metric for metric in (*time.METRICS, *telemetry.METRICS, *breakdown.METRICS)
+    metric.name: metric
+    for metric in (
+        *time.METRICS,
+        *telemetry.METRICS,
+        *breakdown.METRICS,
+        *counters.METRICS,
+    )
 }
 
 DEFAULT_COLUMNS: Final = (
@@ -75,7 +81,7 @@ def default_columns(level: str, table: KernelTable) -> tuple[str, ...]:
 
 def is_measured(name: str, table: KernelTable) -> bool:
     """Whether a run has what a metric of counters or telemetry needs."""
-    needs = (integral_of(name),)
+    needs = counters.NEEDS.get(name, (integral_of(name),))
     return all(column in table.measured for column in needs)
 
 

@@ -7,9 +7,10 @@ from typing import Final
 
 from chopper_core.metrics.counters_compute import COMPUTE
 from chopper_core.metrics.counters_memory import MEMORY
+from chopper_core.metrics.counters_waits import WAITS
 from chopper_core.metrics.metric import Metric
 
-_FORMULAS: Final = (*COMPUTE, *MEMORY)
+_FORMULAS: Final = (*COMPUTE, *WAITS, *MEMORY)
 
 METRICS: Final[tuple[Metric, ...]] = tuple(formula.metric() for formula in _FORMULAS)
 

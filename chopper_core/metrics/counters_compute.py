@@ -17,16 +17,20 @@ from chopper_core.metrics.counters_formula import (
     Weights,
     per_cu_cycle,
     per_cycle,
-    per_engine_cycle,
 )
 
 _MFMA_TYPES: Final = ("BF16", "F16", "F8", "F32", "F64", "I8")
+_TRAINING_TYPES: Final = ("BF16", "F16", "F8")
 _FLOP_PER_MOP: Final = 512
 _VALU_FLOP: Final = " + ".join(
     f"64 SQ_INSTS_VALU_ADD_{dtype} + 64 SQ_INSTS_VALU_MUL_{dtype} + "
     f"64 SQ_INSTS_VALU_TRANS_{dtype} + 128 SQ_INSTS_VALU_FMA_{dtype}"
     for dtype in ("F16", "F32", "F64")
 )
+
+
+def _bracketed(terms: str) -> str:
+    return f"({terms})" if " " in terms else terms
 
 
 def _active_cus(slots: NDArray[np.float64], chip: Chip) -> NDArray[np.float64]:
@@ -76,12 +80,11 @@ def _mfma_peak(dtype: str) -> Formula:
 
 
 def _utilisation(name: str, title: str, of: str, part: str, factor: float = 100.0) -> Formula:
-    counted = f"({part})" if " + " in part else part
     return Formula(
         name,
         "%",
         title,
-        f"Part of the cycles of all CUs in which {of}: {factor:g} x {counted} / (GPU cycles x "
+        f"Part of the cycles of all CUs in which {of}: {factor:g} x {_bracketed(part)} / (GPU cycles x "
         "CUs).",
         "rocprof-compute gfx942 panel 0200",
         part,
@@ -90,68 +93,15 @@ def _utilisation(name: str, title: str, of: str, part: str, factor: float = 100.
     )
 
 
-def _cycles_of_a_wave(name: str, title: str, what: str, part: str) -> Formula:
-    return Formula(
-        name,
-        "cycles",
-        title,
-        f"Cycles that a wave {what}, on average: 4 x {part} / SQ_WAVES.",
-        "rocprof-compute gfx942 panel 0700",
-        f"4 {part}",
-        "SQ_WAVES",
-    )
-
-
 def _share_of_instructions(name: str, title: str, what: str, part: str) -> Formula:
     return Formula(
         name,
         "%",
         title,
-        f"{what} in % of all instructions: 100 x {part} / SQ_INSTS.",
+        f"{what} in % of all instructions: 100 x {_bracketed(part)} / SQ_INSTS.",
         "rocprof-compute gfx942 panel 1000",
         part,
         "SQ_INSTS",
-        100.0,
-    )
-
-
-def _blocked(name: str, title: str, what: str, part: str) -> Formula:
-    return Formula(
-        name,
-        "%",
-        title,
-        f"{what}: 100 x {part} / (GRBM_SPI_BUSY per XCC x shader engines).",
-        "rocprof-compute gfx942 panel 0600",
-        part,
-        "GRBM_SPI_BUSY",
-        per_engine_cycle(100.0),
-    )
-
-
-def _full(name: str, title: str, what: str, part: str, factor: float = 100.0) -> Formula:
-    return Formula(
-        name,
-        "%",
-        title,
-        f"Part of the CUs' cycles in which workgroups waited as {what}: {factor:g} x {part} / "
-        "(GPU cycles x CUs).",
-        "rocprof-compute gfx942 panel 0600",
-        part,
-        CYCLES,
-        per_cu_cycle(factor),
-    )
-
-
-def _command_processor(unit: str, what: str) -> Formula:
-    busy, idle = f"{unit}_{unit}_STAT_BUSY", f"{unit}_{unit}_STAT_IDLE"
-    return Formula(
-        f"{unit.lower()}_util_pct",
-        "%",
-        f"{unit} %",
-        f"Part of the time in which {what} was busy: 100 x {busy} / ({busy} + {idle}).",
-        "rocprof-compute gfx942 panel 0500",
-        busy,
-        f"{busy} + {idle}",
         100.0,
     )
 
@@ -163,7 +113,7 @@ _WHOLE_GPU: Final = (
         "count.MHz",
         "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
         "duration.",
-        "GRBM_GUI_ACTIVE per XCC, as rocprof-compute gfx942 has it",
+        "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
         CYCLES,
         TIME,
         lambda chip: 1e3 / chip.xccs,
@@ -287,7 +237,7 @@ _MFMA: Final = (
         "SQ_INSTS_MFMA",
     ),
     *(_mfma_rate(dtype) for dtype in _MFMA_TYPES),
-    *(_mfma_peak(dtype) for dtype in _MFMA_TYPES),
+    *(_mfma_peak(dtype) for dtype in _TRAINING_TYPES),
 )
 
 _INSTRUCTIONS: Final = (
@@ -349,44 +299,10 @@ _INSTRUCTIONS: Final = (
     ),
     _share_of_instructions("mix_mfma_pct", "mix MFMA%", "Matrix instructions", "SQ_INSTS_MFMA"),
     _share_of_instructions(
-        "mix_vmem_pct", "mix VMEM%", "Vector memory instructions, without LDS", "SQ_INSTS_VMEM"
+        "mix_vmem_pct", "mix VMEM%", "Vector memory instructions", "SQ_INSTS_VMEM"
     ),
     _share_of_instructions("mix_lds_pct", "mix LDS%", "LDS instructions", "SQ_INSTS_LDS"),
     _share_of_instructions("mix_salu_pct", "mix SALU%", "Scalar instructions", "SQ_INSTS_SALU"),
-    _share_of_instructions("mix_smem_pct", "mix SMEM%", "Scalar memory reads", "SQ_INSTS_SMEM"),
-    _share_of_instructions("mix_branch_pct", "mix brch%", "Branches", "SQ_INSTS_BRANCH"),
 )
 
-_WAITS: Final = (
-    _cycles_of_a_wave("wave_cycles", "wave cyc.", "lived", "SQ_WAVE_CYCLES"),
-    _cycles_of_a_wave("wave_active_cycles", "wave act.", "worked", "SQ_ACTIVE_INST_ANY"),
-    _cycles_of_a_wave("wave_wait_cycles", "wave wait", "waited for anything", "SQ_WAIT_ANY"),
-    _cycles_of_a_wave(
-        "wave_issue_wait_cycles", "issue wait", "waited to issue", "SQ_WAIT_INST_ANY"
-    ),
-    _blocked(
-        "not_scheduled_pct",
-        "not sched.",
-        "Part of the cycles in which the workgroup manager could not place a workgroup",
-        "SPI_RA_REQ_NO_ALLOC_CSN",
-    ),
-    _blocked(
-        "pipe_not_scheduled_pct",
-        "pipe n.sch",
-        "Part of the cycles in which a scheduler pipe could not place a workgroup",
-        "SPI_RA_REQ_NO_ALLOC",
-    ),
-    _blocked(
-        "pipe_stall_pct",
-        "pipe stall",
-        "Part of the cycles in which a scheduler pipe stalled for resources",
-        "SPI_RA_RES_STALL_CSN",
-    ),
-    _full("vgpr_full_pct", "VGPR full", "VGPRs were too few", "SPI_RA_VGPR_SIMD_FULL_CSN"),
-    _full("lds_full_pct", "LDS full", "LDS was too small", "SPI_RA_LDS_CU_FULL_CSN", 400.0),
-    _full("slots_full_pct", "slots full", "wave slots were taken", "SPI_RA_WAVE_SIMD_FULL_CSN"),
-    _command_processor("CPC", "the command processor's packet processor"),
-    _command_processor("CPF", "the command processor's fetcher"),
-)
-
-COMPUTE: Final = (*_WHOLE_GPU, *_MFMA, *_INSTRUCTIONS, *_WAITS)
+COMPUTE: Final = (*_WHOLE_GPU, *_MFMA, *_INSTRUCTIONS)

@@ -42,23 +42,19 @@ class Architecture:
     engines_per_xcc: float = nan
     l2_channels_per_xcc: float = nan
     l1_line_bytes: float = nan
-    l1_read_bytes: float = nan
-    """Bytes of a read that the vector L1 cache asks of the L2 cache."""
+    """Line of the vector L1 caches, which they read from L2 as a whole."""
     mfma_speed: Mapping[str, float] = field(default_factory=dict)
     """Type of the counters of MFMA operations → peak as a multiple of bf16's."""
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    "gfx90a": Architecture(
-        8, 32, 64, 64, {"F16": 1, "BF16": 1, "F32": 1 / 4, "F64": 1 / 4, "I8": 1}
-    ),
+    "gfx90a": Architecture(8, 32, 64, {"F16": 1, "BF16": 1, "F32": 1 / 4, "F64": 1 / 4, "I8": 1}),
     "gfx942": Architecture(
-        4, 16, 128, 128, {"F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 8, "F64": 1 / 8, "I8": 2}
+        4, 16, 128, {"F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 8, "F64": 1 / 8, "I8": 2}
     ),
     "gfx950": Architecture(
         4,
         16,
-        128,
         128,
         {"F6F4": 4, "F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 16, "F64": 1 / 32, "I8": 2},
     ),
@@ -83,12 +79,12 @@ class Chip:
         if hardware is None:
             return cls()
         return cls(
-            hardware.compute_units,
-            hardware.simds_per_cu,
-            hardware.xccs,
-            hardware.clock_mhz,
-            hardware.memory_gbps,
-            hardware.bf16_flop_per_clk_cu,
+            hardware.compute_units or nan,
+            hardware.simds_per_cu or nan,
+            hardware.xccs or nan,
+            hardware.clock_mhz or nan,
+            hardware.memory_gbps or nan,
+            hardware.bf16_flop_per_clk_cu or nan,
             ARCHITECTURES.get(hardware.arch, Architecture()),
         )
 
@@ -155,7 +151,7 @@ class Formula:
         if any(counter.startswith(_FABRIC[0]) for counter in needed):
             needed[-1] += f" ({_FABRIC[1]}… on gfx90a)"
         if callable(self.part) or callable(self.scale):
-            needed.append("the GPU in hardware.toml")
+            needed.append("the GPU's specification")
         return Metric(
             self.name,
             self.unit,
@@ -206,7 +202,10 @@ def per_engine_cycle(factor: float) -> Callable[[Chip], float]:
 
 
 def _weighted(terms: Weights, sums: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-    return np.sum([factor * sums[counter] for counter, factor in terms.items()], axis=0)
+    total: NDArray[np.float64] = np.sum(
+        [factor * sums[counter] for counter, factor in terms.items()], axis=0
+    )
+    return total
 
 
 def _as_named(terms: Weights, measured: Iterable[str]) -> Weights:

@@ -41,20 +41,6 @@ def _scalar_hits(name: str, title: str, what: str, cache: str) -> Formula:
     )
 
 
-def _stall(name: str, title: str, what: str, part: str) -> Formula:
-    return Formula(
-        name,
-        "%",
-        title,
-        f"Part of the vector L1 caches' cycles in which they {what}: 100 x {part} / "
-        "TCP_GATE_EN1_sum.",
-        "rocprof-compute gfx942 panel 1600",
-        part,
-        "TCP_GATE_EN1_sum",
-        100.0,
-    )
-
-
 def _fabric(way: str, short: str, part: str, how: str) -> tuple[Formula, ...]:
     """The bytes, the bandwidth and its share of the peak for one direction."""
     source = "rocprof-compute gfx942 panel 0200"
@@ -220,19 +206,21 @@ _L1: Final = (
         "atomics) x 64 B) / duration.",
         "rocprof-compute gfx942 panel 1600",
         lambda chip: {
-            "TCP_TCC_READ_REQ_sum": chip.architecture.l1_read_bytes,
+            "TCP_TCC_READ_REQ_sum": chip.architecture.l1_line_bytes,
             **dict.fromkeys(_TO_L2_WITHOUT_READS, 64.0),
         },
         TIME,
     ),
-    _stall(
-        "vl1d_data_stall_pct", "vL1D stall", "waited for data of L2", "TCP_PENDING_STALL_CYCLES_sum"
-    ),
-    _stall(
-        "vl1d_request_stall_pct",
-        "vL1D req.%",
-        "waited to send requests to L2",
-        "TCP_TCR_TCP_STALL_CYCLES_sum",
+    Formula(
+        "vl1d_data_stall_pct",
+        "%",
+        "vL1D stall",
+        "Part of the vector L1 caches' cycles in which they waited for data of L2: 100 x "
+        "TCP_PENDING_STALL_CYCLES_sum / TCP_GATE_EN1_sum.",
+        "rocprof-compute gfx942 panel 1600",
+        "TCP_PENDING_STALL_CYCLES_sum",
+        "TCP_GATE_EN1_sum",
+        100.0,
     ),
     _scalar_hits("sl1d_hit_pct", "sL1D hit%", "scalar L1 data caches", "DCACHE"),
     Formula(

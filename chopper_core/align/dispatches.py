@@ -1,0 +1,138 @@
+"""A counter run or kernel trace of the profiler as a run of its own, without a PyTorch trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.rank import AlignedRank, align_rank, used_names
+from chopper_core.measured import COUNTER_DURATION
+from chopper_core.schema import Rule
+from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.trace import (
+    ABSENT,
+    Activities,
+    ActivityCategory,
+    Flows,
+    HostRanges,
+    Launches,
+    Losses,
+    Trace,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchTable:
+    """The aligned dispatches, their counters as measured columns."""
+
+    aligned: AlignedRank
+    products: Sequence[str]
+    """Name of the product of each of the table's GPUs."""
+    without_times: int
+    """Dispatches that no pass timed; they are left out."""
+
+
+def align_dispatches(run: DispatchRun) -> DispatchTable:
+    """Label and account the dispatches as far as kernel names and roctx ranges tell.
+
+    Streams are queues. The operation is the innermost roctx range, else the kernel's class.
+    """
+    dispatches = run.dispatches
+    timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
+    aligned = align_rank(_trace(run, timed))
+    order = _order_of(aligned, run, timed)
+    columns = {name: values[order] for name, values in dispatches.counters.items()}
+    if columns:
+        lasted = (dispatches.end_ns - dispatches.start_ns)[order].astype(np.float64)
+        columns[COUNTER_DURATION] = lasted
+    table = aligned.table.with_measured(columns)
+    region = dispatches.region[order]
+    if (region >= 0).any():
+        names = [*table.operations, *(run.names[code] for code in np.unique(region[region >= 0]))]
+        codes = {int(code): n for n, code in enumerate(np.unique(region[region >= 0]))}
+        first = len(table.operations)
+        operation = np.array(
+            [
+                old if code < 0 else first + codes[int(code)]
+                for old, code in zip(table.operation, region, strict=True)
+            ],
+            np.int32,
+        )
+        rules = np.where(region >= 0, np.int8(Rule.ANNOTATION), table.operation_rule)
+        table = used_names(
+            replace(table, operations=names, operation=operation, operation_rule=rules)
+        )
+    products = [run.agents[agent].product or run.agents[agent].name for agent in aligned.devices]
+    devices = tuple(run.agents[agent].node_id for agent in aligned.devices)
+    return DispatchTable(
+        replace(aligned, table=table, devices=devices), products, len(dispatches) - len(timed)
+    )
+
+
+def _order_of(aligned: AlignedRank, run: DispatchRun, timed: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The dispatch behind each row of the aligned table."""
+    table, dispatches = aligned.table, run.dispatches
+    agent = np.array(aligned.devices)[table.gpu]
+    rows = np.lexsort((table.stream, table.duration_ns, table.start_ns, agent))
+    source = timed[
+        np.lexsort(
+            (
+                dispatches.queue[timed],
+                (dispatches.end_ns - dispatches.start_ns)[timed],
+                dispatches.start_ns[timed],
+                dispatches.gpu[timed],
+            )
+        )
+    ]
+    order = np.empty(len(table), np.intp)
+    order[rows] = source
+    return order
+
+
+def _trace(run: DispatchRun, rows: NDArray[np.intp]) -> Trace:
+    dispatches, count = run.dispatches, len(rows)
+    absent = np.full(count, ABSENT, np.int64)
+    none32, none64 = np.empty(0, np.int32), np.empty(0, np.int64)
+    return Trace(
+        path=run.paths[0],
+        size_bytes=sum(path.stat().st_size for path in run.paths),
+        metadata={},
+        rank=None,
+        base_time_ns=None,
+        names=run.names,
+        threads=(),
+        activities=Activities(
+            name=dispatches.name[rows],
+            category=np.full(count, ActivityCategory.KERNEL, np.int8),
+            device=dispatches.gpu[rows],
+            stream=dispatches.queue[rows],
+            start_ns=dispatches.start_ns[rows],
+            duration_ns=(dispatches.end_ns - dispatches.start_ns)[rows],
+            correlation=absent,
+            external_id=absent,
+            bytes=absent,
+            collective=absent.astype(np.int32),
+        ),
+        launches=Launches(none32, none32, none64, none64, none64, none64),
+        ranges=HostRanges(
+            none32,
+            np.empty(0, np.int8),
+            none32,
+            none64,
+            none64,
+            none64,
+            none64,
+            none64,
+            none32,
+            none32,
+        ),
+        flows=Flows(none64, np.empty(0, np.bool_), none32, none64),
+        collectives=(),
+        event_counts={"dispatch": len(dispatches)},
+        unused_events={},
+        one_ended_flows={},
+        losses=Losses(),
+    )
