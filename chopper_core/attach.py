@@ -12,9 +12,9 @@ from chopper_core.align.telemetry import Placement, place, tracks
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress
 from chopper_core.run import CounterSource, Run, TelemetrySource
-from chopper_core.sources.counter_files import find_counters, read_found
-from chopper_core.sources.telemetry import Telemetry
-from chopper_core.sources.telemetry_files import find_telemetry, read_telemetry
+from chopper_core.sources.counters.files import find_counters, read_found
+from chopper_core.sources.signals import Telemetry
+from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
 ClockShifts = Mapping[str, int]
 """Part of a telemetry file's name or format → ns to add to its place."""

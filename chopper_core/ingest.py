@@ -20,10 +20,10 @@ from chopper_core.errors import ChopperError, DataError
 from chopper_core.progress import Cancelled, Progress, silent
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import KernelTable, concatenate
-from chopper_core.sources.counter_files import read_counters
+from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.kineto import read_trace
+from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import Trace
 
 PARALLEL_FROM_BYTES: Final = 8_000_000

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chopper_core.run import Gpu
 from chopper_core.schema import KernelTable, Kind
-from chopper_core.sources.telemetry import ClockDomain, Samples, Signal, Telemetry
+from chopper_core.sources.signals import ClockDomain, Samples, Signal, Telemetry
 from chopper_core.tracks import Curve, Track, nearest, share_running
 
 Int64 = NDArray[np.int64]

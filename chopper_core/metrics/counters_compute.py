@@ -79,17 +79,16 @@ def _mfma_peak(dtype: str) -> Formula:
     )
 
 
-def _utilisation(name: str, title: str, of: str, part: str, factor: float = 100.0) -> Formula:
+def _utilisation(name: str, title: str, of: str, part: str) -> Formula:
     return Formula(
         name,
         "%",
         title,
-        f"Part of the cycles of all CUs in which {of}: {factor:g} x {_bracketed(part)} / (GPU cycles x "
-        "CUs).",
+        f"Part of the CUs' cycles in which {of}: 100 x {_bracketed(part)} / (GPU cycles x CUs).",
         "rocprof-compute gfx942 panel 0200",
         part,
         CYCLES,
-        per_cu_cycle(factor),
+        per_cu_cycle(100.0),
     )
 
 

@@ -211,7 +211,7 @@ def _weighted(terms: Weights, sums: Mapping[str, NDArray[np.float64]]) -> NDArra
 def _as_named(terms: Weights, measured: Iterable[str]) -> Weights:
     """The terms by the names of the run: gfx90a has other ones, and no reads of 128 B."""
     newer, older = _FABRIC
-    if not any(counter.startswith(older) for counter in measured):
+    if any(counter.startswith(newer) for counter in measured):
         return terms
     return {
         counter.replace(newer, older): factor

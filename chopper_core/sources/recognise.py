@@ -8,7 +8,7 @@ from typing import Final
 
 from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.jsonscan import members, skip_space
+from chopper_core.sources.kineto.jsonscan import members, skip_space
 
 EVENTS_KEY: Final = "traceEvents"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

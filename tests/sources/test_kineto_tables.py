@@ -17,7 +17,7 @@ from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
 
 from chopper_core.sources import bytesource
 from chopper_core.sources.discover import find_traces
-from chopper_core.sources.kineto import read_trace
+from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import ActivityCategory
 
 TRICKY_NAME = 'lambda {"a"}, {"ph": "X", [}],\n  {\n"traceEvents": [ \\" \\ \t \u00e9 \x01'

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from chopper_core.errors import DataError
-from chopper_core.sources.counter_files import find_counters, read_counters
-from chopper_core.sources.counter_kinds import CounterKind
+from chopper_core.sources.counters.files import find_counters, read_counters
+from chopper_core.sources.counters.kinds import CounterKind
 from tests.sources_counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 
 KERNELS = ("a", "b", "a")

@@ -11,8 +11,8 @@ import pytest
 
 from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import PIECE_BYTES, ByteSource
-from chopper_core.sources.jsonpieces import JsonPieces, TextEnded, elements_of
-from chopper_core.sources.rocprofv3_json import read_json
+from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of
+from chopper_core.sources.counters.rocprofv3_json import read_json
 from tests.sources_counters.counter_writers import table_of
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.sources.counter_files import read_counters
+from chopper_core.sources.counters.files import read_counters
+from chopper_core.sources.counters.rocpd import read_rocpd
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.rocpd import read_rocpd
 
 FOLDER = Path(
     os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chopper_core.errors import DataError
-from chopper_core.sources.device_samples import read_kernel_spans, read_samples
+from chopper_core.sources.counters.device_samples import read_kernel_spans, read_samples
 
 
 def write(path: Path, lines: list[str]) -> Path:

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chopper_core.sources.counters.joining import concatenate, join_passes, join_same_process
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.joining import concatenate, join_passes, join_same_process
 from tests.sources_counters.counter_writers import made_run
 
 Row = tuple[int, str, int]

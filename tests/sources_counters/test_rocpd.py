@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from chopper_core.errors import DataError
-from chopper_core.sources.counter_files import read_counters
-from chopper_core.sources.rocpd import read_rocpd
+from chopper_core.sources.counters.files import read_counters
+from chopper_core.sources.counters.rocpd import read_rocpd
 from tests.sources_counters.counter_writers import (
     RELATIONS,
     fill_rocpd,

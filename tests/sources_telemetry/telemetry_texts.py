@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chopper_core.sources.telemetry import Samples, Signal, Telemetry
-from chopper_core.sources.telemetry_files import read_telemetry
+from chopper_core.sources.signals import Samples, Signal, Telemetry
+from chopper_core.sources.telemetry.files import read_telemetry
 
 SECOND_NS = 1_000_000_000
 START_S = 1_754_585_900

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from telemetry_texts import parts, read, values
 
-from chopper_core.sources.telemetry import ClockDomain, GpuName, Signal
+from chopper_core.sources.signals import ClockDomain, GpuName, Signal
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/telemetry.md"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.sources.telemetry import ClockDomain, Signal
-from chopper_core.sources.telemetry_files import find_telemetry, read_telemetry
+from chopper_core.sources.signals import ClockDomain, Signal
+from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
 COLUMNS = [
     ("gpu_power.csv", 2, Signal.POWER_W),

@@ -28,8 +28,8 @@ from telemetry_texts import (
 )
 
 from chopper_core.errors import DataError
-from chopper_core.sources.telemetry import Signal
-from chopper_core.sources.telemetry_files import read_telemetry
+from chopper_core.sources.signals import Signal
+from chopper_core.sources.telemetry.files import read_telemetry
 
 TEXTS = {
     "metric.csv": METRIC_CSV,

@@ -19,7 +19,7 @@ from telemetry_texts import (
 )
 
 from chopper_core.errors import DataError
-from chopper_core.sources.telemetry_files import find_telemetry, read_telemetry
+from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
 OTHERS = {
     "trace.json": ('{"schemaVersion": 1, "traceEvents": [{"gpu": 0, "power_usage": 1}]}', "JSON"),

@@ -29,7 +29,7 @@ from telemetry_texts import (
     with_unit,
 )
 
-from chopper_core.sources.telemetry import ClockDomain, GpuName, Signal
+from chopper_core.sources.signals import ClockDomain, GpuName, Signal
 
 MIB = 2**20
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.columns import Columns
-from chopper_core.sources.counter_agents import AgentTable, gpus_by_id
-from chopper_core.sources.counter_csvtext import CsvBatch, CsvFile, floats
-from chopper_core.sources.counter_tables import DispatchTable
+from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
+from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, floats
+from chopper_core.sources.counters.joining import join_same_process
+from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import Agent, DispatchRun, Int64
-from chopper_core.sources.joining import join_same_process
+from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT, Losses
 
 FORMAT: Final = "rocprofv3 CSV"

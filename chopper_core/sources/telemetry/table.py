@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chopper_core.errors import DataError
-from chopper_core.sources.quantities import whole_number
-from chopper_core.sources.stamps import Stamps
-from chopper_core.sources.telemetry import GpuName, Telemetry
-from chopper_core.sources.telemetry_rows import Field, RowCollector, RowLoss
-from chopper_core.sources.telemetry_series import telemetry_of
-from chopper_core.sources.telemetry_text import TelemetryText, csv_cells
+from chopper_core.sources.signals import GpuName, Telemetry
+from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.stamps import Stamps
+from chopper_core.sources.telemetry.text import TelemetryText, csv_cells
 
 MAX_PREAMBLE_LINES: Final = 50
 """Lines before the headings: warnings and comments of the tool."""

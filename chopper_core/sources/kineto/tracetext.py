@@ -13,9 +13,9 @@ from typing import Final
 
 from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.events import DECODE_ERRORS, Event, EventDecoder
-from chopper_core.sources.eventwalk import EventWalk
-from chopper_core.sources.jsonscan import INCOMPLETE, element_end, members, skip_space
+from chopper_core.sources.kineto.events import DECODE_ERRORS, Event, EventDecoder
+from chopper_core.sources.kineto.eventwalk import EventWalk
+from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, members, skip_space
 from chopper_core.sources.recognise import BYTE_ORDER_MARK, EVENTS_KEY, FOREIGN_KEYS
 from chopper_core.sources.trace import Losses
 

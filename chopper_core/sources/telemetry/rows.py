@@ -9,8 +9,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from chopper_core.sources.quantities import DIMENSIONS, Flaw, in_unit, quantity
-from chopper_core.sources.telemetry import GpuName, Signal
+from chopper_core.sources.signals import GpuName, Signal
+from chopper_core.sources.telemetry.quantities import DIMENSIONS, Flaw, in_unit, quantity
 
 ACCUMULATED: Final = frozenset(
     (Signal.ENERGY_J, Signal.PCIE_BYTES, Signal.XGMI_READ_BYTES, Signal.XGMI_WRITE_BYTES)

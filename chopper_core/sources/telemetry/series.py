@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.errors import DataError
-from chopper_core.sources.accumulators import steps, unwrapped
 from chopper_core.sources.discover import natural_key
-from chopper_core.sources.quantities import Flaw
-from chopper_core.sources.stamps import Stamps
-from chopper_core.sources.telemetry import ClockDomain, GpuName, Samples, Signal, Telemetry
-from chopper_core.sources.telemetry_rows import Field, Kind, RowCollector, RowLoss, Series
+from chopper_core.sources.signals import ClockDomain, GpuName, Samples, Signal, Telemetry
+from chopper_core.sources.telemetry.accumulators import steps, unwrapped
+from chopper_core.sources.telemetry.quantities import Flaw
+from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss, Series
+from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.trace import Losses
 
 NOT_STAMPED: Final = (

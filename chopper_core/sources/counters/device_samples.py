@@ -17,13 +17,13 @@ import numpy as np
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
-from chopper_core.sources.accumulators import steps
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.columns import ChunkedColumns, Columns, Interner
-from chopper_core.sources.counter_csvtext import CsvFile, floats, integers
-from chopper_core.sources.counter_names import clean_kernel_name
+from chopper_core.sources.counters.csvtext import CsvFile, floats, integers
+from chopper_core.sources.counters.names import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Float64, Int32, Int64
+from chopper_core.sources.kineto.columns import ChunkedColumns, Columns, Interner
+from chopper_core.sources.telemetry.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses
 
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))

@@ -7,8 +7,8 @@ from calendar import timegm
 from datetime import datetime
 from typing import Final
 
-from chopper_core.sources.quantities import exact_decimal
-from chopper_core.sources.telemetry import ClockDomain
+from chopper_core.sources.signals import ClockDomain
+from chopper_core.sources.telemetry.quantities import exact_decimal
 
 SECOND_NS: Final = 1_000_000_000
 LATEST_NS: Final = 2**62

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chopper_core.errors import DataError
-from chopper_core.sources.quantities import whole_number
-from chopper_core.sources.stamps import Stamps
-from chopper_core.sources.telemetry import GpuName, Signal, Telemetry
-from chopper_core.sources.telemetry_rows import Field, Kind, RowCollector, RowLoss
-from chopper_core.sources.telemetry_series import telemetry_of
-from chopper_core.sources.telemetry_table import (
+from chopper_core.sources.signals import GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss
+from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.stamps import Stamps
+from chopper_core.sources.telemetry.table import (
     Layout,
     chosen_fields,
     index_reader,
     positions,
     stamp_reader,
 )
-from chopper_core.sources.telemetry_text import TelemetryText
+from chopper_core.sources.telemetry.text import TelemetryText
 
 JSON_FORMAT: Final = "amd-smi JSON"
 

@@ -17,19 +17,19 @@ import numpy as np
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.columns import Columns, int_column
-from chopper_core.sources.counter_agents import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counter_names import counter_info, counter_infos
-from chopper_core.sources.counter_tables import DispatchTable
-from chopper_core.sources.dispatches import Agent, DispatchRun, Float64, Int64
-from chopper_core.sources.jsonpieces import JsonPieces, TextEnded, elements_of
-from chopper_core.sources.rocprofv3_records import (
+from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of
+from chopper_core.sources.counters.names import counter_info, counter_infos
+from chopper_core.sources.counters.rocprofv3_records import (
     RECORD_TYPES,
     ApiCall,
     CounterCollection,
     CounterDescription,
     KernelDispatch,
 )
+from chopper_core.sources.counters.tables import DispatchTable
+from chopper_core.sources.dispatches import Agent, DispatchRun, Float64, Int64
+from chopper_core.sources.kineto.columns import Columns, int_column
 from chopper_core.sources.trace import ABSENT, Losses
 
 FORMAT: Final = "rocprofv3 JSON"

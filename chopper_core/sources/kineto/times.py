@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.sources.events import FLOAT_EXACT_BELOW_US
+from chopper_core.sources.kineto.events import FLOAT_EXACT_BELOW_US
 from chopper_core.sources.trace import Int64
 
 _LATEST_US: Final = 2**52

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import inf
 from typing import Final
 
-from chopper_core.sources.telemetry import Signal
+from chopper_core.sources.signals import Signal
 
 
 class Flaw(Enum):

@@ -16,12 +16,12 @@ import numpy as np
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
-from chopper_core.sources.columns import Columns, int_column
-from chopper_core.sources.counter_agents import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counter_names import counter_info, counter_infos
-from chopper_core.sources.counter_tables import DispatchTable
+from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counters.names import counter_info, counter_infos
+from chopper_core.sources.counters.rocpd_relations import DISPATCHES, SQLITE_ERRORS, Relations
+from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import Agent, CounterInfo, DispatchRun, Int64
-from chopper_core.sources.rocpd_relations import DISPATCHES, SQLITE_ERRORS, Relations
+from chopper_core.sources.kineto.columns import Columns, int_column
 from chopper_core.sources.trace import ABSENT, Losses
 
 FORMAT: Final = "rocpd"

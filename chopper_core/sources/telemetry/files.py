@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.errors import DataError
-from chopper_core.sources import amd_smi, nvidia_smi, rocm_smi, sampler, zeus
 from chopper_core.sources.discover import natural_key
 from chopper_core.sources.recognise import EVENTS_KEY
-from chopper_core.sources.telemetry import Telemetry
-from chopper_core.sources.telemetry_table import first_layout, read_table
-from chopper_core.sources.telemetry_text import TelemetryText, read_text, sniff
+from chopper_core.sources.signals import Telemetry
+from chopper_core.sources.telemetry import amd_smi, nvidia_smi, rocm_smi, sampler, zeus
+from chopper_core.sources.telemetry.table import first_layout, read_table
+from chopper_core.sources.telemetry.text import TelemetryText, read_text, sniff
 
 _LAYOUTS: Final = (
     sampler.csv_layout,

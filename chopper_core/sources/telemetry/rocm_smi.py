@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chopper_core.sources.quantities import whole_number
-from chopper_core.sources.stamps import Stamps
-from chopper_core.sources.telemetry import GpuName, Signal
-from chopper_core.sources.telemetry_rows import Field
-from chopper_core.sources.telemetry_table import (
+from chopper_core.sources.signals import GpuName, Signal
+from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.rows import Field
+from chopper_core.sources.telemetry.stamps import Stamps
+from chopper_core.sources.telemetry.table import (
     Cells,
     Layout,
     chosen_fields,

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from chopper_core.sources.stamps import Stamps
-from chopper_core.sources.telemetry import GpuName, Signal, Telemetry
-from chopper_core.sources.telemetry_rows import Field, RowCollector, RowLoss
-from chopper_core.sources.telemetry_series import telemetry_of
-from chopper_core.sources.telemetry_text import TelemetryText, csv_cells
+from chopper_core.sources.signals import GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.stamps import Stamps
+from chopper_core.sources.telemetry.text import TelemetryText, csv_cells
 
 FORMAT: Final = "Zeus power CSV"
 

@@ -16,14 +16,14 @@ from typing import Final
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
-from chopper_core.sources.counter_kinds import CounterKind, kind_of
-from chopper_core.sources.counter_passes import ProcessRun, joined_runs
+from chopper_core.sources.counters.kinds import CounterKind, kind_of
+from chopper_core.sources.counters.passes import ProcessRun, joined_runs
+from chopper_core.sources.counters.pmc_csv import read_pmc_csv
+from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.sources.counters.rocprofv3_json import read_json
 from chopper_core.sources.discover import natural_key
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.pmc_csv import read_pmc_csv
-from chopper_core.sources.rocpd import read_rocpd
-from chopper_core.sources.rocprofv3_csv import CsvProcess, read_process
-from chopper_core.sources.rocprofv3_json import read_json
 
 _PASS_FOLDER: Final = re.compile(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
 _PART_FOLDER: Final = re.compile(

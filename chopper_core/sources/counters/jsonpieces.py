@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.jsonscan import INCOMPLETE, element_end, skip_space
+from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, skip_space
 from chopper_core.sources.recognise import BYTE_ORDER_MARK
 
 _UP_TO_BRACKET: Final = re.compile(

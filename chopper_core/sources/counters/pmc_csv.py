@@ -18,10 +18,10 @@ import numpy as np
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.columns import Columns
-from chopper_core.sources.counter_csvtext import CsvBatch, CsvFile, floats, normalised
-from chopper_core.sources.counter_tables import DispatchTable
+from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, floats, normalised
+from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT, Losses
 
 COMPUTE: Final = "rocprof-compute CSV"

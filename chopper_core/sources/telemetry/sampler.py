@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.errors import DataError
-from chopper_core.sources.quantities import DIMENSIONS, whole_number
-from chopper_core.sources.stamps import Stamps, clock_named
-from chopper_core.sources.telemetry import ClockDomain, GpuName, Signal, Telemetry
-from chopper_core.sources.telemetry_rows import Field, Kind, RowCollector
-from chopper_core.sources.telemetry_series import telemetry_of
-from chopper_core.sources.telemetry_table import (
+from chopper_core.sources.signals import ClockDomain, GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry.quantities import DIMENSIONS, whole_number
+from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector
+from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.stamps import Stamps, clock_named
+from chopper_core.sources.telemetry.table import (
     MAX_PREAMBLE_LINES,
     Cells,
     Layout,
@@ -24,7 +24,7 @@ from chopper_core.sources.telemetry_table import (
     positions,
     read_table,
 )
-from chopper_core.sources.telemetry_text import TelemetryText
+from chopper_core.sources.telemetry.text import TelemetryText
 from chopper_core.sources.trace import Losses
 
 CSV_FORMAT: Final = "telemetry CSV"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.sources.categories import (
+from chopper_core.sources.kineto.categories import (
     ACTIVITY_CATEGORIES,
     FLOW_CATEGORIES,
     FORWARD_BACKWARD,
@@ -21,7 +21,7 @@ from chopper_core.sources.categories import (
     FrameKinds,
     ShapedNames,
 )
-from chopper_core.sources.columns import (
+from chopper_core.sources.kineto.columns import (
     ChunkedColumns,
     Columns,
     Interner,
@@ -29,8 +29,8 @@ from chopper_core.sources.columns import (
     int_column,
     integer,
 )
-from chopper_core.sources.events import Args, Event
-from chopper_core.sources.times import nanoseconds
+from chopper_core.sources.kineto.events import Args, Event
+from chopper_core.sources.kineto.times import nanoseconds
 from chopper_core.sources.trace import (
     ABSENT,
     Activities,

@@ -9,10 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.sources.columns import ChunkedColumns, Columns, Interner
-from chopper_core.sources.counter_agents import AgentTable
-from chopper_core.sources.counter_names import clean_kernel_name, counter_infos
-from chopper_core.sources.counter_regions import BY_GPU_TIME, HostSide
+from chopper_core.sources.counters.agents import AgentTable
+from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
+from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
 from chopper_core.sources.dispatches import (
     CLOCK_BOOTTIME,
     CounterInfo,
@@ -22,6 +21,7 @@ from chopper_core.sources.dispatches import (
     Int32,
     Int64,
 )
+from chopper_core.sources.kineto.columns import ChunkedColumns, Columns, Interner
 from chopper_core.sources.trace import ABSENT, Losses
 
 GRID: Final = ("grid_x", "grid_y", "grid_z")

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from chopper_core.errors import DataError
-from chopper_core.sources.quantities import whole_number
-from chopper_core.sources.stamps import Stamps
-from chopper_core.sources.telemetry import GpuName, Signal, Telemetry
-from chopper_core.sources.telemetry_rows import Field, RowCollector, RowLoss
-from chopper_core.sources.telemetry_series import telemetry_of
-from chopper_core.sources.telemetry_table import (
+from chopper_core.sources.signals import GpuName, Signal, Telemetry
+from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.stamps import Stamps
+from chopper_core.sources.telemetry.table import (
     MAX_PREAMBLE_LINES,
     Cells,
     Layout,
@@ -23,7 +23,7 @@ from chopper_core.sources.telemetry_table import (
     positions,
     stamp_reader,
 )
-from chopper_core.sources.telemetry_text import TelemetryText
+from chopper_core.sources.telemetry.text import TelemetryText
 
 DMON_FORMAT: Final = "nvidia-smi dmon"
 

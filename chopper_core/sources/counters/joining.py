@@ -13,17 +13,17 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.sources.columns import Interner
-from chopper_core.sources.counter_agents import fuller_agent, same_agent
-from chopper_core.sources.counter_tables import dispatch_order
-from chopper_core.sources.dispatches import Dispatches, DispatchRun, Float64, Int32, Int64
-from chopper_core.sources.joining_notes import (
+from chopper_core.sources.counters.agents import fuller_agent, same_agent
+from chopper_core.sources.counters.joining_notes import (
     grid_notes,
     match_notes,
     merged_losses,
     repeat_notes,
     shared_gpu_note,
 )
+from chopper_core.sources.counters.tables import dispatch_order
+from chopper_core.sources.dispatches import Dispatches, DispatchRun, Float64, Int32, Int64
+from chopper_core.sources.kineto.columns import Interner
 from chopper_core.sources.trace import ABSENT
 
 _Int = TypeVar("_Int", np.int32, np.int64)

@@ -1,0 +1,1 @@
+"""Hardware counters and kernel traces, as rocprof and its relatives write them."""

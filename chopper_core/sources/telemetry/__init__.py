@@ -1,0 +1,1 @@
+"""Telemetry of GPUs, as the vendors' tools and samplers write it."""
