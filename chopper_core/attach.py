@@ -10,6 +10,7 @@ from typing import Final
 from chopper_core.align.measures import breakdown_columns, counter_columns, telemetry_columns
 from chopper_core.align.telemetry import Placement, place, tracks
 from chopper_core.errors import DataError
+from chopper_core.hardware import hardware_of_agent
 from chopper_core.progress import Progress
 from chopper_core.run import CounterSource, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
@@ -75,9 +76,13 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
         )
         for match in matches
     )
+    described = [
+        hardware_of_agent(match.run.agents[match.agent], run.gpus[0].hardware) for match in matches
+    ]
     return replace(
         run,
         table=run.table.with_measured(columns),
+        described_hardware=next((spec for spec in described if spec is not None), None),
         counters=sources,
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from chopper_core.errors import DataError
+from chopper_core.sources.dispatches import Agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,26 @@ def hardware_of(product: str) -> Hardware | None:
     found = [spec for spec in known.values() if any(part in product for part in spec.match)]
     # MI300X is part of no longer name, but MI250 is part of MI250X: the longest match is meant.
     return max(found, key=lambda spec: max(map(len, spec.match)), default=None)
+
+
+def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
+    """The specification of a device as its profiler describes it, the rest from the table.
+
+    The profiler's own figures (units, XCCs, clock) come first; the table gives what they lack, by
+    product, else by architecture.
+    """
+    known = hardware_of(agent.product) or hardware_of(product)
+    if known is None and agent.name:
+        known = next((s for s in specifications().values() if s.arch == agent.name), None)
+    if known is None:
+        return None
+    return replace(
+        known,
+        compute_units=agent.compute_units or known.compute_units,
+        simds_per_cu=agent.simds_per_cu or known.simds_per_cu,
+        xccs=agent.xccs or known.xccs,
+        clock_mhz=agent.max_clock_mhz or known.clock_mhz,
+    )
 
 
 @cache

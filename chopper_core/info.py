@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from chopper_core.measured import is_counter
 from chopper_core.render.cells import clean
 from chopper_core.run import CounterSource, Run, TelemetrySource
 from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
@@ -73,9 +74,9 @@ def describe(run: Run) -> dict[str, Any]:
 
 def _missing(run: Run) -> list[str]:
     missing = []
-    if not run.counters:
+    if not run.counters and not any(map(is_counter, run.table.measured)):
         missing.append("no hardware counters: use of the GPU's units and their losses are unknown")
-    else:
+    elif run.counters:
         without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
         if without:
             missing.append(f"no counters of GPU {', '.join(map(str, without))}")

@@ -17,6 +17,7 @@ from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
 from chopper_core.attach import ClockShifts, attach, attach_telemetry
 from chopper_core.errors import ChopperError, DataError
+from chopper_core.hardware import hardware_of_agent
 from chopper_core.progress import Cancelled, Progress, silent
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import KernelTable, concatenate
@@ -135,6 +136,7 @@ def _of_dispatches(
         table=table,
         gpus=gpus,
         sources=(source,),
+        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]]),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
     return attach_telemetry(run, paths_of(name), progress, clock_shifts)

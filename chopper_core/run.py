@@ -112,6 +112,8 @@ class Run:
     """What made the data, where it says that it was generated and not measured."""
     partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """GPU → iterations that the profiler's start or end cut."""
+    described_hardware: Hardware | None = None
+    """The specification of the GPUs as a profiler describes them, where one does."""
     counters: tuple[CounterSource, ...] = ()
     telemetry: tuple[TelemetrySource, ...] = ()
     measured: Mapping[str, Track] = field(default_factory=dict)
@@ -122,6 +124,8 @@ class Run:
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None where it isn't known or they differ."""
+        if self.described_hardware is not None:
+            return self.described_hardware
         known = {hardware_of(gpu.hardware) for gpu in self.gpus}
         return known.pop() if len(known) == 1 else None
 

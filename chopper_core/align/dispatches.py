@@ -29,6 +29,8 @@ class DispatchTable:
     """The aligned dispatches, their counters as measured columns."""
 
     aligned: AlignedRank
+    agents: Sequence[int]
+    """The agent behind each of the table's GPUs."""
     products: Sequence[str]
     """Name of the product of each of the table's GPUs."""
     without_times: int
@@ -68,7 +70,10 @@ def align_dispatches(run: DispatchRun) -> DispatchTable:
     products = [run.agents[agent].product or run.agents[agent].name for agent in aligned.devices]
     devices = tuple(run.agents[agent].node_id for agent in aligned.devices)
     return DispatchTable(
-        replace(aligned, table=table, devices=devices), products, len(dispatches) - len(timed)
+        replace(aligned, table=table, devices=devices),
+        aligned.devices,
+        products,
+        len(dispatches) - len(timed),
     )
 
 

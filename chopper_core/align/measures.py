@@ -77,6 +77,8 @@ class GpuMatch:
     """How the counters of one GPU were matched with its activities."""
 
     gpu: int
+    agent: int
+    """Its number among the agents of the counter run."""
     run: DispatchRun
     dispatches: int
     matched: int
@@ -114,7 +116,7 @@ def counter_columns(
             duration = np.where((start >= 0) & (end > start), end - start, np.nan)
             store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
             store(COUNTER_MATCH, rows[hit], found.match[hit].astype(np.float64))
-            quality.append(_quality(table, rows, gpu, run, dispatches, found))
+            quality.append(_quality(table, rows, gpu, agent, run, dispatches, found))
     return columns, quality
 
 
@@ -122,6 +124,7 @@ def _quality(
     table: KernelTable,
     rows: NDArray[np.intp],
     gpu: int,
+    agent: int,
     run: DispatchRun,
     found_in: NDArray[np.intp],
     found: CounterMatch,
@@ -129,6 +132,7 @@ def _quality(
     kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == 0)
     return GpuMatch(
         gpu=gpu,
+        agent=agent,
         run=run,
         dispatches=len(found_in),
         matched=int((found.match == Match.MATCHED).sum()),

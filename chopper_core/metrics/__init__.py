@@ -151,6 +151,6 @@ def catalogue(format_name: str) -> str:
         )
         lines += [f"    {line}" for line in textwrap.wrap(metric.definition, 92)]
         if metric.missing_because:
-            lines.append(f"    missing where {metric.missing_because}")
+            lines.append(f"    missing: {metric.missing_because}")
         lines.append(f"    source: {metric.source}")
     return "\n".join(lines) + "\n"

@@ -111,7 +111,7 @@ _WHOLE_GPU: Final = (
         "MHz",
         "count.MHz",
         "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
-        "duration.",
+        "duration; too high for kernels of a few µs, as the cycles reach beyond their ends.",
         "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
         CYCLES,
         TIME,
