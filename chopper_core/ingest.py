@@ -27,7 +27,7 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import Trace
 
-PARALLEL_FROM_BYTES: Final = 8_000_000
+PARALLEL_FROM_BYTES: Final = 4_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
 _GZIP_FACTOR: Final = 12
 """How much a trace grows when it is unpacked, about."""

@@ -83,21 +83,12 @@ def match_counters(
         if not fitted:
             break
         own = sequence[iterations == number]
-        codes = trace_codes[iterations == number]
         window = len(fitted) - 1 - (last - position)
-        borrowed = window < 0
-        partner, ambiguous = fitted[max(window, 0)]
-        if np.array_equal(codes, template):
-            into = np.arange(len(codes))
-            unsure = np.zeros(len(codes), np.bool_)
-        else:
-            aligned = align(codes, template)
-            into, unsure = aligned.partner, aligned.ambiguous
+        partner, state = _with_borrowed(fitted, window)
+        into, ambiguous = _into_template(trace_codes[iterations == number], template)
         found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
         dispatch[own[found]] = partner[into[found]]
-        state = np.full(len(own), Match.BORROWED if borrowed else Match.MATCHED, np.int8)
-        state[unsure | ambiguous[into]] = Match.AMBIGUOUS
-        match[own[found]] = state[found]
+        match[own[found]] = np.where(ambiguous, Match.AMBIGUOUS, state[into])[found]
     used = np.unique(dispatch[dispatch != UNMATCHED])
     return CounterMatch(
         dispatch[rows],
@@ -108,22 +99,58 @@ def match_counters(
     )
 
 
+def _into_template(codes: Int64, template: Int64) -> tuple[Index, NDArray[np.bool_]]:
+    """Where in the template each kernel of an iteration stands, and where that is ambiguous.
+
+    An iteration that is cut is first laid where its unique runs of kernels lie in the template:
+    layers repeat, so that its kernels alone would fit in several places.
+    """
+    begin, end = 0, len(template)
+    if len(codes) != len(template) and (starts := windows(codes, template)):
+        begin = max(starts[-1] - RUN_LENGTH, 0)
+        end = starts[-1] + len(codes) + RUN_LENGTH
+    aligned = align(codes, template[begin:end])
+    into = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
+    return into, aligned.ambiguous
+
+
+def _with_borrowed(
+    fitted: list[tuple[Index, NDArray[np.bool_]]], window: int
+) -> tuple[Index, NDArray[np.int8]]:
+    """Partners and states of the template in a window; what it lacks comes from the nearest.
+
+    A window before the first one is none of its own: all is borrowed.
+    """
+    partner = np.full(len(fitted[0][0]), UNMATCHED, np.intp)
+    state = np.full(len(partner), Match.NONE, np.int8)
+    for other in sorted(range(len(fitted)), key=lambda other: abs(other - window)):
+        theirs, ambiguous = fitted[other]
+        take = (partner == UNMATCHED) & (theirs != UNMATCHED)
+        partner[take] = theirs[take]
+        state[take] = Match.MATCHED if other == window else Match.BORROWED
+        state[take & ambiguous] = Match.AMBIGUOUS
+    return partner, state
+
+
 def launch_order(table: KernelTable, rows: Index) -> Index:
     """The kernels among the rows in the order of their launch, collectives and copies left out.
 
-    An activity without a launch record stands after the one before it on its stream.
+    An activity without a launch record stands after the one before it on its stream; without one
+    before it, it was launched before the recording began.
     """
     kernels = rows[(table.category[rows] == Category.KERNEL) & (table.kind[rows] == Kind.COMPUTE)]
     by_stream = kernels[np.lexsort((table.start_ns[kernels], table.stream[kernels]))]
     launch = table.launch_ns[by_stream].copy()
     new_stream = np.ones(len(by_stream), np.bool_)
     new_stream[1:] = table.stream[by_stream[1:]] != table.stream[by_stream[:-1]]
-    # Launches rise along a stream, so the last known one is the largest up to here; streams are
-    # kept apart by lifting each over the one before.
     unknown = launch == NO_TIME
-    launch[unknown & new_stream] = table.start_ns[by_stream[unknown & new_stream]]
+    if unknown.all():
+        by_start: Index = kernels[np.argsort(table.start_ns[kernels], kind="stable")]
+        return by_start
+    launch[unknown & new_stream] = launch[~unknown].min() - 1
+    # Launches rise along a stream, so the last known one is the largest up to here.
     known = np.where(launch == NO_TIME, -1, np.arange(len(launch)))
-    launch = launch[np.maximum.accumulate(known)] if len(launch) else launch
+    launch = launch[np.maximum.accumulate(known)]
     in_order: Index = by_stream[np.lexsort((table.start_ns[by_stream], launch))]
     return in_order
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Shape = list[int]
 
 _FORWARD_FACTOR: Final = 2
@@ -103,6 +104,28 @@ def activity_flops(host: Host, links: Links, backward: Backward) -> Float64:
         flops[row] = amounts[int(operator[row])]
     _attention_backward(flops, host, links, backward, amounts)
     return flops
+
+
+def lend_flops(flops: Float64, keys: Sequence[NDArray[np.generic]], lacks: Mask) -> Float64:
+    """FLOPs with those of equal activities given to activities that lack a launch record.
+
+    Equal are those with the same keys (kernel, operation, phase) where all that are known agree.
+    """
+    wanted = np.flatnonzero(lacks & ~np.isfinite(flops))
+    known = np.flatnonzero(np.isfinite(flops))
+    if not len(wanted) or not len(known):
+        return flops
+    rows = np.stack([key.astype(np.int64) for key in keys], axis=1)
+    _, group = np.unique(rows, axis=0, return_inverse=True)
+    group = group.ravel()
+    low = np.full(int(group.max()) + 1, np.inf)
+    high = np.full(len(low), -np.inf)
+    np.minimum.at(low, group[known], flops[known])
+    np.maximum.at(high, group[known], flops[known])
+    agreed = np.where(low == high, low, np.nan)
+    lent = flops.copy()
+    lent[wanted] = agreed[group[wanted]]
+    return lent
 
 
 def _attention_backward(

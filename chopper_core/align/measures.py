@@ -172,9 +172,10 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     extra instructions = executed FLOPs / peak - theoretical; MFMA loss = cycles of the serialised
     run - executed; contention = cycles in the trace (its duration at its clock) - cycles of the
     serialised run; frequency = duration - cycles in the trace. Work without matrix instructions
-    is `vector`. Without counters the time is `unmodelled`, except for frequency; without a clock
-    contention and frequency are `unseparated`. Each is scaled to the part of the duration that
-    the activity is charged with, and rounded; what the rounding leaves goes to the largest.
+    is `vector`. Without counters the time is `unmodelled`, but for the theoretical part and
+    frequency; without a clock contention and frequency are `unseparated`. Each is scaled to the
+    part of the duration that the activity is charged with, and rounded; what the rounding leaves
+    goes to the largest.
     """
     charged = (table.compute_ns + table.overlap_ns).astype(np.float64)
     parts = {name: np.zeros(len(table)) for name in BREAKDOWN}
@@ -200,7 +201,8 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
         matrix = modelled & (executed > 0) & np.isfinite(ideal)
         vector = modelled & ~(executed > 0)
         counted = modelled & (executed > 0) & ~np.isfinite(ideal)
-        _put(parts, "theoretical_ns", matrix, ideal)
+        known_ideal = np.isfinite(ideal) & ~(modelled & ~(executed > 0))
+        _put(parts, "theoretical_ns", known_ideal, ideal)
         _put(parts, "extra_inst_ns", matrix, executed - ideal)
         _put(parts, "mfma_loss_ns", matrix | counted, serialised - executed)
         _put(parts, "vector_ns", vector, serialised)
@@ -208,8 +210,9 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
         _put(parts, "contention_ns", modelled & has_clock, at_nominal - serialised)
         _put(parts, "unseparated_ns", modelled & ~has_clock, duration - serialised)
         _put(parts, "frequency_ns", has_clock, duration - at_nominal)
-        _put(parts, "unmodelled_ns", ~modelled & has_clock, at_nominal)
-        _put(parts, "unmodelled_ns", ~modelled & ~has_clock, duration)
+        rest = np.where(known_ideal, ideal, 0.0)
+        _put(parts, "unmodelled_ns", ~modelled & has_clock, at_nominal - rest)
+        _put(parts, "unmodelled_ns", ~modelled & ~has_clock, duration - rest)
     else:
         parts["unmodelled_ns"] = duration
     return _whole(parts, charged, duration)

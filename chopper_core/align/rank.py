@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.accounting import account, launch_overheads
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
-from chopper_core.align.flops import activity_flops
+from chopper_core.align.flops import activity_flops, lend_flops
 from chopper_core.align.host import Host, link
 from chopper_core.align.iterations import label_iterations
 from chopper_core.align.kernel_names import kinds
@@ -73,6 +73,11 @@ def align_rank(trace: Trace) -> AlignedRank:
     )
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
+    flops = lend_flops(
+        activity_flops(host, links, backward),
+        (activities.name, operations.codes, phases.codes),
+        links.launch_ns == NO_TIME,
+    )
     accounts: dict[str, Any] = _accounts(trace, gpu, kind, links.launch_ns, iterations.codes)
     table = KernelTable(
         names=names,
@@ -95,7 +100,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         phase_rule=phases.rules,
         layer_rule=layers.rules,
         operation_rule=operations.rules,
-        measured={FLOPS: activity_flops(host, links, backward)},
+        measured={FLOPS: flops},
         **accounts,
     )
     findings = {

@@ -1,4 +1,4 @@
-"""Aligning two sequences of kernels: the longest common subsequence, in linear memory."""
+"""Aligning two sequences of kernels: the longest common subsequence, and where it is certain."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
+Bits = NDArray[np.uint8]
 
 UNMATCHED: Final = -1
-_SMALL: Final = 1 << 22
-"""Cells up to which the whole table of lengths is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Alignment:
     partner: Index
     """Position in the second sequence, or UNMATCHED."""
     ambiguous: NDArray[np.bool_]
-    """Where another equally long alignment pairs the element otherwise."""
+    """Where another equally long alignment pairs the element otherwise, or not at all."""
 
     @property
     def matched(self) -> int:
@@ -34,91 +34,60 @@ class Alignment:
 def align(first: Int64, second: Int64) -> Alignment:
     """Pair equal elements of two sequences in order, as many as possible.
 
-    Equal elements at both ends pair up first. Of several longest alignments the one with the
-    earliest partners is taken; where the one with the latest partners differs, the pair is
-    ambiguous. Takes time of the product of the lengths, and memory of their sum.
+    Of several longest alignments the one with the earliest partners is taken. Time goes with the
+    product of the lengths; memory with an eighth of a byte for each pair of elements.
     """
-    shorter = min(len(first), len(second))
-    head = _common_prefix(first[:shorter], second[:shorter])
-    rest = shorter - head
-    tail = _common_prefix(first[::-1][:rest], second[::-1][:rest])
-    inner_first = first[head : len(first) - tail]
-    inner_second = second[head : len(second) - tail]
-
+    if np.array_equal(first, second):
+        return Alignment(np.arange(len(first)), np.zeros(len(first), np.bool_))
     partner = np.full(len(first), UNMATCHED, np.intp)
-    partner[:head] = np.arange(head)
-    if tail:
-        partner[-tail:] = np.arange(len(second) - tail, len(second))
-    earliest = _longest(inner_first, inner_second)
-    # The mirrored problem's earliest partners are this one's latest.
-    mirrored = _longest(inner_first[::-1], inner_second[::-1])[::-1]
-    latest = np.where(mirrored == UNMATCHED, UNMATCHED, len(inner_second) - 1 - mirrored)
-    inner = slice(head, len(first) - tail)
-    partner[inner] = np.where(earliest == UNMATCHED, UNMATCHED, earliest + head)
     ambiguous = np.zeros(len(first), np.bool_)
-    ambiguous[inner] = (earliest != latest) & (earliest != UNMATCHED)
+    if not len(first) or not len(second):
+        return Alignment(partner, ambiguous)
+    rest = _rests(first, second)
+    longest = int(_row(rest[0], len(second))[0])
+    before = np.zeros(len(second) + 1, np.int32)
+    column = 0
+    for position, element in enumerate(first):
+        equal = second == element
+        here, after = _row(rest[position], len(second)), _row(rest[position + 1], len(second))
+        hits = np.flatnonzero(equal[column:])
+        if len(hits):
+            hit = column + int(hits[0])
+            # Pairing this element must not cost a pair later on.
+            if after[hit + 1] + 1 == here[column]:
+                partner[position] = hit
+                # Certain is a pair that every longest alignment has: no other partner lies on
+                # one, and none leaves the element out.
+                on_one = equal & (before[:-1] + 1 + after[1:] == longest)
+                ambiguous[position] = on_one.sum() > 1 or bool((before + after == longest).any())
+                column = hit + 1
+        before = _next_row(before, equal)
     return Alignment(partner, ambiguous)
 
 
-def _common_prefix(first: Int64, second: Int64) -> int:
-    different = np.flatnonzero(first != second)
-    return int(different[0]) if len(different) else len(first)
+def _rests(first: Int64, second: Int64) -> Bits:
+    """For each beginning in `first` the lengths that are left, by beginning in `second`.
+
+    Neighbouring lengths differ by 0 or 1: each row is packed as these steps.
+    """
+    packed = np.zeros((len(first) + 1, (len(second) + 7) // 8), np.uint8)
+    lengths = np.zeros(len(second) + 1, np.int32)
+    mirrored = second[::-1]
+    for position in range(len(first) - 1, -1, -1):
+        lengths = _next_row(lengths, mirrored == first[position])
+        packed[position] = np.packbits(np.diff(lengths).astype(np.uint8))
+    return packed
 
 
-def _longest(first: Int64, second: Int64) -> Index:
-    """Partners of a longest common subsequence, as early in the second sequence as possible."""
-    if len(first) == 0 or len(second) == 0:
-        return np.full(len(first), UNMATCHED, np.intp)
-    if len(first) * len(second) <= _SMALL:
-        return _from_table(first, second)
-    if len(first) == 1:
-        hits = np.flatnonzero(second == first[0])
-        return np.array([hits[0] if len(hits) else UNMATCHED], np.intp)
-    # Hirschberg: a longest alignment crosses the middle of the first sequence where the lengths
-    # of both halves add up to the most.
-    middle = len(first) // 2
-    before = _lengths(first[:middle], second)
-    after = _lengths(first[middle:][::-1], second[::-1])[::-1]
-    cut = int(np.argmax(before + after))
-    left = _longest(first[:middle], second[:cut])
-    right = _longest(first[middle:], second[cut:])
-    return np.concatenate([left, np.where(right == UNMATCHED, UNMATCHED, right + cut)])
+def _row(packed: Bits, width: int) -> Int32:
+    """The lengths that are left from each beginning in the second sequence on."""
+    lengths = np.zeros(width + 1, np.int32)
+    np.cumsum(np.unpackbits(packed, count=width), out=lengths[1:])
+    return lengths[::-1]
 
 
-def _lengths(first: Int64, second: Int64) -> NDArray[np.int32]:
-    """Length of the longest common subsequence of `first` with each prefix of `second`."""
-    row = np.zeros(len(second) + 1, np.int32)
-    for element in first:
-        row = _next_row(row, second == element)
-    return row
-
-
-def _next_row(row: NDArray[np.int32], equal: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _next_row(row: Int32, equal: NDArray[np.bool_]) -> Int32:
+    """The lengths with each prefix of the second sequence, for one more element of the first."""
     following = row.copy()
     np.maximum(following[1:], row[:-1] + equal, out=following[1:])
     return np.maximum.accumulate(following)
-
-
-def _from_table(first: Int64, second: Int64) -> Index:
-    table = np.zeros((len(first) + 1, len(second) + 1), np.int32)
-    for position in range(len(first) - 1, -1, -1):
-        row = _next_row(table[position + 1][::-1], (second == first[position])[::-1])
-        table[position] = row[::-1]
-    partner = np.full(len(first), UNMATCHED, np.intp)
-    column = 0
-    for position, element in enumerate(first):
-        if column == len(second) or table[position, column] == 0:
-            break
-        if table[position + 1, column] == table[position, column]:
-            hits = np.flatnonzero(second[column:] == element)
-            # Pairing this element must not cost a pair later on.
-            if not len(hits):
-                continue
-            hit = column + int(hits[0])
-            if table[position + 1, hit + 1] + 1 < table[position, column]:
-                continue
-        else:
-            hit = column + int(np.flatnonzero(second[column:] == element)[0])
-        partner[position] = hit
-        column = hit + 1
-    return partner

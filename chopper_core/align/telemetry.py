@@ -19,7 +19,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 UNKNOWN_GPU: Final = -1
-REACH_PERIODS: Final = 2
+REACH_PERIODS: Final = 8
 """A sample stands for times at most so many usual distances away."""
 _ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
 """What follows the work of a GPU, the best first."""
