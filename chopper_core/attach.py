@@ -7,19 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from chopper_core.align.measures import breakdown_columns, counter_columns, telemetry_columns
+from chopper_core.align.breakdown import breakdown_columns
+from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import Placement, place, tracks
 from chopper_core.errors import DataError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.progress import Progress
 from chopper_core.run import CounterSource, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
+from chopper_core.sources.counters.kinds import CounterKind
 from chopper_core.sources.signals import Telemetry
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
 ClockShifts = Mapping[str, int]
 """Part of a telemetry file's name or format → ns to add to its place."""
 _EPOCH: Final = "epoch"
+_DEVICE_SAMPLES: Final = (
+    "is device sampling of another execution: its times have no place on the trace's clock"
+)
 
 
 def attach(
@@ -79,12 +84,18 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
     described = [
         hardware_of_agent(match.run.agents[match.agent], run.gpus[0].hardware) for match in matches
     ]
+    sampled = {
+        str(file.path)
+        for file in found.of_kind(CounterKind.DEVICE_SAMPLES, CounterKind.DEVICE_KERNELS)
+    }
+    skipped = [item for item in run.skipped if item[0] not in used]
+    skipped += [(path, _DEVICE_SAMPLES) for path in sorted(sampled)]
     return replace(
         run,
         table=run.table.with_measured(columns),
         described_hardware=next((spec for spec in described if spec is not None), None),
         counters=sources,
-        skipped=tuple(item for item in run.skipped if item[0] not in used),
+        skipped=tuple(skipped),
     )
 
 

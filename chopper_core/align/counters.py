@@ -73,6 +73,8 @@ def match_counters(
     dispatch = np.full(len(table), UNMATCHED, np.intp)
     match = np.full(len(table), Match.NONE, np.int8)
     iterations = table.iteration[sequence]
+    if not len(sequence) or not len(dispatch_name):
+        return CounterMatch(dispatch[rows], match[rows], 0, len(dispatch_name), comparison)
     template_iteration = _template(iterations)
     template = trace_codes[iterations == template_iteration]
     starts = windows(template, dispatch_codes)
@@ -193,12 +195,11 @@ def _fit(
     """For each window the partner in `sequence` of each element of the template."""
     fitted = []
     slack = len(template) // 20 + RUN_LENGTH
-    for position, start in enumerate(starts):
-        begin = max(start - slack, 0)
-        if position:
-            begin = max(begin, (starts[position - 1] + start + len(template)) // 2 - slack)
-            begin = min(begin, max(start, 0))
-        end = starts[position + 1] if position + 1 < len(starts) else start + len(template) + slack
+    bounds = [-slack, *(start - RUN_LENGTH for start in starts[1:]), len(sequence)]
+    for start, lowest, next_start in zip(starts, bounds, bounds[1:], strict=False):
+        # What a window lost shifts where the next one seems to begin by a few kernels.
+        begin = max(start - slack, lowest, 0)
+        end = min(start + len(template) + slack, next_start + 2 * RUN_LENGTH)
         aligned = align(template, sequence[begin:end])
         partner = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
         fitted.append((partner, aligned.ambiguous))

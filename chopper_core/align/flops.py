@@ -20,6 +20,7 @@ from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.schema import NO_TIME
 from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]
@@ -31,6 +32,8 @@ _BACKWARD_FACTOR: Final = 5
 _ATTENTION: Final = re.compile(r"scaled_dot_product\w*attention|^flash_attn::_flash_attn")
 _HEADS_AFTER_SEQUENCE: Final = re.compile(r"^flash_attn::")
 _BACKWARD: Final = re.compile(r"backward", re.IGNORECASE)
+_STAND_IN: Final = 10
+"""A kernel that has FLOPs this many times more seldom than another is no usual carrier."""
 _MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS)
 
 
@@ -103,7 +106,23 @@ def activity_flops(host: Host, links: Links, backward: Backward) -> Float64:
     for row in by_operator[longest].tolist():
         flops[row] = amounts[int(operator[row])]
     _attention_backward(flops, host, links, backward, amounts)
+    _without_stand_ins(flops, activities.name, links.launch_ns == NO_TIME)
     return flops
+
+
+def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask) -> None:
+    """Take FLOPs from a helper kernel where the kernel that usually has them lacks its launch.
+
+    The launch that is missing hides the main kernel, so that a lesser one of the same call came
+    to be the longest. The main kernel gets them back by `lend_flops`.
+    """
+    lost = np.unique(kernel[unlinked])
+    for amount in np.unique(flops[np.isfinite(flops)]):
+        rows = np.flatnonzero(flops == amount)
+        names, counts = np.unique(kernel[rows], return_counts=True)
+        rare = names[counts * _STAND_IN <= counts.max()]
+        if len(rare) and np.isin(names[counts * _STAND_IN > counts.max()], lost).any():
+            flops[rows[np.isin(kernel[rows], rare)]] = np.nan
 
 
 def lend_flops(flops: Float64, keys: Sequence[NDArray[np.generic]], lacks: Mask) -> Float64:

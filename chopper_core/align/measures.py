@@ -11,16 +11,10 @@ from numpy.typing import NDArray
 from chopper_core.accounting import cut
 from chopper_core.align.counters import CounterMatch, Match, match_counters
 from chopper_core.align.sequences import UNMATCHED
-from chopper_core.hardware import Hardware
 from chopper_core.measured import (
-    BREAKDOWN,
     COUNTER_DURATION,
     COUNTER_MATCH,
-    CYCLES,
     ENERGY,
-    FLOPS,
-    MATRIX_OPS,
-    OPS_PER_COUNT,
     integral_of,
     known_of,
     samples_in,
@@ -163,70 +157,3 @@ def _agents(run: DispatchRun, gpus: Sequence[Gpu]) -> dict[int, int]:
         if 0 <= run.agents[agent].type_index < len(numbers)
     }
     return by_type or dict(zip(used, numbers, strict=False))
-
-
-def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
-    """What the time charged to each compute activity is made of, in whole ns.
-
-    With `peak` the matrix units' and all at the nominal clock: theoretical = model FLOPs / peak;
-    extra instructions = executed FLOPs / peak - theoretical; MFMA loss = cycles of the serialised
-    run - executed; contention = cycles in the trace (its duration at its clock) - cycles of the
-    serialised run; frequency = duration - cycles in the trace. Work without matrix instructions
-    is `vector`. Without counters the time is `unmodelled`, but for the theoretical part and
-    frequency; without a clock contention and frequency are `unseparated`. Each is scaled to the
-    part of the duration that the activity is charged with, and rounded; what the rounding leaves
-    goes to the largest.
-    """
-    charged = (table.compute_ns + table.overlap_ns).astype(np.float64)
-    parts = {name: np.zeros(len(table)) for name in BREAKDOWN}
-    duration = table.duration_ns.astype(np.float64)
-    missing = np.full(len(table), np.nan)
-    clock = missing
-    if hardware is not None:
-        known = table.measured.get(known_of("gfx_mhz"), missing)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            clock = table.measured.get(integral_of("gfx_mhz"), missing) / known
-    has_clock = np.isfinite(clock)
-    nominal_clock = hardware.clock_mhz if hardware is not None else 1.0
-    at_nominal = np.where(has_clock, duration * clock / nominal_clock, np.nan)
-
-    flops = table.measured.get(FLOPS, missing)
-    executed = table.measured.get(MATRIX_OPS, missing) * OPS_PER_COUNT
-    cycles = table.measured.get(CYCLES, missing)
-    modelled = np.isfinite(executed) & np.isfinite(cycles)
-    if hardware is not None:
-        executed = executed / hardware.bf16_flop_per_ns
-        serialised = cycles / hardware.xccs / (nominal_clock * 1e-3)
-        ideal = flops / hardware.bf16_flop_per_ns
-        matrix = modelled & (executed > 0) & np.isfinite(ideal)
-        vector = modelled & ~(executed > 0)
-        counted = modelled & (executed > 0) & ~np.isfinite(ideal)
-        known_ideal = np.isfinite(ideal) & ~(modelled & ~(executed > 0))
-        _put(parts, "theoretical_ns", known_ideal, ideal)
-        _put(parts, "extra_inst_ns", matrix, executed - ideal)
-        _put(parts, "mfma_loss_ns", matrix | counted, serialised - executed)
-        _put(parts, "vector_ns", vector, serialised)
-        _put(parts, "unmodelled_ns", counted, executed)
-        _put(parts, "contention_ns", modelled & has_clock, at_nominal - serialised)
-        _put(parts, "unseparated_ns", modelled & ~has_clock, duration - serialised)
-        _put(parts, "frequency_ns", has_clock, duration - at_nominal)
-        rest = np.where(known_ideal, ideal, 0.0)
-        _put(parts, "unmodelled_ns", ~modelled & has_clock, at_nominal - rest)
-        _put(parts, "unmodelled_ns", ~modelled & ~has_clock, duration - rest)
-    else:
-        parts["unmodelled_ns"] = duration
-    return _whole(parts, charged, duration)
-
-
-def _put(parts: dict[str, Float64], name: str, where: NDArray[np.bool_], values: Float64) -> None:
-    parts[name][where] = values[where]
-
-
-def _whole(parts: dict[str, Float64], charged: Float64, duration: Float64) -> dict[str, Float64]:
-    """The parts scaled to what is charged and rounded, so that they add up to it exactly."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.where(duration > 0, charged / duration, 0.0)
-    table = np.rint(np.stack([values * scale for values in parts.values()]))
-    largest = np.argmax(np.abs(table), axis=0)
-    table[largest, np.arange(table.shape[1])] += charged - table.sum(axis=0)
-    return dict(zip(parts, table, strict=True))

@@ -1,0 +1,86 @@
+"""What the time charged to each compute activity is made of, from model to measured time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.hardware import Hardware
+from chopper_core.measured import (
+    BREAKDOWN,
+    CYCLES,
+    FLOPS,
+    MATRIX_OPS,
+    OPS_PER_COUNT,
+    integral_of,
+    known_of,
+)
+from chopper_core.schema import KernelTable
+
+Float64 = NDArray[np.float64]
+
+
+def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
+    """The parts of `BREAKDOWN` for each activity, in whole ns; NaN where a part isn't known.
+
+    All but frequency are at the nominal clock: theoretical = model FLOPs / peak of the matrix
+    units; extra instructions = executed FLOPs / peak - theoretical; MFMA loss = cycles of the
+    serialised run - executed; contention = cycles in the trace (duration x its clock) - cycles of
+    the serialised run; frequency = duration - cycles in the trace. Work without matrix
+    instructions is `vector`. Without counters the time is `unmodelled`, but for the theoretical
+    part and frequency; without a clock contention and frequency are `unseparated`. The parts that
+    are known add up to compute_ns + overlap_ns of the activity: they are scaled from its duration
+    to what is charged and rounded, and what the rounding leaves goes to the largest.
+    """
+    charged = (table.compute_ns + table.overlap_ns).astype(np.float64)
+    duration = table.duration_ns.astype(np.float64)
+    unknown = np.full(len(table), np.nan)
+    parts = dict.fromkeys(BREAKDOWN, unknown)
+    if hardware is None:
+        parts["unmodelled_ns"] = duration
+        return _whole(parts, charged, duration)
+
+    def column(name: str) -> Float64:
+        return table.measured.get(name, unknown)
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        clock = column(integral_of("gfx_mhz")) / column(known_of("gfx_mhz"))
+    in_trace = duration * clock / hardware.clock_mhz
+    ideal = column(FLOPS) / hardware.bf16_flop_per_ns
+    executed = column(MATRIX_OPS) * OPS_PER_COUNT / hardware.bf16_flop_per_ns
+    alone = column(CYCLES) / hardware.xccs / (hardware.clock_mhz * 1e-3)
+
+    counted = np.isfinite(executed) & np.isfinite(alone)
+    timed = np.isfinite(clock)
+    matrix = counted & (executed > 0)
+    shaped = np.isfinite(ideal) & ~(counted & ~matrix)
+    # Without a clock what lies between the run alone and the duration can't be told apart.
+    spent = np.where(timed, in_trace, duration)
+    parts["theoretical_ns"] = np.where(shaped, ideal, np.where(counted, 0.0, np.nan))
+    parts["extra_inst_ns"] = _where(counted, matrix & shaped, executed - ideal)
+    parts["mfma_loss_ns"] = _where(counted, matrix, alone - executed)
+    parts["vector_ns"] = _where(counted, counted & ~matrix, alone)
+    parts["contention_ns"] = np.where(counted & timed, in_trace - alone, np.nan)
+    parts["frequency_ns"] = np.where(timed, duration - in_trace, np.nan)
+    parts["unseparated_ns"] = np.where(timed, 0.0, np.where(counted, duration - alone, np.nan))
+    without_shapes = np.where(matrix & ~shaped, executed, 0.0)
+    parts["unmodelled_ns"] = np.where(counted, without_shapes, spent - np.where(shaped, ideal, 0.0))
+    return _whole(parts, charged, duration)
+
+
+def _where(known: NDArray[np.bool_], has: NDArray[np.bool_], values: Float64) -> Float64:
+    """Values where there are some, 0 where it is known that there are none, else NaN."""
+    return np.where(has, values, np.where(known, 0.0, np.nan))
+
+
+def _whole(parts: dict[str, Float64], charged: Float64, duration: Float64) -> dict[str, Float64]:
+    table = np.stack(list(parts.values()))
+    is_known = np.isfinite(table)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.where(duration > 0, charged / duration, 0.0)
+    whole = np.rint(np.where(is_known, table, 0.0) * scale)
+    largest = np.argmax(np.abs(whole), axis=0)
+    largest = np.where(whole.any(axis=0), largest, len(parts) - 1)
+    whole[largest, np.arange(whole.shape[1])] += charged - whole.sum(axis=0)
+    whole[~is_known] = np.nan
+    return dict(zip(parts, whole, strict=True))
