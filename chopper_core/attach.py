@@ -114,7 +114,9 @@ def _with_telemetry(
             failed.append((str(file.path), str(error)))
             continue
         shift = sum(
-            ns for part, ns in clock_shifts.items() if part in f"{file.path} {telemetry.format}"
+            ns
+            for part, ns in clock_shifts.items()
+            if part in f"{file.path.name} {telemetry.format}"
         )
         placed.append((telemetry, place(telemetry, run.table, run.gpus, is_epoch, shift)))
     if not placed:

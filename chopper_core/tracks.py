@@ -72,12 +72,14 @@ class Track:
 def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> Curve:
     """A curve of samples that each stand for the time nearest to them, at most `reach_ns` away.
 
+    Before the first and after the last one the reach is half the usual distance of samples.
     Whether a tool stamps the begin or the end of what it averages is rarely known; in the middle
     the error is half a distance between samples at most.
     """
     middles = times_ns[:-1] + np.diff(times_ns) // 2
-    begins = np.maximum(np.concatenate([times_ns[:1] - reach_ns, middles]), times_ns - reach_ns)
-    ends = np.minimum(np.concatenate([middles, times_ns[-1:] + reach_ns]), times_ns + reach_ns)
+    half = int(np.median(np.diff(times_ns))) // 2 if len(times_ns) > 1 else reach_ns
+    begins = np.maximum(np.concatenate([times_ns[:1] - half, middles]), times_ns - reach_ns)
+    ends = np.minimum(np.concatenate([middles, times_ns[-1:] + half]), times_ns + reach_ns)
     known = np.isfinite(values)
     stands = np.where(known, ends - begins, 0).astype(np.float64)
     area = np.cumsum(np.where(known, values, 0.0) * stands)

@@ -24,7 +24,9 @@ REACH_PERIODS: Final = 8
 _ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
 """What follows the work of a GPU, the best first."""
 _MIN_CORRELATION: Final = 0.3
-_CLEAR: Final = 0.98
+_CHANCE: Final = 3.2
+"""Unrelated signals reach a correlation of about this over the root of the number of bins."""
+_CLEAR: Final = 0.8
 """A second place whose correlation reaches this part of the best one makes it ambiguous."""
 _MAX_BINS: Final = 1 << 21
 _FINE_STEPS: Final = 40
@@ -69,14 +71,16 @@ def place(
 ) -> Placement:
     """Find the offset of a file: by its clock where that is the run's, else by its signals.
 
-    `shift_ns` is added to what is found.
+    `shift_ns` is added to what is found; where nothing is, it is the whole offset.
     """
     matched = match_gpus(telemetry, gpus)
     count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
 
     def placed(offset_ns: int | None, uncertainty_ns: int, method: str) -> Placement:
-        if offset_ns is not None and shift_ns:
-            offset_ns, method = offset_ns + shift_ns, f"{method}, shifted by {shift_ns / 1e9:+g} s"
+        if shift_ns:
+            by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
+            method = f"{method}, {by_hand}" if offset_ns is not None else f"{by_hand}: {method}"
+            offset_ns = (offset_ns or 0) + shift_ns
         return Placement(
             telemetry.path,
             telemetry.format,
@@ -177,7 +181,7 @@ def estimate_offset(
     away = np.abs(np.arange(len(coarse)) - peak) > max(bins // 50, 3)
     rival = float(coarse[away].max()) if away.any() else 0.0
     best = float(coarse[peak])
-    if best < _MIN_CORRELATION:
+    if best < _MIN_CORRELATION + _CHANCE / np.sqrt(bins):
         return f"its {signal.value} doesn't follow the trace (correlation {best:.2f} at best)"
     if rival > _CLEAR * best:
         return f"its {signal.value} fits at several places ({best:.2f} and {rival:.2f})"
