@@ -24,7 +24,7 @@ REACH_PERIODS: Final = 8
 _ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
 """What follows the work of a GPU, the best first."""
 _MIN_CORRELATION: Final = 0.3
-_CHANCE: Final = 3.2
+_CHANCE: Final = 4.0
 """Unrelated signals reach a correlation of about this over the root of the number of bins."""
 _CLEAR: Final = 0.8
 """A second place whose correlation reaches this part of the best one makes it ambiguous."""
