@@ -13,7 +13,9 @@ from chopper_core.ingest import open_run
 from chopper_core.metrics import catalogue
 from chopper_core.query import query
 from chopper_core.render import render
+from chopper_core.view import View
 from chopper_tui.cli import main
+from tests.tui.explorer import explorer
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -53,3 +55,13 @@ def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
     text = render(query(open_run(view.run), view), "text", width=100)
     command = f"$ chopper show '{SHOWN}' --width 100\n"
     check("show", f"```console\n{command}{text}```")
+
+
+async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Enter, Enter, Enter on GPU 5 of the demo run lead to, in an 80x24 pane."""
+    monkeypatch.chdir(ROOT)
+    run = open_run("demo_data/fsdp2")
+    async with explorer((80, 24), run, View(run.name)) as at:
+        await at.press(*["down"] * 5, "enter", "down", "enter", "down", "enter", "down", "enter")
+        text = "\n".join(line.rstrip() for line in at.text().splitlines())
+    check("capture", f"```\n{text}\n```")

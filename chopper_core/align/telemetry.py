@@ -23,9 +23,10 @@ REACH_PERIODS: Final = 8
 """A sample stands for times at most so many usual distances away."""
 _ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
 """What follows the work of a GPU, the best first."""
-_MIN_CORRELATION: Final = 0.3
+_MIN_CORRELATION: Final = 0.6
+_CHANCE_LEVEL: Final = 0.3
 _CHANCE: Final = 4.0
-"""Unrelated signals reach a correlation of about this over the root of the number of bins."""
+"""Unrelated signals reach the chance level and this over the root of the number of bins."""
 _CLEAR: Final = 0.8
 """A second place whose correlation reaches this part of the best one makes it ambiguous."""
 _MAX_BINS: Final = 1 << 21
@@ -98,11 +99,21 @@ def place(
     if telemetry.resolution_ns == 0:
         return placed(None, 0, "its samples have no times")
     if telemetry.clock is ClockDomain.EPOCH and run_clock_is_epoch:
+        if not _covers(telemetry, table, shift_ns):
+            return placed(None, 0, "by its clock it covers another time than the run")
         return placed(0, telemetry.resolution_ns, "its clock is the run's")
     found = estimate_offset(telemetry, table, matched)
     if isinstance(found, str):
         return placed(None, 0, found)
     return placed(found.offset_ns, found.uncertainty_ns, found.method)
+
+
+def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
+    """Whether any sample of a file on the run's clock lies within the run."""
+    begin = int(table.start_ns.min()) - telemetry.resolution_ns
+    end = int((table.start_ns + table.duration_ns).max()) + telemetry.resolution_ns
+    every = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
+    return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in every)
 
 
 def match_gpus(telemetry: Telemetry, gpus: Sequence[Gpu]) -> dict[int, int]:
@@ -181,7 +192,7 @@ def estimate_offset(
     away = np.abs(np.arange(len(coarse)) - peak) > max(bins // 50, 3)
     rival = float(coarse[away].max()) if away.any() else 0.0
     best = float(coarse[peak])
-    if best < _MIN_CORRELATION + _CHANCE / np.sqrt(bins):
+    if best < max(_MIN_CORRELATION, _CHANCE_LEVEL + _CHANCE / np.sqrt(bins)):
         return f"its {signal.value} doesn't follow the trace (correlation {best:.2f} at best)"
     if rival > _CLEAR * best:
         return f"its {signal.value} fits at several places ({best:.2f} and {rival:.2f})"
