@@ -118,8 +118,8 @@ class Run:
     telemetry: tuple[TelemetrySource, ...] = ()
     measured: Mapping[str, Track] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
-    _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, repr=False)
-    _running: dict[str, Track] = field(default_factory=dict, repr=False)
+    _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, init=False, repr=False)
+    _running: dict[str, Track] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def hardware(self) -> Hardware | None:

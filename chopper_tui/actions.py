@@ -206,11 +206,19 @@ ACTIONS: Final = (
         takes="NAME",
     ),
     Action(
+        "next_metric",
+        ("M",),
+        "next-metric",
+        "Next signal",
+        "Charts the next signal; after the last one comes the first.",
+        TABLE,
+    ),
+    Action(
         "chart",
         ("c",),
         "chart",
         "Size of the chart",
-        "The chart of the scope's busy share: small, full, off.",
+        "The chart of the scope over time: small, full, off.",
         TABLE,
     ),
     Action(

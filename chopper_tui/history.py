@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from chopper_core.view import View, drill
+from chopper_core.view import View, charting, drill
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,11 @@ def beside(trail: Trail, view: View) -> Trail:
         return trail
     parent = replace(trail[-2], label=view.path[-1])
     return (*trail[:-2], parent, replace(trail[-1], view=view))
+
+
+def charted(trail: Trail, metric: str) -> Trail:
+    """The same places, all with this signal: it stays chosen on the way up."""
+    return tuple(replace(place, view=charting(place.view, metric)) for place in trail)
 
 
 def moved(trail: Trail, label: str | None, offset: int) -> Trail:

@@ -1,46 +1,68 @@
-"""What the explorer asks the core: a look at a view, the detail of a row, a row on every GPU."""
+"""What the explorer asks the core: a look at a view, its signals, a row on every GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.errors import ChopperError, NoSuchNode, UsageError
-from chopper_core.frame import Frame, Number
-from chopper_core.metrics import METRICS, Metric
-from chopper_core.query import figures, query
-from chopper_core.render.cells import scale_of
+from chopper_core.frame import Frame
+from chopper_core.query import query
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.run import Run
-from chopper_core.view import View, at_level, drill
+from chopper_core.tracks import Track
+from chopper_core.view import View, at_level, charting, drill
+from chopper_tui.figures import Figure, figures_of
 
-KEY_FIGURES: Final = ("elapsed_ns", "busy_pct", "exposed_comm_ns", "idle_ns", "kernels")
-"""What the line under the breadcrumb says of the scope."""
+KEY_FIGURES: Final = (
+    "elapsed_ns",
+    "busy_pct",
+    "exposed_comm_ns",
+    "gfx_mhz",
+    "gfx_util_pct",
+    "power_w",
+    "idle_ns",
+    "kernels",
+)
+"""What the line under the breadcrumb says of the scope, the most telling first."""
+_SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
+"""What stands beside the chosen signal: the first of these that the run has and that isn't it."""
+
+Means = Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal over time and its means over the time of a frame's rows."""
+
+    track: Track
+    means: Means
 
 
 @dataclass(frozen=True)
 class Sparks:
     """The sparklines of a frame's rows, worked out once for the rows that were looked at."""
 
-    frame: Frame
+    signal: Signal
     glyphs: Glyphs
     bins: int
     drawn: dict[int, str] = field(default_factory=dict)
 
     def missing(self, rows: Sequence[int]) -> list[int]:
         """Those of the rows that are not drawn yet."""
-        return [row for row in rows if row not in self.drawn] if self.bins else []
+        return [row for row in rows if row not in self.drawn]
 
     def draw(self, rows: Sequence[int]) -> None:
         """Draw the sparklines of rows."""
         wanted = self.missing(rows)
         if wanted:
-            means = self.frame.means(np.array(wanted, np.intp), self.bins)
-            shares = self.frame.track.shares(means)
+            means = self.signal.means(np.array(wanted, np.intp), self.bins)
+            shares = self.signal.track.shares(means)
             lines = {
                 row: sparkline(line, self.glyphs) for row, line in zip(wanted, shares, strict=True)
             }
@@ -49,83 +71,92 @@ class Sparks:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A frame and the key figures of its scope."""
+    """A frame, the key figures of its scope, and the signals of its charts and sparklines."""
 
     frame: Frame
-    figures: Mapping[str, Number | None]
+    figures: Mapping[str, Figure]
+    signals: tuple[Signal, Signal]
+    """The chosen one and the one beside it."""
 
 
 def look(run: Run, view: View) -> Look:
     """What a view shows; raises ChopperError where there is nothing to show."""
     frame = query(run, view)
-    return Look(frame, figures(run, view, KEY_FIGURES))
+    second = run.track(second_signal(run, frame.track.name))
+    return Look(
+        frame,
+        figures_of(run, view, KEY_FIGURES),
+        (Signal(frame.track, frame.means), Signal(second, _means_later(run, view, second.name))),
+    )
 
 
-def figure(metric: Metric, number: Number | None, glyphs: Glyphs) -> str:
-    """One figure with its unit, in the scale that suits it alone."""
-    if number is None:
-        return glyphs.missing
-    scale = scale_of(metric, abs(number))
-    space = "" if scale.unit in ("", "%") else " "
-    return f"{scale.cell(number)}{space}{scale.unit}"
+def second_signal(run: Run, chosen: str) -> str:
+    """The name of the signal to show beside the chosen one."""
+    return next(name for name in _SECOND if name in run.metrics and name != chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """All that is known of a row."""
-
-    label: str
-    level: str
-    address: str
-    figures: tuple[tuple[Metric, Number | None], ...]
+def next_signal(run: Run, chosen: str) -> str:
+    """The name of the signal after the chosen one; after the last, the first."""
+    return run.metrics[(run.metrics.index(chosen) + 1) % len(run.metrics)]
 
 
-def detail(run: Run, frame: Frame, row: int) -> Detail:
-    """The detail of a row: the frame's columns first, then every other metric, zeros last."""
-    label = frame.labels[row]
-    own = frame.row(row)
-    others = tuple(name for name in METRICS if name not in own)
-    view = frame.view if frame.view.is_leaf else drill(frame.view, label)
-    rest = figures(run, view, others)
-    # A share is one of the frame's parent; of the row itself it would always be 100 %.
-    rest.pop("share_pct", None)
-    told = {**own, **dict(sorted(rest.items(), key=lambda item: not item[1]))}
-    known = tuple((METRICS[name], number) for name, number in told.items())
-    return Detail(label, frame.level, frame.addresses(row), known)
+def _means_later(run: Run, view: View, name: str) -> Means:
+    """The means of another signal over the rows of a view, which is asked for it when needed."""
+
+    @cache
+    def frame() -> Frame:
+        return query(run, charting(replace(view, columns=("elapsed_ns",)), name))
+
+    return lambda rows, bins: frame().means(rows, bins)
 
 
 @dataclass(frozen=True, slots=True)
 class OnGpus:
-    """The time of the same row on every GPU."""
+    """The same row on every GPU."""
 
     gpus: tuple[int, ...]
     here: int
     """The GPU of the scope, or of the row."""
     elapsed_ns: NDArray[np.float64]
     """NaN where a GPU has no such row."""
+    clocks: tuple[Figure | None, ...]
+    """The mean clock; None where a GPU has no such row."""
 
     @property
     def median_ns(self) -> float:
         """The median over the GPUs that have the row."""
         return float(np.nanmedian(self.elapsed_ns))
 
+    @property
+    def slowest(self) -> int | None:
+        """The position of the GPU that takes longest; None where all take the same."""
+        if np.nanmax(self.elapsed_ns) == np.nanmin(self.elapsed_ns):
+            return None
+        return int(np.nanargmax(self.elapsed_ns))
+
 
 def on_gpus(run: Run, frame: Frame, row: int) -> OnGpus | None:
-    """The time of a row on every GPU; None where the path doesn't begin with a GPU."""
+    """A row on every GPU; None where the path doesn't begin with a GPU."""
     view = frame.view
     if not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
         return None
     target = view if view.is_leaf else drill(view, frame.labels[row])
     gpus = tuple(gpu.index for gpu in run.gpus)
-    elapsed = [_elapsed(run, at_level(target, "gpu", str(gpu))) for gpu in gpus]
-    return OnGpus(gpus, int(view.path[0]), np.array(elapsed, np.float64))
+    found = [_on_gpu(run, at_level(target, "gpu", str(gpu))) for gpu in gpus]
+    elapsed = [figures["elapsed_ns"].number if figures else np.nan for figures in found]
+    return OnGpus(
+        gpus,
+        int(view.path[0]),
+        np.array(elapsed, np.float64),
+        tuple(figures.get("gfx_mhz") for figures in found),
+    )
 
 
-def _elapsed(run: Run, view: View) -> float:
+def _on_gpu(run: Run, view: View) -> dict[str, Figure]:
     try:
-        return float(figures(run, view, ("elapsed_ns",))["elapsed_ns"] or 0)
+        return figures_of(run, view, ("elapsed_ns", "gfx_mhz"))
     except NoSuchNode:
-        return np.nan
+        return {}
 
 
 def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
+from math import floor, log10
 from threading import Lock
 from typing import Any, Final
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS
 from chopper_core.query import Chart
-from chopper_core.render.cells import scale_of
+from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.tracks import Track
 
@@ -22,6 +24,8 @@ Values = NDArray[np.float64]
 
 _FEW_TICKS: Final = 90
 """With as few bins, five labels of the time axis don't fit."""
+_LABEL: Final = 4
+"""Cells that the labels of the value axis have at least, so that charts stand under each other."""
 _TALL: Final = 6
 """From this height on the time axis has labels of its own."""
 
@@ -32,7 +36,7 @@ _figure: Final = Lock()
 
 def axis_width(track: Track) -> int:
     """Cells of the labels of the value axis and of the axis itself."""
-    return max(len(f"{track.high:.0f}"), 3) + 1
+    return max(len(f"{track.high:.0f}"), _LABEL) + 1
 
 
 def bins_for(track: Track, width: int, glyphs: Glyphs) -> int:
@@ -42,35 +46,47 @@ def bins_for(track: Track, width: int, glyphs: Glyphs) -> int:
 
 def headline(chart: Chart, width: int, glyphs: Glyphs) -> str:
     """What the chart shows and over which time, as far as there is room."""
-    whole = scale_of(METRICS["start_ns"], chart.end_ns)
+    scale = _time_scale(chart)
     dash = "–" if glyphs is UNICODE else "-"
     track = chart.track
     parts = [
         f"{track.title} {track.unit}",
-        f"{whole.cell(chart.start_ns)}{dash}{whole.cell(chart.end_ns)} {whole.unit}",
+        f"{scale.cell(chart.start_ns)}{dash}{scale.cell(chart.end_ns)} {scale.unit}",
     ]
+    if len(chart.gpus) > 1:
+        parts[0] += f" of {len(chart.gpus)} GPUs"
     known = chart.values[np.isfinite(chart.values)]
     if len(known):
         parts += [f"mean {known.mean():.0f}", f"min {known.min():.0f}", f"max {known.max():.0f}"]
     else:
         parts.append("not known here")
     if len(chart.gpus) > 1:
-        parts.insert(1, f"median of {len(chart.gpus)} GPUs, min{dash}max shaded")
+        parts.append("(median, range shaded)")
     while len("  ".join(parts)) > width and len(parts) > 1:
         parts.pop()
     return "  ".join(parts)
 
 
-def draw(chart: Chart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _time_scale(chart: Chart) -> Scale:
+    """The unit of the chart's end, with as many decimals as its span deserves."""
+    scale = scale_of(METRICS["start_ns"], chart.end_ns)
+    span = max((chart.end_ns - chart.start_ns) / scale.divisor, 1e-3)
+    return replace(scale, decimals=min(max(2 - floor(log10(span)), 0), scale.decimals))
+
+
+def draw(
+    chart: Chart, width: int, height: int, glyphs: Glyphs, *, time_axis: bool = True
+) -> list[Line]:
     """The chart as `height` lines of `width` cells: the median over the band of all GPUs."""
+    time_axis = time_axis and height >= _TALL
     with _figure:
-        line = _rows(chart, (_over_gpus(np.nanmedian, chart),), width, height, glyphs)
+        line = _rows(chart, (_over_gpus(np.nanmedian, chart),), width, height, time_axis, glyphs)
         if len(chart.gpus) <= 1:
             band = [" " * len(row) for row in line]
         else:
             ends = (_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
-            band = _rows(chart, ends, width, height, glyphs)
-    canvas = height - 2 if height >= _TALL else height
+            band = _rows(chart, ends, width, height, time_axis, glyphs)
+    canvas = height - 2 if time_axis else height
     return [
         _merged(*rows, axis_width(chart.track)) if y < canvas else [(rows[0], "dim")]
         for y, rows in enumerate(zip(line, band, strict=True))
@@ -87,7 +103,12 @@ def _over_gpus(reduce: Callable[..., Values], chart: Chart) -> Values:
 
 
 def _rows(
-    chart: Chart, signals: tuple[Values, ...], width: int, height: int, glyphs: Glyphs
+    chart: Chart,
+    signals: tuple[Values, ...],
+    width: int,
+    height: int,
+    time_axis: bool,
+    glyphs: Glyphs,
 ) -> list[str]:
     import plotext
 
@@ -100,12 +121,15 @@ def _rows(
     figure.axes(True, axis="y", side="left")
     last = chart.values.shape[1] - 1
     low, high = chart.track.low, chart.track.high
-    figure.ruler("y").lim(low, high)
-    marks = (low, (low + high) / 2, high) if height >= 5 else (low, high)
+    is_flat = low >= high
+    # A signal that never changes runs through the middle.
+    figure.ruler("y").lim(low - is_flat, high + is_flat)
+    marks = [low, (low + high) / 2, high] if height >= 5 else [low, high]
+    marks = [low] if is_flat else marks
     labels = [f"{mark:.0f}".rjust(axis_width(chart.track) - 1) for mark in marks]
-    figure.ruler("y").ticks(list(marks), labels)
+    figure.ruler("y").ticks(marks, labels)
     figure.ruler("x").lim(0, max(last, 1))
-    if height >= _TALL:
+    if time_axis:
         figure.axes(True, axis="x", side="lower")
         figure.ruler("x").ticks(*_time_ticks(chart, last))
     else:
@@ -127,9 +151,9 @@ def _rows(
 
 
 def _time_ticks(chart: Chart, last: int) -> tuple[list[float], list[str]]:
-    scale = scale_of(METRICS["start_ns"], chart.end_ns)
+    scale = _time_scale(chart)
     span = chart.end_ns - chart.start_ns
-    parts = (0.0, 0.25, 0.5, 0.75, 1.0) if last > _FEW_TICKS else (0.0, 0.5)
+    parts = (0.0, 0.25, 0.5, 0.75, 1.0) if last > _FEW_TICKS else (0.0, 0.5, 1.0)
     labels = [scale.cell(chart.start_ns + part * span) for part in parts]
     labels[-1] += f" {scale.unit}"
     return [part * last for part in parts], labels

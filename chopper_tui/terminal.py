@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -63,6 +64,8 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     """Run the explorer until it is left; the exit code, with any error told on stderr."""
+    # Processes that load a run need it, and to start it takes a stderr with a file: before Textual.
+    resource_tracker.ensure_running()
     try:
         asyncio.run(_run(app, mouse))
         crash = app.crash

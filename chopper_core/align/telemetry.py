@@ -33,14 +33,14 @@ _MAX_BINS: Final = 1 << 21
 _FINE_STEPS: Final = 40
 _TITLES: Final = {
     Signal.GFX_MHZ: ("gfx", "MHz"),
-    Signal.MEM_MHZ: ("mem clk", "MHz"),
+    Signal.GFX_UTIL_PCT: ("gfx util", "%"),
     Signal.POWER_W: ("power", "W"),
     Signal.HOTSPOT_C: ("hotspot", "°C"),
+    Signal.THROTTLE_PCT: ("throttle", "%"),
+    Signal.MEM_MHZ: ("mem clk", "MHz"),
     Signal.MEM_C: ("mem temp", "°C"),
     Signal.EDGE_C: ("edge", "°C"),
-    Signal.GFX_UTIL_PCT: ("gfx util", "%"),
     Signal.MEM_UTIL_PCT: ("mem util", "%"),
-    Signal.THROTTLE_PCT: ("throttle", "%"),
 }
 """Signals that are levels; the accumulated ones are no tracks."""
 

@@ -67,7 +67,7 @@ ACTIVITY_COLUMNS: Final = (
 )
 
 
-MEASURED_COLUMNS: Final = ("gfx_mhz", "power_w", "gfx_util_pct", "mfma_util_pct")
+MEASURED_COLUMNS: Final = ("gfx_mhz", "gfx_util_pct", "power_w", "mfma_util_pct")
 """What default frames gain, after the first figures, where a run has it."""
 _FIRST: Final = 3
 

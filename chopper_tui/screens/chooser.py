@@ -13,12 +13,31 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
+from chopper_core.metrics import METRICS
+from chopper_core.run import Run
+
 _WIDTH: Final = 80
 
 
 def _line(title: str, why: str, room: int) -> Text:
     short = why if len(why) <= room else textwrap.shorten(why, max(room, 1), placeholder=" …")
     return Text.assemble(title, (short, "dim"), no_wrap=True, overflow="crop")
+
+
+def signal_options(run: Run) -> list[tuple[str, str, str]]:
+    """The signals over time of a run as options: with their ranges, and what they are."""
+    tracks = [run.track(name) for name in run.metrics]
+    widest = max(len(track.title) for track in tracks)
+    return [
+        (
+            track.name,
+            f"{track.title:<{widest}}  {track.low:.0f}-{track.high:.0f} {track.unit}",
+            METRICS[track.name].definition.partition(", mean over")[0]
+            if track.name in run.measured
+            else "Share of time in which such work ran, from the trace",
+        )
+        for track in tracks
+    ]
 
 
 class Chooser(ModalScreen[str | None]):

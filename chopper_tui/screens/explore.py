@@ -12,19 +12,21 @@ from textual.widgets import Input
 from chopper_core.errors import UsageError
 from chopper_core.render import as_text
 from chopper_core.render.cells import LEVEL_TITLES, clean, display_name, scale_title
-from chopper_core.view import charting, filtered, pivot, sorted_by
+from chopper_core.view import filtered, pivot, sorted_by
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.background import away
+from chopper_tui.figures import detail as detail_of
+from chopper_tui.history import charted
 from chopper_tui.keys import textual_keys
 from chopper_tui.screens.arrangement import CHARTS
-from chopper_tui.screens.chooser import Chooser
+from chopper_tui.screens.chooser import Chooser, signal_options
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
 from chopper_tui.screens.walker import Walker
 from chopper_tui.snapshot import write_snapshot
 from chopper_tui.theme import THEMES
-from chopper_tui.widgets.detail import detail_lines
+from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.status import untold
 
 _CLIPBOARD_BYTES = 70_000
@@ -121,28 +123,30 @@ class ExploreScreen(Walker):
     async def do_metric(self, argument: str) -> None:
         """Another signal over time."""
         if argument:
-            await self.change(charting(self.view, self.run.track(argument).name))
+            await self._chart(argument)
             return
-        tracks = [self.run.track(name) for name in self.run.metrics]
-        options = [(track.name, track.name, scale_title(track)) for track in tracks]
-        chooser = Chooser("Chart", options, self.frame.track.name)
-        self.app.push_screen(chooser, self._metric_chosen)
+        options = await away(signal_options, self.run)
+        self.app.push_screen(Chooser("Chart", options, self.frame.track.name), self._metric_chosen)
+
+    async def do_next_metric(self, _: str) -> None:
+        """The signal after this one."""
+        await self._chart(looks.next_signal(self.run, self.frame.track.name))
 
     def do_names(self, _: str) -> None:
         """Whole names or short ones."""
         table = self.table
         table.full_names = not table.full_names
-        table.show(self.frame, table.cursor, table.offset_of_cursor)
+        table.show(self.frame, self.look.signals, table.cursor, table.offset_of_cursor)
 
     async def do_detail(self, _: str) -> None:
         """The detail over the screen."""
         if not self.table.rows:
             raise UsageError("there is no row")
         row = self.table.cursor
-        detail = await away(looks.detail, self.run, self.frame, row)
+        detail = await away(detail_of, self.run, self.frame, row)
         width = min(self.size.width * 96 // 100 - 6, 100)
         text = Text()
-        for line in detail_lines(detail, width, self.table.glyphs):
+        for line in full_detail(detail, width, self.table.glyphs):
             text.append("".join(piece for piece, _ in line).rstrip() + "\n")
         for note in untold(self.frame):
             text.append("\n" + "\n".join(wrap(f"note: {clean(note)}", width)))
@@ -238,7 +242,11 @@ class ExploreScreen(Walker):
 
     def _metric_chosen(self, name: str | None) -> None:
         if name is not None:
-            self.take(lambda: self.change(charting(self.view, name)))
+            self.take(lambda: self._chart(name))
+
+    async def _chart(self, name: str) -> None:
+        track = await away(self.run.track, name)
+        await self.go(charted(self.here, track.name), f"chart {scale_title(track)}")
 
     def _copy(self, text: str, what: str) -> None:
         size = len(text.encode())

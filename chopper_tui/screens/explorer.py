@@ -18,14 +18,16 @@ from chopper_core.errors import ChopperError
 from chopper_core.frame import Frame
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
-from chopper_core.view import View, filtered
+from chopper_core.view import View, charting, filtered
 from chopper_tui import looks
 from chopper_tui.background import away
+from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import Place, Trail, changed, moved, trail_to
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
 from chopper_tui.widgets.crumbs import Crumbs, Position
-from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.frame_table import FrameTable
+from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.key_figures import KeyFigures
 from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.small import TooSmall
@@ -65,11 +67,12 @@ class Explorer(Screen[None]):
             yield Crumbs()
             yield Position()
         yield KeyFigures()
-        yield TrackChart(id="top-chart")
+        yield TrackChart()
         with Horizontal(id="middle"):
             yield FrameTable()
             with Vertical(id="side"):
-                yield TrackChart(id="side-chart")
+                yield TrackChart(time_axis=False)
+                yield TrackChart(1)
                 yield GpuPane()
                 yield DetailPane()
         yield Status()
@@ -143,11 +146,9 @@ class Explorer(Screen[None]):
         self.query_one(Crumbs).show(seen.frame, self.run.generated is not None)
         self.query_one(KeyFigures).show(seen)
         self.query_one(Status).show(seen.frame)
-        self.table.show(seen.frame, _row_of(seen.frame, place), place.offset)
+        self.table.show(seen.frame, seen.signals, _row_of(seen.frame, place), place.offset)
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
-        for chart in self.query(TrackChart):
-            if chart.display:
-                chart.show(self.run, seen.frame.view)
+        self._show_charts()
         self.describe_soon()
 
     def fit_parts(self) -> None:
@@ -167,8 +168,11 @@ class Explorer(Screen[None]):
         self.query_one(KeyFigures).display = now.figures
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
-        self._size_chart("#top-chart", now.top_chart)
-        self._size_chart("#side-chart", now.side_chart)
+        self.table.spark_columns = now.sparks
+        for chart, height in zip(self.query(TrackChart), now.charts, strict=True):
+            chart.styles.height = height
+            chart.display = bool(height)
+        self._show_charts()
         self.query_one(GpuPane).styles.height = now.gpus
         self.query_one(GpuPane).display = bool(now.gpus)
         self.describe_soon()
@@ -207,12 +211,11 @@ class Explorer(Screen[None]):
         if before is not None:
             self.take(lambda: self._restore(before))
 
-    def _size_chart(self, selector: str, height: int) -> None:
-        chart = self.query_one(selector, TrackChart)
-        chart.styles.height = height
-        chart.display = bool(height)
-        if height:
-            chart.show(self.run, self.view)
+    def _show_charts(self) -> None:
+        names = [signal.track.name for signal in self.look.signals]
+        for chart in self.query(TrackChart):
+            if chart.display:
+                chart.show(self.run, charting(self.view, names[chart.number]))
 
     def _attempt(self, step: Step) -> Awaitable[None] | None:
         try:
@@ -254,7 +257,7 @@ class Explorer(Screen[None]):
             self.query_one(DetailPane).show(None)
             return
         try:
-            detail = await away(looks.detail, self.run, frame, row)
+            detail = await away(detail_of, self.run, frame, row)
             times = await away(looks.on_gpus, self.run, frame, row)
         except ChopperError as error:
             self.say(str(error), error=True)

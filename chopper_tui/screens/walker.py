@@ -9,7 +9,7 @@ from chopper_core.errors import UsageError
 from chopper_core.view import filtered, sibling
 from chopper_tui import looks
 from chopper_tui.background import away
-from chopper_tui.history import beside, into, out, trail_to
+from chopper_tui.history import beside, charted, into, out, trail_to
 from chopper_tui.screens.explorer import Explorer
 
 
@@ -86,7 +86,7 @@ class Walker(Explorer):
         """The view before this one."""
         if self.last_trail is None:
             raise UsageError("there is no view before this one yet")
-        await self.go(self.last_trail)
+        await self.go(charted(self.last_trail, self.view.metric))
 
     async def do_go(self, argument: str) -> None:
         """To an address."""

@@ -1,22 +1,28 @@
-"""The row under the cursor: all its figures, and its time on every GPU."""
+"""The row under the cursor: its figures in groups, then what is zero and what isn't known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
+from typing import Final
 
-import numpy as np
-
-from chopper_core.metrics import METRICS
-from chopper_core.render.cells import LEVEL_TITLES, clean, display_name, scale_of
-from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.metrics import Metric
+from chopper_core.render.cells import LEVEL_TITLES, clean, display_name
+from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import NO_LABEL_TEXT
-from chopper_tui.looks import Detail, OnGpus, figure
+from chopper_tui.figures import Detail
 from chopper_tui.widgets.pane import Pane, Pieces, fit
+
+_GAP: Final = 2
+_SHORT: Final = 19
+_LONG: Final = 26
+"""Cells that a figure with its title takes at least; the same for all rows, so that none jumps."""
+_ACROSS: Final = 3
+"""The most figures of one line."""
 
 
 class DetailPane(Pane):
-    """The name, the figures and the address of a row."""
+    """The name and the figures of a row."""
 
     detail: Detail | None = None
 
@@ -26,86 +32,74 @@ class DetailPane(Pane):
         self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The detail in two columns where there is room for them."""
+        """As many figures as fit; zeros and what isn't known in a line each, the address last."""
         if self.detail is None:
             return []
-        return [
-            [(" ", "text"), *line] for line in detail_lines(self.detail, width - 2, self.glyphs)
-        ]
+        detail, glyphs, room = self.detail, self.glyphs, width - 2
+        lines = [*_name(detail, room, glyphs), *_groups(detail, room, glyphs, short=True)]
+        for sign, metrics in (("0", detail.zeros), (glyphs.missing, detail.missing)):
+            if metrics:
+                lines += [[], [(f"{sign}  ", "text"), (_titles(metrics, room - 3, glyphs), "dim")]]
+        lines += [[], *_wrapped(detail.address, room, "dim")]
+        return [[(" ", "text"), *line] for line in lines]
 
 
-def detail_lines(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
-    """The detail of a row in lines of a width."""
+def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
+    """The whole detail of a row in lines of a width, with the reasons for what isn't known."""
+    yield from _name(detail, width, glyphs)
+    yield from _wrapped(detail.address, width, "dim")
+    yield from _groups(detail, width, glyphs)
+    if detail.zeros:
+        yield []
+        yield [("zero", "strong")]
+        yield from _wrapped(", ".join(metric.title for metric in detail.zeros), width, "text")
+    reasons: dict[str, list[str]] = {}
+    for metric in detail.missing:
+        reasons.setdefault(metric.missing_because, []).append(metric.title)
+    if reasons:
+        yield []
+        yield [("not known", "strong")]
+    for reason, titles in reasons.items():
+        yield from _wrapped(f"{glyphs.missing} {', '.join(titles)}: {reason}", width, "text")
+
+
+def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
     title = f"{LEVEL_TITLES[detail.level]} "
     name = display_name(detail.label, detail.level)
     yield [(title, "dim"), (fit(name, max(width - len(title), 1), glyphs).rstrip(), "strong")]
     whole = clean(detail.label)
     if detail.label != NO_LABEL_TEXT and (whole != name or len(title + name) > width):
-        for text in wrap(whole, max(width, 8)):
-            yield [(text, "text")]
-    for text in wrap(clean(detail.address), max(width, 8), break_on_hyphens=False):
-        yield [(text, "dim")]
-    yield []
-    across = 2 if width >= 56 else 1
-    cell = (width - 2 * (across - 1)) // across
-    known = [(m, figure(m, n, glyphs)) for m, n in detail.figures]
-    down = -(-len(known) // across)
-    for line in range(down):
-        pieces: list[tuple[str, str]] = []
-        for metric, text in known[line::down]:
-            room = cell - len(text) - 1
-            pieces += [
-                (fit(metric.title, room, glyphs), "dim"),
-                (f" {text}", "text"),
-                ("  ", "dim"),
-            ]
-        yield pieces
+        yield from _wrapped(whole, width, "text")
 
 
-class GpuPane(Pane):
-    """The time of the cursor's row on every GPU, against their median."""
-
-    times: OnGpus | None = None
-    name_of_row = ""
-
-    def show(self, name: str, times: OnGpus | None) -> None:
-        """Show the times of a row."""
-        self.name_of_row, self.times = name, times
-        self.redraw()
-
-    def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A line per GPU; where they don't fit, those that are farthest from the median."""
-        times, glyphs = self.times, self.glyphs
-        if times is None:
-            return
-        title = f"{self.name_of_row} on every GPU"
-        yield [(" ", "text"), (fit(title, width - 2, glyphs), "dim")]
-        median = times.median_ns
-        scale = scale_of(METRICS["elapsed_ns"], float(np.nanmax(times.elapsed_ns)))
-        largest = float(np.nanmax(times.elapsed_ns)) or 1.0
-        digits = len(str(max(times.gpus)))
-        for index in _chosen(times, height - 1):
-            elapsed = float(times.elapsed_ns[index])
-            here = times.gpus[index] == times.here
-            ink = "strong" if here else "text"
-            name = f"{glyphs.cursor if here else ' '} GPU {times.gpus[index]:>{digits}}"
-            if np.isnan(elapsed):
-                yield [(f"{name}  {glyphs.missing:>9}", "dim")]
-                continue
-            change = 100 * (elapsed - median) / median if median else 0.0
-            mark = glyphs.up if change > 0.05 else glyphs.down if change < -0.05 else " "
-            text = f"{name}  {scale.cell(elapsed):>9} {scale.unit}  {mark}{change:+6.1f}%  "
-            drawn = bar(elapsed / largest, max(width - len(text) - 1, 0), glyphs)
-            far = abs(change) >= 5
-            yield [
-                (text[: -len(f"{mark}{change:+6.1f}%  ")], ink),
-                (f"{mark}{change:+6.1f}%  ", "alert" if far else ink),
-                (drawn, "accent"),
-            ]
+def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) -> Iterator[Pieces]:
+    """Every group under its title; the columns of all groups stand under each other."""
+    across = max(min((width + _GAP) // ((_SHORT if short else _LONG) + _GAP), _ACROSS), 1)
+    room = (width - _GAP * (across - 1)) // across
+    for heading, figures in detail.groups.items():
+        yield []
+        yield [(heading, "strong")]
+        cells = [
+            (figure.metric.title, figure.text(glyphs, short=short, beside_title=True))
+            for figure in figures
+        ]
+        down = -(-len(cells) // across)
+        for line in range(down):
+            pieces: list[tuple[str, str]] = []
+            for title, text in cells[line::down]:
+                shown = fit(title, max(room - len(text) - 1, 0), glyphs)
+                pieces += [(f"{shown} ", "dim"), (text, "text"), (" " * _GAP, "text")]
+            yield pieces
 
 
-def _chosen(times: OnGpus, room: int) -> list[int]:
-    if len(times.gpus) <= room:
-        return list(range(len(times.gpus)))
-    far = np.argsort(-np.abs(np.nan_to_num(times.elapsed_ns - times.median_ns)), kind="stable")
-    return sorted(far[: max(room, 0)].tolist())
+def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:
+    """As many titles as fit on a line."""
+    text = ", ".join(metric.title for metric in metrics)
+    if len(text) <= width:
+        return text
+    return text[: max(width - 1, 0)].rpartition(",")[0] + "," + glyphs.ellipsis
+
+
+def _wrapped(text: str, width: int, ink: str) -> Iterator[Pieces]:
+    for line in wrap(clean(text), max(width, 8), break_on_hyphens=False):
+        yield [(line, ink)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import events, work
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -10,7 +12,7 @@ from textual.strip import Strip
 
 from chopper_core.frame import Frame
 from chopper_tui.background import away
-from chopper_tui.looks import Sparks
+from chopper_tui.looks import Signal, Sparks
 from chopper_tui.widgets.pane import ChopperWidget, strip_of
 from chopper_tui.widgets.table_layout import TableLayout, plan
 
@@ -33,7 +35,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         """A row was clicked that the cursor stood on already."""
 
     layout_plan: TableLayout | None = None
-    sparks: Sparks | None = None
+    signals: Sequence[Signal] = ()
+    sparks: Sequence[Sparks] = ()
+    spark_columns = 1
+    """How many of the signals may have a column of sparklines."""
     full_names = False
     cursor = 0
     _offset_to_be: int | None = None
@@ -64,8 +69,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         """The cursor's distance from the first row on the screen."""
         return self.cursor - self.scroll_offset.y
 
-    def show(self, frame: Frame, row: int, offset: int = 0) -> None:
+    def show(self, frame: Frame, signals: Sequence[Signal], row: int, offset: int = 0) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
+        self.signals = signals
         self.cursor = max(min(row, len(frame) - 1), 0)
         self._lay_out(frame)
         if not self.size.height:
@@ -104,9 +110,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             return Strip.blank(width)
         if y == 0:
             return strip_of(plan_.header(), width, self.inks)
-        spark = self.sparks.drawn.get(row, "") if self.sparks else ""
+        drawn = [sparks.drawn.get(row, "") for sparks in self.sparks]
         cursor = row == self.cursor
-        strip = strip_of(plan_.row(row, spark, cursor), width, self.inks)
+        strip = strip_of(plan_.row(row, drawn, cursor), width, self.inks)
         if cursor:
             strip = strip.adjust_cell_length(width, self.inks.cursor)
         return strip
@@ -144,10 +150,14 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self.move_to(row)
 
     def _lay_out(self, frame: Frame) -> None:
-        self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names)
-        bins = self.layout_plan.spark
-        if self.sparks is None or self.sparks.frame is not frame or self.sparks.bins != bins:
-            self.sparks = Sparks(frame, self.glyphs, bins)
+        signals = self.signals[: self.spark_columns]
+        tracks = [signal.track for signal in signals]
+        self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names, tracks)
+        pairs = list(zip(signals, self.layout_plan.sparks, strict=False))
+        if [(sparks.signal, sparks.bins) for sparks in self.sparks] != [
+            (signal, column.cells) for signal, column in pairs
+        ]:
+            self.sparks = [Sparks(signal, self.glyphs, column.cells) for signal, column in pairs]
         self.virtual_size = Size(self.size.width, len(frame) + 1)
 
     def _scroll_to_row(self, row: int) -> None:
@@ -160,18 +170,19 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     def _fill_sparks(self) -> None:
         top = self.scroll_offset.y
-        visible = range(top, min(top + self.page, self.rows))
-        if self.sparks is not None and self.sparks.bins:
-            self._draw_sparks(self.sparks, visible)
+        if self.sparks:
+            self._draw_sparks(self.sparks, range(top, min(top + self.page, self.rows)))
 
     @work(exclusive=True, group="sparks")
-    async def _draw_sparks(self, sparks: Sparks, rows: range) -> None:
-        wanted = sparks.missing(rows)
-        if wanted:
-            await away(sparks.draw, rows)
-        if wanted and sparks is self.sparks and self.layout_plan is not None:
-            top, x = self.scroll_offset.y - 1, self.layout_plan.spark_x
-            self.refresh(*(Region(x, row - top, sparks.bins, 1) for row in wanted))
+    async def _draw_sparks(self, columns: Sequence[Sparks], rows: range) -> None:
+        for number, sparks in enumerate(columns):
+            wanted = sparks.missing(rows)
+            if wanted:
+                await away(sparks.draw, rows)
+            if wanted and columns is self.sparks and self.layout_plan is not None:
+                top, x = self.scroll_offset.y - 1, self.layout_plan.spark_x(number)
+                self.refresh(*(Region(x, row - top, sparks.bins, 1) for row in wanted))
         # Draw the neighbouring pages too: a page that is turned is then painted once.
         around = range(max(rows.start - len(rows), 0), min(rows.stop + len(rows), self.rows))
-        await away(sparks.draw, around)
+        for sparks in columns:
+            await away(sparks.draw, around)

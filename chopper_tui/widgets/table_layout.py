@@ -19,13 +19,20 @@ from chopper_core.render.cells import (
     scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.tracks import Track
 from chopper_tui.widgets.pane import Pieces, fit
 
 PREFIX: Final = 3
 """Cells for the mark, the cursor and a space."""
 GAP: Final = 2
 _WIDE: Final = 110
-_WIDE_SPARK: Final = 20
+_BAR: Final = 6
+_SPARK: Final = 12
+_WIDE_SPARK: Final = 15
+_FEWEST: Final = 3
+"""Sparklines give way before fewer columns than this are left."""
+_TELLING: Final = ("gfx_mhz", "gfx_util_pct")
+"""What has room after the first two columns of a level, before its others."""
 _MIN_NAME: Final = 16
 _NAME_SHARE: Final = {"operation": 25, "kernel": 40}
 """Per cent of the width that names may take before columns do."""
@@ -54,6 +61,14 @@ class Column:
         return self.width + (self.bar + 1 if self.bar else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class SparkColumn:
+    """A column of sparklines; its header says what they show and on which scale."""
+
+    header: str
+    cells: int
+
+
 @dataclass(frozen=True)
 class TableLayout:
     """The columns of a frame that fit into a width."""
@@ -63,13 +78,11 @@ class TableLayout:
     full_names: bool
     name_width: int
     columns: tuple[Column, ...]
-    spark: int
-    """Cells of the sparkline; 0: none."""
+    sparks: tuple[SparkColumn, ...]
 
-    @property
-    def spark_x(self) -> int:
-        """The first cell of the sparkline."""
-        return PREFIX + self.name_width + sum(GAP + c.cells for c in self.columns) + GAP
+    def spark_x(self, number: int) -> int:
+        """The first cell of a sparkline."""
+        return PREFIX + self.name_width + _cells(self.columns, self.sparks[:number]) + GAP
 
     def name(self, row: int) -> str:
         """The name of a row as it is shown."""
@@ -92,12 +105,13 @@ class TableLayout:
             pieces.append((" " * (GAP + column.width - cell_len(column.header)), "header"))
             pieces.append((column.header, "chosen" if chosen else "header"))
             pieces.append((" " * (column.cells - column.width), "header"))
-        if self.spark:
-            pieces.append((" " * GAP + scale_title(self.frame.track).ljust(self.spark), "header"))
+        pieces += [
+            (" " * GAP + fit(spark.header, spark.cells, glyphs), "header") for spark in self.sparks
+        ]
         return pieces
 
-    def row(self, row: int, spark: str, cursor: bool) -> Pieces:
-        """The cells of a row; the cursor's row is one piece."""
+    def row(self, row: int, drawn: Sequence[str], cursor: bool) -> Pieces:
+        """The cells of a row with its sparklines; the cursor's row is one piece."""
         frame, glyphs = self.frame, self.glyphs
         prefix = f" {glyphs.cursor} " if cursor else " " * PREFIX
         pieces = [(prefix + fit(self.name(row), self.name_width, glyphs), "text")]
@@ -107,8 +121,8 @@ class TableLayout:
             pieces.append((" " * GAP + cell.rjust(column.width), "text"))
             if column.bar:
                 pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
-        if self.spark:
-            pieces.append((" " * GAP + spark.ljust(self.spark), "spark"))
+        for spark, line in zip(self.sparks, drawn, strict=True):
+            pieces.append((" " * GAP + line.ljust(spark.cells), "spark"))
         return [("".join(text for text, _ in pieces), "cursor")] if cursor else pieces
 
 
@@ -117,22 +131,47 @@ def shown_name(label: str, level: str, full: bool) -> str:
     return clean(label) if full and level == "kernel" else display_name(label, level)
 
 
-def plan(frame: Frame, width: int, glyphs: Glyphs, full_names: bool = False) -> TableLayout:
-    """The layout of a frame: columns that don't fit are left out, the least telling first."""
+def plan(
+    frame: Frame,
+    width: int,
+    glyphs: Glyphs,
+    full_names: bool = False,
+    tracks: Sequence[Track] = (),
+) -> TableLayout:
+    """The layout of a frame: what doesn't fit is left out, the least telling first."""
     wide = width >= _WIDE
-    columns = [_column(frame, text, glyphs, 16 if wide else 10) for text in column_texts(frame)]
+    columns = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
     longest = _longest_name(frame, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
-    spark = _WIDE_SPARK if wide else max(12, len(scale_title(frame.track)))
-    widths = [column.cells for column in columns]
-    count = fitting(widths, room - spark - GAP, GAP)
-    if count < min(3, len(columns)) or not len(frame):
-        spark, count = 0, fitting(widths, room, GAP)
-    shown = tuple(columns[:count])
-    used = sum(column.cells + GAP for column in shown) + (spark + GAP if spark else 0)
-    name_width = max(min(longest, width - PREFIX - used - 1), 1)
-    return TableLayout(frame, glyphs, full_names, name_width, shown, spark)
+    sparks = [_spark_column(track, wide) for track in tracks] if len(frame) else []
+    shown = _fitting(frame, columns, room - _cells((), sparks))
+    while sparks and len(shown) < min(_FEWEST, len(columns)):
+        sparks.pop()
+        shown = _fitting(frame, columns, room - _cells((), sparks))
+    name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
+    return TableLayout(frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks))
+
+
+def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:
+    """The cells of columns and sparklines, with the gap before each."""
+    widths = [*(column.cells for column in columns), *(spark.cells for spark in sparks)]
+    return sum(GAP + width for width in widths)
+
+
+def _fitting(frame: Frame, columns: Sequence[Column], room: int) -> list[Column]:
+    """The columns that fit, in their order; the chosen ones from the first on."""
+    ranked = list(columns)
+    if not frame.view.columns:
+        head = len(columns[:2])
+        ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _TELLING)
+    taken = ranked[: fitting([column.cells for column in ranked], room, GAP)]
+    return [column for column in columns if column in taken]
+
+
+def _spark_column(track: Track, wide: bool) -> SparkColumn:
+    header = scale_title(track) if wide else scale_title(track).removesuffix(f" {track.unit}")
+    return SparkColumn(header, max(len(header), _WIDE_SPARK if wide else _SPARK))
 
 
 def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> Column:

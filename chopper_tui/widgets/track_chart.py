@@ -21,6 +21,12 @@ class TrackChart(Pane):
     view: View | None = None
     drawn: Sequence[Pieces] = ()
 
+    def __init__(self, number: int = 0, *, time_axis: bool = True) -> None:
+        """Make a chart of the chosen signal (0) or of the one beside it (1)."""
+        super().__init__()
+        self.number = number
+        self.time_axis = time_axis
+
     def show(self, run: Run, view: View) -> None:
         """Show the signal of a view over its scope."""
         scope = View(view.run, view.path, view.order, metric=view.metric)
@@ -47,7 +53,7 @@ class TrackChart(Pane):
         room = width - 2
         bins = plot.bins_for(self.run.track(self.view.metric), room, self.glyphs)
         seen = chart(self.run, self.view, bins)
-        lines = plot.draw(seen, room, height - 1, self.glyphs)
+        lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
         title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
 

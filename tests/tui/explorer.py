@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
+from chopper_core.align.measures import telemetry_columns
 from chopper_core.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.run import Run
+from chopper_core.tracks import Track, nearest
 from chopper_core.view import View
 from chopper_tui.app import ChopperApp
 from chopper_tui.screens.explore import ExploreScreen
@@ -24,6 +27,34 @@ from tests.support import sample_run as make_sample_run
 
 sample_run = cache(make_sample_run)
 """A run is never changed, so that tests may share it."""
+PERIOD_NS = 150_000
+
+
+@cache
+def measured_run(gpus: int = 4, iterations: int = 3, layers: int = 4) -> Run:
+    """A sample run with clock, use and power sampled every 150 µs; the last GPU's are lower."""
+    run = sample_run(gpus, iterations, layers)
+    end = int((run.table.start_ns + run.table.duration_ns).max())
+    times = np.arange(run.origin_ns, end + PERIOD_NS, PERIOD_NS)
+    wave = np.sin(np.arange(len(times)) / 4)
+
+    def track(name: str, title: str, unit: str, mean: float, swing: float) -> Track:
+        values = {
+            gpu.index: mean + swing * wave - (swing if gpu == run.gpus[-1] else 0)
+            for gpu in run.gpus
+        }
+        curves = {gpu: nearest(times, own, 2 * PERIOD_NS) for gpu, own in values.items()}
+        low = 0.0 if unit == "%" else float(min(own.min() for own in values.values()))
+        high = 100.0 if unit == "%" else float(max(own.max() for own in values.values()))
+        return Track(name, title, unit, curves, low, high)
+
+    measured = {
+        "gfx_mhz": track("gfx_mhz", "gfx", "MHz", 1700, 150),
+        "gfx_util_pct": track("gfx_util_pct", "gfx util", "%", 80, 15),
+        "power_w": track("power_w", "power", "W", 600, 90),
+    }
+    table = run.table.with_measured(telemetry_columns(run.table, measured))
+    return replace(run, table=table, measured=measured)
 
 
 @dataclass

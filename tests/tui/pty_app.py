@@ -17,7 +17,7 @@ def main() -> int:
     from chopper_core.view import View
     from chopper_tui.app import ChopperApp
     from chopper_tui.screens.explorer import Explorer
-    from tests.support import sample_run
+    from tests.tui.explorer import measured_run, sample_run
 
     case = sys.argv[1] if len(sys.argv) > 1 else "plain"
 
@@ -28,12 +28,14 @@ def main() -> int:
                 time.sleep(0.05)
         if case == "broken":
             raise DataError("sample.json can't be read: it is cut off; copy it again")
+        if "measured" in case:
+            return measured_run(gpus=2, iterations=1, layers=200)
         if case.startswith("large"):
             return sample_run(gpus=2, iterations=1, layers=200)
         return sample_run()
 
     view = View("sample.json", ("1", "10", "backward") if case.startswith("large") else ())
-    if case == "large-restless":
+    if case.endswith("restless"):
         Explorer.DETAIL_DELAY = 60.0
     app = ChopperApp(load, view)
     if case == "crash":

@@ -14,7 +14,8 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.reader import Reader
-from chopper_tui.widgets.detail import DetailPane, GpuPane
+from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.status import Status
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
@@ -266,7 +267,7 @@ async def test_the_wide_screen_tells_all_of_the_row() -> None:
         await at.press("j")
         detail = at.explore.query_one(DetailPane).detail
         assert detail is not None and detail.label == at.label
-        figures = {metric.name: number for metric, number in detail.figures}
+        figures = {figure.metric.name: figure.number for figure in detail.groups["time"]}
         assert figures["elapsed_ns"] == at.frame.row(1)["elapsed_ns"]
         times = at.explore.query_one(GpuPane).times
         assert times is not None and times.gpus == (0, 1, 2, 3) and times.here == 3
@@ -336,7 +337,7 @@ async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
         heights = []
         for _ in range(3):
             heights.append(sum("┤" in line or "│" in line for line in at.lines()))
-            assert ("busy %  median" in at.text()) == (at.explore.chart != "off")
+            assert ("busy % of 4 GPUs" in at.text()) == (at.explore.chart != "off")
             await at.press("c")
         await at.press("z")
-        assert "busy %  median" not in at.text()
+        assert "busy % of 4 GPUs" not in at.text()

@@ -9,7 +9,7 @@ import pytest
 
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.view import View
-from tests.tui.explorer import explorer
+from tests.tui.explorer import explorer, measured_run
 
 GOLDEN = Path(__file__).parent / "golden"
 DEEP = ("3", "11", "backward", "2")
@@ -30,6 +30,14 @@ async def test_the_screen(name: str, size: tuple[int, int]) -> None:
     view = View("sample.json", DEEP if name == "layer" else ())
     async with explorer(size, view=view) as at:
         compare(f"{name}_{size[0]}x{size[1]}", at.text())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 50), (200, 60)])
+@pytest.mark.parametrize("name", ["root", "layer"])
+async def test_the_screen_with_telemetry(name: str, size: tuple[int, int]) -> None:
+    view = View("sample.json", DEEP if name == "layer" else ())
+    async with explorer(size, measured_run(), view) as at:
+        compare(f"{name}-telemetry_{size[0]}x{size[1]}", at.text())
 
 
 async def test_ascii() -> None:
@@ -58,3 +66,9 @@ async def test_what_a_key_opens(name: str, keys: list[str]) -> None:
     async with explorer((80, 24), view=View("sample.json", DEEP), glyphs=UNICODE) as at:
         await at.press(*keys)
         compare(f"{name}_80x24", at.text())
+
+
+async def test_the_choice_of_signals() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json", DEEP)) as at:
+        await at.press("m")
+        compare("signals_80x24", at.text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,12 +54,18 @@ def test_ascii_takes_as_many_cells(text: str) -> None:
 @pytest.mark.parametrize("depth", [0, 4, 6])
 def test_a_layout_fits(width: int, depth: int) -> None:
     path = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256")[:depth]
-    frame = query(sample_run(), View("sample.json", path))
-    for full in (False, True):
-        layout = plan(frame, width, UNICODE, full)
-        row = width_of(layout.row(0, "▁" * layout.spark, False))
+    run = sample_run()
+    frame = query(run, View("sample.json", path))
+    tracks = [run.track("busy_pct"), run.track("compute_pct")]
+    for full, count in product((False, True), range(3)):
+        layout = plan(frame, width, UNICODE, full, tracks[:count])
+        drawn = ["▁" * spark.cells for spark in layout.sparks]
+        row = width_of(layout.row(0, drawn, False))
         assert width_of(layout.header()) == row <= width
-        assert width_of(layout.row(0, "▁" * layout.spark, True)) == row
+        assert width_of(layout.row(0, drawn, True)) == row
+        header = "".join(text for text, _ in layout.header())
+        for number, spark in enumerate(layout.sparks):
+            assert header[layout.spark_x(number) :].startswith(spark.header)
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
@@ -77,7 +85,9 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
 def test_what_has_room() -> None:
     assert arrange(39, 24).too_small and arrange(80, 9).too_small
     assert not arrange(59, 24).lines and not arrange(80, 15).lines
-    assert arrange(80, 24).top_chart == 4 and arrange(80, 24, chart="off").top_chart == 0
+    assert arrange(80, 24).charts == (4, 0, 0) and not any(arrange(80, 24, chart="off").charts)
     assert arrange(119, 40).side == 0 and arrange(120, 40).side >= 40
+    assert all(arrange(120, 40).charts[1:]) and arrange(120, 20).charts[2] == 0
+    assert arrange(159, 40).sparks == 1 and arrange(160, 40).sparks == 2
     assert arrange(200, 60, gpus=1000).gpus < 30
-    assert arrange(80, 24, zoom=True).top_chart == 0
+    assert not any(arrange(80, 24, zoom=True).charts)

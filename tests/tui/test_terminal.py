@@ -113,15 +113,19 @@ def test_without_the_mouse() -> None:
     ("size", "case", "move", "page"),
     [
         ((80, 24), "large", 600, 6_000),
+        ((80, 24), "large-measured", 600, 6_000),
         ((200, 60), "large-restless", 600, 16_000),
+        ((200, 60), "large-measured-restless", 600, 16_000),
         ((200, 60), "large", 2_600, 16_000),
+        ((200, 60), "large-measured", 2_600, 16_000),
     ],
 )
 def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page: int) -> None:
     """Where there is a side pane, a row's detail follows a cursor that rests."""
     with Terminal(case, size) as terminal:
         # The table, its sparklines and the chart, then silence: only then a key is measured.
-        for text in ("200 of 200 rows", "████", "100┤⠠"):
+        signs = ("▅▅▅", "1850┤") if "measured" in case else ("████", "100┤⠠")
+        for text in ("200 of 200 rows", *signs):
             terminal.until_text(text)
         terminal.quiet(0.5)
         assert terminal.bytes_for("j") <= move

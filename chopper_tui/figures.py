@@ -1,0 +1,102 @@
+"""Figures of a node with all that a person needs to trust them: unit, `~` where held, why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from chopper_core.frame import Frame, Number
+from chopper_core.metrics import METRICS, Metric, Scope, Values, breakdown, counters, telemetry
+from chopper_core.render.cells import scale_of
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.run import Run
+from chopper_core.schema import STATES
+from chopper_core.view import View, drill
+
+_REST: Final = "more of the trace"
+_KINDS: Final = {
+    "time": ("elapsed_ns", "share_pct", "kernels", "busy_pct", *STATES, "hidden_ns", "kernel_ns"),
+    "telemetry": tuple(metric.name for metric in telemetry.METRICS),
+    "breakdown of compute": tuple(metric.name for metric in breakdown.METRICS),
+    "counters": tuple(metric.name for metric in counters.METRICS),
+    _REST: (),
+}
+"""The groups of a detail, the most telling first; what none names is in the last."""
+_DIGITS: Final = 4
+"""Of a short figure, as far as they are not before the point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a node."""
+
+    metric: Metric
+    number: Number | None
+    held: bool = False
+    """Whether it is that of the nearest sample, none lying within the node."""
+
+    def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
+        """The figure with its unit, in the scale that suits it alone; short: with few digits.
+
+        Beside its title it has no unit where the title ends with it.
+        """
+        if self.number is None:
+            return glyphs.missing
+        scale = scale_of(self.metric, abs(self.number))
+        if short:
+            before = len(f"{abs(self.number) / scale.divisor:.0f}")
+            scale = replace(scale, decimals=min(max(_DIGITS - before, 0), scale.decimals))
+        text = f"{'~' if self.held else ''}{scale.cell(self.number)}"
+        if not scale.unit or (beside_title and self.metric.title.endswith(scale.unit)):
+            return text
+        return f"{text}{'' if scale.unit == '%' else ' '}{scale.unit}"
+
+
+def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
+    """Figures of a view's node itself; raises NoSuchNode where the run has none."""
+    node = run.tree(view.order).node(view.path)
+    scope = Scope(node, node, run.origin_ns, run.hardware)
+    return {name: _figure(METRICS[name], METRICS[name].compute(scope), 0) for name in names}
+
+
+def _figure(metric: Metric, values: Values, row: int) -> Figure:
+    return Figure(metric, values.at(row), values.is_held(row))
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """All that is known of a row, and what isn't."""
+
+    label: str
+    level: str
+    address: str
+    groups: Mapping[str, tuple[Figure, ...]]
+    """Title → figures other than zero, those of the frame first; no group is empty."""
+    zeros: tuple[Metric, ...]
+    missing: tuple[Metric, ...]
+
+
+def detail(run: Run, frame: Frame, row: int) -> Detail:
+    """The detail of a row: the frame's columns and every other metric."""
+    label = frame.labels[row]
+    view = frame.view if frame.view.is_leaf else drill(frame.view, label)
+    told = {
+        column.name: _figure(column, frame.values[column.name], row) for column in frame.columns
+    }
+    # A share is one of the frame's parent; of the row itself it would always be 100 %.
+    others = [name for name in METRICS if name not in told and name != "share_pct"]
+    told |= figures_of(run, view, others)
+    groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
+    for name, figure in told.items():
+        if figure.number:
+            title = next((title for title, names in _KINDS.items() if name in names), _REST)
+            groups[title].append(figure)
+    return Detail(
+        label,
+        frame.level,
+        frame.addresses(row),
+        {title: tuple(figures) for title, figures in groups.items() if figures},
+        tuple(figure.metric for figure in told.values() if figure.number == 0),
+        tuple(figure.metric for figure in told.values() if figure.number is None),
+    )

@@ -1,0 +1,178 @@
+"""Signals over time: which ones are shown where, how they are chosen, and what is held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chopper_core.query import query
+from chopper_core.render.glyphs import UNICODE
+from chopper_core.run import Run
+from chopper_core.view import View, charting
+from chopper_tui import looks
+from chopper_tui.figures import detail, figures_of
+from chopper_tui.screens.chooser import Chooser
+from chopper_tui.widgets.detail import full_detail
+from chopper_tui.widgets.gpu_pane import GpuPane
+from chopper_tui.widgets.track_chart import TrackChart
+from tests.tui.explorer import Driven, explorer, measured_run, sample_run
+
+DEEP = ("3", "11", "backward", "2")
+
+
+def charts(at: Driven) -> list[str]:
+    """The signals of the charts on the screen."""
+    return [
+        chart.view.metric
+        for chart in at.explore.query(TrackChart)
+        if chart.display and chart.view is not None
+    ]
+
+
+def test_the_second_signal_is_use_else_busy_else_compute() -> None:
+    assert looks.second_signal(measured_run(), "gfx_mhz") == "gfx_util_pct"
+    assert looks.second_signal(measured_run(), "gfx_util_pct") == "busy_pct"
+    assert looks.second_signal(sample_run(), "comm_pct") == "busy_pct"
+    assert looks.second_signal(sample_run(), "busy_pct") == "compute_pct"
+
+
+def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:
+    run = measured_run()
+    view = View("sample.json", DEEP, sort="-idle_ns", filter="!mlp", columns=("kernels",))
+    seen = looks.look(run, view)
+    rows = np.arange(len(seen.frame))
+    for signal in seen.signals:
+        frame = query(run, charting(view, signal.track.name))
+        np.testing.assert_array_equal(signal.means(rows, 7), frame.means(rows, 7))
+
+
+@pytest.mark.parametrize(
+    ("size", "signals", "sparks"),
+    [
+        ((80, 24), ["gfx_mhz"], 1),
+        ((119, 40), ["gfx_mhz"], 1),
+        ((120, 40), ["gfx_mhz", "gfx_util_pct"], 1),
+        ((160, 50), ["gfx_mhz", "gfx_util_pct"], 2),
+        ((200, 60), ["gfx_mhz", "gfx_util_pct"], 2),
+    ],
+)
+async def test_how_many_signals_are_shown(
+    size: tuple[int, int], signals: list[str], sparks: int
+) -> None:
+    async with explorer(size, measured_run()) as at:
+        assert charts(at) == signals
+        assert len(at.explore.table.sparks) == sparks
+        drawn = at.explore.table.sparks[-1].drawn
+        assert set(drawn) == set(range(4)) and all(line in at.text() for line in drawn.values())
+        await at.press("M")
+        assert charts(at) == ["gfx_util_pct", "busy_pct"][: len(signals)]
+
+
+async def test_the_table_adapts_when_the_terminal_grows() -> None:
+    async with explorer((80, 24), measured_run()) as at:
+        await at.pilot.resize_terminal(160, 50)
+        await at.settle()
+        assert len(at.explore.table.sparks) == 2 and charts(at) == ["gfx_mhz", "gfx_util_pct"]
+        await at.pilot.resize_terminal(80, 24)
+        await at.settle()
+        assert len(at.explore.table.sparks) == 1 and charts(at) == ["gfx_mhz"]
+
+
+async def test_the_next_signal_comes_round() -> None:
+    async with explorer(run=measured_run()) as at:
+        seen = []
+        for _ in at.explore.run.metrics:
+            await at.press("M")
+            seen.append(at.frame.track.name)
+        assert seen == [*at.explore.run.metrics[1:], at.explore.run.metrics[0]]
+        assert at.status == "chart gfx 1400-1850 MHz"
+
+
+async def test_the_chosen_signal_stays_everywhere() -> None:
+    async with explorer(run=measured_run(), view=View("sample.json", DEEP[:2])) as at:
+        await at.press("m")
+        assert isinstance(at.app.screen, Chooser)
+        await at.press("j", "j", "enter")
+        assert at.frame.track.name == "power_w"
+        for key in ("enter", "]", "{", "p", "escape", "escape", "escape", "escape", "-", "-"):
+            await at.press(key)
+            assert at.frame.track.name == "power_w", key
+        await at.command("pivot operation")
+        assert at.frame.track.name == "power_w" and charts(at) == ["power_w"]
+
+
+async def test_a_signal_that_the_run_lacks() -> None:
+    async with explorer() as at:
+        await at.command("metric power_w")
+        assert "no signal 'power_w'" in at.status and at.frame.track.name == "busy_pct"
+
+
+async def test_held_values_are_marked_everywhere() -> None:
+    async with explorer((160, 50), measured_run(), View("sample.json", DEEP)) as at:
+        held = at.frame.values["gfx_mhz"].held
+        assert held is not None and held.any() and not held.all()
+        row = int(np.flatnonzero(held)[0])
+        await at.press(*"j" * row)
+        clock = next(
+            figure
+            for figure in detail(at.explore.run, at.frame, row).groups["telemetry"]
+            if figure.metric.name == "gfx_mhz"
+        )
+        assert clock.held
+        text = clock.text(UNICODE).removesuffix(" MHz")
+        line = next(line for line in at.lines() if f" ▌ {at.label}" in line)
+        assert text.startswith("~") and text in line.partition("│")[0]
+        assert any("gfx MHz " in line and f" {text} " in line for line in at.lines()[5:])
+
+
+def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
+    run = measured_run()
+    frame = query(run, View("sample.json", DEEP))
+    seen = detail(run, frame, frame.labels.index("all_gather"))
+    assert list(seen.groups)[:2] == ["time", "telemetry"]
+    assert all(figure.number for figures in seen.groups.values() for figure in figures)
+    assert "compute_ns" in {metric.name for metric in seen.zeros}
+    assert {"hotspot_c", "theoretical_ns"} <= {metric.name for metric in seen.missing}
+    lines = ["".join(text for text, _ in line) for line in full_detail(seen, 500, UNICODE)]
+    for metric in seen.missing:
+        assert metric.missing_because
+        line = next(line for line in lines if line.endswith(f": {metric.missing_because}"))
+        assert line.startswith("– ") and metric.title in line
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+async def test_key_figures_give_way(width: int) -> None:
+    async with explorer((width, 24), measured_run(), View("sample.json", DEEP)) as at:
+        line = at.lines()[1]
+        values = figures_of(at.explore.run, at.frame.view, ("gfx_mhz", "gfx_util_pct", "power_w"))
+        assert values["gfx_mhz"].text(UNICODE) in line
+        assert (values["power_w"].text(UNICODE) in line) == (width >= 80)
+        assert ("kernels" in line) == (width >= 120)
+
+
+async def test_the_clocks_of_every_gpu_and_the_slowest() -> None:
+    async with explorer((160, 50), measured_run(), View("sample.json", DEEP[:1])) as at:
+        times = at.explore.query_one(GpuPane).times
+        assert times is not None
+        assert times.slowest == int(np.argmax(times.elapsed_ns)) == 3
+        clocks = [figure.number for figure in times.clocks if figure is not None]
+        assert min(clocks) == clocks[3]
+        assert any("●GPU 3" in line and "MHz" in line for line in at.lines())
+
+
+async def test_a_run_without_telemetry_has_no_word_of_it() -> None:
+    async with explorer((160, 50), view=View("sample.json", DEEP)) as at:
+        assert not any("MHz" in line.partition("│")[0] for line in at.lines())
+        assert charts(at) == ["busy_pct", "compute_pct"]
+
+
+async def test_a_signal_that_some_gpus_lack(size: tuple[int, int] = (160, 50)) -> None:
+    run = measured_run()
+    track = run.measured["gfx_mhz"]
+    partial: Run = replace(
+        run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})}, _trees={}
+    )
+    async with explorer(size, partial, View("sample.json", ("1",))) as at:
+        assert "not known here" in at.text() and charts(at) == ["gfx_mhz", "busy_pct"]
