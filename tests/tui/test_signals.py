@@ -172,7 +172,7 @@ async def test_a_signal_that_some_gpus_lack(size: tuple[int, int] = (160, 50)) -
     run = measured_run()
     track = run.measured["gfx_mhz"]
     partial: Run = replace(
-        run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})}, _trees={}
+        run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})}
     )
     async with explorer(size, partial, View("sample.json", ("1",))) as at:
         assert "not known here" in at.text() and charts(at) == ["gfx_mhz", "busy_pct"]
