@@ -27,8 +27,9 @@ from chopper_core.schema import NO_TIME, Category, KernelTable, Kind
 Index = NDArray[np.intp]
 Int64 = NDArray[np.int64]
 
-RUN_LENGTH: Final = 6
-"""Kernels in a row that mark a place in the template."""
+RUN_LENGTHS: Final = (6, 4, 2, 1)
+"""Kernels in a row that mark a place in the template, the surest first."""
+RUN_LENGTH: Final = RUN_LENGTHS[0]
 _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches whose names are found in the trace that makes a way of comparing good."""
 _MIN_WINDOW: Final = 0.2
@@ -158,10 +159,20 @@ def launch_order(table: KernelTable, rows: Index) -> Index:
 
 
 def windows(template: Int64, sequence: Int64) -> list[int]:
-    """Where in a sequence the template begins to recur, in rising order."""
-    length = min(RUN_LENGTH, len(template))
-    if not length or len(sequence) < length:
-        return []
+    """Where in a sequence the template begins to recur, in rising order.
+
+    Marks are runs of kernels that are unique in the template; where too few of them are left,
+    shorter runs have to do.
+    """
+    for length in RUN_LENGTHS:
+        if length <= min(len(template), len(sequence)) and (
+            starts := _recurrences(template, sequence, length)
+        ):
+            return starts
+    return []
+
+
+def _recurrences(template: Int64, sequence: Int64, length: int) -> list[int]:
     runs = _runs(template, length)
     counts = Counter(runs)
     places = {run: place for place, run in enumerate(runs) if counts[run] == 1}

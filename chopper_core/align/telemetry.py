@@ -77,8 +77,10 @@ def place(
     matched = match_gpus(telemetry, gpus)
     count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
 
-    def placed(offset_ns: int | None, uncertainty_ns: int, method: str) -> Placement:
-        if shift_ns:
+    def placed(
+        offset_ns: int | None, uncertainty_ns: int, method: str, *, can_shift: bool = True
+    ) -> Placement:
+        if shift_ns and can_shift:
             by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
             method = f"{method}, {by_hand}" if offset_ns is not None else f"{by_hand}: {method}"
             offset_ns = (offset_ns or 0) + shift_ns
@@ -95,9 +97,9 @@ def place(
         )
 
     if not matched:
-        return placed(None, 0, "none of its GPUs could be told to be one of the run's")
+        return placed(None, 0, "none of its GPUs is one of the run's", can_shift=False)
     if telemetry.resolution_ns == 0:
-        return placed(None, 0, "its samples have no times")
+        return placed(None, 0, "its samples have no times", can_shift=False)
     if telemetry.clock is ClockDomain.EPOCH and run_clock_is_epoch:
         if not _covers(telemetry, table, shift_ns):
             return placed(None, 0, "by its clock it covers another time than the run")

@@ -171,8 +171,6 @@ async def test_a_run_without_telemetry_has_no_word_of_it() -> None:
 async def test_a_signal_that_some_gpus_lack(size: tuple[int, int] = (160, 50)) -> None:
     run = measured_run()
     track = run.measured["gfx_mhz"]
-    partial: Run = replace(
-        run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})}
-    )
+    partial: Run = replace(run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})})
     async with explorer(size, partial, View("sample.json", ("1",))) as at:
         assert "not known here" in at.text() and charts(at) == ["gfx_mhz", "busy_pct"]
