@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
 from chopper_core.attach import ClockShifts, attach, attach_telemetry
-from chopper_core.errors import ChopperError, DataError
+from chopper_core.errors import DataError
 from chopper_core.hardware import hardware_of_agent
-from chopper_core.progress import Cancelled, Progress, silent
+from chopper_core.pool import read_all
+from chopper_core.progress import Progress, silent
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import KernelTable, concatenate
 from chopper_core.sources.counters.files import read_counters
@@ -27,12 +25,7 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import Trace
 
-PARALLEL_FROM_BYTES: Final = 4_000_000
-"""Compressed size of all files together from which worker processes pay for their start."""
-_GZIP_FACTOR: Final = 12
-"""How much a trace grows when it is unpacked, about."""
 _EPOCH_US: Final = 10**15
-_POLL_SECONDS: Final = 0.1
 _VERSIONS: Final = (
     "roctracer_version",
     "hip_runtime_version",
@@ -80,7 +73,9 @@ def open_run(
         if file.looks_lost
     ]
     read: list[tuple[TraceFile, RankFile]] = []
-    for trace, outcome in _read_all(discovery.traces, progress, jobs):
+    paths_found = [trace.path for trace in discovery.traces]
+    outcomes = read_all(paths_found, read_rank, progress, jobs)
+    for trace, outcome in zip(discovery.traces, outcomes, strict=True):
         if isinstance(outcome, RankFile):
             read.append((trace, outcome))
         else:
@@ -201,94 +196,6 @@ def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
         generated=generated,
         partial_iterations=partial,
     )
-
-
-Outcome = RankFile | ChopperError
-
-
-def _read_all(
-    traces: Sequence[TraceFile], progress: Progress, jobs: int | None
-) -> Iterator[tuple[TraceFile, Outcome]]:
-    sizes = [trace.path.stat().st_size for trace in traces]
-    workers = min(jobs or os.cpu_count() or 1, len(traces))
-    packed = sum(
-        size if trace.path.suffix == ".gz" else size // _GZIP_FACTOR
-        for trace, size in zip(traces, sizes, strict=True)
-    )
-    if workers < 2 or (jobs is None and packed < PARALLEL_FROM_BYTES):
-        yield from _read_here(traces, sizes, progress)
-    else:
-        yield from _read_in_processes(traces, sizes, progress, workers)
-
-
-def _read_here(
-    traces: Sequence[TraceFile], sizes: Sequence[int], progress: Progress
-) -> Iterator[tuple[TraceFile, Outcome]]:
-    for number, trace in enumerate(traces):
-        within = _Part(progress, sum(sizes[:number]), sum(sizes))
-        try:
-            yield trace, read_rank(trace.path, within)
-        except ChopperError as error:
-            yield trace, error
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The progress of one file within that of all files."""
-
-    whole: Progress
-    before: int
-    total: int
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        self.whole(step, self.before + done, self.total)
-
-
-def _read_in_processes(
-    traces: Sequence[TraceFile], sizes: Sequence[int], progress: Progress, workers: int
-) -> Iterator[tuple[TraceFile, Outcome]]:
-    # Threads of the interface may hold locks at a fork, so workers start from a clean process.
-    context = multiprocessing.get_context("forkserver")
-    done = context.Array("q", len(traces), lock=False)
-    stop = context.Event()
-    executor = ProcessPoolExecutor(workers, context, _set_up_worker, (done, stop))
-    try:
-        futures: dict[Future[RankFile], int] = {
-            executor.submit(_read_in_worker, trace.path, number): number
-            for number, trace in enumerate(traces)
-        }
-        outcomes: dict[int, Outcome] = {}
-        waiting = set(futures)
-        while waiting:
-            finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-            for future in finished:
-                error = future.exception()
-                if error is not None and not isinstance(error, ChopperError):
-                    raise error
-                outcomes[futures[future]] = error if error is not None else future.result()
-            step = f"read and align {len(outcomes)} of {len(traces)} ranks"
-            progress(step, sum(done), sum(sizes))
-        for number, trace in enumerate(traces):
-            yield trace, outcomes[number]
-    finally:
-        stop.set()
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-_worker: dict[str, Any] = {}
-
-
-def _set_up_worker(done: Any, stop: Any) -> None:
-    _worker.update(done=done, stop=stop)
-
-
-def _read_in_worker(path: Path, number: int) -> RankFile:
-    def report(step: str, done: int, total: int) -> None:
-        if _worker["stop"].is_set():
-            raise Cancelled
-        _worker["done"][number] = done
-
-    return read_rank(path, report)
 
 
 def _flow_findings(trace: Trace) -> dict[str, int]:

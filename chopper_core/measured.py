@@ -6,6 +6,7 @@ A hardware counter's column has the counter's own name (`SQ_WAVES`).
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from typing import Final
 
 FLOPS: Final = "model_flops"
@@ -13,7 +14,7 @@ FLOPS: Final = "model_flops"
 COUNTER_DURATION: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run."""
 COUNTER_MATCH: Final = "counter_match"
-"""How the dispatch was found, a code of `align.counters.Match`."""
+"""How the dispatch was found, a code of `Match`."""
 ENERGY: Final = "energy_j"
 CYCLES: Final = "GRBM_GUI_ACTIVE"
 """Cycles in which the GPU worked, the sum over its XCCs."""
@@ -31,6 +32,16 @@ BREAKDOWN: Final = (
     "unmodelled_ns",
 )
 """What the time charged to compute is made of; the parts add up to it."""
+
+
+class Match(IntEnum):
+    """How an activity got its counters."""
+
+    NONE = 0
+    MATCHED = 1
+    BORROWED = 2
+    AMBIGUOUS = 3
+
 
 _COUNTER: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
 

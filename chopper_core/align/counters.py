@@ -15,13 +15,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.sequences import UNMATCHED, align
+from chopper_core.measured import Match
 from chopper_core.schema import NO_TIME, Category, KernelTable, Kind
 
 Index = NDArray[np.intp]
@@ -34,15 +34,6 @@ _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches whose names are found in the trace that makes a way of comparing good."""
 _MIN_WINDOW: Final = 0.2
 """Share of the template's marks that a recurrence must show."""
-
-
-class Match(IntEnum):
-    """How an activity got its counters."""
-
-    NONE = 0
-    MATCHED = 1
-    BORROWED = 2
-    AMBIGUOUS = 3
 
 
 @dataclass(frozen=True, slots=True)

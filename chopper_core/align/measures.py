@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.accounting import cut
-from chopper_core.align.counters import CounterMatch, Match, match_counters
+from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.sequences import UNMATCHED
 from chopper_core.measured import (
     COUNTER_DURATION,
     COUNTER_MATCH,
     ENERGY,
+    Match,
     integral_of,
     known_of,
     samples_in,

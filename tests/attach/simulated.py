@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.align.counters import CounterMatch, Match, match_counters
+from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.sequences import UNMATCHED
 from chopper_core.ingest import open_run
+from chopper_core.measured import Match
 from chopper_core.run import Run
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.dispatches import DispatchRun

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from chopper_core.align.counters import CounterMatch, Match, match_counters, plain_name
+from chopper_core.align.counters import CounterMatch, match_counters, plain_name
 from chopper_core.align.sequences import UNMATCHED
+from chopper_core.measured import Match
 from chopper_core.schema import KernelTable, Kind
 from tests.attach.simulated import Place, Simulated
 from tests.support import Row, table_of

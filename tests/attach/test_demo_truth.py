@@ -282,3 +282,16 @@ def test_the_hot_gpu_is_seen_to_be_hot_slow_and_throttled(demo: Run, truth: dict
     assert hot["hotspot_c"] > max(row["hotspot_c"] for row in rows.values()) + 8
     assert hot["gfx_mhz"] < 0.97 * min(row["gfx_mhz"] for row in rows.values())
     assert hot["throttle_pct"] > 50 > max(row["throttle_pct"] for row in rows.values())
+
+
+def test_the_quality_of_the_match_is_there_for_every_operation(demo: Run) -> None:
+    names = ("counters_matched", "counters_borrowed", "counters_ambiguous", "counters_uncounted")
+    for source in demo.counters:
+        by_operation = View(
+            demo.name, (str(source.gpu),), ("gpu", "operation", *LEVELS[1:4], "kernel"), names
+        )
+        frame = query(demo, by_operation)
+        expected = (source.matched, source.borrowed, source.ambiguous, source.unmatched)
+        assert tuple(frame.total[name] for name in names) == expected
+        for name in names:
+            assert sum(frame.row(n)[name] or 0 for n in range(len(frame))) == frame.total[name]

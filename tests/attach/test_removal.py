@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.align.counters import Match
 from chopper_core.errors import DataError, UsageError
 from chopper_core.info import as_json as info_json
 from chopper_core.info import as_text as info_text
 from chopper_core.info import describe
 from chopper_core.ingest import open_run
-from chopper_core.measured import BREAKDOWN
+from chopper_core.measured import BREAKDOWN, Match
 from chopper_core.query import figures, query
 from chopper_core.render import render
 from chopper_core.run import Run, TelemetrySource

@@ -1,0 +1,116 @@
+"""Reading many files, in worker processes where that pays, with one progress for all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from chopper_core.errors import ChopperError
+from chopper_core.progress import Cancelled, Progress
+
+Read = TypeVar("Read")
+Reader = Callable[[Path, Progress], Read]
+
+PARALLEL_FROM_BYTES: Final = 4_000_000
+"""Compressed size of all files together from which worker processes pay for their start."""
+_GZIP_FACTOR: Final = 12
+"""How much a trace grows when it is unpacked, about."""
+_POLL_SECONDS: Final = 0.1
+
+
+def read_all(
+    paths: Sequence[Path], reader: Reader[Read], progress: Progress, jobs: int | None
+) -> list[Read | ChopperError]:
+    """What the reader makes of each file, or the error that it raised for it.
+
+    `jobs` processes share the files; None decides by their size and the processors. The reader is
+    a function of a module, so that a worker can import it.
+    """
+    sizes = [path.stat().st_size for path in paths]
+    workers = min(jobs or os.cpu_count() or 1, len(paths))
+    packed = sum(
+        size if path.suffix == ".gz" else size // _GZIP_FACTOR
+        for path, size in zip(paths, sizes, strict=True)
+    )
+    if workers > 1 and (jobs is not None or packed >= PARALLEL_FROM_BYTES):
+        try:
+            return _in_processes(paths, reader, progress, sum(sizes), workers)
+        except BrokenProcessPool:
+            # A worker was killed, or couldn't start (a script without a main guard): once more.
+            pass
+    return _here(paths, sizes, reader, progress)
+
+
+def _here(
+    paths: Sequence[Path], sizes: Sequence[int], reader: Reader[Read], progress: Progress
+) -> list[Read | ChopperError]:
+    outcomes: list[Read | ChopperError] = []
+    for number, path in enumerate(paths):
+        try:
+            outcomes.append(reader(path, _Part(progress, sum(sizes[:number]), sum(sizes))))
+        except ChopperError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The progress of one file within that of all files."""
+
+    whole: Progress
+    before: int
+    total: int
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self.whole(step, self.before + done, self.total)
+
+
+def _in_processes(
+    paths: Sequence[Path], reader: Reader[Read], progress: Progress, total: int, workers: int
+) -> list[Read | ChopperError]:
+    # Threads of the interface may hold locks at a fork, so workers start from a clean process.
+    context = multiprocessing.get_context("forkserver")
+    done = context.Array("q", len(paths), lock=False)
+    stop = context.Event()
+    executor = ProcessPoolExecutor(workers, context, _set_up_worker, (done, stop))
+    try:
+        futures: dict[Future[Read], int] = {
+            executor.submit(_in_worker, reader, path, number): number
+            for number, path in enumerate(paths)
+        }
+        outcomes: dict[int, Read | ChopperError] = {}
+        waiting = set(futures)
+        while waiting:
+            finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            for future in finished:
+                error = future.exception()
+                if error is not None and not isinstance(error, ChopperError):
+                    raise error
+                outcomes[futures[future]] = error if error is not None else future.result()
+            progress(f"read and align {len(outcomes)} of {len(paths)} ranks", sum(done), total)
+        return [outcomes[number] for number in range(len(paths))]
+    finally:
+        stop.set()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+_worker: dict[str, Any] = {}
+
+
+def _set_up_worker(done: Any, stop: Any) -> None:
+    _worker.update(done=done, stop=stop)
+
+
+def _in_worker(reader: Reader[Read], path: Path, number: int) -> Read:
+    def report(step: str, done: int, total: int) -> None:
+        if _worker["stop"].is_set():
+            raise Cancelled
+        _worker["done"][number] = done
+
+    return reader(path, report)

@@ -1,0 +1,53 @@
+"""Reading many files at once: the same outcomes with and without workers, whatever happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chopper_core.errors import DataError
+from chopper_core.pool import read_all
+from chopper_core.progress import Cancelled, Progress, silent
+
+
+def read_size(path: Path, progress: Progress) -> int:
+    progress("read", 1, 1)
+    if path.name == "bad":
+        raise DataError(f"{path} is bad")
+    return len(path.read_bytes())
+
+
+def die_in_worker(path: Path, progress: Progress) -> int:
+    if os.getpid() != int((path.parent / "parent").read_text()):
+        os._exit(1)
+    return 1
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    for number, name in enumerate(("a", "bad", "c")):
+        (tmp_path / name).write_bytes(bytes(number))
+    (tmp_path / "parent").write_text(str(os.getpid()))
+    return [tmp_path / name for name in ("a", "bad", "c")]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_each_file_gives_its_outcome_in_order(files: list[Path], jobs: int) -> None:
+    first, error, last = read_all(files, read_size, silent, jobs)
+    assert (first, last) == (0, 2)
+    assert isinstance(error, DataError) and "is bad" in str(error)
+
+
+def test_files_are_read_here_when_the_workers_die(files: list[Path]) -> None:
+    assert read_all([files[0], files[2]], die_in_worker, silent, 2) == [1, 1]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_who_waits_can_cancel(files: list[Path], jobs: int) -> None:
+    def cancel(step: str, done: int, total: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        read_all(files, read_size, cancel, jobs)
