@@ -130,6 +130,9 @@ def _notes(run: Run, view: View, labels: Sequence[str], shown: int) -> tuple[str
     notes = []
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
+    damaged = sum(bool(source.losses) for source in run.sources)
+    if damaged:
+        notes.append(f"{damaged} of {len(run.sources)} files lost data; `chopper info` says what")
     if run.failed:
         files = f"{len(run.failed)} of {len(run.failed) + len(run.sources)} traces"
         notes.append(f"{files} could not be used; `chopper info` says why")

@@ -148,6 +148,16 @@ def test_one_broken_rank_does_not_hide_the_others(
     assert "1 of 2 traces could not be used" in shown(capsys, "show", str(trace.parent))
 
 
+def test_a_file_that_lost_data_says_so_on_every_view(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps(TRACE)
+    cut = trace.parent / "cut.json"
+    cut.write_text(text[: text.rindex('"lonely"')])
+    assert "1 of 1 files lost data" in shown(capsys, "show", str(cut))
+    assert "LOST: The file ends in the middle of an event" in shown(capsys, "info", str(cut))
+
+
 def test_two_files_of_one_rank_are_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twin = trace.parent / "again.json.gz"
     twin.write_bytes(trace.read_bytes())
