@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
-from chopper_core.align.labels import Labels, Order
+from chopper_core.align.labels import Labels, Order, numbered
 from chopper_core.schema import NO_LABEL, Rule
 
 Int64 = NDArray[np.int64]
@@ -34,9 +34,8 @@ def contexts(
         columns.append(np.where(same_stream, np.roll(ordered, shift), -1))
     if phase is not None:
         columns.append(phase[order.rows].astype(np.int64))
-    _, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     result = np.empty(len(ordered), np.int64)
-    result[order.rows] = numbers.ravel()
+    result[order.rows] = numbered(columns)
     return result
 
 

@@ -20,6 +20,7 @@ from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.align.labels import numbered
 from chopper_core.schema import NO_TIME
 from chopper_core.sources.trace import ABSENT
 
@@ -134,9 +135,7 @@ def lend_flops(flops: Float64, keys: Sequence[NDArray[np.generic]], lacks: Mask)
     known = np.flatnonzero(np.isfinite(flops))
     if not len(wanted) or not len(known):
         return flops
-    rows = np.stack([key.astype(np.int64) for key in keys], axis=1)
-    _, group = np.unique(rows, axis=0, return_inverse=True)
-    group = group.ravel()
+    group = numbered(keys)
     low = np.full(int(group.max()) + 1, np.inf)
     high = np.full(len(low), -np.inf)
     np.minimum.at(low, group[known], flops[known])

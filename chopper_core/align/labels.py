@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from chopper_core.schema import NO_LABEL, Rule
 
 Mask = NDArray[np.bool_]
 Index = NDArray[np.intp]
+Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,15 @@ class Order:
         exists &= stream[inside] == stream
         nearest[self.rows] = np.where(exists, self.rows[inside], -1)
         return nearest
+
+
+def numbered(columns: Sequence[NDArray[np.generic]]) -> Int64:
+    """A number for each row, from 0 on, equal where the rows are equal in all columns."""
+    numbers = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        _, codes = np.unique(column, return_inverse=True)
+        _, numbers = np.unique(numbers * (len(codes) + 1) + codes, return_inverse=True)
+    return numbers.astype(np.int64)
 
 
 def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:

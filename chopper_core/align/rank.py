@@ -16,7 +16,7 @@ from chopper_core.align.flops import activity_flops, lend_flops
 from chopper_core.align.host import Host, link
 from chopper_core.align.iterations import label_iterations
 from chopper_core.align.kernel_names import kinds
-from chopper_core.align.labels import Order
+from chopper_core.align.labels import Order, numbered
 from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
@@ -58,7 +58,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     activities = trace.activities
     devices, gpu = np.unique(activities.device, return_inverse=True)
     kind = kinds(trace.names, activities.name, activities.category)
-    streams, lane = _lanes(gpu, activities.stream)
+    lane = numbered((gpu, activities.stream))
     order = Order.of(lane, activities.start_ns)
     host = Host(trace)
     links = link(trace)
@@ -113,7 +113,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         "launch calls without an activity": len(links.orphans),
         "collectives without arguments": collectives.without_arguments,
         "communication kernels": int((kind == Kind.COMM).sum()),
-        "streams": len(streams),
+        "streams": int(lane.max()) + 1 if len(lane) else 0,
     }
     in_order = np.lexsort(
         (
@@ -132,15 +132,6 @@ def align_rank(trace: Trace) -> AlignedRank:
         partial_iterations=partial,
         findings=findings,
     )
-
-
-def _lanes(
-    gpu: NDArray[np.intp], stream: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct (GPU, stream) pairs, and the number of each activity's pair."""
-    pairs = np.stack([gpu.astype(np.int64), stream], axis=1)
-    lanes, lane = np.unique(pairs, axis=0, return_inverse=True)
-    return lanes, lane.ravel().astype(np.int64)
 
 
 def _accounts(
