@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.measured import is_counter
-from chopper_core.render.cells import clean
+from chopper_core.metrics import METRICS
+from chopper_core.render.cells import clean, scale_of
 from chopper_core.run import CounterSource, Run, TelemetrySource
 from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
 
@@ -62,6 +63,7 @@ def describe(run: Run) -> dict[str, Any]:
         "partial_iterations": sorted(
             {number for numbers in run.partial_iterations.values() for number in numbers}
         ),
+        "collectives": _collectives(run),
         "counters": [asdict(source) for source in run.counters],
         "telemetry": [
             {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
@@ -70,6 +72,26 @@ def describe(run: Run) -> dict[str, Any]:
         "hardware": asdict(run.hardware) if run.hardware else None,
         "missing": _missing(run),
     }
+
+
+def _collectives(run: Run) -> list[dict[str, Any]]:
+    """Number and bytes of the collectives by operation and process group, over all GPUs."""
+    table = run.table
+    rows = np.flatnonzero(table.kind == Kind.COMM)
+    pairs = np.stack([table.operation[rows], table.group[rows]], axis=1)
+    found, which = np.unique(pairs, axis=0, return_inverse=True)
+    listed = []
+    for number, (operation, group) in enumerate(found.tolist()):
+        size = table.bytes[rows[which.ravel() == number]]
+        listed.append(
+            {
+                "operation": table.text_of("operation", operation),
+                "group": table.names[group] if group >= 0 else None,
+                "count": len(size),
+                "bytes": int(size.sum()) if (size >= 0).all() else None,
+            }
+        )
+    return sorted(listed, key=lambda item: -int(item["count"]))
 
 
 def _missing(run: Run) -> list[str]:
@@ -111,6 +133,9 @@ def as_text(run: Run) -> str:
     if found["failed"]:
         lines += ["", "traces that could not be used"]
         lines += [f"  {clean(item['reason'])}" for item in found["failed"]]
+    if found["collectives"]:
+        lines += ["", "collectives, over all GPUs"]
+        lines += [_collective_line(item) for item in found["collectives"]]
     if found["skipped"]:
         lines += ["", "skipped files"]
         lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
@@ -202,6 +227,15 @@ def _source(source: dict[str, Any]) -> list[str]:
     lines += [f"    {count} {name}" for name, count in source["findings"].items() if count]
     lines += [f"    LOST: {clean(note)}" for note in source["losses"]]
     return lines
+
+
+def _collective_line(item: dict[str, Any]) -> str:
+    size = "sizes not all known"
+    if item["bytes"] is not None:
+        scale = scale_of(METRICS["bytes"], item["bytes"])
+        size = f"{scale.cell(item['bytes'])} {scale.unit}"
+    group = f"group {clean(item['group'])}" if item["group"] else "group not known"
+    return f"  {item['count']:>6} {clean(item['operation'])}, {group}, {size}"
 
 
 def _counter_lines(source: CounterSource) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from chopper_core.frame import Frame, Number
 from chopper_core.metrics import METRICS, Metric, Scope, Values, breakdown, counters, telemetry
+from chopper_core.metrics.metric import IF_SAME
 from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.run import Run
@@ -35,6 +36,11 @@ class Figure:
     number: Number | None
     held: bool = False
     """Whether it is that of the nearest sample, none lying within the node."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is an amount of zero; stream 0 and launch 0 are no amounts."""
+        return self.number == 0 and self.metric.reduces != IF_SAME
 
     def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
         """The figure with its unit, in the scale that suits it alone; short: with few digits.
@@ -89,7 +95,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     told |= figures_of(run, view, others)
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     for name, figure in told.items():
-        if figure.number:
+        if figure.number is not None and not figure.is_nothing:
             title = next((title for title, names in _KINDS.items() if name in names), _REST)
             groups[title].append(figure)
     return Detail(
@@ -97,6 +103,6 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         frame.level,
         frame.addresses(row),
         {title: tuple(figures) for title, figures in groups.items() if figures},
-        tuple(figure.metric for figure in told.values() if figure.number == 0),
+        tuple(figure.metric for figure in told.values() if figure.is_nothing),
         tuple(figure.metric for figure in told.values() if figure.number is None),
     )

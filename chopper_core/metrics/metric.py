@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.hardware import Hardware
 from chopper_core.tree import Groups
+
+IF_SAME: Final = "if all are equal"
+"""How an identity, such as a stream, reduces."""
 
 
 @dataclass(frozen=True, slots=True)

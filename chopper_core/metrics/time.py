@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.metrics.metric import Metric, Scope, Values, percent, ratio, total
+from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
 from chopper_core.schema import NO_TIME, STATES, Category, KernelTable, Kind
 
 ACCOUNTING = "time accounting (README, Where every nanosecond goes)"
@@ -72,7 +72,7 @@ def _if_same(column: str, none: int, offset: bool = False) -> Metric:
         column,
         unit,
         title,
-        "if all are equal",
+        IF_SAME,
         definition,
         compute,
         missing_because="the activities of the row differ in it, or the trace doesn't give it",

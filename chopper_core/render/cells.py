@@ -29,7 +29,11 @@ LEVEL_TITLES: Final = {
 _CRUMBS: Final = {"gpu": "GPU ", "iteration": "it ", "layer": "L"}
 
 _TIME_STEPS: Final = ((1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3))
-_FLOP_STEPS: Final = ((1e12, "TFLOP", 1e12, 3), (1e9, "GFLOP", 1e9, 3))
+_FLOP_STEPS: Final = (
+    (1e12, "TFLOP", 1e12, 3),
+    (1e9, "GFLOP", 1e9, 3),
+    (1e6, "MFLOP", 1e6, 3),
+)
 _BYTE_STEPS: Final = ((1e9, "GB", 1e9, 3), (1e6, "MB", 1e6, 3), (1e3, "kB", 1e3, 3))
 
 

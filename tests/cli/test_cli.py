@@ -181,6 +181,26 @@ def test_info_says_what_was_found_and_what_not(
         assert sum(document["coverage"][level]["rules"].values()) == pytest.approx(100)
 
 
+def test_info_lists_collectives_by_process_group(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(shown(capsys, "info", str(demo), "--format", "json"))
+    found = {(item["operation"], item["group"]): item for item in document["collectives"]}
+    known = found["all_gather", "0 (default_pg) of 8"]
+    frame = json.loads(
+        shown(
+            capsys, "show", f"{demo}?order=operation&columns=collectives,bytes", "--format", "json"
+        )
+    )
+    (row,) = (row for row in frame["rows"] if row["name"] == "all_gather")
+    assert (
+        sum(item["count"] for key, item in found.items() if key[0] == "all_gather")
+        == (row["collectives"])
+    )
+    assert known["bytes"] == row["bytes"]
+    assert "group 0 (default_pg) of 8" in shown(capsys, "info", str(demo))
+
+
 def test_metrics_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(shown(capsys, "metrics", "--format", "json"))
     assert [entry["name"] for entry in document["metrics"]] == list(METRICS)
