@@ -44,12 +44,13 @@ def align(first: Int64, second: Int64) -> Alignment:
     if not len(first) or not len(second):
         return Alignment(partner, ambiguous)
     rest = _rests(first, second)
-    longest = int(_row(rest[0], len(second))[0])
+    here = _row(rest[0], len(second))
+    longest = int(here[0])
     before = np.zeros(len(second) + 1, np.int32)
     column = 0
     for position, element in enumerate(first):
         equal = second == element
-        here, after = _row(rest[position], len(second)), _row(rest[position + 1], len(second))
+        after = _row(rest[position + 1], len(second))
         hits = np.flatnonzero(equal[column:])
         if len(hits):
             hit = column + int(hits[0])
@@ -61,7 +62,7 @@ def align(first: Int64, second: Int64) -> Alignment:
                 on_one = equal & (before[:-1] + 1 + after[1:] == longest)
                 ambiguous[position] = on_one.sum() > 1 or bool((before + after == longest).any())
                 column = hit + 1
-        before = _next_row(before, equal)
+        before, here = _next_row(before, equal), after
     return Alignment(partner, ambiguous)
 
 
