@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,11 +71,11 @@ def query(run: Run, view: View) -> Frame:
     )
 
 
-def figures(run: Run, view: View, names: Sequence[str]) -> dict[str, int | float | None]:
-    """Figures of a view's node itself."""
+def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
+    """Figures of a view's node itself, one value each; raises NoSuchNode where there is none."""
     node = run.tree(view.order).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware)
-    return {name: metric(name, run.table).compute(scope).at(0) for name in names}
+    return {name: metric(name, run.table).compute(scope) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

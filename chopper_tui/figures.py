@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from chopper_core.frame import Frame, Number
-from chopper_core.metrics import METRICS, Metric, Scope, Values, breakdown, counters, telemetry
+from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
 from chopper_core.metrics.metric import IF_SAME
+from chopper_core.query import figures
 from chopper_core.render.cells import scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.run import Run
@@ -61,9 +62,8 @@ class Figure:
 
 def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
     """Figures of a view's node itself; raises NoSuchNode where the run has none."""
-    node = run.tree(view.order).node(view.path)
-    scope = Scope(node, node, run.origin_ns, run.hardware)
-    return {name: _figure(METRICS[name], METRICS[name].compute(scope), 0) for name in names}
+    known = figures(run, view, names)
+    return {name: _figure(METRICS[name], values, 0) for name, values in known.items()}
 
 
 def _figure(metric: Metric, values: Values, row: int) -> Figure:

@@ -6,7 +6,7 @@ colours, or with few, the cursor is reversed, titles are bold and asides are dim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.style import Style
@@ -38,8 +38,6 @@ class Inks:
         style: Style = getattr(self, name)
         return style
 
-
-INK_NAMES: Final = tuple(field.name for field in fields(Inks))
 
 _PLAIN: Final = Inks(
     text=Style(),

@@ -11,7 +11,6 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
 
-ANY_THREAD = -1
 NOWHERE = -1
 
 

@@ -18,7 +18,6 @@ from chopper_core.tracks import Curve, Track, nearest, share_running
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
-UNKNOWN_GPU: Final = -1
 REACH_PERIODS: Final = 8
 """A sample stands for times at most so many usual distances away."""
 _ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
