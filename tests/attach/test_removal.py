@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,13 @@ def remove(*names: str) -> Change:
 
 def whole(run: Run, *columns: str) -> dict[str, Any]:
     """Figures of the whole run."""
-    return figures(run, View(run.name), columns)
+    return of_node(run, (), columns)
+
+
+def of_node(run: Run, path: tuple[str, ...], columns: Iterable[str]) -> dict[str, Any]:
+    """Figures of one node, as numbers."""
+    known = figures(run, View(run.name, path), columns)
+    return {name: values.at(0) for name, values in known.items()}
 
 
 def missing(run: Run) -> str:
@@ -148,8 +154,8 @@ def test_without_the_description_of_the_devices_counters_find_their_gpu(
     check_is_whole_without(run)
     assert [source.gpu for source in run.counters] == [0, 1]
     for gpu in ("0", "1"):
-        with_agents = figures(small.run, View("x", (gpu,)), ["GRBM_GUI_ACTIVE"])
-        assert figures(run, View("x", (gpu,)), ["GRBM_GUI_ACTIVE"]) == with_agents
+        with_agents = of_node(small.run, (gpu,), ["GRBM_GUI_ACTIVE"])
+        assert of_node(run, (gpu,), ["GRBM_GUI_ACTIVE"]) == with_agents
 
 
 def test_without_any_telemetry(altered: Altered) -> None:
@@ -181,8 +187,8 @@ def test_without_one_rank_s_trace(altered: Altered, small: Simulated, gone: int)
     assert [source.gpu for source in run.counters] == [kept]
     columns = ["SQ_WAVES", "gfx_mhz", "hotspot_c", "extra_inst_ns"]
     # Its own counters and sensors, not those of the GPU that is gone.
-    before = figures(small.run, View("x", (str(kept),)), columns)
-    after = figures(run, View("x", (str(kept),)), columns)
+    before = of_node(small.run, (str(kept),), columns)
+    after = of_node(run, (str(kept),), columns)
     assert after["SQ_WAVES"] == before["SQ_WAVES"]
     assert after["gfx_mhz"] == pytest.approx(before["gfx_mhz"], rel=0.005)
     assert after["hotspot_c"] == pytest.approx(before["hotspot_c"], rel=0.02)
@@ -234,8 +240,8 @@ def test_a_counter_file_that_is_cut_short_spares_the_other_gpu(
     run = altered(cut("counters/pass_1/*/58210_counter_collection.csv.gz", share))
     check_is_whole_without(run)
     assert "58210_counter_collection" in paths_said(run)
-    theirs = figures(small.run, View("x", ("1",)), ["TCC_EA0_RDREQ_sum"])
-    assert figures(run, View("x", ("1",)), ["TCC_EA0_RDREQ_sum"]) == theirs
+    theirs = of_node(small.run, ("1",), ["TCC_EA0_RDREQ_sum"])
+    assert of_node(run, ("1",), ["TCC_EA0_RDREQ_sum"]) == theirs
 
 
 def test_counter_files_of_garbage_are_named_and_the_run_opens(altered: Altered) -> None:
