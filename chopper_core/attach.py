@@ -10,7 +10,7 @@ from typing import Final
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import Placement, place, tracks
-from chopper_core.errors import DataError
+from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.progress import Progress
 from chopper_core.run import CounterSource, Run, TelemetrySource
@@ -43,9 +43,12 @@ def attach(
 def attach_telemetry(
     run: Run, paths: Sequence[Path], progress: Progress, clock_shifts: ClockShifts | None = None
 ) -> Run:
-    """A run with the telemetry below the paths, and with what its time is made of."""
+    """A run with the telemetry below the paths, and with what its time is made of.
+
+    Raises UsageError where a clock shift names no telemetry.
+    """
     folders = [path for path in paths if path.is_dir()]
-    if folders:
+    if folders or clock_shifts:
         run = _with_telemetry(run, folders, progress, clock_shifts or {})
     columns = breakdown_columns(run.table, run.hardware)
     return replace(run, table=run.table.with_measured(columns))
@@ -105,6 +108,7 @@ def _with_telemetry(
     files = find_telemetry(folders).files
     placed: list[tuple[Telemetry, Placement]] = []
     failed = []
+    unused_shifts = set(clock_shifts)
     is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
@@ -113,14 +117,24 @@ def _with_telemetry(
         except DataError as error:
             failed.append((str(file.path), str(error)))
             continue
-        shift = sum(
-            ns
-            for part, ns in clock_shifts.items()
-            if part in f"{file.path.name} {telemetry.format}"
+        called = f"{file.path.name} {telemetry.format}"
+        shifts = {part: ns for part, ns in clock_shifts.items() if part in called}
+        unused_shifts -= set(shifts)
+        placement = place(telemetry, run.table, run.gpus, is_epoch, sum(shifts.values()))
+        placed.append((telemetry, placement))
+    if unused_shifts:
+        names = ", ".join(f"{t.path.name} ({t.format})" for t, _ in placed) or "none"
+        raise UsageError(
+            f"--clock {min(unused_shifts)!r} names no telemetry of this run; there is {names}"
         )
-        placed.append((telemetry, place(telemetry, run.table, run.gpus, is_epoch, shift)))
+    unreadable = {path for path, _ in failed}
+    run = replace(
+        run,
+        failed=(*run.failed, *failed),
+        skipped=tuple(item for item in run.skipped if item[0] not in unreadable),
+    )
     if not placed:
-        return replace(run, failed=(*run.failed, *failed))
+        return run
     table = run.table
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
     measured = tracks(placed, span)
@@ -130,7 +144,6 @@ def _with_telemetry(
         table=run.table.with_measured(telemetry_columns(run.table, measured)),
         measured=measured,
         telemetry=tuple(_source(placement) for _, placement in placed),
-        failed=(*run.failed, *failed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
 

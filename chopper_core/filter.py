@@ -112,10 +112,16 @@ def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
     if level != rows.level:
         raise UsageError(f"the filter names {level}, but the rows here are of level {rows.level}")
     accepted: set[str] = set()
+    ranges: list[tuple[int, int]] = []
     for part in wanted.split(","):
         first, dash, last = part.partition("-")
-        if dash and first.isdigit() and last.isdigit():
-            accepted.update(str(number) for number in range(int(first), int(last) + 1))
+        if dash and first.isdecimal() and last.isdecimal():
+            ranges.append((int(first), int(last)))
         else:
             accepted.add(part)
-    return np.array([label in accepted for label in rows.labels], np.bool_)
+
+    def is_wanted(label: str) -> bool:
+        in_range = label.isdecimal() and any(low <= int(label) <= high for low, high in ranges)
+        return in_range or label in accepted
+
+    return np.array([is_wanted(label) for label in rows.labels], np.bool_)

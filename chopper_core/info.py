@@ -131,7 +131,7 @@ def as_text(run: Run) -> str:
     lines += ["", *_gpu_lines(found)]
     lines += ["", "sources"] + [line for source in found["sources"] for line in _source(source)]
     if found["failed"]:
-        lines += ["", "traces that could not be used"]
+        lines += ["", "files that could not be used"]
         lines += [f"  {clean(item['reason'])}" for item in found["failed"]]
     if found["collectives"]:
         lines += ["", "collectives, over all GPUs"]

@@ -131,6 +131,12 @@ def _of_dispatches(
         table=table,
         gpus=gpus,
         sources=(source,),
+        skipped=tuple(
+            (str(path), "is of another profiled run, with fewer dispatches than the one shown")
+            for other in dispatch_runs
+            for path in other.paths
+            if path not in chosen.paths
+        ),
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]]),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )

@@ -134,7 +134,7 @@ def _notes(run: Run, view: View, labels: Sequence[str], shown: int) -> tuple[str
     if damaged:
         notes.append(f"{damaged} of {len(run.sources)} files lost data; `chopper info` says what")
     if run.failed:
-        files = f"{len(run.failed)} of {len(run.failed) + len(run.sources)} traces"
+        files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
         notes.append(f"{files} could not be used; `chopper info` says why")
     if shown < len(labels):
         notes.append(

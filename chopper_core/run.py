@@ -107,7 +107,7 @@ class Run:
     skipped: tuple[tuple[str, str], ...] = ()
     """(file, reason) of files that are no traces."""
     failed: tuple[tuple[str, str], ...] = ()
-    """(file, reason) of traces that could not be used."""
+    """(file, reason) of traces, counters and telemetry that could not be used."""
     generated: str | None = None
     """What made the data, where it says that it was generated and not measured."""
     partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)

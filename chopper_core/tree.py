@@ -139,7 +139,7 @@ class Tree:
     def _narrow(self, low: int, high: int, path: tuple[str, ...]) -> tuple[int, int]:
         text = path[-1]
         if len(path) > len(self.order):
-            if not text.isdigit() or int(text) >= high - low:
+            if not text.isdecimal() or int(text) >= high - low:
                 raise NoSuchNode(f"no activity {text} here: there are {high - low}, counted from 0")
             return low + int(text), low + int(text) + 1
         level = self.order[len(path) - 1]

@@ -110,13 +110,13 @@ def _add_reading_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
 
 def _natural(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
 
@@ -124,9 +124,11 @@ def _natural(text: str) -> int:
 def _clock_shift(text: str) -> tuple[str, int]:
     name, _, shift = text.rpartition("=")
     try:
-        return name, round(float(shift.removesuffix("s")) * 1e9)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=+SECONDS") from None
+        if name:
+            return name, round(float(shift.removesuffix("s")) * 1e9)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not NAME=+SECONDS")
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -334,9 +336,10 @@ def _write(text: str) -> None:
 
 def _width() -> int:
     """The terminal's width; 120 cells where the output is no terminal."""
-    if not sys.stdout.isatty():
-        return int(os.environ.get("COLUMNS", "0") or 0) or 120
-    return os.get_terminal_size(sys.stdout.fileno()).columns
+    if sys.stdout.isatty():
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    columns = os.environ.get("COLUMNS", "")
+    return (int(columns) if columns.isdecimal() else 0) or 120
 
 
 def _glyphs() -> Glyphs:

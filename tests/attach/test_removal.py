@@ -210,6 +210,18 @@ def test_without_traces_there_is_a_run_of_counters_or_a_sentence(altered: Altere
     assert whole(run, "SQ_WAVES")["SQ_WAVES"] > 0
 
 
+def test_of_two_profiled_runs_the_longer_is_shown_and_the_other_named(altered: Altered) -> None:
+    def second_run(folder: Path) -> None:
+        remove("rank*.json.gz")(folder)
+        shutil.copytree(folder / "counters/pass_1", folder / "another/pass_1")
+        remove("another/*/*/58323_*")(folder)
+
+    run = altered(second_run)
+    left_out = [path for path, why in run.skipped if "another profiled run" in why]
+    assert left_out and all("/another/" in path for path in left_out)
+    assert "/another/" not in run.sources[0].path
+
+
 def test_with_nothing_left_there_is_a_sentence(altered: Altered) -> None:
     with pytest.raises(DataError):
         altered(remove("rank*.json.gz", "counters"))
@@ -354,6 +366,24 @@ def test_a_clock_shift_moves_one_file_and_not_the_other(small: Simulated) -> Non
     before = small.run.measured["gfx_mhz"].curves[0].edges_ns
     after = moved.measured["gfx_mhz"].curves[0].edges_ns
     assert (after - before == -7_000_000).all()
+
+
+def test_a_clock_shift_that_moves_nothing_is_an_error(small: Simulated) -> None:
+    with pytest.raises(UsageError, match=r"'rocm_smi' names no telemetry.*gpu_metrics"):
+        open_run(str(small.folder), jobs=1, clock_shifts={"rocm_smi": 1})
+
+
+def test_telemetry_that_cannot_be_read_is_named_once(altered: Altered) -> None:
+    def header_alone(folder: Path) -> None:
+        path = folder / COARSE
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+
+    run = altered(header_alone)
+    check_is_whole_without(run)
+    named = [path for path, _ in (*run.failed, *run.skipped) if path.endswith(COARSE)]
+    assert len(named) == 1 and named[0] in dict(run.failed)
+    assert any("1 file could not be used" in n for n in query(run, View(run.name)).notes)
+    assert "files that could not be used" in info_text(run)
 
 
 def waves(kernel: Any) -> int:

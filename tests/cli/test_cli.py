@@ -112,6 +112,7 @@ def test_every_address_in_json_shows_its_row(
         (["show", "{folder}/text.json"], 1, "text.json"),
         (["show", "{folder}/nogpu.json"], 1, "no GPU activity"),
         (["show", "{trace}", "-o", "{folder}/no/such/file"], 1, "can't be written"),
+        (["show", "{trace}", "--clock", "amd=1s"], 2, "'amd' names no telemetry of this run"),
         ([], 2, "no run given"),
     ],
 )
@@ -137,6 +138,29 @@ def test_errors_are_a_sentence_and_a_code(
     assert len(captured.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("shift", ["+1.5s", "=1s", "x=inf", "x=nan", "x=soon"])
+def test_a_clock_shift_needs_a_name_and_a_time(
+    trace: Path, capsys: pytest.CaptureFixture[str], shift: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["info", str(trace), "--clock", shift])
+    assert left.value.code == 2
+    assert "is not NAME=+SECONDS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("columns", "width"), [("90", 90), ("abc", 120), ("-5", 120), ("", 120)])
+def test_a_pipe_is_as_wide_as_columns_says_where_that_is_a_number(
+    trace: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+    width: int,
+) -> None:
+    expected = shown(capsys, "show", str(trace), "--width", str(width))
+    monkeypatch.setenv("COLUMNS", columns)
+    assert shown(capsys, "show", str(trace)) == expected
+
+
 def test_one_broken_rank_does_not_hide_the_others(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +169,7 @@ def test_one_broken_rank_does_not_hide_the_others(
     document = json.loads(shown(capsys, "info", str(trace.parent), "--format", "json"))
     assert [gpu["rank"] for gpu in document["gpus"]] == [0]
     assert [Path(item["path"]).name for item in document["failed"]] == ["rank1.json.gz"]
-    assert "1 of 2 traces could not be used" in shown(capsys, "show", str(trace.parent))
+    assert "1 file could not be used" in shown(capsys, "show", str(trace.parent))
 
 
 def test_a_file_that_lost_data_says_so_on_every_view(

@@ -6,10 +6,12 @@ from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import Row, run_of, table_of
+from support import Row, run_of, sample_run, table_of
 
+from chopper_core.errors import NoSuchNode
 from chopper_core.metrics import METRICS, Scope
 from chopper_core.query import chart, figures, query
 from chopper_core.schema import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
@@ -247,6 +249,16 @@ def test_figures_of_a_node_are_the_totals_of_its_frame() -> None:
         names = [column.name for column in frame.columns if column.name != "share_pct"]
         known = figures(run, View(run.name, path), names)
         assert {n: known[n].at(0) for n in names} == {n: frame.total[n] for n in names}
+
+
+@pytest.mark.parametrize("number", ["²", "-1", "x", "99"])
+def test_an_activity_that_is_not_there_is_said(number: str) -> None:
+    run = sample_run()
+    path: tuple[str, ...] = ()
+    while len(path) < len(LEVELS):
+        path = (*path, query(run, View(run.name, path)).labels[0])
+    with pytest.raises(NoSuchNode, match="no activity"):
+        query(run, View(run.name, (*path, number)))
 
 
 def test_rows_sort_by_name_as_people_count() -> None:

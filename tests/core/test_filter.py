@@ -48,6 +48,9 @@ def test_labels_of_the_own_level_take_ranges() -> None:
     run = sample_run()
     assert query(run, View("r", filter="gpu:1-2")).labels == ["1", "2"]
     assert query(run, View("r", filter="gpu:0,3")).labels == ["0", "3"]
+    # The end of a range is no amount of work.
+    assert query(run, View("r", filter="gpu:2-999999999999")).labels == ["2", "3"]
+    assert query(run, View("r", filter="gpu:²-3")).labels == []
 
 
 @pytest.mark.parametrize(
