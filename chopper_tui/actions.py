@@ -262,11 +262,19 @@ ACTIONS: Final = (
         (),
         "theme",
         "Colours",
-        "Colours for a dark or a light terminal.",
+        "Colours for a dark or a light terminal, of high contrast, or the terminal's own 16.",
         CHOPPER,
-        takes="dark|light",
+        takes="dark|light|contrast|ansi",
     ),
     Action("redraw", ("ctrl+l",), "redraw", "Redraw", "Draws the whole screen again.", CHOPPER),
+    Action(
+        "suspend",
+        ("ctrl+z",),
+        "suspend",
+        "To the shell",
+        "Stops Chopper and gives the terminal back; `fg` goes on.",
+        CHOPPER,
+    ),
     Action("quit", ("q", "ctrl+c"), "quit", "Quit", "Leaves Chopper.", CHOPPER, hint="quit"),
 )
 

@@ -44,7 +44,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     SETTLING: ClassVar[float] = 0.03
     """Seconds in which nothing is drawn while a screen finds its layout: it is painted once."""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "leave", "Quit", priority=True, show=False)
+        Binding("ctrl+c", "leave", "Quit", priority=True, show=False),
+        Binding("ctrl+z", "suspend_process", "To the shell", priority=True, show=False),
     ]
 
     def __init__(

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from chopper_tui.app import ChopperApp
 
 _DEFAULTS: Final = {"TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_NARROW_FONTS: Final = ("linux", "vt100", "vt220")
+"""Terminals whose fonts have neither braille nor parts of blocks."""
 _CRASHED: Final = 1
 
 
@@ -51,13 +53,13 @@ def can_draw(
 
 
 def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Glyphs:
-    """The characters to draw with: CHOPPER_GLYPHS, or what the locale and the stream take."""
+    """The characters to draw with: CHOPPER_GLYPHS, or what locale, font and stream take."""
     wanted = environment.get("CHOPPER_GLYPHS", "")
     if wanted in (UNICODE.name, ASCII.name):
         return UNICODE if wanted == UNICODE.name else ASCII
     # Python takes UTF-8 in the C locale; somebody who sets LC_ALL to it means ASCII.
     locale = environment.get("LC_ALL", "")
-    if locale in ("C", "POSIX"):
+    if locale in ("C", "POSIX") or environment.get("TERM", "") in _NARROW_FONTS:
         return ASCII
     return glyphs_for(stream.encoding)
 

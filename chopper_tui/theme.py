@@ -1,7 +1,9 @@
 """Colours: the inks that text is drawn in, on the terminal's own background.
 
-The accents are of the Okabe-Ito palette, which colour-blind people can tell apart. Without
-colours, or with few, the cursor is reversed, titles are bold and asides are dim.
+The accents of `dark` and `light` are of the Okabe-Ito palette, which colour-blind people can tell
+apart. `contrast` dims and tints nothing; `ansi` takes the terminal's own 16 colours, and so does
+every other theme where there are no more. Without colours the cursor is reversed, titles are bold
+and asides are dim.
 """
 
 from __future__ import annotations
@@ -75,35 +77,65 @@ _LIGHT: Final = Inks(
     header=Style(color="#6b7280"),
     chosen=Style(color="#b34e00", bold=True),
 )
-_ENOUGH_COLOURS: Final = ("256", "truecolor")
+_CONTRAST: Final = Inks(
+    text=Style(),
+    dim=Style(),
+    strong=Style(bold=True),
+    accent=Style(bold=True),
+    spark=Style(),
+    shade=Style(),
+    alert=Style(bold=True, reverse=True),
+    cursor=Style(bold=True, reverse=True),
+    header=Style(bold=True, underline=True),
+    chosen=Style(bold=True, reverse=True),
+)
+_ANSI: Final = Inks(
+    text=Style(),
+    dim=Style(dim=True),
+    strong=Style(bold=True),
+    accent=Style(color="cyan"),
+    spark=Style(color="blue"),
+    shade=Style(dim=True),
+    alert=Style(color="yellow", bold=True),
+    cursor=Style(reverse=True),
+    header=Style(underline=True),
+    chosen=Style(color="yellow", bold=True, underline=True),
+)
+_INKS: Final = {"dark": _DARK, "light": _LIGHT, "contrast": _CONTRAST, "ansi": _ANSI}
+_MANY_COLOURS: Final = ("256", "truecolor")
 
-THEMES: Final = ("dark", "light")
+THEMES: Final = tuple(_INKS)
 
 
 def inks(theme: str, color_system: str | None, no_color: bool) -> Inks:
     """The inks of a theme on a terminal with these colours."""
-    if no_color or color_system not in _ENOUGH_COLOURS:
-        return _PLAIN
-    return _LIGHT if theme == "light" else _DARK
+    if no_color or color_system is None:
+        return _CONTRAST if theme == "contrast" else _PLAIN
+    if color_system not in _MANY_COLOURS and theme != "contrast":
+        return _ANSI
+    return _INKS.get(theme, _DARK)
 
 
 def textual_theme(name: str) -> Theme:
     """The theme for the parts that Textual draws itself: the palette and the prompt."""
-    chosen = _LIGHT if name == "light" else _DARK
-    base = BUILTIN_THEMES[f"ansi-{name}"]
-    accent, cursor = chosen.accent.color, chosen.cursor
-    assert accent is not None and cursor.color is not None and cursor.bgcolor is not None
+    chosen = _INKS[name]
+    base = BUILTIN_THEMES["ansi-light" if name == "light" else "ansi-dark"]
+    if chosen.cursor.color is None or chosen.cursor.bgcolor is None or chosen.accent.color is None:
+        return replace(base, name=name)
+    accent, front, back = (
+        color.name for color in (chosen.accent.color, chosen.cursor.color, chosen.cursor.bgcolor)
+    )
     return replace(
         base,
         name=name,
-        primary=accent.name,
+        primary=accent,
         variables=base.variables
         | {
-            "block-cursor-foreground": cursor.color.name,
-            "block-cursor-background": cursor.bgcolor.name,
-            "input-cursor-foreground": cursor.color.name,
-            "input-cursor-background": cursor.bgcolor.name,
-            "border": accent.name,
-            "border-blurred": accent.name,
+            "block-cursor-foreground": front,
+            "block-cursor-background": back,
+            "input-cursor-foreground": front,
+            "input-cursor-background": back,
+            "border": accent,
+            "border-blurred": accent,
         },
     )

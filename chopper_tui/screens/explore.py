@@ -195,13 +195,18 @@ class ExploreScreen(Walker):
         """The colours."""
         if argument and argument not in THEMES:
             raise UsageError(f"no colours {argument!r}; there are {', '.join(THEMES)}")
-        others = [name for name in THEMES if name != self.app.theme]
-        self.app.theme = argument or others[0]
+        following = THEMES[(THEMES.index(self.app.theme) + 1) % len(THEMES)]
+        self.app.theme = argument or following
+        self.say(f"colours {self.app.theme}")
 
     def do_redraw(self, _: str) -> None:
         """The whole screen anew."""
         self.app.clear_notifications()
         self.refresh(layout=True)
+
+    def do_suspend(self, _: str) -> None:
+        """To the shell, until it is told to go on."""
+        self.app.action_suspend_process()
 
     def do_quit(self, _: str) -> None:
         """Leave."""

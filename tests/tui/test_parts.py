@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import product
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.color import ColorType
 
 from chopper_core.query import Chart, query
 from chopper_core.render.glyphs import ASCII, UNICODE
@@ -18,10 +20,12 @@ from chopper_tui import plot
 from chopper_tui.ascii import to_ascii
 from chopper_tui.history import beside, into, moved, out, trail_to
 from chopper_tui.screens.arrangement import arrange
+from chopper_tui.theme import THEMES, Inks, inks
 from chopper_tui.widgets.pane import fit, width_of
 from chopper_tui.widgets.table_layout import plan
 from tests.tui.explorer import sample_run
 
+INK_NAMES = [field.name for field in fields(Inks)]
 LABELS = st.lists(st.text(min_size=1), max_size=7)
 
 
@@ -91,3 +95,23 @@ def test_what_has_room() -> None:
     assert arrange(159, 40).sparks == 1 and arrange(160, 40).sparks == 2
     assert arrange(200, 60, gpus=1000).gpus < 30
     assert not any(arrange(80, 24, zoom=True).charts)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("colours", [None, "standard", "256", "truecolor"])
+def test_every_theme_tells_the_cursor_and_the_alerts_apart(theme: str, colours: str | None) -> None:
+    drawn = inks(theme, colours, no_color=colours is None)
+    for ink in (drawn.cursor, drawn.alert, drawn.chosen, drawn.header):
+        assert ink != drawn.text
+    if colours is None:
+        assert all(getattr(drawn, name).color is None for name in INK_NAMES)
+    if colours == "standard":
+        kinds = {
+            getattr(drawn, name).color.type for name in INK_NAMES if getattr(drawn, name).color
+        }
+        assert kinds <= {ColorType.STANDARD}
+
+
+def test_high_contrast_dims_nothing() -> None:
+    drawn = inks("contrast", "truecolor", no_color=False)
+    assert not any(getattr(drawn, name).dim for name in INK_NAMES)

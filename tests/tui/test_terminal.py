@@ -24,13 +24,47 @@ def test_it_starts_and_leaves(size: tuple[int, int]) -> None:
         assert terminal.is_restored()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_restores_the_terminal(number: signal.Signals) -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
         terminal.signal(number)
         assert terminal.wait() == 128 + number
         assert terminal.is_restored()
+
+
+def test_the_shell_gets_the_terminal_while_it_is_stopped() -> None:
+    with Terminal() as terminal:
+        terminal.until_text(SHOWN)
+        terminal.send("\x1a")
+        terminal.until(lambda: _state(terminal.process.pid) == "T")
+        terminal.quiet()
+        assert terminal.is_restored()
+        before = len(terminal.output)
+        terminal.signal(signal.SIGCONT)
+        terminal.until(lambda: SHOWN.encode() in terminal.output[before:])
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored()
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["tmux-256color", "screen", "screen-256color", "linux", "putty", "putty-256color", "xterm"],
+)
+def test_terminals_by_their_names(term: str) -> None:
+    with Terminal(TERM=term, COLORTERM="") as terminal:
+        terminal.until_text(SHOWN)
+        terminal.quiet()
+        assert (b"\xe2" in terminal.output) is (term != "linux")
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored()
+
+
+def _state(pid: int) -> str:
+    """The state of a process as the kernel names it: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_resizing_redraws() -> None:
