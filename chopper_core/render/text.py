@@ -15,7 +15,6 @@ from chopper_core.render.cells import (
     clean,
     column_texts,
     crumb,
-    display_name,
     elide,
     fitting,
     pad,
@@ -23,6 +22,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
+from chopper_core.render.names import display_names
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
@@ -42,7 +42,7 @@ def as_text(
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
-    names = [display_name(frame.labels[row], frame.level) for row in range(count)]
+    names = display_names(tuple(frame.labels), frame.level)[:count]
     title = LEVEL_TITLES[frame.level]
     longest = max(map(cell_width, (*names, title, _TOTAL)))
     widths = {name: max(map(len, texts)) for name, texts in cells.items()}
@@ -92,10 +92,10 @@ def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
         _markdown_row(header),
         _markdown_row([":--", *("--:" for _ in columns)]),
     ]
+    names = display_names(tuple(frame.labels), frame.level)
     for row in range(count):
         cells = [column.cell(frame.values[column.metric.name], row, UNICODE) for column in columns]
-        name = display_name(frame.labels[row], frame.level)
-        lines.append(_markdown_row([_escaped(name), *cells]))
+        lines.append(_markdown_row([_escaped(names[row]), *cells]))
     totals = [column.scale.cell(frame.total[column.metric.name]) for column in columns]
     lines.append(_markdown_row([f"**{_TOTAL}**", *totals]))
     lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]

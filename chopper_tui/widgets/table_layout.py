@@ -19,6 +19,7 @@ from chopper_core.render.cells import (
     scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.render.names import display_names
 from chopper_core.tracks import Track
 from chopper_tui.widgets.pane import Pieces, fit
 
@@ -79,6 +80,8 @@ class TableLayout:
     name_width: int
     columns: tuple[Column, ...]
     sparks: tuple[SparkColumn, ...]
+    names: Sequence[str] | None = None
+    """The names of all rows, where they are few enough to fold what they share."""
 
     def spark_x(self, number: int) -> int:
         """The first cell of a sparkline."""
@@ -86,6 +89,8 @@ class TableLayout:
 
     def name(self, row: int) -> str:
         """The name of a row as it is shown."""
+        if self.names is not None:
+            return self.names[row]
         label = self.frame.labels[row]
         return shown_name(label, self.frame.level, self.full_names)
 
@@ -141,7 +146,10 @@ def plan(
     """The layout of a frame: what doesn't fit is left out, the least telling first."""
     wide = width >= _WIDE
     columns = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
-    longest = _longest_name(frame, full_names)
+    names = None
+    if len(frame) <= _MEASURED and not (full_names and frame.level == "kernel"):
+        names = display_names(tuple(frame.labels), frame.level)
+    longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
     sparks = [_spark_column(track, wide) for track in tracks] if len(frame) else []
@@ -150,7 +158,7 @@ def plan(
         sparks.pop()
         shown = _fitting(frame, columns, room - _cells((), sparks))
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
-    return TableLayout(frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks))
+    return TableLayout(frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks), names)
 
 
 def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:
@@ -188,9 +196,10 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     return Column(text, header, width, bar_width if name == "share_pct" else 0)
 
 
-def _longest_name(frame: Frame, full_names: bool) -> int:
-    names: Sequence[str] = frame.labels
-    if len(names) <= _MEASURED:
-        names = [shown_name(name, frame.level, full_names) for name in names]
+def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:
+    if names is None:
+        names = frame.labels
+        if len(names) <= _MEASURED:
+            names = [shown_name(name, frame.level, full_names) for name in names]
     title = len(LEVEL_TITLES[frame.level]) + 1
     return max(title, max(map(cell_len, names), default=0))

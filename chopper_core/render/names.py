@@ -1,0 +1,124 @@
+"""Kernel names side by side: what they share is folded, what tells them apart stays."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from chopper_core.render.cells import clean, display_name
+
+FOLDED: Final = "…"
+_TENSILE: Final = re.compile(r"^(?:Custom_)?Cijk_")
+_TENSILE_KEPT: Final = re.compile(r"^MT\d+x\d+x\d+$")
+_TENSILE_HEAD: Final = 5
+"""Tokens of a Tensile name that say the operands' layouts and types."""
+
+
+@lru_cache(maxsize=64)
+def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
+    """The labels of a frame as people see them, all different where the labels are.
+
+    Template arguments that all kernels of one template share become `…`; of Tensile's parameters
+    the layouts, the types and the tile stay, and those that tell two kernels apart.
+    """
+    names = [display_name(label, level) for label in labels]
+    if level != "kernel":
+        return tuple(names)
+    short = list(names)
+    _fold(names, short, [bool(_TENSILE.match(name)) for name in names], _tensile)
+    _fold(names, short, ["<" in name for name in names], _templates)
+    counts: dict[str, int] = defaultdict(int)
+    for name in short:
+        counts[name] += 1
+    return tuple(
+        name if counts[name] == 1 else clean(label)
+        for name, label in zip(short, labels, strict=True)
+    )
+
+
+def _fold(
+    names: Sequence[str],
+    into: list[str],
+    chosen: Sequence[bool],
+    fold: Callable[[list[str]], list[str]],
+) -> None:
+    rows = [row for row, wanted in enumerate(chosen) if wanted]
+    for row, name in zip(rows, fold([names[row] for row in rows]), strict=True):
+        into[row] = name
+
+
+def _tensile(names: list[str]) -> list[str]:
+    """Tensile names with the fewest parameters, from the first on, that tell them apart."""
+    tokens = [name.split("_") for name in names]
+    sets = [frozenset(own) for own in tokens]
+    shared = frozenset.intersection(*sets) if sets else frozenset()
+    kept: set[str] = {
+        token
+        for own in tokens
+        for place, token in enumerate(own)
+        if place < _TENSILE_HEAD or _TENSILE_KEPT.match(token)
+    }
+    wanted = len(set(sets))
+    candidates = dict.fromkeys(token for own in tokens for token in own if token not in shared)
+    distinct = len({own & kept for own in sets})
+    for token in candidates:
+        if distinct == wanted:
+            break
+        more = len({own & (kept | {token}) for own in sets})
+        if more > distinct:
+            kept.add(token)
+            distinct = more
+    return [_joined([t if t in kept else FOLDED for t in own], "_") for own in tokens]
+
+
+def _templates(names: list[str]) -> list[str]:
+    """Names of templates, those of one template with the arguments in which they differ."""
+    parsed = [_arguments(name) for name in names]
+    groups: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+    for row, (head, arguments, rest) in enumerate(parsed):
+        groups[head, len(arguments), rest].append(row)
+    short = list(names)
+    for (head, count, rest), rows in groups.items():
+        if count == 0 or len({names[row] for row in rows}) < 2:
+            continue
+        columns = []
+        for place in range(count):
+            values = [parsed[row][1][place] for row in rows]
+            same = len(set(values)) == 1
+            columns.append([FOLDED] * len(rows) if same else _templates(values))
+        for number, row in enumerate(rows):
+            inside = _joined([column[number] for column in columns], ", ")
+            short[row] = f"{head}<{inside}>{rest}"
+    return short
+
+
+def _arguments(name: str) -> tuple[str, list[str], str]:
+    """A template's name, its outermost arguments, and what follows them."""
+    head, mark, tail = name.partition("<")
+    if not mark or not head.strip():
+        return name, [], ""
+    arguments, depth, begin = [], 0, 0
+    for position, character in enumerate(tail):
+        if character in "<({[":
+            depth += 1
+        elif character in ")}]" or (character == ">" and depth):
+            depth -= 1
+        elif character == ">" or (character == "," and not depth):
+            arguments.append(tail[begin:position].strip())
+            begin = position + 1
+            if character == ">":
+                return head, arguments, tail[begin:]
+    return name, [], ""
+
+
+def _joined(parts: Sequence[str], separator: str) -> str:
+    """The parts in a row, a run of folded ones as one."""
+    shown = [
+        part
+        for place, part in enumerate(parts)
+        if part != FOLDED or not place or parts[place - 1] != FOLDED
+    ]
+    return separator.join(shown)
