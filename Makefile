@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test lint types format clean bench bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -19,6 +19,14 @@ lint: $(VENV)/dev
 
 types: $(VENV)/dev
 	$(BIN)/mypy
+
+bench: $(VENV)/dev
+	$(BIN)/python -m tests.bench -o docs/benchmarks.md
+
+# What there is to measure beside: JSON decoders and another analyser of such traces.
+bench-peers: $(VENV)/dev
+	@$(PIP) install orjson ijson HolisticTraceAnalysis >&2
+	@$(MAKE) bench
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

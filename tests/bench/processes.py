@@ -1,0 +1,69 @@
+"""Whole processes, measured as the operating system accounts for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one process took, from its start to its end."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+    """The largest resident set, in 10^6 bytes; never below that of the process that measures."""
+
+
+def run(arguments: Sequence[str]) -> Cost:
+    """Run a process; raises RuntimeError with its last words where it fails."""
+    start = time.monotonic()
+    process = subprocess.Popen(
+        arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    words = process.stderr.read().decode(errors="replace")
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.monotonic() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(words.strip().splitlines()[-1] if words.strip() else "it failed")
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6)
+
+
+def in_turn(commands: dict[str, Sequence[str]], rounds: int) -> dict[str, list[Cost]]:
+    """Run all commands one after the other, `rounds` times, so that each meets the same noise."""
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, arguments in commands.items():
+            costs[name].append(run(arguments))
+    return costs
+
+
+def middle(costs: Sequence[Cost]) -> Cost:
+    """The median of each figure."""
+    return Cost(
+        median(cost.wall_s for cost in costs),
+        median(cost.cpu_s for cost in costs),
+        median(cost.peak_mb for cost in costs),
+    )
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    """The command that runs a piece of Python with this interpreter."""
+    return [sys.executable, "-c", code, *arguments]
+
+
+def can_import(module: str) -> bool:
+    """Whether this interpreter has a module."""
+    code = f"import {module}"
+    return subprocess.run(python(code), capture_output=True).returncode == 0
