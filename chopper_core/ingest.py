@@ -13,8 +13,9 @@ import numpy as np
 from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
 from chopper_core.attach import ClockShifts, attach, attach_telemetry
-from chopper_core.errors import DataError
+from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
+from chopper_core.paths import is_store, paths_of
 from chopper_core.pool import read_all
 from chopper_core.progress import Progress, silent
 from chopper_core.run import Gpu, Run, Source
@@ -52,13 +53,23 @@ def open_run(
     jobs: int | None = None,
     clock_shifts: ClockShifts | None = None,
 ) -> Run:
-    """Open a run by its name: a trace, several separated by commas, or a directory.
+    """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
     Files are read by `jobs` processes (default: one per processor when the files are large). A
     file that can't be read is left out and named in `Run.failed`; raises DataError where nothing
     is left.
     """
     paths = paths_of(name)
+    if len(paths) == 1 and is_store(paths[0]):
+        if clock_shifts:
+            raise UsageError(
+                f"{name} is a store, whose clocks are put together; "
+                "--clock goes with the files that it was made of"
+            )
+        # Arrow takes longer to import than a small trace takes to read.
+        from chopper_core.store import read_store
+
+        return read_store(paths[0], progress)
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
@@ -141,14 +152,6 @@ def _of_dispatches(
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
     return attach_telemetry(run, paths_of(name), progress, clock_shifts)
-
-
-def paths_of(name: str) -> list[Path]:
-    """The paths that a run's name stands for."""
-    path = Path(name).expanduser()
-    if not path.exists() and "," in name:
-        return [Path(part).expanduser() for part in name.split(",") if part]
-    return [path]
 
 
 def read_rank(path: Path, progress: Progress = silent) -> RankFile:

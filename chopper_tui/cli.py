@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +23,9 @@ PROGRAM: Final = "chopper"
 INTERRUPTED: Final = 130
 DEMO: Final = Path("demo_data", "fsdp2")
 _FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
-_COMMANDS: Final = ("demo", "show", "info", "metrics", "keys", "doctor")
+_COMMANDS: Final = (
+    "demo", "show", "info", "ingest", "cache", "metrics", "keys", "doctor",
+)  # fmt: skip
 
 _DESCRIPTION: Final = """\
 Where does the time of an LLM training step go, and why?
@@ -33,6 +34,8 @@ chopper RUN              explore a run: a PyTorch trace, or a directory of one p
 chopper demo             explore the generated demo run
 chopper show ADDRESS     print a view as text, markdown, CSV or JSON
 chopper info RUN         what was found, how it was labelled, what was left out
+chopper ingest RUN -o D  align a run once and write it to a store, to keep or to share
+chopper cache            the runs that are kept for the next time; `cache clear` forgets them
 chopper metrics          every figure: unit, definition, source
 chopper keys             the keys of the explorer
 chopper doctor           terminal, locale and versions, for bug reports
@@ -106,6 +109,9 @@ def _add_reading_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=+S",
         help="move telemetry whose file or format is named so by S seconds (+1.25s)",
     )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="read the files anew and keep nothing of them"
+    )
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
 
 
@@ -160,6 +166,16 @@ def _parser(name: str) -> argparse.ArgumentParser:
             parser.description = "Every figure: name, unit, how it adds up, definition, source."
             parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
             parser.set_defaults(run_command=_metrics)
+        case "ingest":
+            parser.description = "Align a run once and write it to a store: a directory to share."
+            parser.add_argument("run", metavar="RUN")
+            parser.add_argument("-o", "--output", metavar="STORE", required=True)
+            _add_reading_options(parser)
+            parser.set_defaults(run_command=_ingest)
+        case "cache":
+            parser.description = "The runs that are kept so that they open at once."
+            parser.add_argument("do", nargs="?", choices=("list", "clear"), default="list")
+            parser.set_defaults(run_command=_cache)
         case "keys":
             parser.description = "The keys of the explorer."
             parser.add_argument("--format", choices=("text", "markdown"), default="text")
@@ -249,6 +265,38 @@ def _info(options: argparse.Namespace) -> int:
     return 0
 
 
+def _ingest(options: argparse.Namespace) -> int:
+    from chopper_core.ingest import open_run
+    from chopper_core.store import write_store
+
+    with ProgressLine() as progress:
+        run = open_run(options.run, progress, jobs=options.jobs, clock_shifts=dict(options.clock))
+        write_store(run, Path(options.output), progress=progress)
+    for path, reason in run.failed:
+        print(f"{PROGRAM}: left out {path}: {reason}", file=sys.stderr)
+    print(options.output, file=sys.stderr)
+    return 0
+
+
+def _cache(options: argparse.Namespace) -> int:
+    from datetime import datetime
+
+    from chopper_core import cache
+
+    if options.do == "clear":
+        count, size = cache.clear()
+        _write(f"forgot {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB\n")
+        return 0
+    kept = cache.entries()
+    for entry in kept:
+        used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
+        name = entry.name or "(of another version of Chopper)"
+        _write(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}\n")
+    total = sum(entry.size_bytes for entry in kept)
+    _write(f"{total / 1e6:8.1f} MB  in {cache.directory()}\n")
+    return 0
+
+
 def _metrics(options: argparse.Namespace) -> int:
     from chopper_core.metrics import catalogue
 
@@ -287,9 +335,14 @@ def _open(name: str, options: argparse.Namespace) -> Run:
 
 
 def _open_with(name: str, options: argparse.Namespace, progress: Progress) -> Run:
-    from chopper_core.ingest import open_run
+    shifts = dict(options.clock)
+    if options.no_cache:
+        from chopper_core.ingest import open_run
 
-    return open_run(name, progress, jobs=options.jobs, clock_shifts=dict(options.clock))
+        return open_run(name, progress, jobs=options.jobs, clock_shifts=shifts)
+    from chopper_core.cache import open_kept
+
+    return open_kept(name, progress, jobs=options.jobs, clock_shifts=shifts)
 
 
 class ProgressLine:
@@ -349,6 +402,8 @@ def _glyphs() -> Glyphs:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("chopper-tui")
     except PackageNotFoundError:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -66,6 +64,10 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     """Run the explorer until it is left; the exit code, with any error told on stderr."""
+    # Printing a view needs neither, and they take a tenth of its time to import.
+    import asyncio
+    from multiprocessing import resource_tracker
+
     # Processes that load a run need it, and to start it takes a stderr with a file: before Textual.
     resource_tracker.ensure_running()
     try:
@@ -86,7 +88,9 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
 
 
 async def _run(app: ChopperApp, mouse: bool) -> None:
-    loop = asyncio.get_running_loop()
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, app.exit, None, 128 + number)
     try:

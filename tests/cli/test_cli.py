@@ -309,3 +309,26 @@ def test_interrupting_exits_with_130(
     monkeypatch.setattr("chopper_core.ingest.open_run", interrupted)
     assert main(["show", str(trace)]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_run_is_kept_shown_and_forgotten(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = shown(capsys, "show", str(trace))
+    assert str(trace) in shown(capsys, "cache")
+    assert shown(capsys, "show", str(trace)) == first
+    assert shown(capsys, "cache", "clear").startswith("forgot 1 run, ")
+    assert shown(capsys, "show", "--no-cache", str(trace)) == first
+    assert str(trace) not in shown(capsys, "cache", "list")
+
+
+def test_a_store_is_a_run(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "kept.chopper"
+    assert shown(capsys, "ingest", str(trace), "-o", str(store)) == ""
+    ours = json.loads(shown(capsys, "show", f"{store}:gpu=0", "--format", "json"))
+    theirs = json.loads(shown(capsys, "show", f"{trace}:gpu=0", "--format", "json"))
+    assert ours["total"] == theirs["total"]
+    assert ours["address"] == f"{store}:gpu=0"
+    assert main(["ingest", str(trace), "-o", str(tmp_path)]) == 2
+    assert "is no store" in capsys.readouterr().err
+    (store / "kernels.arrow").write_bytes(b"short")
+    assert main(["show", str(store)]) == 1
+    assert "damaged" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Runs that were read before, kept as stores in the person's cache directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from chopper_core.errors import ChopperError, DataError
+from chopper_core.paths import is_store, paths_of
+from chopper_core.progress import Progress, silent
+from chopper_core.run import Run
+from chopper_core.store import read_index, read_store, write_store
+
+_ENTRY_LENGTH: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kept run."""
+
+    path: Path
+    name: str
+    """The run as it was named; empty where another version of Chopper kept it."""
+    size_bytes: int
+    used_s: float
+    """When it was last opened, in seconds since the epoch."""
+
+
+def directory() -> Path:
+    """Where runs are kept: `$XDG_CACHE_HOME/chopper/runs`."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "chopper" / "runs"
+
+
+def open_kept(
+    name: str,
+    progress: Progress = silent,
+    *,
+    jobs: int | None = None,
+    clock_shifts: Mapping[str, int] | None = None,
+) -> Run:
+    """Open a run, from the cache where its files are as they were; else read it and keep it.
+
+    Raises what `open_run` raises. A cache that can't be read or written changes nothing but time.
+    """
+    paths = paths_of(name)
+    if len(paths) == 1 and is_store(paths[0]) and not clock_shifts:
+        return read_store(paths[0], progress)
+    if not all(path.exists() for path in paths):
+        return _read(name, progress, jobs, clock_shifts)
+    of = _origin(name, paths, clock_shifts or {})
+    kept = directory() / _digest([of, *_stamps(paths), _code_stamp()])
+    if is_store(kept):
+        try:
+            run = read_store(kept, progress)
+            os.utime(kept)
+            return replace(run, name=name)
+        except (ChopperError, OSError):
+            shutil.rmtree(kept, ignore_errors=True)
+    run = _read(name, progress, jobs, clock_shifts)
+    try:
+        write_store(run, kept, of=of, progress=progress)
+    except ChopperError:
+        return run
+    _forget_older(kept, of)
+    return run
+
+
+def _read(
+    name: str, progress: Progress, jobs: int | None, clock_shifts: Mapping[str, int] | None
+) -> Run:
+    # What reads and aligns takes long to import, and a kept run doesn't need it.
+    from chopper_core.ingest import open_run
+
+    return open_run(name, progress, jobs=jobs, clock_shifts=clock_shifts)
+
+
+def entries() -> list[Entry]:
+    """The kept runs, the last used first."""
+    found = []
+    for path in _folders():
+        try:
+            name = read_index(path).name
+        except DataError:
+            name = ""
+        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+        found.append(Entry(path, name, size, path.stat().st_mtime))
+    return sorted(found, key=lambda entry: -entry.used_s)
+
+
+def clear() -> tuple[int, int]:
+    """Forget all kept runs; how many they were, and their bytes."""
+    kept = entries()
+    for entry in kept:
+        shutil.rmtree(entry.path, ignore_errors=True)
+    return len(kept), sum(entry.size_bytes for entry in kept)
+
+
+def _folders() -> list[Path]:
+    try:
+        return [path for path in directory().iterdir() if is_store(path)]
+    except OSError:
+        return []
+
+
+def _forget_older(kept: Path, of: str) -> None:
+    """Remove what was kept of the same files when they were others."""
+    for path in _folders():
+        if path != kept:
+            try:
+                older = read_index(path).of == of
+            except DataError:
+                older = False
+            if older:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _origin(name: str, paths: Sequence[Path], clock_shifts: Mapping[str, int]) -> str:
+    """What makes a reading of files another one than a reading of others."""
+    shifts = [f"{source}={shift}" for source, shift in sorted(clock_shifts.items())]
+    return "\n".join([name, *(str(path.resolve()) for path in paths), *shifts])
+
+
+def _stamps(paths: Sequence[Path]) -> Iterator[str]:
+    """Name, size and time of change of every file below the paths, in order of their names."""
+    for path in paths:
+        if not path.is_dir():
+            yield _stamp(path)
+            continue
+        for folder, folders, files in os.walk(path, followlinks=True):
+            folders.sort()
+            for file in sorted(files):
+                yield _stamp(Path(folder, file))
+
+
+def _stamp(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"{path}\t{error.errno}"
+    return f"{path}\t{status.st_size}\t{status.st_mtime_ns}"
+
+
+@cache
+def _code_stamp() -> str:
+    """Of Chopper's own files: another version may label and align otherwise."""
+    return _digest(sorted(_stamp(path) for path in Path(__file__).parent.rglob("*.[pt][yo]*")))
+
+
+def _digest(parts: Sequence[str]) -> str:
+    text = "\n".join(parts).encode(errors="surrogateescape")
+    return hashlib.sha256(text).hexdigest()[:_ENTRY_LENGTH]

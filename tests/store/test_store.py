@@ -1,0 +1,239 @@
+"""Stores and the cache: the same run, whole or not at all, never a wrong one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core import cache, info, store
+from chopper_core.address import parse
+from chopper_core.errors import DataError, UsageError
+from chopper_core.ingest import open_run
+from chopper_core.query import chart, query
+from chopper_core.render import render
+from chopper_core.run import Run
+from chopper_core.schema import COLUMNS
+from tests.conftest import ROOT
+
+ADDRESSES = (
+    "R",
+    "R:gpu=5/iteration=11?sort=-idle_ns",
+    "R?order=operation,gpu&filter=gemm|mlp",
+    "R:gpu=0/iteration=11/phase=backward/layer=2?columns=SQ_WAVES,gfx_mhz,theoretical_ns,energy_j",
+    "R:gpu=1/iteration=11?metric=power_w",
+)
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return open_run(str(ROOT / "demo_data" / "fsdp2"), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def kept(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stores") / "demo.chopper"
+    store.write_store(run, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(kept: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(kept, tmp_path / "copy")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(ROOT / "demo_data" / "fsdp2" / "rank0.json.gz", folder)
+    return folder
+
+
+def test_every_array_comes_back(run: Run, kept: Path) -> None:
+    again = store.read_store(kept)
+    for name in COLUMNS:
+        ours, theirs = again.table.column(name), run.table.column(name)
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+    assert list(again.table.measured) == list(run.table.measured)
+    for name in run.table.measured:
+        np.testing.assert_array_equal(again.table.measured[name], run.table.measured[name])
+    assert (again.table.names, again.table.operations) == (run.table.names, run.table.operations)
+    for name, track in run.measured.items():
+        assert list(again.measured[name].curves) == list(track.curves)
+        for gpu, curve in track.curves.items():
+            for field in fields(curve):
+                ours = getattr(again.measured[name].curves[gpu], field.name)
+                np.testing.assert_array_equal(ours, getattr(curve, field.name))
+
+
+def test_everything_else_comes_back(run: Run, kept: Path) -> None:
+    again = store.read_store(kept)
+    assert again.name == str(kept)
+    for field in fields(Run):
+        if field.name not in ("name", "table", "measured", "_trees", "_running"):
+            assert getattr(again, field.name) == getattr(run, field.name), field.name
+    ours, theirs = (json.loads(info.as_json(each)) for each in (again, run))
+    assert ours | {"run": ""} == theirs | {"run": ""}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_views_are_the_same(run: Run, kept: Path, address: str) -> None:
+    again, view = store.read_store(kept), parse(address)
+    for format_name in ("text", "json"):
+        assert render(query(again, view), format_name) == render(query(run, view), format_name)
+    np.testing.assert_array_equal(chart(again, view, 40).values, chart(run, view, 40).values)
+
+
+def test_a_store_is_opened_by_its_name_and_may_move(kept: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(kept, tmp_path / "elsewhere")
+    assert len(open_run(str(moved)).gpus) == 8
+    with pytest.raises(UsageError, match="is a store"):
+        open_run(str(moved), clock_shifts={"amd_smi": 1})
+
+
+@pytest.mark.parametrize("name", ["kernels.arrow", "series.arrow", "run.json", "store.json"])
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
+def test_a_damaged_store_is_refused(copy: Path, name: str, harm: str) -> None:
+    _harm(copy / name, harm)
+    with pytest.raises(DataError, match=r"store|version") as caught:
+        store.read_store(copy)
+    assert str(copy) in str(caught.value)
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
+def test_damaged_measured_columns_are_refused_when_they_are_read(copy: Path, harm: str) -> None:
+    _harm(copy / "measured.arrow", harm)
+    with pytest.raises(DataError, match=r"measured\.arrow|damaged"):
+        query(store.read_store(copy), parse("R?columns=gfx_mhz"))
+
+
+def _harm(path: Path, harm: str) -> None:
+    content = path.read_bytes()
+    if harm == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif harm == "flip":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
+    else:
+        path.unlink()
+
+
+def test_another_version_is_refused_with_the_command(copy: Path) -> None:
+    index = json.loads((copy / "store.json").read_text())
+    (copy / "store.json").write_text(json.dumps(index | {"fingerprint": "older"}))
+    with pytest.raises(DataError, match="chopper ingest RUN -o"):
+        open_run(str(copy))
+
+
+def test_what_is_no_store_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("text")
+    with pytest.raises(UsageError, match="is no store"):
+        store.write_store(run, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
+
+
+def test_a_failing_writer_leaves_the_older_store(
+    run: Run, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "_series", full)
+    with pytest.raises(DataError, match="No space left"):
+        store.write_store(run, copy)
+    assert len(store.read_store(copy).table) == len(run.table)
+    assert [path.name for path in copy.parent.iterdir()] == ["copy"]
+
+
+def test_a_killed_writer_leaves_the_older_store(copy: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from chopper_core import store\n"
+        "store._series = lambda run: os._exit(9)\n"
+        "store.write_store(store.read_store(Path(sys.argv[1])), Path(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(copy)], cwd=ROOT)
+    assert done.returncode == 9
+    assert len(store.read_store(copy).gpus) == 8
+
+
+def test_writers_at_once_leave_one_whole_store(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "shared"
+    code = (
+        "import sys; from pathlib import Path; from chopper_core import store\n"
+        "run = store.read_store(Path(sys.argv[1]))\n"
+        "for _ in range(5): store.write_store(run, Path(sys.argv[2]))"
+    )
+    store.write_store(run, tmp_path / "source")
+    commands = [[sys.executable, "-c", code, str(tmp_path / "source"), str(target)]] * 3
+    with ThreadPoolExecutor() as pool:
+        codes = list(pool.map(lambda each: subprocess.run(each, cwd=ROOT).returncode, commands))
+    assert codes == [0, 0, 0]
+    assert len(store.read_store(target).table) == len(run.table)
+
+
+def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cache.open_kept(str(trace), jobs=1)
+    monkeypatch.setattr(cache, "_read", None)
+    again = cache.open_kept(str(trace))
+    assert again.name == first.name == str(trace)
+    assert info.as_json(again) == info.as_json(first)
+    (entry,) = cache.entries()
+    assert entry.name == str(trace) and entry.size_bytes > 10_000
+    assert cache.clear() == (1, entry.size_bytes) and cache.entries() == []
+
+
+def test_changed_files_are_read_anew(trace: Path) -> None:
+    cache.open_kept(str(trace), jobs=1)
+    (kept,) = cache.entries()
+    shutil.copy(ROOT / "demo_data" / "fsdp2" / "rank3.json.gz", trace)
+    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 2
+    (newer,) = cache.entries()
+    assert newer.path != kept.path
+    os.utime(trace / "rank3.json.gz", (1, 1))
+    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 2
+    assert [entry.path for entry in cache.entries()] != [newer.path]
+
+
+def test_a_damaged_entry_is_read_anew(trace: Path) -> None:
+    cache.open_kept(str(trace), jobs=1)
+    (kept,) = cache.entries()
+    _harm(kept.path / "kernels.arrow", "flip")
+    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 1
+    assert len(store.read_store(kept.path).gpus) == 1
+
+
+def test_an_open_run_survives_its_store(copy: Path, run: Run) -> None:
+    again = store.read_store(copy)
+    shutil.rmtree(copy)
+    view = parse("R?columns=gfx_mhz,SQ_WAVES")
+    assert render(query(again, view), "json") == render(query(run, view), "json")
+
+
+def test_without_a_cache_directory_it_goes_on(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 1
+    assert cache.entries() == []
+
+
+def test_errors_are_those_of_reading(tmp_path: Path) -> None:
+    for name in (str(tmp_path / "none"), str(tmp_path)):
+        with pytest.raises(DataError) as ours:
+            cache.open_kept(name)
+        with pytest.raises(DataError) as theirs:
+            open_run(name)
+        assert str(ours.value) == str(theirs.value)
+    assert not cache.entries()
