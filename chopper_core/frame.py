@@ -38,6 +38,10 @@ class Frame:
     sort: str
     """The order of the rows: a column, `-column`, or empty for the level's own."""
     hidden: int
+    hidden_ns: int
+    """The elapsed_ns of the hidden rows."""
+    parent_ns: int
+    """The elapsed_ns of the node, hidden rows included."""
     notes: tuple[str, ...]
     addresses: Callable[[int], str]
     track: Track
@@ -46,6 +50,13 @@ class Frame:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def hidden_text(self) -> str:
+        """How many rows are hidden, and their share of the parent's time: `3 hidden (0.2%)`."""
+        if not self.hidden or not self.parent_ns:
+            return f"{self.hidden} hidden"
+        return f"{self.hidden} hidden ({self.hidden_ns / self.parent_ns:.1%})"
 
     def row(self, number: int) -> dict[str, Number | None]:
         """The figures of one row by column name."""

@@ -46,7 +46,9 @@ def query(run: Run, view: View) -> Frame:
     columns = tuple(
         metric(name, run.table) for name in view.columns or default_columns(view.level, run.table)
     )
-    shown = np.flatnonzero(matching(Rows(view.level, labels, values), view.filter))
+    mask = matching(Rows(view.level, labels, values), view.filter)
+    shown = np.flatnonzero(mask)
+    hidden_ns = 0 if mask.all() else int(values("elapsed_ns").numbers[~mask].sum())
     sort = view.sort or ("-elapsed_ns" if view.level in _LONGEST_FIRST else "")
     shown = shown[_ordered(shown, view.level, labels, sort, values)]
     totals = Scope(parent, parent, run.origin_ns, run.hardware)
@@ -62,7 +64,9 @@ def query(run: Run, view: View) -> Frame:
         total=total,
         sort=sort,
         hidden=len(labels) - len(shown),
-        notes=_notes(run, view, labels, len(shown)),
+        hidden_ns=hidden_ns,
+        parent_ns=int(metric("elapsed_ns", run.table).compute(totals).numbers[0]),
+        notes=_notes(run, view, labels, len(shown), hidden_ns),
         addresses=lambda row: address.render(
             view if view.is_leaf else drill(view, shown_labels[row])
         ),
@@ -126,7 +130,9 @@ def _ordered(
     return np.lexsort((numbers, ~column.present()))
 
 
-def _notes(run: Run, view: View, labels: Sequence[str], shown: int) -> tuple[str, ...]:
+def _notes(
+    run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
+) -> tuple[str, ...]:
     notes = []
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
@@ -138,8 +144,8 @@ def _notes(run: Run, view: View, labels: Sequence[str], shown: int) -> tuple[str
         notes.append(f"{files} could not be used; `chopper info` says why")
     if shown < len(labels):
         notes.append(
-            f"{len(labels) - shown} of {len(labels)} rows hidden by the filter; "
-            "total and share are of all rows"
+            f"{len(labels) - shown} of {len(labels)} rows hidden by the filter, with "
+            f"{hidden_ns / 1e6:.3f} ms; total and share are of all rows"
         )
     if view.level == "iteration" or "iteration" in dict(view.scope):
         wanted = dict(view.scope).get("iteration")

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from chopper_core.errors import UsageError
+from chopper_core.outliers import RULE
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
+SEEK: Final = "Find"
 TABLE: Final = "Shape the table"
 TAKE: Final = "Take it with you"
 CHOPPER: Final = "Chopper"
-GROUPS: Final = (MOVE, WALK, TABLE, TAKE, CHOPPER)
+GROUPS: Final = (MOVE, WALK, SEEK, TABLE, TAKE, CHOPPER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,47 @@ ACTIONS: Final = (
     ),
     Action("back", ("-",), "back", "Last view", "The scope before this one, and back.", WALK),
     Action(
+        "find",
+        ("f",),
+        "find",
+        "Find a name anywhere",
+        "Lists where operations and kernels of the run match (terms as in a filter); Enter goes.",
+        SEEK,
+        takes="TEXT",
+    ),
+    Action(
+        "next_hit",
+        ("n",),
+        "next-hit",
+        "Next hit",
+        "The next row that matches what was found or filtered last.",
+        SEEK,
+    ),
+    Action(
+        "previous_hit",
+        ("N",),
+        "previous-hit",
+        "Previous hit",
+        "The row before that matches what was found or filtered last.",
+        SEEK,
+    ),
+    Action(
+        "next_outlier",
+        ("e",),
+        "next-outlier",
+        "Next outlier",
+        f"The next row with {RULE}, by the sort column or time.",
+        SEEK,
+    ),
+    Action(
+        "previous_outlier",
+        ("E",),
+        "previous-outlier",
+        "Previous outlier",
+        f"The row before with {RULE}, by the sort column or time.",
+        SEEK,
+    ),
+    Action(
         "go",
         (),
         "go",
@@ -141,6 +184,15 @@ ACTIONS: Final = (
         TABLE,
         takes="TEXT",
         hint="filter",
+    ),
+    Action(
+        "hide",
+        ("%",),
+        "hide",
+        "Hide small rows",
+        "Hides rows below a share of their parent (1%), as a term of the filter; again: all rows.",
+        TABLE,
+        takes="SHARE",
     ),
     Action(
         "sort",

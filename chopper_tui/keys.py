@@ -16,6 +16,7 @@ _CHARACTERS: Final = {
     ".": "full_stop",
     ":": "colon",
     "?": "question_mark",
+    "%": "percent_sign",
 }
 
 

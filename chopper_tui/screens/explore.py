@@ -23,7 +23,7 @@ from chopper_tui.screens.arrangement import CHARTS
 from chopper_tui.screens.chooser import Chooser, signal_options
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
-from chopper_tui.screens.walker import Walker
+from chopper_tui.screens.seeker import Seeker
 from chopper_tui.snapshot import write_snapshot
 from chopper_tui.theme import THEMES
 from chopper_tui.widgets.detail import full_detail
@@ -33,7 +33,7 @@ _CLIPBOARD_BYTES = 70_000
 """What terminals take over OSC 52 without dropping it."""
 
 
-class ExploreScreen(Walker):
+class ExploreScreen(Seeker):
     """The tree: a table of the scope's children, and what is known of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,6 +65,8 @@ class ExploreScreen(Walker):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter, or do the command."""
         is_command = self._trail_before_filter is None
+        if not is_command and event.value.strip():
+            self.sought = event.value
         self._trail_before_filter = None
         self.close_prompt()
         if is_command and event.value.strip():

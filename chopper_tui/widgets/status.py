@@ -42,7 +42,7 @@ class Status(Pane):
         title = METRICS[column].title if column in METRICS else column
         parts = [
             (f"{len(frame)} of {len(frame) + frame.hidden} rows", ""),
-            (f"{frame.hidden} hidden", ""),
+            (frame.hidden_text, ""),
             ("filter ", clean(frame.view.filter) or glyphs.missing),
             ("sort ", title + arrow if column else f"by {frame.level}"),
         ]

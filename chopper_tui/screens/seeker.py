@@ -1,0 +1,144 @@
+"""The actions that seek: names anywhere, the next hit, the next outlier, the rows that matter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from chopper_core.errors import UsageError
+from chopper_core.find import Found, find, hit_rows
+from chopper_core.metrics import METRICS, metric
+from chopper_core.outliers import FACTOR, MAD_TO_SIGMA, outliers
+from chopper_core.query import query
+from chopper_core.render.cells import crumb, display_name, elide, scale_of
+from chopper_core.view import filtered
+from chopper_tui.background import away
+from chopper_tui.figures import Figure
+from chopper_tui.history import trail_to
+from chopper_tui.screens.chooser import Chooser
+from chopper_tui.screens.walker import Walker
+
+HIDDEN_BELOW_PCT: Final = "1"
+_SHARE: Final = re.compile(r"(?:^|\s+)share_pct>=(\S+)")
+_NAME_CELLS: Final = 28
+
+
+class Seeker(Walker):
+    """A walker that looks for something."""
+
+    sought = ""
+    """What was found or filtered last."""
+
+    async def do_find(self, argument: str) -> None:
+        """Names over the whole run."""
+        if not argument:
+            self.open_prompt(":", "find ")
+            return
+        order = self.view.order
+        found = await away(find, self.run, order, argument)
+        if not found.hits:
+            raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
+        self.sought = argument
+        glyphs = self.table.glyphs
+        scale = scale_of(METRICS["elapsed_ns"], found.hits[0].elapsed_ns)
+        options = []
+        for number, hit in enumerate(found.hits):
+            time = f"{scale.cell(hit.elapsed_ns):>8} {scale.unit}"
+            name = elide(display_name(hit.path[-1], hit.level), _NAME_CELLS, glyphs)
+            parents = zip(order, hit.path[:-1], strict=False)
+            where = " › ".join(crumb(level, label) for level, label in parents)
+            options.append((str(number), f"{time}  {name}", where))
+
+        def chosen(key: str | None) -> None:
+            if key is not None:
+                self.take(lambda: self._to_hit(found, int(key)))
+
+        self.app.push_screen(Chooser(_title_of(found), options), chosen)
+
+    async def do_next_hit(self, _: str) -> None:
+        """The next row that matches."""
+        self._to_next(self._hits(), 1, f"hit of {self.sought}")
+
+    async def do_previous_hit(self, _: str) -> None:
+        """The row before that matches."""
+        self._to_next(self._hits(), -1, f"hit of {self.sought}")
+
+    async def do_next_outlier(self, _: str) -> None:
+        """The next row that lies outside."""
+        await self._outlier(1)
+
+    async def do_previous_outlier(self, _: str) -> None:
+        """The row before that lies outside."""
+        await self._outlier(-1)
+
+    async def do_hide(self, argument: str) -> None:
+        """Rows below a share of their parent: a term of the filter, so the address has it."""
+        before = self.view.filter
+        rest = _SHARE.sub("", before).strip()
+        if not argument and rest != before:
+            await self.change(filtered(self.view, rest))
+            self.say("all rows again")
+            return
+        number = (argument or HIDDEN_BELOW_PCT).removesuffix("%").strip()
+        if not re.fullmatch(r"\d+(\.\d+)?", number):
+            raise UsageError(
+                f"{argument!r} is no share; :hide 0.5% hides rows below half a percent"
+            )
+        await self.change(filtered(self.view, f"{rest} share_pct>={number}%".strip()))
+        self.say(f"{self.frame.hidden_text}; filter {self.view.filter}")
+
+    async def _to_hit(self, found: Found, number: int) -> None:
+        hit = found.hits[number]
+        view = replace(self.view, path=hit.path, sort="", filter="")
+        # Its parent's table, with the cursor on it: n and N go on from there.
+        await self.go(trail_to(view)[:-1], f"hit {number + 1} of {found.nodes}")
+
+    def _hits(self) -> Sequence[int]:
+        text = self.sought or self.view.filter
+        if not text:
+            raise UsageError("nothing was sought yet: f finds a name, / filters")
+        self.sought = text
+        return hit_rows(self.frame, text)
+
+    async def _outlier(self, step: int) -> None:
+        frame = self.frame
+        name = frame.sort.removeprefix("-")
+        name = name if name in METRICS else "elapsed_ns"
+        if name not in frame.values:
+            frame = await away(query, self.run, replace(self.view, columns=(name,)))
+        found = outliers(frame.values[name])
+        column, glyphs = metric(name, self.run.table), self.table.glyphs
+
+        def text(number: float) -> str:
+            return Figure(column, number).text(glyphs)
+
+        rule = f"median {text(found.median)}, ±{text(found.limit)} ({FACTOR}×{MAD_TO_SIGMA}×MAD)"
+        if not found.rows:
+            raise UsageError(f"no outlier by {column.title}: {rule}")
+        row = self._to_next(found.rows, step, "")
+        number = found.rows.index(row) + 1
+        value = frame.values[name].at(row)
+        assert value is not None
+        which = f"outlier {number} of {len(found.rows)}"
+        self.say(f"{which}: {column.title} {text(value)}; {rule}")
+
+    def _to_next(self, rows: Sequence[int], step: int, what: str) -> int:
+        """To the next of the rows, past the end to the first one."""
+        if not rows:
+            raise UsageError(f"no {what} in this table")
+        table = self.table
+        later = [row for row in rows if (row - table.cursor) * step > 0]
+        ahead = later or list(rows)
+        row = min(ahead) if step > 0 else max(ahead)
+        table.move_to(row)
+        if what:
+            self.say(f"{what}: {rows.index(row) + 1} of {len(rows)}")
+        return row
+
+
+def _title_of(found: Found) -> str:
+    shown = f", the {len(found.hits)} longest" if found.nodes > len(found.hits) else ""
+    names = f"{found.names} name{'s' if found.names != 1 else ''}"
+    return f"{found.nodes} place{'s' if found.nodes != 1 else ''} of {names}{shown}"

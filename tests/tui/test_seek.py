@@ -1,0 +1,79 @@
+"""Finding names, hits and outliers, hiding small rows: keys in, cursor and views out."""
+
+from __future__ import annotations
+
+from chopper_core.address import parse
+from chopper_core.query import query
+from chopper_core.view import View
+from chopper_tui.screens.chooser import Chooser
+from tests.support import Row, run_of
+from tests.tui.explorer import explorer, sample_run
+
+
+async def test_find_goes_to_the_hit_and_n_goes_on() -> None:
+    async with explorer() as at:
+        await at.press("f")
+        await at.type("attn")
+        await at.press("enter")
+        assert isinstance(at.app.screen, Chooser)
+        assert "places of 2 names" in at.text()
+        await at.press("enter")
+        assert len(at.path) == 4 and at.label is not None and "attn" in at.label
+        first = at.label
+        await at.press("n")
+        assert at.label != first and at.label is not None and "attn" in at.label
+        assert "2 of 2" in at.status or "1 of 2" in at.status
+        await at.press("N")
+        assert at.label == first
+        await at.press("escape", "n")
+        assert "no hit of attn" in at.status
+
+
+async def test_find_says_what_it_does_not_find() -> None:
+    async with explorer() as at:
+        await at.command("find no_such_kernel")
+        assert "matches 'no_such_kernel'" in at.status
+        await at.press("n")
+        assert "nothing was sought yet" in at.status
+
+
+async def test_n_takes_the_filter_that_was_typed() -> None:
+    async with explorer(view=View("sample.json", ("0", "10", "forward", "1"))) as at:
+        await at.type("/mlp")
+        await at.press("enter", "escape")
+        await at.command("filter .")
+        await at.press("g", "n")
+        assert at.label == "mlp_up"
+
+
+async def test_the_next_outlier() -> None:
+    times = [100, 101, 99, 102, 98, 100, 400, 101, 20]
+    run = run_of([Row(1000 * gpu, time, gpu=gpu) for gpu, time in enumerate(times)])
+    async with explorer((120, 40), run=run, view=View(run.name)) as at:
+        await at.press("e")
+        assert at.label == "6"
+        assert "outlier 1 of 2" in at.status and "median 100 ns" in at.status
+        assert "3.5×1.4826×MAD" in at.status
+        await at.press("e")
+        assert at.label == "8"
+        await at.press("e")
+        assert at.label == "6"
+        await at.press("E")
+        assert at.label == "8"
+
+
+async def test_hidden_rows_are_in_the_address() -> None:
+    async with explorer(view=View("sample.json", ("0", "10", "forward", "1"))) as at:
+        await at.command("hide 15%")
+        shown = list(at.frame.labels)
+        assert at.frame.hidden and f"{at.frame.hidden} hidden (" in at.status
+        again = query(sample_run(), parse(at.frame.address))
+        assert list(again.labels) == shown and again.hidden_ns == at.frame.hidden_ns
+        await at.press("j")
+        assert f"{at.frame.hidden} hidden (" in at.text()
+        await at.press("%")
+        assert at.frame.hidden == 0 and at.frame.view.filter == ""
+        await at.press("%")
+        assert at.frame.view.filter == "share_pct>=1%"
+        await at.command("hide much")
+        assert "no share" in at.status
