@@ -14,6 +14,10 @@ from chopper_core.render import FORMATS, render
 
 FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
+_ALIASES: Final = {"md": "markdown"}
+PICTURE: Final = "svg"
+SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
+"""The formats by the names that people may give them."""
 
 
 def state_directory() -> Path:
@@ -22,13 +26,21 @@ def state_directory() -> Path:
     return Path(base) / "chopper"
 
 
-def write_snapshot(frame: Frame, arguments: str = "") -> Path:
-    """Write a frame; the arguments are `[format] [path]`. Returns the path of the file."""
+def is_picture(arguments: str) -> bool:
+    """Whether the arguments of a snapshot ask for the screen as a picture."""
+    return _parse(arguments)[0] == PICTURE
+
+
+def write_snapshot(frame: Frame, arguments: str = "", picture: str = "") -> Path:
+    """Write a frame; the arguments are `[format] [path]`. Returns the path of the file.
+
+    `picture` is the screen as SVG, written where the format asks for it.
+    """
     format_name, path = _parse(arguments)
-    content = render(frame, format_name)
+    content = picture if format_name == PICTURE else render(frame, format_name)
     if path is not None:
         return _write_new(path.expanduser(), content)
-    stem, ending = _stem(frame), _ENDINGS[format_name]
+    stem, ending = _stem(frame), _ENDINGS.get(format_name, format_name)
     for folder in (Path(FOLDER), state_directory() / FOLDER):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -40,12 +52,12 @@ def write_snapshot(frame: Frame, arguments: str = "") -> Path:
 
 def _parse(arguments: str) -> tuple[str, Path | None]:
     first, _, rest = arguments.strip().partition(" ")
-    if first in FORMATS:
-        return first, Path(rest.strip()) if rest.strip() else None
+    if first in SNAPSHOTS:
+        return _ALIASES.get(first, first), Path(rest.strip()) if rest.strip() else None
     if first and not rest and re.fullmatch(r"[a-z]+", first):
-        raise UsageError(f"no format {first!r}; the formats are {', '.join(FORMATS)}")
+        raise UsageError(f"no format {first!r}; the formats are {', '.join(SNAPSHOTS)}")
     path = Path(arguments.strip()) if first else None
-    by_ending = {ending: name for name, ending in _ENDINGS.items()}
+    by_ending = {ending: name for name, ending in _ENDINGS.items()} | {PICTURE: PICTURE}
     return by_ending.get(path.suffix[1:], "text") if path else "text", path
 
 

@@ -24,9 +24,10 @@ from chopper_tui.screens.chooser import Chooser, signal_options
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
 from chopper_tui.screens.seeker import Seeker
-from chopper_tui.snapshot import write_snapshot
+from chopper_tui.snapshot import is_picture, write_snapshot
 from chopper_tui.theme import THEMES
 from chopper_tui.widgets.detail import full_detail
+from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.status import untold
 
 _CLIPBOARD_BYTES = 70_000
@@ -67,6 +68,8 @@ class ExploreScreen(Seeker):
         is_command = self._trail_before_filter is None
         if not is_command and event.value.strip():
             self.sought = event.value
+        if event.value.strip():
+            self.query_one(Prompt).remember(event.value)
         self._trail_before_filter = None
         self.close_prompt()
         if is_command and event.value.strip():
@@ -182,7 +185,8 @@ class ExploreScreen(Seeker):
 
     async def do_snapshot(self, argument: str) -> None:
         """The table to a file."""
-        path = await away(write_snapshot, self.frame, argument)
+        picture = self.app.export_screenshot() if is_picture(argument) else ""
+        path = await away(write_snapshot, self.frame, argument, picture)
         self.say(f"wrote {path}")
 
     def do_command(self, _: str) -> None:

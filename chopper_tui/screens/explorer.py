@@ -24,6 +24,8 @@ from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import Place, Trail, changed, moved, trail_to
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
+from chopper_tui.snapshot import SNAPSHOTS
+from chopper_tui.theme import THEMES
 from chopper_tui.widgets.crumbs import Crumbs, Position
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.frame_table import FrameTable
@@ -197,7 +199,20 @@ class Explorer(Screen[None]):
         """Take a filter or a command."""
         self._trail_before_filter = self.here if sign == "/" else None
         self.query_one(KeyLine).display = False
-        self.query_one(Prompt).open(sign, text)
+        self.query_one(Prompt).open(sign, text, self.words())
+
+    def words(self) -> dict[str, tuple[str, ...]]:
+        """What may follow the verbs of commands here, by action."""
+        titles = [column.title.replace(" ", "") for column in self.frame.columns]
+        depth = len(self.view.path)
+        return {
+            "sort": ("own", "name", *(f"-{title}" for title in titles), *titles),
+            "pivot": self.view.order[depth:],
+            "metric": self.run.metrics,
+            "theme": THEMES,
+            "snapshot": SNAPSHOTS,
+            "go": (self.frame.address,),
+        }
 
     def close_prompt(self) -> None:
         """Back to the keys."""

@@ -91,7 +91,7 @@ class Walker(Explorer):
     async def do_go(self, argument: str) -> None:
         """To an address."""
         if not argument:
-            self.open_prompt(":", "go ")
+            self.open_prompt(":", f"go {self.frame.address}")
             return
         own = self.view.run
         has_run = argument.startswith(own)

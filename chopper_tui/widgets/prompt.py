@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,7 +12,8 @@ from textual.message import Message
 from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
-from chopper_tui.actions import ACTIONS
+from chopper_core.errors import UsageError
+from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.widgets.pane import Pane, Pieces
 
 
@@ -25,10 +27,70 @@ class _Sign(Pane):
         return [[(f" {self.sign}", "strong")]]
 
 
-class _Line(Input):
-    """The text itself; Esc gives up."""
+def completions(text: str, words: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a command may become: its verb, or its argument among the words for the action."""
+    verb, space, rest = text.partition(" ")
+    if not space:
+        found = [action for action in ACTIONS if action.verb.startswith(verb)]
+        return [action.verb + (" " if action.takes else "") for action in found]
+    try:
+        action, _ = parse_command(verb)
+    except UsageError:
+        return []
+    return [f"{verb} {word}" for word in words.get(action.id, ()) if word.startswith(rest)]
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", show=False)]
+
+class _Line(Input):
+    """The text itself; Esc gives up, Tab completes, the arrows bring back what was typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "give_up", show=False),
+        Binding("tab", "complete(1)", show=False),
+        Binding("shift+tab", "complete(-1)", show=False),
+        Binding("up", "recall(-1)", show=False),
+        Binding("down", "recall(1)", show=False),
+    ]
+
+    words: Mapping[str, Sequence[str]] | None = None
+    """Arguments by action; None where nothing is completed."""
+    history: Sequence[str] = ()
+    _offered: Sequence[str] = ()
+    _place = 0
+    _draft = ""
+
+    def begin(
+        self, text: str, words: Mapping[str, Sequence[str]] | None, history: Sequence[str]
+    ) -> None:
+        """Start with a text, after those that were entered before."""
+        self.words, self.history = words, history
+        self._offered, self._place, self._draft = (), len(history), text
+        with self.prevent(Input.Changed):
+            self._put(text)
+
+    def action_complete(self, step: int) -> None:
+        """The next completion of what was typed; after the last one comes the first."""
+        if self.words is None:
+            return
+        if self.value in self._offered:
+            position = self._offered.index(self.value) + step
+        else:
+            self._offered, position = completions(self.value, self.words), 0 if step > 0 else -1
+        if len(self._offered) == 1 and self.value == self._offered[0]:
+            self._offered, position = completions(self.value, self.words), 0
+        if self._offered:
+            self._put(self._offered[position % len(self._offered)])
+
+    def action_recall(self, step: int) -> None:
+        """What was entered before, or after that; the end is what was being typed."""
+        if self._place == len(self.history):
+            self._draft = self.value
+        self._place = max(0, min(self._place + step, len(self.history)))
+        at_end = self._place == len(self.history)
+        self._put(self._draft if at_end else self.history[self._place])
+
+    def _put(self, text: str) -> None:
+        self.value = text
+        self.cursor_position = len(text)
 
     def action_give_up(self) -> None:
         """Tell the prompt."""
@@ -40,6 +102,10 @@ class Prompt(Horizontal):
 
     class Left(Message):
         """Nothing shall come of the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entered: dict[str, list[str]] = {}
 
     def compose(self) -> ComposeResult:
         """The sign and the text."""
@@ -58,7 +124,16 @@ class Prompt(Horizontal):
         """Whether somebody types."""
         return bool(self.display)
 
-    def open(self, sign: str, text: str = "") -> None:
+    def remember(self, text: str) -> None:
+        """Keep an entered text for the arrow keys."""
+        kept = self._entered.setdefault(self.sign, [])
+        if text in kept:
+            kept.remove(text)
+        kept.append(text)
+
+    def open(
+        self, sign: str, text: str = "", words: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         """Take the focus with a text to begin with."""
         line = self.query_one(_Line)
         mark = self.query_one(_Sign)
@@ -66,9 +141,8 @@ class Prompt(Horizontal):
         mark.redraw()
         verbs = SuggestFromList([action.verb for action in ACTIONS])
         line.suggester = verbs if sign == ":" else None
-        with line.prevent(Input.Changed):
-            line.value = text
-        line.cursor_position = len(text)
+        given = None if sign == "/" else words or {}
+        line.begin(text, given, tuple(self._entered.get(sign, ())))
         self.display = True
         line.focus()
 

@@ -1,0 +1,88 @@
+"""The command line: completion, history, the address to edit; snapshots as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from chopper_core.view import View
+from chopper_tui.widgets.prompt import completions
+from tests.tui.explorer import Driven, explorer
+
+WORDS = {"theme": ("dark", "light"), "sort": ("name", "-time")}
+
+
+def value(at: Driven) -> str:
+    return at.explore.query_one(Input).value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pi", ["pivot "]),
+        ("q", ["quit"]),
+        ("theme ", ["theme dark", "theme light"]),
+        ("theme l", ["theme light"]),
+        ("the l", ["the light"]),
+        ("sort -", ["sort -time"]),
+        ("nonsense ", []),
+        ("quit ", []),
+    ],
+)
+def test_what_completes_a_command(text: str, expected: list[str]) -> None:
+    assert completions(text, WORDS) == expected
+
+
+async def test_tab_completes_and_goes_round() -> None:
+    async with explorer() as at:
+        await at.press(":")
+        await at.type("piv")
+        await at.press("tab")
+        assert value(at) == "pivot "
+        await at.press("tab")
+        assert value(at) == "pivot gpu"
+        await at.press("tab")
+        assert value(at) == "pivot iteration"
+        await at.press("shift+tab")
+        assert value(at) == "pivot gpu"
+        await at.press("tab", "enter")
+        assert at.frame.level == "iteration"
+
+
+async def test_the_arrows_recall_what_was_entered() -> None:
+    async with explorer() as at:
+        await at.command("sort -time")
+        await at.command("sort name")
+        await at.press(":")
+        await at.type("zo")
+        await at.press("up", "up", "up")
+        assert value(at) == "sort -time"
+        await at.press("down", "down", "down")
+        assert value(at) == "zo"
+        await at.press("up", "up", "enter")
+        assert at.frame.sort == "-elapsed_ns"
+
+
+async def test_the_address_is_there_to_edit() -> None:
+    async with explorer(view=View("sample.json", ("0", "11"))) as at:
+        await at.press("ctrl+g")
+        assert value(at) == f"go {at.frame.address}"
+        await at.press("backspace")
+        await at.type("0")
+        await at.press("enter")
+        assert at.path == ("0", "10")
+
+
+async def test_a_snapshot_as_picture_and_as_md(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with explorer() as at:
+        await at.command("snapshot svg")
+        [picture] = (tmp_path / "chopper-snapshots").glob("*.svg")
+        text = picture.read_text(encoding="utf-8")
+        assert text.startswith("<svg") and "sample.json" in text
+        await at.command("snapshot md here.md")
+        assert "| " in (tmp_path / "here.md").read_text(encoding="utf-8")
