@@ -96,6 +96,12 @@ def _main_parser() -> argparse.ArgumentParser:
 
 def _add_explorer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    parser.add_argument(
+        "--play", metavar="FILE", help='replay keys (per line a key, text "..." or :command)'
+    )
+    parser.add_argument(
+        "--size", type=_size, default=(80, 24), metavar="WxH", help="of the screen of --play"
+    )
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     _add_reading_options(parser)
 
@@ -119,6 +125,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not WIDTHxHEIGHT, such as 80x24")
+    return min(int(width), 1000), min(int(height), 1000)
 
 
 def _natural(text: str) -> int:
@@ -200,9 +213,9 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     from chopper_tui.terminal import can_draw
 
     view = _view_of(address)
-    if can_draw() is not None:
+    if can_draw() is not None and not options.play:
         return _print_view(view, options)
-    from chopper_core.render.glyphs import ASCII
+    from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_tui.terminal import prepare_environment, run_app
 
     prepare_environment()
@@ -211,8 +224,13 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     app = ChopperApp(
         lambda progress: _open_with(view.run, options, progress),
         view,
-        glyphs=ASCII if options.ascii else None,
+        glyphs=ASCII if options.ascii else UNICODE if options.play else None,
     )
+    if options.play:
+        from chopper_tui.play import keys_of, play
+
+        _write(play(app, keys_of(options.play), options.size))
+        return 0
     return run_app(app, mouse=not options.no_mouse)
 
 

@@ -1,0 +1,91 @@
+"""A replay: keys from a file into an explorer without a terminal, its last screen as text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from textual import events
+from textual.keys import _character_to_key
+from textual.worker import WorkerCancelled
+
+from chopper_core.errors import DataError, UsageError
+from chopper_tui.actions import ACTIONS, PALETTE_KEY
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from chopper_tui.app import ChopperApp
+
+_OTHERS: Final = ("tab", "shift+tab", "space", "delete", PALETTE_KEY)
+_KEYS: Final = frozenset(key for action in ACTIONS for key in action.keys) | frozenset(_OTHERS)
+_ROUNDS: Final = 200
+
+
+def keys_of(path: str) -> list[str]:
+    """The keys of a replay: per line a key, `text "..."` or `:command`; `#` begins a comment."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the replay {path} can't be read: {error}") from error
+    keys: list[str] = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if typed := re.fullmatch(r'text\s+(".*")', line):
+            try:
+                keys += json.loads(typed[1])
+            except ValueError as error:
+                raise UsageError(f"{path}:{number}: {line} has no text in quotes") from error
+        elif line.startswith(":") and len(line) > 1:
+            keys += [*line, "enter"]
+        elif (len(line) == 1 and line != "#") or line in _KEYS:
+            keys.append(line)
+        elif line and not line.startswith("#"):
+            raise UsageError(f'{path}:{number}: {line!r} is no key; `text "..."` types a text')
+    return keys
+
+
+def play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
+    """The screen after the keys, as text without colours."""
+    return asyncio.run(_play(app, keys, size))
+
+
+async def _play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
+    async with app.run_test(size=size) as pilot:
+        shown = await _settled(app, pilot)
+        for key in keys:
+            if not app.is_running:
+                break
+            character = key if len(key) == 1 else None
+            event = events.Key(_character_to_key(key) if character else key, character)
+            event.set_sender(app)
+            app.post_message(event)
+            shown = await _settled(app, pilot) or shown
+    if app.failure is not None:
+        raise app.failure
+    return shown
+
+
+async def _settled(app: ChopperApp, pilot: Pilot[None]) -> str:
+    """The screen, once no worker, message or change is under way; empty if the app has left."""
+    before = ""
+    for _ in range(_ROUNDS):
+        await pilot._wait_for_screen()
+        pending = [worker for worker in app.workers if not worker.is_finished]
+        for worker in pending:
+            with suppress(WorkerCancelled):
+                await worker.wait()
+        await asyncio.sleep(0.002 if app._batch_count else 0)
+        if not app.is_running:
+            return ""
+        app.screen._on_timer_update()
+        strips = app.screen._compositor.render_strips()
+        lines = ("".join(segment.text for segment in strip).rstrip() for strip in strips)
+        now = "\n".join(lines) + "\n"
+        if not pending and not app._batch_count and now == before:
+            break
+        before = now
+    return before
