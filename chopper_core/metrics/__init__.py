@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.errors import UsageError
 from chopper_core.measured import integral_of, is_counter
-from chopper_core.metrics import breakdown, counters, matching, telemetry, time
+from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.schema import ACTIVITY, KernelTable
 
@@ -30,6 +30,7 @@ METRICS: Final = {
         *time.METRICS,
         *telemetry.METRICS,
         *breakdown.METRICS,
+        *original.METRICS,
         *matching.METRICS,
         *counters.METRICS,
     )
