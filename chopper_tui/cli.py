@@ -221,16 +221,20 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     prepare_environment()
     from chopper_tui.app import ChopperApp
 
-    app = ChopperApp(
-        lambda progress: _open_with(view.run, options, progress),
-        view,
-        glyphs=ASCII if options.ascii else UNICODE if options.play else None,
-    )
     if options.play:
         from chopper_tui.play import keys_of, play
 
-        _write(play(app, keys_of(options.play), options.size))
+        keys = keys_of(options.play)
+        # Read first: processes can't be started under the app, which takes standard error away.
+        run = _open(view.run, options)
+        glyphs = ASCII if options.ascii else UNICODE
+        _write(play(ChopperApp(lambda _: run, view, glyphs=glyphs), keys, options.size))
         return 0
+    app = ChopperApp(
+        lambda progress: _open_with(view.run, options, progress),
+        view,
+        glyphs=ASCII if options.ascii else None,
+    )
     return run_app(app, mouse=not options.no_mouse)
 
 

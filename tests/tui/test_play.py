@@ -55,3 +55,10 @@ async def test_it_is_the_screen_that_a_person_sees() -> None:
 def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--play", str(tmp_path / "none.txt")]) == 1
     assert "none.txt" in capsys.readouterr().err
+
+
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = written(tmp_path, "down\nenter\n")
+    assert main(["demo", "--play", script, "--size", "70x18", "--jobs", "2"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 18 and "GPU 1" in lines[0]
