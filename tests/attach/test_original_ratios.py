@@ -1,0 +1,22 @@
+"""The original's stack on the demonstration run: its ratios lead from theory to the duration."""
+
+from __future__ import annotations
+
+import pytest
+
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.view import View
+
+ORDER = ("iteration", "gpu", "phase", "operation", "layer", "kernel")
+COLUMNS = ("theoretical_ns", "original_inst", "original_util", "original_freq", "kernel_ns")
+PRODUCTS = ("mlp_dp", "mlp_up", "mlp_gp", "attn_fa", "attn_op")
+
+
+def test_the_stack_ends_at_the_duration(demo: Run) -> None:
+    frame = query(demo, View(demo.name, ("11", "0", "forward"), ORDER, COLUMNS))
+    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    for operation in PRODUCTS:
+        theory, inst, util, freq, whole = (rows[operation][name] for name in COLUMNS)
+        assert theory * inst * util * freq == pytest.approx(whole, rel=1e-3)
+    assert rows["all_gather"]["original_freq"] is None
