@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from urllib.parse import quote, unquote
 
 from chopper_core.errors import UsageError
 from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_core.view import View, complete_order
+from chopper_core.view import Baseline, View, complete_order
 
 _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
+_FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
-_KEYS = ("order", "columns", "sort", "filter", "metric")
+_KEYS = ("order", "columns", "sort", "filter", "metric", "base")
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
@@ -34,21 +36,50 @@ def parse(address: str) -> View:
         sort=options.get("sort", ""),
         filter=options.get("filter", ""),
         metric=options.get("metric", ""),
+        baseline=parse_baseline(options["base"], order) if options.get("base") else None,
     )
 
 
 def render(view: View) -> str:
     """The address of a view: the shortest that `parse` gives back as the same view."""
-    path = "/".join(f"{level}={quote(label, safe=_PLAIN)}" for level, label in view.scope)
+    path = _path(view)
     options = {
         "order": ",".join(_order_prefix(view.order)),
         "columns": ",".join(view.columns),
         "sort": view.sort,
         "filter": quote(view.filter, safe=_PLAIN),
         "metric": quote(view.metric, safe=_PLAIN),
+        "base": _baseline(view),
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
     return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")
+
+
+def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
+    """What `base=` names: `gpu=0/…` in the same run, or another run, perhaps with a path."""
+    if _FIRST_STEP.match(text):
+        return Baseline("", _parse_path(text, order))
+    if text.endswith(":"):
+        return Baseline(text[:-1], ())
+    start = _PATH_START.search(text)
+    if start is None:
+        return Baseline(text)
+    return Baseline(text[: start.start()], _parse_path(text[start.end() :], order))
+
+
+def _path(view: View) -> str:
+    return "/".join(f"{level}={quote(label, safe=_PLAIN)}" for level, label in view.scope)
+
+
+def _baseline(view: View) -> str:
+    """The baseline as an option; its path is quoted once as a path and once as an option."""
+    if view.baseline is None:
+        return ""
+    if view.baseline.path is None:
+        return quote(view.baseline.run, safe=_PLAIN + "/")
+    path = _path(replace(view, path=view.baseline.path))
+    run = f"{view.baseline.run}:" if view.baseline.run or not path else ""
+    return quote(run + path, safe=_PLAIN + "/=")
 
 
 def _split_options(address: str) -> tuple[str, dict[str, str]]:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.comparison import underlying
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Values
 from chopper_core.schema import LEVELS
@@ -100,7 +101,7 @@ def _compare(rows: Rows, term: re.Match[str]) -> Mask:
 
 
 def _column(word: str) -> str:
-    if word in METRICS:
+    if underlying(word) in METRICS:
         return word
     for metric in METRICS.values():
         if word in (metric.title, metric.title.replace(" ", ""), metric.title.split(" ")[0]):

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core import address
+from chopper_core.comparison import (
+    DELTA,
+    RELATIVE,
+    aligned,
+    delta_of,
+    difference,
+    is_difference,
+    matched,
+    relative,
+    relative_of,
+    underlying,
+    with_differences,
+)
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
-from chopper_core.metrics import Scope, Values, default_columns, metric
+from chopper_core.metrics import Metric, Scope, Values, default_columns, metric
 from chopper_core.run import Run
 from chopper_core.tracks import Track, mean_known
 from chopper_core.tree import Groups
-from chopper_core.view import View, drill
+from chopper_core.view import View, beside, drill
 
 Index = NDArray[np.intp]
 
@@ -26,6 +39,8 @@ _LONGEST_FIRST = ("operation", "kernel")
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
+    if view.baseline is not None:
+        return _compared(run, view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
     track = run.track(view.metric)
@@ -73,6 +88,101 @@ def query(run: Run, view: View) -> Frame:
         track=track,
         means=_means(track, nodes, shown),
     )
+
+
+def _compared(run: Run, view: View) -> Frame:
+    """The frame of a view with a baseline: rows of both, and what differs."""
+    names = view.columns or with_differences(default_columns(view.level, run.table), view.level)
+    wanted = tuple(dict.fromkeys(underlying(name) for name in names))
+    plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
+    ours = query(run, plain)
+    other = run.beside(beside(view).run) if beside(view).run != view.run else run
+    base = query(other, replace(beside(view), columns=wanted))
+    pairs = matched(ours.labels, base.labels)
+    computed: dict[str, Values] = {}
+
+    def values(name: str) -> Values:
+        if name not in computed:
+            known = metric(underlying(name), run.table)
+            if known.name not in wanted:
+                more = (known.name,)
+                frames = (
+                    query(run, replace(ours.view, columns=more)),
+                    query(other, replace(base.view, columns=more)),
+                )
+                sides = [each.values[known.name] for each in frames]
+            else:
+                sides = [each.values[known.name] for each in (ours, base)]
+            left = aligned(sides[0], pairs.ours)
+            right = aligned(sides[1], pairs.base)
+            if name == known.name:
+                computed[name] = left
+            elif name.endswith(RELATIVE):
+                computed[name] = relative(left, right)
+            else:
+                computed[name] = difference(known, left, right)
+        return computed[name]
+
+    columns = tuple(_column_of(name, run) for name in names)
+    mask = matching(Rows(view.level, pairs.labels, values), view.filter)
+    shown = np.flatnonzero(mask)
+    elapsed = values("elapsed_ns")
+    hidden_ns = int(elapsed.numbers[~mask & elapsed.present()].sum())
+    time = names[0]
+    sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
+    shown = shown[_ordered(shown, view.level, list(pairs.labels), sort, values)]
+    labels = [pairs.labels[row] for row in shown]
+    alone = (int((pairs.base < 0).sum()), int((pairs.ours < 0).sum()))
+    notes = [f"the baseline is {address.render(beside(view))}"]
+    for count, where in zip(alone, ("not in the baseline", "only in the baseline"), strict=True):
+        if count:
+            notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
+
+    def row_address(row: int) -> str:
+        if pairs.ours[shown[row]] < 0:
+            return base.addresses(int(pairs.base[shown[row]]))
+        return address.render(view if view.is_leaf else drill(view, labels[row]))
+
+    def means(rows: Index, bins: int) -> NDArray[np.float64]:
+        result = np.full((len(rows), bins), np.nan)
+        places = pairs.ours[shown[rows]]
+        result[places >= 0] = ours.means(places[places >= 0], bins)
+        return result
+
+    return replace(
+        ours,
+        view=view,
+        address=address.render(view),
+        columns=columns,
+        labels=labels,
+        values={name: values(name).take(shown) for name in names},
+        total={name: _total_difference(name, ours, base) for name in names},
+        sort=sort,
+        hidden=len(pairs.labels) - len(shown),
+        hidden_ns=hidden_ns,
+        notes=(*notes, *_notes(run, view, pairs.labels, len(shown), hidden_ns)),
+        addresses=row_address,
+        means=means,
+    )
+
+
+def _column_of(name: str, run: Run) -> Metric:
+    known = metric(underlying(name), run.table)
+    if not is_difference(name):
+        return known
+    return relative_of(known) if name.endswith(RELATIVE) else delta_of(known)
+
+
+def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None:
+    """The figure of both nodes themselves, from their totals."""
+    left, right = (frame.total[underlying(name)] for frame in (ours, base))
+    if not is_difference(name):
+        return left
+    if left is None or right is None:
+        return None
+    if name.endswith(RELATIVE):
+        return 100.0 * (left - right) / right if right else None
+    return left - right
 
 
 def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
@@ -125,7 +235,9 @@ def _ordered(
             order = np.array(sorted(order, key=lambda row: labels[int(shown[row])]), np.intp)
         return order[::-1] if descending else order
     column = values(name).take(shown)
-    numbers = -column.numbers if descending else column.numbers
+    # What changed most, in either direction, is what a difference is sorted for.
+    size = np.abs(column.numbers) if is_difference(name) else column.numbers
+    numbers = -size if descending else size
     # Rows without a value come last in both directions.
     return np.lexsort((numbers, ~column.present()))
 

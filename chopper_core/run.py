@@ -118,6 +118,8 @@ class Run:
     telemetry: tuple[TelemetrySource, ...] = ()
     measured: Mapping[str, Track] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
+    others: dict[str, Run] = field(default_factory=dict, repr=False)
+    """Runs to compare with, by their names: what opens this one opens them."""
     _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, init=False, repr=False)
     _running: dict[str, Track] = field(default_factory=dict, init=False, repr=False)
 
@@ -139,6 +141,12 @@ class Run:
         if order not in self._trees:
             self._trees[order] = Tree(self.table, order)
         return self._trees[order]
+
+    def beside(self, name: str) -> Run:
+        """A run to compare with; raises UsageError where it is not open."""
+        if name not in self.others:
+            raise UsageError(f"the baseline {name} is not open; start Chopper with it")
+        return self.others[name]
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ _ROWS_PER_BATCH: Final = 1 << 20
 _CHUNK: Final = 1 << 22
 _ATTEMPTS: Final = 20
 """Of putting a store where other processes put theirs: each of them is right."""
-_APART: Final = ("table", "measured", "_trees", "_running")
+_APART: Final = ("table", "measured", "others", "_trees", "_running")
 """Fields of a run that have files of their own, or are worked out."""
 
 

@@ -10,6 +10,16 @@ from chopper_core.schema import ACTIVITY, LEVELS
 
 
 @dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a view is compared with."""
+
+    run: str = ""
+    """Another run, as the user named it; empty: the view's own."""
+    path: tuple[str, ...] | None = None
+    """Another node of the view's order; None: the node of the view's own path."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A node of a run and how its children are shown."""
 
@@ -25,6 +35,7 @@ class View:
     filter: str = ""
     metric: str = ""
     """The signal of the chart and the sparklines; empty: the first one of the run."""
+    baseline: Baseline | None = None
 
     @property
     def level(self) -> str:
@@ -47,14 +58,22 @@ def drill(view: View, label: str) -> View:
     """Into a child; its rows come unsorted and unfiltered, with the same columns chosen."""
     if view.is_leaf:
         return view
-    return replace(view, path=(*view.path, label), sort="", filter="")
+    baseline = view.baseline
+    if baseline is not None and baseline.path is not None:
+        baseline = replace(baseline, path=(*baseline.path, label))
+    sort = view.sort if baseline is not None else ""
+    return replace(view, path=(*view.path, label), sort=sort, filter="", baseline=baseline)
 
 
 def up(view: View) -> View:
     """To the parent; at the root, the view itself."""
     if not view.path:
         return view
-    return replace(view, path=view.path[:-1], sort="", filter="")
+    baseline = view.baseline
+    if baseline is not None and baseline.path is not None:
+        baseline = replace(baseline, path=baseline.path[:-1])
+    sort = view.sort if baseline is not None else ""
+    return replace(view, path=view.path[:-1], sort=sort, filter="", baseline=baseline)
 
 
 def sibling(view: View, labels: Sequence[str], step: int) -> View:
@@ -91,6 +110,15 @@ def sorted_by(view: View, sort: str) -> View:
 def filtered(view: View, text: str) -> View:
     """The rows that match a filter (see `filter`)."""
     return replace(view, filter=text)
+
+
+def beside(view: View) -> View:
+    """The baseline of a view as a view of its own; raises UsageError where there is none."""
+    if view.baseline is None:
+        raise UsageError("the view has no baseline")
+    path = view.path if view.baseline.path is None else view.baseline.path
+    run = view.baseline.run or view.run
+    return replace(view, run=run, path=path, sort="", filter="", columns=(), baseline=None)
 
 
 def charting(view: View, metric: str) -> View:

@@ -247,6 +247,15 @@ ACTIONS: Final = (
         "All figures of the row, its whole name and its address.",
         TABLE,
     ),
+    Action(
+        "baseline",
+        ("b",),
+        "baseline",
+        "Baseline",
+        "Takes the scope, or the path given, as what others are compared with; again: no more.",
+        TABLE,
+        takes="[PATH]",
+    ),
     Action("zoom", ("z",), "zoom", "Table alone", "Gives the table the whole screen.", TABLE),
     Action(
         "metric",

@@ -24,7 +24,7 @@ INTERRUPTED: Final = 130
 DEMO: Final = Path("demo_data", "fsdp2")
 _FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _COMMANDS: Final = (
-    "demo", "show", "info", "ingest", "cache", "metrics", "keys", "doctor",
+    "demo", "show", "diff", "info", "ingest", "cache", "metrics", "keys", "doctor",
 )  # fmt: skip
 
 _DESCRIPTION: Final = """\
@@ -33,6 +33,7 @@ Where does the time of an LLM training step go, and why?
 chopper RUN              explore a run: a PyTorch trace, or a directory of one per rank
 chopper demo             explore the generated demo run
 chopper show ADDRESS     print a view as text, markdown, CSV or JSON
+chopper diff A B [PATH]  what changed from A to B, the most first
 chopper info RUN         what was found, how it was labelled, what was left out
 chopper ingest RUN -o D  align a run once and write it to a store, to keep or to share
 chopper cache            the runs that are kept for the next time; `cache clear` forgets them
@@ -42,7 +43,8 @@ chopper doctor           terminal, locale and versions, for bug reports
 
 An ADDRESS is RUN[:level=label/...][?key=value&...], for instance
   runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm
-Its keys are order, columns, sort and filter. Without a terminal the explorer prints what `show`
+Its keys are order, columns, sort, filter, metric and base (what to compare with: another path
+of the run, or another run). Without a terminal the explorer prints what `show`
 prints.
 """
 
@@ -76,7 +78,22 @@ def _dispatch(given: list[str]) -> int:
         raise UsageError(
             f"no run given; `{PROGRAM} DIRECTORY` opens one, `{PROGRAM} demo` shows the demo"
         )
+    if len(options.run) == 2 and all(_is_run(name) for name in options.run):
+        base, name = options.run
+        return _explore(_against(name, base), options)
     return _explore(",".join(options.run), options)
+
+
+def _is_run(name: str) -> bool:
+    """Whether a path is a whole run: a directory, which a single rank's trace is not."""
+    return Path(name).expanduser().is_dir()
+
+
+def _against(name: str, base: str, path: str = "") -> str:
+    """The address of a node of a run with the same node of another as its baseline."""
+    from urllib.parse import quote
+
+    return f"{name}{f':{path}' if path else ''}?base={quote(base, safe='/')}"
 
 
 def _main_parser() -> argparse.ArgumentParser:
@@ -121,6 +138,15 @@ def _add_reading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
 
 
+def _add_printing_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--columns", default="", metavar="A,B", help="names of `metrics`")
+    parser.add_argument("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
+    parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
+    parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
+    parser.add_argument("-o", "--output", metavar="FILE")
+    _add_reading_options(parser)
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -160,15 +186,15 @@ def _parser(name: str) -> argparse.ArgumentParser:
         case "show":
             parser.description = "Print a view as text, markdown, CSV or JSON."
             parser.add_argument("address", metavar="ADDRESS")
-            parser.add_argument("--columns", default="", metavar="A,B", help="names of `metrics`")
-            parser.add_argument(
-                "--format", choices=FORMATS, help="default: text, or by the suffix of -o"
-            )
-            parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
-            parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
-            parser.add_argument("-o", "--output", metavar="FILE")
-            _add_reading_options(parser)
+            _add_printing_options(parser)
             parser.set_defaults(run_command=_show)
+        case "diff":
+            parser.description = "Compare B with A, its baseline: what changed, the most first."
+            parser.add_argument("a", metavar="A")
+            parser.add_argument("b", metavar="B")
+            parser.add_argument("path", metavar="PATH", nargs="?", default="", help="gpu=0/…")
+            _add_printing_options(parser)
+            parser.set_defaults(run_command=_diff)
         case "info":
             parser.description = "What was found in a run, how it was labelled, what was left out."
             parser.add_argument("run", metavar="RUN")
@@ -231,7 +257,7 @@ def _explore(address: str, options: argparse.Namespace) -> int:
         _write(play(ChopperApp(lambda _: run, view, glyphs=glyphs), keys, options.size))
         return 0
     app = ChopperApp(
-        lambda progress: _open_with(view.run, options, progress),
+        lambda progress: _open_view(view, options, progress),
         view,
         glyphs=ASCII if options.ascii else None,
     )
@@ -249,9 +275,14 @@ def _print_view(view: View, options: argparse.Namespace) -> int:
     from chopper_core.query import query
     from chopper_core.render import render
 
-    frame = query(_open(view.run, options), view)
+    frame = query(_open(view, options), view)
     _write(render(frame, "text", width=_width(), glyphs=_glyphs()))
     return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    options.address = _against(options.b, options.a, options.path)
+    return _show(options)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -265,7 +296,7 @@ def _show(options: argparse.Namespace) -> int:
         view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
     suffix = Path(options.output).suffix if options.output else ""
     format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
-    frame = query(_open(view.run, options), view)
+    frame = query(_open(view, options), view)
     width = options.width if options.width is not None else (0 if options.output else _width())
     text = render(frame, format_name, limit=options.limit, width=width, glyphs=_glyphs())
     if not options.output:
@@ -282,7 +313,7 @@ def _show(options: argparse.Namespace) -> int:
 def _info(options: argparse.Namespace) -> int:
     from chopper_core import info
 
-    run = _open(options.run, options)
+    run = _open(View(options.run), options)
     _write(info.as_json(run) if options.format == "json" else info.as_text(run))
     return 0
 
@@ -351,9 +382,9 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open(name: str, options: argparse.Namespace) -> Run:
+def _open(view: View, options: argparse.Namespace) -> Run:
     with ProgressLine() as progress:
-        return _open_with(name, options, progress)
+        return _open_view(view, options, progress)
 
 
 def _open_with(name: str, options: argparse.Namespace, progress: Progress) -> Run:
@@ -365,6 +396,14 @@ def _open_with(name: str, options: argparse.Namespace, progress: Progress) -> Ru
     from chopper_core.cache import open_kept
 
     return open_kept(name, progress, jobs=options.jobs, clock_shifts=shifts)
+
+
+def _open_view(view: View, options: argparse.Namespace, progress: Progress) -> Run:
+    """The run of a view, with that of its baseline."""
+    run = _open_with(view.run, options, progress)
+    if view.baseline is not None and view.baseline.run not in ("", view.run):
+        run.others[view.baseline.run] = _open_with(view.baseline.run, options, progress)
+    return run
 
 
 class ProgressLine:

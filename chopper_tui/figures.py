@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from chopper_core.errors import NoSuchNode
 from chopper_core.frame import Frame, Number
 from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
 from chopper_core.metrics.metric import IF_SAME
@@ -92,7 +94,8 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     }
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
     others = [name for name in METRICS if name not in told and name != "share_pct"]
-    told |= figures_of(run, view, others)
+    with suppress(NoSuchNode):  # a row that only the baseline has
+        told |= figures_of(run, view, others)
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     for name, figure in told.items():
         if figure.number is not None and not figure.is_nothing:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from chopper_core.view import View, charting, drill
+from chopper_core.comparison import is_difference
+from chopper_core.view import Baseline, View, charting, drill
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def trail_to(view: View) -> Trail:
         )
         for depth in range(len(view.path))
     )
-    return (*parents, Place(view))
+    return compared((*parents, Place(view)), view.baseline)
 
 
 def into(trail: Trail, label: str) -> Trail:
@@ -60,6 +61,25 @@ def beside(trail: Trail, view: View) -> Trail:
 def charted(trail: Trail, metric: str) -> Trail:
     """The same places, all with this signal: it stays chosen on the way up."""
     return tuple(replace(place, view=charting(place.view, metric)) for place in trail)
+
+
+def compared(trail: Trail, baseline: Baseline | None) -> Trail:
+    """The same places with a baseline for the last one, and its ancestors for those before.
+
+    An ancestor that would be compared with itself has none.
+    """
+    places = []
+    for above, place in enumerate(reversed(trail)):
+        beside = baseline
+        if beside is not None and beside.path is not None and above:
+            beside = replace(beside, path=beside.path[:-above])
+        itself = beside is not None and beside == Baseline("", place.view.path) and above > 0
+        sort = place.view.sort
+        if (itself or beside is None) and is_difference(sort.removeprefix("-")):
+            sort = ""
+        view = replace(place.view, baseline=None if itself else beside, sort=sort)
+        places.append(replace(place, view=view))
+    return tuple(reversed(places))
 
 
 def moved(trail: Trail, label: str | None, offset: int) -> Trail:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
 from tests.bench.processes import Cost, can_import, in_turn, middle, python, run
@@ -9,7 +11,8 @@ from tests.bench.processes import Cost, can_import, in_turn, middle, python, run
 
 def test_the_peak_is_that_of_the_process() -> None:
     written = run(python("data = b'x' * 200_000_000"))
-    assert 200 < written.peak_mb < 300
+    own_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    assert 200 < written.peak_mb < max(own_mb, 200) + 100
     assert written.wall_s > 0 and written.cpu_s > 0
 
 

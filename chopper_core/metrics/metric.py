@@ -76,9 +76,13 @@ class Metric:
     compute: Callable[[Scope], Values]
     source: str = "trace"
     missing_because: str = ""
+    signed: bool = False
+    """Whether it is a difference, which is written with its sign."""
 
 
-def total(name: str, title: str, definition: str, unit: str = "ns", **more: str) -> Metric:
+def total(
+    name: str, title: str, definition: str, unit: str = "ns", source: str = "trace"
+) -> Metric:
     """A metric that is the sum of the column of its name."""
     return Metric(
         name,
@@ -87,7 +91,7 @@ def total(name: str, title: str, definition: str, unit: str = "ns", **more: str)
         "sum",
         definition,
         lambda scope: Values(scope.nodes.sum(name)),
-        **more,
+        source,
     )
 
 

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from chopper_core.metrics import Metric, Values
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import LEVELS, NO_LABEL_TEXT
 from chopper_core.tracks import Track
+from chopper_core.view import View
 
 UNLABELLED: Final = "unlabelled"
 LEVEL_TITLES: Final = {
@@ -54,24 +56,27 @@ class Scale:
     unit: str
     divisor: float
     decimals: int
+    signed: bool = False
 
     def cell(self, number: Number | None, missing: str = "–") -> str:
         """One figure as text, without its unit."""
         if number is None:
             return missing
         text = f"{number / self.divisor:.{self.decimals}f}"
-        return text.removeprefix("-") if float(text) == 0 else text
+        if float(text) == 0:
+            return text.removeprefix("-")
+        return f"+{text}" if self.signed and number > 0 else text
 
 
 def scale_of(metric: Metric, largest: float) -> Scale:
     """The scale in which a column with this largest absolute figure reads best."""
     if metric.unit == "%":
-        return Scale("%", 1, 1)
+        return Scale("%", 1, 1, metric.signed)
     steps = _STEPS.get(metric.unit, ())
     for threshold, unit, divisor, decimals in steps:
         if largest >= threshold:
-            return Scale(unit, divisor, decimals)
-    return Scale(metric.unit, 1, 0)
+            return Scale(unit, divisor, decimals, metric.signed)
+    return Scale(metric.unit, 1, 0, metric.signed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +198,18 @@ def crumb(level: str, label: str) -> str:
     if name == UNLABELLED:
         return f"{LEVEL_TITLES[level]} {UNLABELLED}"
     return _CRUMBS.get(level, "") + name if level != "activity" else f"activity {name}"
+
+
+def baseline_title(view: View) -> str:
+    """What a view is compared with, in as few words as tell it; empty without a baseline."""
+    if view.baseline is None:
+        return ""
+    run = clean(PurePath(view.baseline.run.rstrip("/")).name)
+    path = view.path if view.baseline.path is None else view.baseline.path
+    own = dict(view.scope)
+    levels = zip((*view.order, "activity"), path, strict=False)
+    steps = [crumb(level, label) for level, label in levels if own.get(level) != label]
+    return " ".join([run] * bool(run) + steps) or "itself"
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:

@@ -11,6 +11,7 @@ from chopper_core.frame import Frame
 from chopper_core.render.cells import (
     LEVEL_TITLES,
     ColumnText,
+    baseline_title,
     cell_width,
     clean,
     column_texts,
@@ -130,7 +131,8 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
 
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
-    return f" {glyphs.crumb} ".join(steps)
+    base = baseline_title(frame.view)
+    return f" {glyphs.crumb} ".join(steps) + (f"  base {base}" if base else "")
 
 
 def _footer(frame: Frame, count: int) -> list[str]:

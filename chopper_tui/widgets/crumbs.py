@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import clean, crumb
+from chopper_core.render.cells import baseline_title, clean, crumb
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 
@@ -27,6 +27,9 @@ class Crumbs(Pane):
             return []
         mark = [(" generated data" if width >= 50 else " generated", "alert")]
         right = mark if self.generated else []
+        base = baseline_title(self.frame.view)
+        if base and width >= 2 * len(base) + 40:
+            right = [(f"  base {base}", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)
         left = [(" ", "text"), *self._steps(self.frame, room)]
         gap = " " * (width - width_of(left) - width_of(right))

@@ -9,7 +9,7 @@ import pytest
 from chopper_core.query import query
 from chopper_core.render import as_text
 from chopper_core.schema import LEVELS
-from chopper_core.view import View, filtered, sorted_by
+from chopper_core.view import Baseline, View, filtered, sorted_by
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.screens.explore import ExploreScreen
@@ -341,3 +341,22 @@ async def test_the_chart_has_three_sizes(size: tuple[int, int]) -> None:
             await at.press("c")
         await at.press("z")
         assert "busy % of 4 GPUs" not in at.text()
+
+
+async def test_a_baseline_goes_along_and_can_be_left() -> None:
+    async with explorer((120, 40), view=View("sample.json", ("1", "11"))) as at:
+        await at.press("b")
+        assert "base itself" in at.text() and "Δ time" in at.text()
+        await at.press("}")
+        assert at.frame.view.path == ("2", "11")
+        assert at.frame.view.baseline == Baseline("", ("1", "11"))
+        assert "base GPU 1" in at.text()
+        await at.press("enter")
+        assert at.frame.view.baseline == Baseline("", ("1", "11", at.frame.view.path[-1]))
+        await at.press("i")
+        await at.press("escape", "escape", "escape", "escape")
+        assert at.frame.view.path == () and at.frame.view.baseline is None
+        await at.command("baseline gpu=0")
+        assert at.frame.view.baseline == Baseline("", ("0",))
+        await at.press("b")
+        assert at.frame.view.baseline is None

@@ -1,0 +1,119 @@
+"""A view beside its baseline: against plain dictionaries, and the differences add up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chopper_core.address import parse, render
+from chopper_core.errors import UsageError
+from chopper_core.frame import Frame
+from chopper_core.query import query
+from chopper_core.render import render as rendered
+from chopper_core.run import Run
+from chopper_core.schema import LEVELS, STATES
+from chopper_core.view import Baseline, View, drill, up
+from tests.tui.explorer import sample_run
+
+RUN = sample_run(gpus=3, iterations=2, layers=4)
+OTHER = sample_run(gpus=2, iterations=3, layers=3)
+RUN.others["other"] = OTHER
+LABELS = st.lists(st.text(min_size=1, max_size=4), max_size=6).map(tuple)
+
+
+def rows(frame: Frame) -> dict[str, dict[str, int | float | None]]:
+    return {label: frame.row(row) for row, label in enumerate(frame.labels)}
+
+
+def frame(address: str, run: Run = RUN) -> Frame:
+    return query(run, parse(address))
+
+
+@pytest.mark.parametrize("path", ["", ":gpu=1", ":gpu=1/iteration=11/phase=backward"])
+@pytest.mark.parametrize("order", ["", "operation,gpu", "phase,layer"])
+def test_rows_are_those_of_both_and_differ_as_they_do(path: str, order: str) -> None:
+    if order and path:
+        return
+    option = f"order={order}&" if order else ""
+    names = ("elapsed_ns", "busy_pct", "kernels")
+    compared = frame(
+        f"R{path}?{option}base=other&columns="
+        + ",".join(f"{n},{n}_delta,{n}_delta_pct" for n in names)
+    )
+    plain = f"R{path}?{option}columns={','.join(names)}"
+    ours, base = rows(frame(plain)), rows(frame(plain, OTHER))
+    assert set(compared.labels) == {*ours, *base}
+    for label, row in rows(compared).items():
+        for name in names:
+            left, right = (side.get(label, {}).get(name) for side in (ours, base))
+            assert row[name] == left
+            if name == "busy_pct":
+                wanted = None if left is None or right is None else left - right
+            else:
+                wanted = (left or 0) - (right or 0)
+            assert row[f"{name}_delta"] == (wanted if wanted is None else pytest.approx(wanted))
+            if left is None or not right:
+                assert row[f"{name}_delta_pct"] is None
+            else:
+                assert row[f"{name}_delta_pct"] == pytest.approx(100 * (left - right) / right)
+
+
+@given(
+    st.sampled_from([(), ("0",), ("0", "10"), ("1", "11", "backward")]),
+    st.sampled_from([(), ("1",), ("2", "11"), ("0", "10", "forward")]),
+    st.sampled_from(["", "other"]),
+)
+def test_differences_add_up(path: tuple[str, ...], base: tuple[str, ...], other: str) -> None:
+    if other and base[:1] == ("2",):
+        return
+    columns = tuple(part for name in STATES for part in (name, f"{name}_delta"))
+    view = View("R", path, columns=columns, baseline=Baseline(other, base))
+    compared = query(RUN, view)
+    for name in STATES:
+        total = sum(row[f"{name}_delta"] or 0 for row in rows(compared).values())
+        assert total == compared.total[f"{name}_delta"]
+
+
+def test_the_largest_change_comes_first_in_either_direction() -> None:
+    compared = frame("R:gpu=1/iteration=11?order=gpu,iteration,operation&base=gpu=0/iteration=11")
+    changes = [abs(row["elapsed_ns_delta"] or 0) for row in rows(compared).values()]
+    assert changes == sorted(changes, reverse=True) and changes[0] > 0
+    assert compared.sort == "-elapsed_ns_delta"
+
+
+def test_rows_without_a_partner_lead_to_where_they_are() -> None:
+    compared = frame("R?base=other&order=layer")
+    document = json.loads(rendered(compared, "json"))
+    assert "is not in the baseline" in rendered(compared, "text")
+    for row in document["rows"]:
+        run = OTHER if row["address"].startswith("other") else RUN
+        assert len(query(run, parse(row["address"].partition("&base")[0])))
+
+
+def test_a_baseline_that_is_not_open_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match="nowhere is not open"):
+        frame("R?base=nowhere")
+
+
+BASELINES = st.none() | st.builds(
+    Baseline, st.sampled_from(["", "other", "runs/a b"]), st.none() | LABELS
+).filter(lambda base: base.run != "" or base.path is not None)
+
+
+@given(LABELS, BASELINES)
+def test_addresses_with_a_baseline_come_back(
+    path: tuple[str, ...], baseline: Baseline | None
+) -> None:
+    view = View("R", path[: len(LEVELS)], baseline=baseline)
+    assert parse(render(view)) == view
+
+
+@given(LABELS, LABELS, st.text(min_size=1))
+def test_the_baseline_goes_along(path: tuple[str, ...], base: tuple[str, ...], label: str) -> None:
+    view = View("R", path[:5], baseline=Baseline("other", base))
+    inside = drill(view, label)
+    assert inside.baseline == Baseline("other", (*base, label))
+    assert up(inside) == view
