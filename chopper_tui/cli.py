@@ -252,7 +252,7 @@ def _explore(address: str, options: argparse.Namespace) -> int:
 
         keys = keys_of(options.play)
         # Read first: processes can't be started under the app, which takes standard error away.
-        run = _open(view.run, options)
+        run = _open(view, options)
         glyphs = ASCII if options.ascii else UNICODE
         _write(play(ChopperApp(lambda _: run, view, glyphs=glyphs), keys, options.size))
         return 0

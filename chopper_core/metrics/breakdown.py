@@ -11,7 +11,8 @@ _SOURCE = "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)"
 _TITLES = {
     "theoretical_ns": (
         "theory",
-        "Time of the model's FLOPs at the peak of the matrix units at the nominal clock.",
+        "Time of the model's FLOPs at the bf16 peak of the matrix units at the nominal clock, "
+        "whatever the type of the operands: too long for fp8, too short for fp32.",
     ),
     "extra_inst_ns": (
         "extra inst",
@@ -123,7 +124,8 @@ METRICS = (
         "%",
         "% peak",
         "ratio of sums",
-        "model_tflops in % of the bf16 peak of the matrix units at the nominal clock.",
+        "model_tflops in % of the bf16 peak of the matrix units at the nominal clock, whatever "
+        "the type of the operands.",
         _of_peak,
         source="trace and hardware.toml",
         missing_because=f"{_NO_FLOPS}, or the GPU is not in hardware.toml",

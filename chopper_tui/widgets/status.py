@@ -39,7 +39,8 @@ class Status(Pane):
         frame, glyphs = self.frame, self.glyphs
         arrow = glyphs.down if frame.sort.startswith("-") else glyphs.up
         column = frame.sort.removeprefix("-")
-        title = METRICS[column].title if column in METRICS else column
+        titles = {each.name: each.title for each in frame.columns}
+        title = titles.get(column) or (METRICS[column].title if column in METRICS else column)
         parts = [
             (f"{len(frame)} of {len(frame) + frame.hidden} rows", ""),
             (frame.hidden_text, ""),
