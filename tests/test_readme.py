@@ -19,6 +19,11 @@ from tests.tui.explorer import explorer
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+COMPARED = (
+    "demo_data/fsdp2:gpu=5/iteration=11/phase=backward?order=gpu,iteration,phase,operation"
+    "&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,gfx_mhz,gfx_mhz_delta"
+    "&filter=mlp_.p|attn_fa|^all_g|reduce_s&base=gpu=3/iteration=11/phase=backward"
+)
 SHOWN = "demo_data/fsdp2:gpu=5/iteration=11"
 
 
@@ -55,6 +60,13 @@ def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
     text = render(query(open_run(view.run), view), "text", width=100)
     command = f"$ chopper show '{SHOWN}' --width 100\n"
     check("show", f"```console\n{command}{text}```")
+
+
+def test_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    view = parse(COMPARED)
+    text = render(query(open_run(view.run), view), "text", width=100)
+    check("compared", f"```console\n$ chopper show '{COMPARED}' --width 100\n{text}```")
 
 
 async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
