@@ -119,7 +119,7 @@ def metric(name: str, table: KernelTable | None = None) -> Metric:
         )
     near = get_close_matches(name, METRICS, 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise UsageError(f"no column {name!r}{hint} `chopper metrics` lists all")
+    raise UsageError(f"no column {name!r}{hint or ';'} `chopper metrics` lists all")
 
 
 def catalogue(format_name: str) -> str:
