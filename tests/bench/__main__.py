@@ -10,7 +10,16 @@ from pathlib import Path
 
 from tests.bench import explorer, reading
 
-PACKAGES = ("numpy", "pyarrow", "msgspec", "textual", "isal", "orjson", "ijson")
+PACKAGES = (
+    "numpy",
+    "pyarrow",
+    "msgspec",
+    "textual",
+    "isal",
+    "orjson",
+    "ijson",
+    "HolisticTraceAnalysis",
+)
 
 
 def main() -> None:
