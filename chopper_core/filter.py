@@ -3,7 +3,8 @@
 Terms are separated by spaces; a row must match all of them:
 `gemm` a regular expression on the name, case ignored · `!copy` names that don't match ·
 `time>1ms`, `busy<=90%`, `kernels>10` a comparison on a column (by name or title) ·
-`gpu:0-3,7` labels of the rows' own level, numbers in ranges.
+`gpu:0-3,7` labels of the rows' own level, numbers in ranges; `%2C` stands for a comma in a label,
+`%20` for a space, `%25` for a percent sign.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from chopper_core.comparison import underlying
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Values
-from chopper_core.schema import LEVELS
+from chopper_core.schema import ACTIVITY, LEVELS
 
 Mask = NDArray[np.bool_]
 
@@ -27,7 +29,9 @@ _COMPARISON: Final = re.compile(
     r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
     r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
 )
-_LEVEL: Final = re.compile(rf"(?P<level>{'|'.join(LEVELS)}):(?P<labels>\S+)")
+_LEVEL: Final = re.compile(rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY))}):(?P<labels>\S+)")
+_PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
+"""Characters of labels that need no escape in a term, besides letters, digits and `_.-~`."""
 _SCALE: Final = {
     "": 1.0,
     "%": 1.0,
@@ -69,6 +73,11 @@ def matching(rows: Rows, text: str) -> Mask:
     for term in text.split():
         mask &= _term(rows, term)
     return mask
+
+
+def only(level: str, labels: Sequence[str]) -> str:
+    """The term that exactly the rows of these labels match."""
+    return f"{level}:{','.join(quote(label, safe=_PLAIN) for label in labels)}"
 
 
 def _term(rows: Rows, term: str) -> Mask:
@@ -118,8 +127,7 @@ def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
         first, dash, last = part.partition("-")
         if dash and first.isdecimal() and last.isdecimal():
             ranges.append((int(first), int(last)))
-        else:
-            accepted.add(part)
+        accepted.add(unquote(part))
 
     def is_wanted(label: str) -> bool:
         in_range = label.isdecimal() and any(low <= int(label) <= high for low, high in ranges)

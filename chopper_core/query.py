@@ -98,7 +98,9 @@ def _compared(run: Run, view: View) -> Frame:
     ours = query(run, plain)
     other = run.beside(beside(view).run) if beside(view).run != view.run else run
     base = query(other, replace(beside(view), columns=wanted))
-    pairs = matched(ours.labels, base.labels)
+    # Two activities are compared as what they are, whatever their numbers.
+    leaves = view.is_leaf and base.view.is_leaf
+    pairs = matched(ours.labels, ours.labels if leaves else base.labels)
     computed: dict[str, Values] = {}
 
     def values(name: str) -> Values:

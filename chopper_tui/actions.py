@@ -12,9 +12,10 @@ MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
 SEEK: Final = "Find"
 TABLE: Final = "Shape the table"
+COMPARE: Final = "Compare"
 TAKE: Final = "Take it with you"
 CHOPPER: Final = "Chopper"
-GROUPS: Final = (MOVE, WALK, SEEK, TABLE, TAKE, CHOPPER)
+GROUPS: Final = (MOVE, WALK, SEEK, TABLE, COMPARE, TAKE, CHOPPER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +254,28 @@ ACTIONS: Final = (
         "baseline",
         "Baseline",
         "Takes the scope, or the path given, as what others are compared with; again: no more.",
-        TABLE,
+        COMPARE,
         takes="[PATH]",
+    ),
+    Action(
+        "mark",
+        ("space",),
+        "mark",
+        "Mark the row",
+        "Marks the row for a comparison, or no more; the status line counts the marks.",
+        COMPARE,
+        hint="mark",
+    ),
+    Action("unmark", ("u",), "unmark", "Unmark all", "Takes away all marks.", COMPARE),
+    Action(
+        "compare",
+        ("=",),
+        "compare",
+        "Compare the marked rows",
+        "The first of two marked rows becomes the baseline of the other, or of the cursor's row; "
+        "of more the table shows only these.",
+        COMPARE,
+        hint="cmp",
     ),
     Action("zoom", ("z",), "zoom", "Table alone", "Gives the table the whole screen.", TABLE),
     Action(

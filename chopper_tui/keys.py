@@ -17,6 +17,7 @@ _CHARACTERS: Final = {
     ":": "colon",
     "?": "question_mark",
     "%": "percent_sign",
+    "=": "equals_sign",
 }
 
 

@@ -9,22 +9,21 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from chopper_core.address import parse_baseline
 from chopper_core.errors import UsageError
 from chopper_core.render import as_text
 from chopper_core.render.cells import LEVEL_TITLES, clean, display_name, scale_title
-from chopper_core.view import Baseline, filtered, pivot, sorted_by
+from chopper_core.view import filtered, pivot, sorted_by
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
-from chopper_tui.history import charted, compared
+from chopper_tui.history import charted
 from chopper_tui.keys import textual_keys
 from chopper_tui.screens.arrangement import CHARTS
 from chopper_tui.screens.chooser import Chooser, signal_options
+from chopper_tui.screens.comparer import Comparer
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
-from chopper_tui.screens.seeker import Seeker
 from chopper_tui.snapshot import is_picture, write_snapshot
 from chopper_tui.theme import THEMES
 from chopper_tui.widgets.detail import full_detail
@@ -35,7 +34,7 @@ _CLIPBOARD_BYTES = 70_000
 """What terminals take over OSC 52 without dropping it."""
 
 
-class ExploreScreen(Seeker):
+class ExploreScreen(Comparer):
     """The tree: a table of the scope's children, and what is known of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -137,17 +136,6 @@ class ExploreScreen(Seeker):
     async def do_next_metric(self, _: str) -> None:
         """The signal after this one."""
         await self._chart(looks.next_signal(self.run, self.frame.track.name))
-
-    async def do_baseline(self, argument: str) -> None:
-        """The scope as the baseline of what is looked at next, a given one, or none any more."""
-        if argument:
-            chosen = parse_baseline(argument, self.view.order)
-        elif self.view.baseline is None:
-            chosen = Baseline("", self.view.path)
-        else:
-            await self.go(compared(self.here, None), "no baseline")
-            return
-        await self.go(compared(self.here, chosen), "baseline set; go to what to compare with it")
 
     def do_names(self, _: str) -> None:
         """Whole names or short ones."""

@@ -23,6 +23,7 @@ from chopper_tui import looks
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import Place, Trail, changed, moved, trail_to
+from chopper_tui.marks import Marks, marked_in
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
 from chopper_tui.snapshot import SNAPSHOTS
 from chopper_tui.theme import THEMES
@@ -54,6 +55,7 @@ class Explorer(Screen[None]):
         self.look = look
         self.trail: Trail = trail_to(look.frame.view)
         self.last_trail: Trail | None = None
+        self.marks: Marks = ()
         self.chart = CHARTS[0]
         self.zoom = False
         self._arranged: Arrangement | None = None
@@ -150,8 +152,14 @@ class Explorer(Screen[None]):
         self.query_one(Status).show(seen.frame)
         self.table.show(seen.frame, seen.signals, _row_of(seen.frame, place), place.offset)
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
+        self.show_marks()
         self._show_charts()
         self.describe_soon()
+
+    def show_marks(self) -> None:
+        """Show which of the rows are marked, and how many there are in all."""
+        self.table.mark(marked_in(self.marks, self.view))
+        self.query_one(Status).count(len(self.marks))
 
     def fit_parts(self) -> None:
         """Give each part its room."""

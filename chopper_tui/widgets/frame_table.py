@@ -40,6 +40,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
     full_names = False
+    marked: frozenset[str] = frozenset()
+    """The labels of marked rows."""
     cursor = 0
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
@@ -81,6 +83,14 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self.refresh()
         self._fill_sparks()
 
+    def mark(self, labels: frozenset[str]) -> None:
+        """Show which rows are marked."""
+        changed, self.marked = self.marked ^ labels, labels
+        if self.frame is not None and changed:
+            top = self.scroll_offset.y
+            on_screen = range(top, min(top + self.page, self.rows))
+            self._refresh_rows(*(r for r in on_screen if self.frame.labels[r] in changed))
+
     def move(self, rows: int) -> None:
         """Move the cursor by a number of rows."""
         self.move_to(self.cursor + rows)
@@ -112,7 +122,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             return strip_of(plan_.header(), width, self.inks)
         drawn = [sparks.drawn.get(row, "") for sparks in self.sparks]
         cursor = row == self.cursor
-        strip = strip_of(plan_.row(row, drawn, cursor), width, self.inks)
+        marked = bool(self.marked) and plan_.frame.labels[row] in self.marked
+        strip = strip_of(plan_.row(row, drawn, cursor, marked), width, self.inks)
         if cursor:
             strip = strip.adjust_cell_length(width, self.inks.cursor)
         return strip

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import clean
-from chopper_tui.actions import ACTIONS, key_name
+from chopper_tui.actions import ACTIONS, Action, key_name
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 
@@ -15,6 +15,7 @@ class Status(Pane):
     """Rows, filter and sort of the table, and a message."""
 
     frame: Frame | None = None
+    marks = 0
     message = ""
     is_error = False
 
@@ -22,6 +23,12 @@ class Status(Pane):
         """Show the state of a frame."""
         self.frame = frame
         self.redraw()
+
+    def count(self, marks: int) -> None:
+        """Show how many rows are marked, here and elsewhere."""
+        if marks != self.marks:
+            self.marks = marks
+            self.redraw()
 
     def say(self, message: str, error: bool = False) -> None:
         """Show a message until the next one; empty: none."""
@@ -47,6 +54,8 @@ class Status(Pane):
             ("filter ", clean(frame.view.filter) or glyphs.missing),
             ("sort ", title + arrow if column else f"by {frame.level}"),
         ]
+        if self.marks:
+            parts.append(("marks ", str(self.marks)))
         line: list[tuple[str, str]] = [(" ", "text")]
         for label, value in parts:
             shown = fit(value, min(len(value), 40), glyphs)
@@ -70,15 +79,20 @@ class KeyLine(Pane):
     """The keys that are used most."""
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many keys as fit."""
-        line: list[tuple[str, str]] = [(" ", "text")]
-        for action in ACTIONS:
-            if not action.hint:
-                continue
-            key = key_name(action.keys[0])
-            pair = {"]": "[ ]", "}": "{ }"}.get(key, key)
-            piece = [(pair, "strong"), (f" {action.hint}  ", "dim")]
-            if width_of(line) + width_of(piece) - 2 > width:
-                break
-            line += piece
+        """As many keys as fit; what leads to all others always does."""
+        shown = [action for action in ACTIONS if action.hint]
+        line = _hints(shown)
+        while len(shown) > 1 and width_of(line) > width:
+            last = len(shown) - 1 - (shown[-1].id == "command")
+            shown.pop(last)
+            line = _hints(shown)
         return [line]
+
+
+def _hints(actions: Iterable[Action]) -> list[tuple[str, str]]:
+    line = [(" ", "text")]
+    for action in actions:
+        key = key_name(action.keys[0])
+        pair = {"]": "[ ]", "}": "{ }", "space": "spc"}.get(key, key)
+        line += [(pair, "strong"), (f" {action.hint}", "dim"), ("  ", "dim")]
+    return line[:-1]

@@ -115,11 +115,12 @@ class TableLayout:
         ]
         return pieces
 
-    def row(self, row: int, drawn: Sequence[str], cursor: bool) -> Pieces:
+    def row(self, row: int, drawn: Sequence[str], cursor: bool, marked: bool = False) -> Pieces:
         """The cells of a row with its sparklines; the cursor's row is one piece."""
         frame, glyphs = self.frame, self.glyphs
-        prefix = f" {glyphs.cursor} " if cursor else " " * PREFIX
-        pieces = [(prefix + fit(self.name(row), self.name_width, glyphs), "text")]
+        pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
+        pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
+        pieces.append((fit(self.name(row), self.name_width, glyphs), "text"))
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
