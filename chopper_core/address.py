@@ -14,7 +14,7 @@ _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
-_KEYS = ("order", "columns", "sort", "filter", "metric", "base")
+_KEYS = ("view", "by", "of", "order", "columns", "sort", "filter", "metric", "base")
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
@@ -37,6 +37,9 @@ def parse(address: str) -> View:
         filter=options.get("filter", ""),
         metric=options.get("metric", ""),
         baseline=parse_baseline(options["base"], order) if options.get("base") else None,
+        analysis=options.get("view", ""),
+        by=options.get("by", ""),
+        of=options.get("of", ""),
     )
 
 
@@ -44,6 +47,9 @@ def render(view: View) -> str:
     """The address of a view: the shortest that `parse` gives back as the same view."""
     path = _path(view)
     options = {
+        "view": quote(view.analysis, safe=_PLAIN),
+        "by": quote(view.by, safe=_PLAIN),
+        "of": quote(view.of, safe=_PLAIN),
         "order": ",".join(_order_prefix(view.order)),
         "columns": ",".join(view.columns),
         "sort": view.sort,

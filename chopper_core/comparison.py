@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.metrics import Metric, Values, column
 from chopper_core.schema import ACTIVITY
 
 DELTA: Final = "_delta"
@@ -75,12 +75,13 @@ def relative(ours: Values, base: Values) -> Values:
 
 def delta_of(metric: Metric) -> Metric:
     """The column of a metric's difference from the baseline."""
-    return replace(
-        metric,
-        name=f"{metric.name}{DELTA}",
-        title=f"Δ {metric.title}",
-        definition=f"The row's {metric.title} less that of the same row of the baseline.",
-        compute=_only_compared,
+    return column(
+        f"{metric.name}{DELTA}",
+        metric.unit,
+        f"Δ {metric.title}",
+        f"The row's {metric.title} less that of the same row of the baseline.",
+        reduces=metric.reduces,
+        source=metric.source,
         missing_because="the row has no partner in the baseline, or one of the two no figure",
         signed=True,
     )
@@ -119,8 +120,3 @@ def with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
 
 
 _COMPARED: Final = ("kernels", "gfx_mhz", "exposed_comm_ns", "idle_ns", "compute_ns", "overlap_ns")
-
-
-def _only_compared(scope: Scope) -> Values:
-    empty = np.full(len(scope.nodes), np.nan)
-    return Values(empty, np.ones(len(empty), np.bool_))

@@ -4,7 +4,7 @@ Terms are separated by spaces; a row must match all of them:
 `gemm` a regular expression on the name, case ignored · `!copy` names that don't match ·
 `time>1ms`, `busy<=90%`, `kernels>10` a comparison on a column (by name or title) ·
 `gpu:0-3,7` labels of the rows' own level, numbers in ranges; `%2C` stands for a comma in a label,
-`%20` for a space, `%25` for a percent sign.
+`%20` for a space, `%25` for a percent sign · `class:gemm` a word of a column.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class Rows:
     level: str
     labels: Sequence[str]
     values: Callable[[str], Values]
+    names: tuple[str, ...] = ()
+    """Columns that only these rows have."""
+    texts: Sequence[str] | None = None
+    """What a name is sought in, where that isn't the label."""
 
 
 def matching(rows: Rows, text: str) -> Mask:
@@ -85,6 +89,9 @@ def _term(rows: Rows, term: str) -> Mask:
         return _compare(rows, comparison)
     if level := _LEVEL.fullmatch(term):
         return _labelled(rows, level["level"], level["labels"])
+    name, colon, words = term.partition(":")
+    if colon and name in rows.names and rows.values(name).words is not None:
+        return _worded(rows.values(name), words)
     negated = term.startswith("!") and len(term) > 1
     mask = _named(rows, term[1:] if negated else term)
     return ~mask if negated else mask
@@ -95,16 +102,25 @@ def _named(rows: Rows, pattern: str) -> Mask:
         search = re.compile(pattern, re.IGNORECASE).search
     except re.error as error:
         raise UsageError(f"the filter {pattern!r} is no regular expression: {error}") from error
-    found = {label: search(label) is not None for label in set(rows.labels)}
-    return np.fromiter((found[label] for label in rows.labels), np.bool_, len(rows.labels))
+    texts = rows.labels if rows.texts is None else rows.texts
+    found = {text: search(text) is not None for text in set(texts)}
+    return np.fromiter((found[text] for text in texts), np.bool_, len(texts))
+
+
+def _worded(values: Values, wanted: str) -> Mask:
+    accepted = wanted.lower().split(",")
+    codes = [code for code, word in enumerate(values.words or ()) if word.lower() in accepted]
+    return np.isin(values.numbers, codes) & values.present()
 
 
 def _compare(rows: Rows, term: re.Match[str]) -> Mask:
-    column = _column(term["column"])
+    column = term["column"] if term["column"] in rows.names else _column(term["column"])
     unit = term["unit"].lower()
     if unit not in _SCALE:
         raise UsageError(f"the filter {term[0]!r} has an unknown unit {term['unit']!r}")
     values = rows.values(column)
+    if values.words is not None:
+        raise UsageError(f"{column} is a word: the filter finds words of the names only")
     bound = float(term["number"]) * _SCALE[unit]
     return _OPERATORS[term["operator"]](values.numbers, bound) & values.present()
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core import address
 from chopper_core.metrics import Metric, Values
+from chopper_core.pictures import Picture
 from chopper_core.tracks import Track
 from chopper_core.view import View
 
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Number = int | float
+Cell = int | float | str
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Rows of a view: the children of its node, with the view's columns.
+    """Rows of a view: the children of its node, or what an analysis says of it.
 
     `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
     did not match the filter. `means(rows, bins)` gives the mean of `track` over the rows' GPUs in
@@ -43,10 +46,16 @@ class Frame:
     parent_ns: int
     """The elapsed_ns of the node, hidden rows included."""
     notes: tuple[str, ...]
-    addresses: Callable[[int], str]
+    opens: Callable[[int], View]
+    """Where a row leads."""
     track: Track
     """The signal of the sparklines."""
     means: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+    sparks: bool = True
+    """Whether the rows have a time of their own, over which a signal may be drawn."""
+    headline: tuple[str, ...] = ()
+    """What the rows come to, in sentences."""
+    pictures: tuple[Picture, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,9 +67,13 @@ class Frame:
             return f"{self.hidden} hidden"
         return f"{self.hidden} hidden ({self.hidden_ns / self.parent_ns:.1%})"
 
-    def row(self, number: int) -> dict[str, Number | None]:
+    def addresses(self, row: int) -> str:
+        """The address to which a row leads."""
+        return address.render(self.opens(row))
+
+    def row(self, number: int) -> dict[str, Cell | None]:
         """The figures of one row by column name."""
-        return {column.name: self.values[column.name].at(number) for column in self.columns}
+        return {column.name: self.values[column.name].cell(number) for column in self.columns}
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas table, with the labels in the column `name`."""
@@ -69,6 +82,9 @@ class Frame:
         data: dict[str, Any] = {"name": list(self.labels)}
         for column in self.columns:
             values = self.values[column.name]
+            if values.words is not None:
+                data[column.name] = [values.cell(row) for row in range(len(self))]
+                continue
             nullable = pd.Series(values.numbers).convert_dtypes()
             data[column.name] = nullable.mask(~values.present())
         return pd.DataFrame(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from chopper_core.comparison import (
     underlying,
     with_differences,
 )
+from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
 from chopper_core.metrics import Metric, Scope, Values, default_columns, metric
@@ -29,6 +31,9 @@ from chopper_core.run import Run
 from chopper_core.tracks import Track, mean_known
 from chopper_core.tree import Groups
 from chopper_core.view import View, beside, drill
+
+if TYPE_CHECKING:
+    from chopper_core.analyses import Answer
 
 Index = NDArray[np.intp]
 
@@ -39,6 +44,8 @@ _LONGEST_FIRST = ("operation", "kernel")
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
+    if view.analysis:
+        return _analysed(run, view)
     if view.baseline is not None:
         return _compared(run, view)
     tree = run.tree(view.order)
@@ -82,12 +89,90 @@ def query(run: Run, view: View) -> Frame:
         hidden_ns=hidden_ns,
         parent_ns=int(metric("elapsed_ns", run.table).compute(totals).numbers[0]),
         notes=_notes(run, view, labels, len(shown), hidden_ns),
-        addresses=lambda row: address.render(
-            view if view.is_leaf else drill(view, shown_labels[row])
-        ),
+        opens=lambda row: view if view.is_leaf else drill(view, shown_labels[row]),
         track=track,
         means=_means(track, nodes, shown),
     )
+
+
+def _analysed(run: Run, view: View) -> Frame:
+    """The frame of an analysis: its answer, sorted, filtered, with the columns asked for."""
+    from chopper_core import analyses
+
+    answer = analyses.answer(run, view)
+    parent = run.tree(view.order).node(view.path)
+    own = {column.name: (column, values) for column, values in answer.columns}
+    nodes = answer.nodes
+    scope = None if nodes is None else Scope(nodes, parent, run.origin_ns, run.hardware)
+    whole = Scope(parent, parent, run.origin_ns, run.hardware)
+    computed = {name: values for name, (_, values) in own.items()}
+
+    def known(name: str) -> Metric:
+        if name in own:
+            return own[name][0]
+        if scope is None:
+            raise UsageError(
+                f"the view {view.analysis} has no column {name!r}; it has {', '.join(own)}"
+            )
+        return metric(name, run.table)
+
+    def values(name: str) -> Values:
+        if name not in computed:
+            found = known(name)
+            assert scope is not None
+            computed[name] = found.compute(scope)
+        return computed[name]
+
+    columns = tuple(known(name) for name in view.columns or answer.shown or own)
+    total: dict[str, int | float | None] = {}
+    for column in columns:
+        if column.name in own:
+            total[column.name] = answer.total.get(column.name)
+        else:
+            total[column.name] = column.compute(whole).at(0)
+    texts = _searched(answer) if view.filter else answer.labels
+    mask = matching(Rows(answer.level, answer.labels, values, tuple(own), texts), view.filter)
+    shown = np.flatnonzero(mask)
+    sort = view.sort or answer.sort
+    shown = shown[_ordered(shown, answer.level, list(answer.labels), sort, values)]
+    track = run.track(view.metric)
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=answer.level,
+        columns=columns,
+        labels=[answer.labels[row] for row in shown.tolist()],
+        values={column.name: values(column.name).take(shown) for column in columns},
+        total=total,
+        sort=sort,
+        hidden=len(answer.labels) - len(shown),
+        hidden_ns=0,
+        parent_ns=0,
+        notes=(*answer.notes, *_run_notes(run), *_filter_note(len(answer.labels), len(shown))),
+        opens=lambda row: answer.opens(int(shown[row])),
+        track=track,
+        means=_no_means if nodes is None else _means(track, nodes, shown),
+        sparks=nodes is not None,
+        headline=answer.headline,
+        pictures=answer.pictures,
+    )
+
+
+def _searched(answer: Answer) -> list[str]:
+    """The text of each row in which a filter looks for names: its label and its words."""
+    texts = list(answer.labels)
+    for _, values in answer.columns:
+        if values.words is not None:
+            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
+    return texts
+
+
+def _no_means(rows: Index, bins: int) -> NDArray[np.float64]:
+    return np.full((len(rows), bins), np.nan)
+
+
+def _filter_note(rows: int, shown: int) -> tuple[str, ...]:
+    return (f"{rows - shown} of {rows} rows hidden by the filter",) if shown < rows else ()
 
 
 def _compared(run: Run, view: View) -> Frame:
@@ -140,10 +225,10 @@ def _compared(run: Run, view: View) -> Frame:
         if count:
             notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
 
-    def row_address(row: int) -> str:
+    def opens(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
-            return base.addresses(int(pairs.base[shown[row]]))
-        return address.render(view if view.is_leaf else drill(view, labels[row]))
+            return base.opens(int(pairs.base[shown[row]]))
+        return view if view.is_leaf else drill(view, labels[row])
 
     def means(rows: Index, bins: int) -> NDArray[np.float64]:
         result = np.full((len(rows), bins), np.nan)
@@ -163,7 +248,7 @@ def _compared(run: Run, view: View) -> Frame:
         hidden=len(pairs.labels) - len(shown),
         hidden_ns=hidden_ns,
         notes=(*notes, *_notes(run, view, pairs.labels, len(shown), hidden_ns)),
-        addresses=row_address,
+        opens=opens,
         means=means,
     )
 
@@ -247,15 +332,7 @@ def _ordered(
 def _notes(
     run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
 ) -> tuple[str, ...]:
-    notes = []
-    if run.generated:
-        notes.append(f"generated data, not measured (made by {run.generated})")
-    damaged = sum(bool(source.losses) for source in run.sources)
-    if damaged:
-        notes.append(f"{damaged} of {len(run.sources)} files lost data; `chopper info` says what")
-    if run.failed:
-        files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
-        notes.append(f"{files} could not be used; `chopper info` says why")
+    notes = _run_notes(run)
     if shown < len(labels):
         notes.append(
             f"{len(labels) - shown} of {len(labels)} rows hidden by the filter, with "
@@ -269,6 +346,20 @@ def _notes(
             which = ", ".join(map(str, cut))
             notes.append(f"the profiler's start or end cuts iteration {which}")
     return tuple(notes)
+
+
+def _run_notes(run: Run) -> list[str]:
+    """What is to be said of everything that comes from a run."""
+    notes = []
+    if run.generated:
+        notes.append(f"generated data, not measured (made by {run.generated})")
+    damaged = sum(bool(source.losses) for source in run.sources)
+    if damaged:
+        notes.append(f"{damaged} of {len(run.sources)} files lost data; `chopper info` says what")
+    if run.failed:
+        files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
+        notes.append(f"{files} could not be used; `chopper info` says why")
+    return notes
 
 
 def _envelopes(groups: Groups) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

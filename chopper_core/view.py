@@ -36,6 +36,12 @@ class View:
     metric: str = ""
     """The signal of the chart and the sparklines; empty: the first one of the run."""
     baseline: Baseline | None = None
+    analysis: str = ""
+    """The question that is asked of the node (see `analyses`); empty: its children."""
+    by: str = ""
+    """What an analysis splits its rows by; empty: its first choice."""
+    of: str = ""
+    """The figure that an analysis is of, where it takes any."""
 
     @property
     def level(self) -> str:
@@ -62,7 +68,23 @@ def drill(view: View, label: str) -> View:
     if baseline is not None and baseline.path is not None:
         baseline = replace(baseline, path=(*baseline.path, label))
     sort = view.sort if baseline is not None else ""
-    return replace(view, path=(*view.path, label), sort=sort, filter="", baseline=baseline)
+    return replace(
+        view,
+        path=(*view.path, label),
+        sort=sort,
+        filter="",
+        baseline=baseline,
+        analysis="",
+        by="",
+        of="",
+    )
+
+
+def asking(view: View, analysis: str) -> View:
+    """The same node with another question asked of it; empty: its children."""
+    if analysis == view.analysis:
+        return view
+    return replace(view, analysis=analysis, by="", of="", columns=(), sort="", filter="")
 
 
 def up(view: View) -> View:

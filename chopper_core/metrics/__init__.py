@@ -10,7 +10,7 @@ from typing import Final
 from chopper_core.errors import UsageError
 from chopper_core.measured import integral_of, is_counter
 from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time
-from chopper_core.metrics.metric import Metric, Scope, Values
+from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered, worded
 from chopper_core.schema import ACTIVITY, KernelTable
 
 __all__ = [
@@ -20,8 +20,11 @@ __all__ = [
     "Scope",
     "Values",
     "catalogue",
+    "column",
     "default_columns",
     "metric",
+    "numbered",
+    "worded",
 ]
 
 METRICS: Final = {

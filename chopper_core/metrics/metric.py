@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,8 @@ class Values:
     missing: NDArray[np.bool_] | None = None
     held: NDArray[np.bool_] | None = None
     """Where the value is that of the nearest sample, none lying within the node."""
+    words: tuple[str, ...] | None = None
+    """For a column of words: what the numbers point into, in the order in which they sort."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -32,7 +34,7 @@ class Values:
         """The values of the given nodes, in their order."""
         missing = None if self.missing is None else self.missing[rows]
         held = None if self.held is None else self.held[rows]
-        return Values(self.numbers[rows], missing, held)
+        return Values(self.numbers[rows], missing, held, self.words)
 
     def present(self) -> NDArray[np.bool_]:
         """Where there is a value."""
@@ -50,6 +52,28 @@ class Values:
             return None
         number: int | float = self.numbers[row].item()
         return number
+
+    def cell(self, row: int) -> int | float | str | None:
+        """One value as a plain Python number or a word, or None."""
+        number = self.at(row)
+        return number if self.words is None or number is None else self.words[int(number)]
+
+
+def worded(texts: Sequence[str | None]) -> Values:
+    """A column of words; None is missing."""
+    words = tuple(sorted({text for text in texts if text is not None}))
+    places = {word: place for place, word in enumerate(words)}
+    numbers = np.array([0 if text is None else places[text] for text in texts], np.int64)
+    return Values(numbers, np.array([text is None for text in texts], np.bool_), words=words)
+
+
+def numbered(numbers: Sequence[float | None] | NDArray[np.generic]) -> Values:
+    """A column of figures; None and NaN are missing."""
+    array = np.asarray(numbers)
+    if array.dtype.kind in "iub":
+        return Values(array.astype(np.int64))
+    known = np.array([np.nan if number is None else number for number in numbers], np.float64)
+    return Values(known, ~np.isfinite(known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +102,28 @@ class Metric:
     missing_because: str = ""
     signed: bool = False
     """Whether it is a difference, which is written with its sign."""
+
+
+def column(
+    name: str,
+    unit: str,
+    title: str,
+    definition: str,
+    *,
+    reduces: str = "",
+    source: str = "trace",
+    missing_because: str = "",
+    signed: bool = False,
+) -> Metric:
+    """A column that only one kind of frame has: it is worked out with the frame, not by node."""
+
+    def only_there(scope: Scope) -> Values:
+        empty = np.full(len(scope.nodes), np.nan)
+        return Values(empty, np.ones(len(empty), np.bool_))
+
+    return Metric(
+        name, unit, title, reduces, definition, only_there, source, missing_because, signed
+    )
 
 
 def total(

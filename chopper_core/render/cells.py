@@ -28,6 +28,7 @@ LEVEL_TITLES: Final = {
     "kernel": "kernel",
     "activity": "activity",
 }
+"""Titles of levels that aren't written as they are."""
 _CRUMBS: Final = {"gpu": "GPU ", "iteration": "it ", "layer": "L"}
 
 _TIME_STEPS: Final = ((1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3))
@@ -47,6 +48,11 @@ _STEPS: Final = {
     "TFLOP/s": ((0.0, "TFLOP/s", 1.0, 1),),
     "x": ((0.0, "x", 1.0, 3),),
 }
+
+
+def level_title(level: str) -> str:
+    """What a row of a level, or of an analysis, is."""
+    return LEVEL_TITLES.get(level, level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +91,20 @@ class ColumnText:
 
     metric: Metric
     scale: Scale
+    is_word: bool = False
 
     def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:
         """One figure as text; `~` marks one that is held from a sample outside the row."""
+        if values.words is not None:
+            word = values.cell(row)
+            return glyphs.missing if word is None else clean(str(word))
         text = self.scale.cell(values.at(row), glyphs.missing)
         return f"~{text}" if values.is_held(row) else text
+
+    def aligned(self, text: str, width: int) -> str:
+        """A cell of the column filled to a width: figures at the right, words at the left."""
+        room = " " * (width - cell_width(text))
+        return text + room if self.is_word else room + text
 
     @property
     def header(self) -> str:
@@ -105,7 +120,9 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     )
     return tuple(
         ColumnText(
-            column, scale_of(column, common if _is_time(column) else _largest(frame, column))
+            column,
+            scale_of(column, common if _is_time(column) else _largest(frame, column)),
+            frame.values[column.name].words is not None,
         )
         for column in frame.columns
     )
@@ -117,6 +134,8 @@ def _is_time(metric: Metric) -> bool:
 
 def _largest(frame: Frame, metric: Metric) -> float:
     values = frame.values[metric.name]
+    if values.words is not None:
+        return 0.0
     present = np.abs(values.numbers[values.present()].astype(np.float64))
     return float(present.max()) if len(present) else 0.0
 
@@ -192,11 +211,19 @@ def _without_parameters(name: str) -> str:
     return name
 
 
+def title_of(view: View) -> str:
+    """What is asked of a node, as a breadcrumb ends; empty where it is its children."""
+    if not view.analysis:
+        return ""
+    details = [part for part in (view.by and f"by {view.by}", view.of) if part]
+    return " ".join([view.analysis, *details])
+
+
 def crumb(level: str, label: str) -> str:
     """A step of a path as a breadcrumb: `GPU 3`, `it 12`, `backward`, `L17`, `attn_fa`."""
     name = display_name(label, level)
     if name == UNLABELLED:
-        return f"{LEVEL_TITLES[level]} {UNLABELLED}"
+        return f"{level_title(level)} {UNLABELLED}"
     return _CRUMBS.get(level, "") + name if level != "activity" else f"activity {name}"
 
 

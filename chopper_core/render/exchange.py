@@ -28,6 +28,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
             for row in range(count)
         ],
         "total": dict(frame.total),
+        **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from textwrap import wrap
 from typing import Final
 
 import numpy as np
 
 from chopper_core.frame import Frame
 from chopper_core.render.cells import (
-    LEVEL_TITLES,
     ColumnText,
     baseline_title,
     cell_width,
@@ -18,8 +18,10 @@ from chopper_core.render.cells import (
     crumb,
     elide,
     fitting,
+    level_title,
     pad,
     scale_title,
+    title_of,
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
@@ -44,11 +46,11 @@ def as_text(
     columns = column_texts(frame)
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = display_names(tuple(frame.labels), frame.level)[:count]
-    title = LEVEL_TITLES[frame.level]
+    title = level_title(frame.level)
     longest = max(map(cell_width, (*names, title, _TOTAL)))
-    widths = {name: max(map(len, texts)) for name, texts in cells.items()}
+    widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
 
-    spark = count > 0
+    spark = count > 0 and frame.sparks
     shown = columns
     if width:
         reserved = min(longest, max(_MIN_NAME, width // 3))
@@ -65,20 +67,21 @@ def as_text(
     used += SPARK_BINS + 2 if spark else 0
     name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
 
-    lines = [_breadcrumb(frame, glyphs)]
+    lines = [_breadcrumb(frame, glyphs), *_headline(frame, width)]
     header = [title.ljust(name_width)]
-    header += [cells[c.metric.name][0].rjust(widths[c.metric.name]) for c in shown]
+    header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
     lines.append("  ".join([*header, scale_title(frame.track)] if spark else header).rstrip())
     sparks = frame.track.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
         line = [pad(elide(names[row], name_width, glyphs), name_width)]
-        line += [cells[c.metric.name][row + 2].rjust(widths[c.metric.name]) for c in shown]
+        line += [c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name]) for c in shown]
         if sparks is not None:
             line.append(sparkline(sparks[row], glyphs))
         lines.append("  ".join(line).rstrip())
-    total = [_TOTAL.ljust(name_width)]
-    total += [cells[c.metric.name][1].rjust(widths[c.metric.name]) for c in shown]
-    lines.append("  ".join(total).rstrip())
+    if _has_total(frame):
+        total = [_TOTAL.ljust(name_width)]
+        total += [c.aligned(cells[c.metric.name][1], widths[c.metric.name]) for c in shown]
+        lines.append("  ".join(total).rstrip())
     return glyphs.spelled("\n".join([*lines, "", *_footer(frame, count)]) + "\n")
 
 
@@ -86,19 +89,21 @@ def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
     """A frame as a GitHub table with its notes, its address and the command that makes it."""
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
-    header = [LEVEL_TITLES[frame.level], *(column.header for column in columns)]
+    header = [level_title(frame.level), *(column.header for column in columns)]
     lines = [
         f"**{_escaped(_breadcrumb(frame, UNICODE))}**",
         "",
+        *(f"{_escaped(clean(line))}\n" for line in frame.headline),
         _markdown_row(header),
-        _markdown_row([":--", *("--:" for _ in columns)]),
+        _markdown_row([":--", *(":--" if column.is_word else "--:" for column in columns)]),
     ]
     names = display_names(tuple(frame.labels), frame.level)
     for row in range(count):
-        cells = [column.cell(frame.values[column.metric.name], row, UNICODE) for column in columns]
+        cells = [_markdown_cell(frame, column, row) for column in columns]
         lines.append(_markdown_row([_escaped(names[row]), *cells]))
-    totals = [column.scale.cell(frame.total[column.metric.name]) for column in columns]
-    lines.append(_markdown_row([f"**{_TOTAL}**", *totals]))
+    if _has_total(frame):
+        totals = [_total_cell(frame, column, UNICODE) for column in columns]
+        lines.append(_markdown_row([f"**{_TOTAL}**", *totals]))
     lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]
     lines += ["", "```sh", command(frame.address), "```"]
     return "\n".join(lines) + "\n"
@@ -114,7 +119,7 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
     values = frame.values[column.metric.name]
     texts = [
         column.header,
-        column.scale.cell(frame.total[column.metric.name], glyphs.missing),
+        _total_cell(frame, column, glyphs),
         *(column.cell(values, row, glyphs) for row in range(count)),
     ]
     if frame.sort.removeprefix("-") == column.metric.name:
@@ -131,8 +136,29 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
 
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
+    steps += [title_of(frame.view)] * bool(frame.view.analysis)
     base = baseline_title(frame.view)
     return f" {glyphs.crumb} ".join(steps) + (f"  base {base}" if base else "")
+
+
+def _headline(frame: Frame, width: int) -> list[str]:
+    lines = [line for text in frame.headline for line in wrap(clean(text), width or 100)]
+    return [*lines, ""] if lines else []
+
+
+def _has_total(frame: Frame) -> bool:
+    return any(number is not None for number in frame.total.values())
+
+
+def _total_cell(frame: Frame, column: ColumnText, glyphs: Glyphs) -> str:
+    if column.is_word:
+        return ""
+    return column.scale.cell(frame.total[column.metric.name], glyphs.missing)
+
+
+def _markdown_cell(frame: Frame, column: ColumnText, row: int) -> str:
+    text = column.cell(frame.values[column.metric.name], row, UNICODE)
+    return _escaped(text) if column.is_word else text
 
 
 def _footer(frame: Frame, count: int) -> list[str]:

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from chopper_core.errors import UsageError
 from chopper_core.render import as_text
-from chopper_core.render.cells import LEVEL_TITLES, clean, display_name, scale_title
+from chopper_core.render.cells import clean, display_name, level_title, scale_title
 from chopper_core.view import filtered, pivot, sorted_by
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, parse_command
@@ -89,7 +89,7 @@ class ExploreScreen(Comparer):
             await self.change(sorted_by(self.view, self._column(argument)))
             return
         frame = self.frame
-        options = [("", "own order", f"by {LEVEL_TITLES[frame.level]}, as in the run")]
+        options = [("", "own order", f"by {level_title(frame.level)}, as in the run")]
         options.append(("name", "name", "by the alphabet"))
         options += [(f"-{c.name}", c.title, c.definition) for c in frame.columns]
         current = frame.sort if frame.sort in [key for key, _, _ in options] else f"-{frame.sort}"
@@ -120,7 +120,7 @@ class ExploreScreen(Comparer):
         if len(rest) < 2:
             raise UsageError("there is no other level to split this scope by")
         options = [
-            (level, LEVEL_TITLES[level], "then " + ", ".join(r for r in rest if r != level))
+            (level, level_title(level), "then " + ", ".join(r for r in rest if r != level))
             for level in rest
         ]
         self.app.push_screen(Chooser("Split the scope by", options, rest[0]), self._pivot_chosen)
@@ -156,7 +156,7 @@ class ExploreScreen(Comparer):
         for note in untold(self.frame):
             text.append("\n" + "\n".join(wrap(f"note: {clean(note)}", width)))
         name = display_name(detail.label, detail.level)
-        self.app.push_screen(Reader(f"{LEVEL_TITLES[detail.level]} {name}"[:width], text))
+        self.app.push_screen(Reader(f"{level_title(detail.level)} {name}"[:width], text))
 
     def do_zoom(self, _: str) -> None:
         """The table alone, or all."""

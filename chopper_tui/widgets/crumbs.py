@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import baseline_title, clean, crumb
+from chopper_core.render.cells import baseline_title, clean, crumb, title_of
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 
@@ -39,6 +39,7 @@ class Crumbs(Pane):
         view, glyphs = frame.view, self.glyphs
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
         steps = [run, *(crumb(level, label) for level, label in view.scope)]
+        steps += [title_of(view)] * bool(view.analysis)
         arrow = f" {glyphs.crumb} "
         cut = False
         while len(steps) > 1 and len(arrow.join(steps)) + (len(arrow) + 1) * cut > room:

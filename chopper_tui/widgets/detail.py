@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Final
 
 from chopper_core.metrics import Metric
-from chopper_core.render.cells import LEVEL_TITLES, clean, display_name
+from chopper_core.render.cells import clean, display_name, level_title
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import NO_LABEL_TEXT
 from chopper_tui.figures import Detail
@@ -64,7 +64,7 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
 
 
 def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
-    title = f"{LEVEL_TITLES[detail.level]} "
+    title = f"{level_title(detail.level)} "
     name = display_name(detail.label, detail.level)
     yield [(title, "dim"), (fit(name, max(width - len(title), 1), glyphs).rstrip(), "strong")]
     whole = clean(detail.label)

@@ -10,12 +10,12 @@ from rich.cells import cell_len
 
 from chopper_core.frame import Frame
 from chopper_core.render.cells import (
-    LEVEL_TITLES,
     ColumnText,
     clean,
     column_texts,
     display_name,
     fitting,
+    level_title,
     scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
@@ -98,7 +98,7 @@ class TableLayout:
         """The titles; that of the column that sorts in its own ink."""
         frame, glyphs = self.frame, self.glyphs
         by_name = frame.sort.removeprefix("-") == "name"
-        title = LEVEL_TITLES[frame.level]
+        title = level_title(frame.level)
         if by_name:
             title += glyphs.down if frame.sort.startswith("-") else glyphs.up
         pieces = [
@@ -107,8 +107,9 @@ class TableLayout:
         ]
         for column in self.columns:
             chosen = column.name == frame.sort.removeprefix("-")
-            pieces.append((" " * (GAP + column.width - cell_len(column.header)), "header"))
-            pieces.append((column.header, "chosen" if chosen else "header"))
+            pieces.append((" " * GAP, "header"))
+            header = column.text.aligned(column.header, column.width)
+            pieces.append((header, "chosen" if chosen else "header"))
             pieces.append((" " * (column.cells - column.width), "header"))
         pieces += [
             (" " * GAP + fit(spark.header, spark.cells, glyphs), "header") for spark in self.sparks
@@ -124,7 +125,7 @@ class TableLayout:
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
-            pieces.append((" " * GAP + cell.rjust(column.width), "text"))
+            pieces.append((" " * GAP + column.text.aligned(cell, column.width), "text"))
             if column.bar:
                 pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
         for spark, line in zip(self.sparks, drawn, strict=True):
@@ -153,7 +154,7 @@ def plan(
     longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
-    sparks = [_spark_column(track, wide) for track in tracks] if len(frame) else []
+    sparks = [_spark_column(track, wide) for track in tracks] if frame.sparks and len(frame) else []
     shown = _fitting(frame, columns, room - _cells((), sparks))
     while sparks and len(shown) < min(_FEWEST, len(columns)):
         sparks.pop()
@@ -191,6 +192,10 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     values = frame.values[name]
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []
+    if values.words is not None:
+        shown = (clean(values.words[int(code)]) for code in set(present.tolist()))
+        widths = sorted(cell_len(word) for word in shown)
+        return Column(text, header, max(cell_len(header), *widths, 1), 0)
     mark = "~" if values.held is not None and values.held.any() else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_len(cell) for cell in (header, *cells))
@@ -202,5 +207,5 @@ def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -
         names = frame.labels
         if len(names) <= _MEASURED:
             names = [shown_name(name, frame.level, full_names) for name in names]
-    title = len(LEVEL_TITLES[frame.level]) + 1
+    title = len(level_title(frame.level)) + 1
     return max(title, max(map(cell_len, names), default=0))

@@ -1,0 +1,60 @@
+"""The questions that may be asked of a node, each answered by the module of its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
+
+from chopper_core.analyses.answer import Answer
+from chopper_core.errors import UsageError
+from chopper_core.run import Run
+from chopper_core.view import View
+
+__all__ = ["ANALYSES", "Analysis", "Answer", "analysis", "answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A question, and where it stands."""
+
+    name: str
+    """What addresses call it: `view=NAME`; also the module that answers it."""
+    screen: str
+    """The digit that opens it; a digit that has several opens them in turn."""
+    title: str
+    asks: str
+    """The question, in a sentence."""
+    by: tuple[str, ...] = ()
+    """What `by=` may be, the usual one first."""
+
+
+ANALYSES: Final = (
+    Analysis(
+        "kernels",
+        "3",
+        "Kernels",
+        "Which kernels take the scope's time, wherever they run?",
+        ("name", "class", "operation"),
+    ),
+)
+
+
+def analysis(name: str) -> Analysis:
+    """The analysis of a name; raises UsageError."""
+    for known in ANALYSES:
+        if known.name == name:
+            return known
+    names = ", ".join(known.name for known in ANALYSES)
+    raise UsageError(f"no view {name!r}; the views are {names}")
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The answer to a view's question; raises UsageError where it can't be asked."""
+    asked = analysis(view.analysis)
+    if view.by and view.by not in asked.by:
+        choices = f"takes by={', '.join(asked.by)}" if asked.by else "takes no by="
+        raise UsageError(f"the view {asked.name} {choices}, not {view.by!r}")
+    module = import_module(f"chopper_core.analyses.{asked.name}")
+    found: Answer = module.answer(run, view)
+    return found

@@ -1,0 +1,18 @@
+"""The demo run, opened once for all tests of analyses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chopper_core.ingest import open_run
+from chopper_core.run import Run
+
+DEMO = Path(__file__).resolve().parent.parent.parent / "demo_data" / "fsdp2"
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """The demo run."""
+    return open_run(str(DEMO))

@@ -1,0 +1,107 @@
+"""Kernels over a scope: against plain dictionaries, and each row leads to where it occurs."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse, render
+from chopper_core.align.kernel_names import kernel_class
+from chopper_core.errors import UsageError
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import Category
+
+SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("by", ["name", "class", "operation"])
+def test_figures_are_those_of_a_plain_count(run: Run, scope: str, by: str) -> None:
+    found = query(
+        run,
+        parse(
+            f"R{scope}?view=kernels&by={by}&columns=kernels,kernel_ns,"
+            "elapsed_ns,kernel_pct,mean_ns,median_ns,p95_ns,min_ns,max_ns"
+        ),
+    )
+    durations: dict[str, list[int]] = {}
+    kernels: dict[str, int] = {}
+    table = run.table
+    for row in run.tree().node(parse(f"R{scope}").path).rows.tolist():
+        name = table.names[table.kernel[row]]
+        label = {
+            "name": name,
+            "class": kernel_class(name),
+            "operation": table.text_of("operation", int(table.operation[row])),
+        }[by]
+        durations.setdefault(label, []).append(int(table.duration_ns[row]))
+        kernels[label] = kernels.get(label, 0) + (table.category[row] == Category.KERNEL)
+    assert set(found.labels) == set(durations)
+    whole = sum(map(sum, durations.values()))
+    for number, label in enumerate(found.labels):
+        row, times = found.row(number), durations[label]
+        assert row["kernels"] == kernels.get(label, 0)
+        assert row["kernel_ns"] == sum(times)
+        assert row["kernel_pct"] == pytest.approx(100 * sum(times) / whole)
+        assert row["mean_ns"] == pytest.approx(statistics.fmean(times))
+        assert row["median_ns"] == pytest.approx(statistics.median(times))
+        assert row["p95_ns"] == pytest.approx(np.quantile(times, 0.95))
+        assert (row["min_ns"], row["max_ns"]) == (min(times), max(times))
+    tree = query(run, parse(f"R{scope}"))
+    assert sum(found.values["elapsed_ns"].numbers.tolist()) == tree.total["elapsed_ns"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("by", ["name", "class", "operation"])
+def test_a_row_leads_to_where_it_occurs(run: Run, scope: str, by: str) -> None:
+    found = query(run, parse(f"R{scope}?view=kernels&by={by}"))
+    assert list(found.values["kernel_ns"].numbers) == sorted(
+        found.values["kernel_ns"].numbers.tolist(), reverse=True
+    )
+    for number in (0, len(found) - 1):
+        address = found.addresses(number)
+        assert render(parse(address)) == address
+        there = query(run, parse(address))
+        assert sum(there.values["kernels"].numbers.tolist()) == found.row(number)["kernels"]
+
+
+def test_words_can_be_filtered_and_sorted(run: Run) -> None:
+    found = query(run, parse("R?view=kernels&filter=class:gemm&sort=class"))
+    assert {found.row(n)["class"] for n in range(len(found))} == {"gemm"}
+    assert found.hidden and len(found) + found.hidden == len(query(run, parse("R?view=kernels")))
+    assert len(query(run, parse("R?view=kernels&filter=attention"))) > 0
+    with pytest.raises(UsageError, match="is a word"):
+        query(run, parse("R?view=kernels&filter=class>3"))
+
+
+def test_the_roof_is_the_smaller_of_peak_and_bandwidth(run: Run) -> None:
+    names = "intensity,roof_tflops,roof_pct,mfma_tflops,fabric_read_gbps,fabric_write_gbps"
+    found = query(run, parse(f"R:gpu=0?view=kernels&columns={names}"))
+    assert run.hardware is not None
+    known = 0
+    for number in range(len(found)):
+        row = found.row(number)
+        parts = [row[name] for name in ("mfma_tflops", "fabric_read_gbps", "fabric_write_gbps")]
+        if None in parts or parts[1] + parts[2] == 0:
+            assert row["intensity"] is None and row["roof_tflops"] is None
+            continue
+        known += 1
+        flop_per_byte = parts[0] * 1e12 / ((parts[1] + parts[2]) * 1e9)
+        roof = min(304 * 2048 * 2.1e9 / 1e12, flop_per_byte * 5300e9 / 1e12)
+        assert row["intensity"] == pytest.approx(flop_per_byte)
+        assert row["roof_tflops"] == pytest.approx(roof)
+        if roof:
+            assert row["roof_pct"] == pytest.approx(100 * parts[0] / roof)
+    assert known or all(found.row(n)["intensity"] is None for n in range(len(found)))
+
+
+def test_what_a_view_cannot_do_is_said(run: Run) -> None:
+    with pytest.raises(UsageError, match="no view 'kernel'; the views are kernels"):
+        query(run, parse("R?view=kernel"))
+    with pytest.raises(UsageError, match="takes by=name, class, operation, not 'colour'"):
+        query(run, parse("R?view=kernels&by=colour"))
+    with pytest.raises(UsageError, match="no column 'nonsense'"):
+        query(run, parse("R?view=kernels&columns=nonsense"))
