@@ -7,6 +7,7 @@ from dataclasses import replace
 from urllib.parse import quote, unquote
 
 from chopper_core.errors import UsageError
+from chopper_core.reading import parse_reading
 from chopper_core.schema import ACTIVITY, LEVELS
 from chopper_core.view import Baseline, View, complete_order
 
@@ -14,7 +15,9 @@ _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
-_KEYS = ("view", "by", "of", "order", "columns", "sort", "filter", "metric", "base")
+_KEYS = (
+    "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "clock", "gpu",
+)  # fmt: skip
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
@@ -40,6 +43,7 @@ def parse(address: str) -> View:
         analysis=options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
+        reading=parse_reading(options.get("clock", ""), options.get("gpu", "")),
     )
 
 
@@ -56,6 +60,9 @@ def render(view: View) -> str:
         "filter": quote(view.filter, safe=_PLAIN),
         "metric": quote(view.metric, safe=_PLAIN),
         "base": _baseline(view),
+        # Names in them are quoted once as parts of a list and once as an option.
+        "clock": quote(view.reading.clocks_text(), safe=_PLAIN + "=/"),
+        "gpu": quote(view.reading.gpus_text(), safe=_PLAIN + "=/"),
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
     return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")

@@ -2,54 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from chopper_core.align.breakdown import breakdown_columns
+from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
 from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import Placement, place, tracks
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.progress import Progress
-from chopper_core.run import CounterSource, Run, TelemetrySource
+from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.counters.kinds import CounterKind
 from chopper_core.sources.signals import Telemetry
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
-ClockShifts = Mapping[str, int]
-"""Part of a telemetry file's name or format → ns to add to its place."""
 _EPOCH: Final = "epoch"
 _DEVICE_SAMPLES: Final = (
     "is device sampling of another execution: its times have no place on the trace's clock"
 )
 
 
-def attach(
-    run: Run, paths: Sequence[Path], progress: Progress, clock_shifts: ClockShifts | None = None
-) -> Run:
-    """A run with all that counters and telemetry at the paths say of it.
+def attach(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    """A run with all that counters and telemetry at the paths say of it, as `Run.reading` says.
 
     A source that can't be used is named in `Run.failed`; the run stays as it is without it.
     """
     folders = [path for path in paths if path.is_dir()]
     if folders:
         run = _with_counters(run, folders, progress)
-    return attach_telemetry(run, paths, progress, clock_shifts)
+    return attach_telemetry(run, paths, progress)
 
 
-def attach_telemetry(
-    run: Run, paths: Sequence[Path], progress: Progress, clock_shifts: ClockShifts | None = None
-) -> Run:
-    """A run with the telemetry below the paths, and with what its time is made of.
-
-    Raises UsageError where a clock shift names no telemetry.
-    """
+def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    """A run with the telemetry below the paths, and with what its time is made of."""
     folders = [path for path in paths if path.is_dir()]
-    if folders or clock_shifts:
-        run = _with_telemetry(run, folders, progress, clock_shifts or {})
+    if folders:
+        run = _with_telemetry(run, folders, progress)
     columns = breakdown_columns(run.table, run.hardware)
     return replace(run, table=run.table.with_measured(columns))
 
@@ -64,7 +56,7 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     progress("match counters with the trace", 0, 1)
-    columns, matches = counter_columns(run.table, run.gpus, dispatch_runs)
+    columns, matches, identities = counter_columns(run.table, run.gpus, dispatch_runs, run.reading)
     used = {str(file.path) for file in found.files}
     sources = tuple(
         CounterSource(
@@ -98,17 +90,16 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
         table=run.table.with_measured(columns),
         described_hardware=next((spec for spec in described if spec is not None), None),
         counters=sources,
+        identities=(*run.identities, *identities),
         skipped=tuple(skipped),
     )
 
 
-def _with_telemetry(
-    run: Run, folders: Sequence[Path], progress: Progress, clock_shifts: ClockShifts
-) -> Run:
+def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Run:
     files = find_telemetry(folders).files
     placed: list[tuple[Telemetry, Placement]] = []
     failed = []
-    unused_shifts = set(clock_shifts)
+    identities: list[Identity] = []
     is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
@@ -117,19 +108,20 @@ def _with_telemetry(
         except DataError as error:
             failed.append((str(file.path), str(error)))
             continue
-        called = f"{file.path.name} {telemetry.format}"
-        shifts = {part: ns for part, ns in clock_shifts.items() if part in called}
-        unused_shifts -= set(shifts)
-        placement = place(telemetry, run.table, run.gpus, is_epoch, sum(shifts.values()))
-        placed.append((telemetry, placement))
-    if unused_shifts:
-        names = ", ".join(f"{t.path.name} ({t.format})" for t, _ in placed) or "none"
-        raise UsageError(
-            f"--clock {min(unused_shifts)!r} names no telemetry of this run; there is {names}"
-        )
+        called = (file.path.name, telemetry.format)
+        devices = devices_of_telemetry(telemetry.gpus)
+        found = gpus_of_telemetry(devices, run.gpus, run.reading.devices(*called))
+        identities += [
+            Identity(str(file.path), telemetry.format, device.names, device.text, who.gpu, who.by)
+            for device, who in zip(devices, found, strict=True)
+        ]
+        gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
+        shift_ns = run.reading.shift_ns(*called) or 0
+        placed.append((telemetry, place(telemetry, run.table, gpus, is_epoch, shift_ns)))
     unreadable = {path for path, _ in failed}
     run = replace(
         run,
+        identities=(*run.identities, *identities),
         failed=(*run.failed, *failed),
         skipped=tuple(item for item in run.skipped if item[0] not in unreadable),
     )
@@ -146,6 +138,38 @@ def _with_telemetry(
         telemetry=tuple(_source(placement) for _, placement in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
+
+
+def check_reading(run: Run) -> Run:
+    """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
+    timed = [(Path(source.path).name, source.format) for source in run.telemetry]
+    for part, _ in run.reading.clocks:
+        if not any(part in name for names in timed for name in names):
+            there = ", ".join(f"{name} ({kind})" for name, kind in timed) or "none"
+            raise UsageError(f"--clock {part!r} names no telemetry of this run; there is {there}")
+    numbers = {gpu.index for gpu in run.gpus}
+    for part, device, gpu in run.reading.gpus:
+        said = f"--gpu '{part}:{device}'"
+        meant = [i for i in run.identities if part in i.format or part in _names(i.source)]
+        if not meant:
+            there = ", ".join(
+                dict.fromkeys(f"{_names(i.source)} ({i.format})" for i in run.identities)
+            )
+            raise UsageError(
+                f"{said} names no counters or telemetry of this run; there is {there or 'none'}"
+            )
+        if not any(device.casefold() in identity.names for identity in meant):
+            there = ", ".join(identity.device for identity in meant)
+            raise UsageError(f"{said} names no device of {_names(meant[0].source)}; it has {there}")
+        if gpu is not None and gpu not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            raise UsageError(f"{said}: the run has no GPU {gpu}; it has {there}")
+    return run
+
+
+def _names(paths: str) -> str:
+    """The names of the files of a source."""
+    return ", ".join(Path(path).name for path in paths.split(", "))
 
 
 def _source(placement: Placement) -> TelemetrySource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Final
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.paths import is_store, paths_of
 from chopper_core.progress import Progress, silent
+from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Run
 from chopper_core.store import read_index, read_store, write_store
 
@@ -43,18 +44,18 @@ def open_kept(
     progress: Progress = silent,
     *,
     jobs: int | None = None,
-    clock_shifts: Mapping[str, int] | None = None,
+    reading: Reading = AS_IT_IS,
 ) -> Run:
     """Open a run, from the cache where its files are as they were; else read it and keep it.
 
     Raises what `open_run` raises. A cache that can't be read or written changes nothing but time.
     """
     paths = paths_of(name)
-    if len(paths) == 1 and is_store(paths[0]) and not clock_shifts:
+    if len(paths) == 1 and is_store(paths[0]) and not reading:
         return read_store(paths[0], progress)
     if not all(path.exists() for path in paths):
-        return _read(name, progress, jobs, clock_shifts)
-    of = _origin(name, paths, clock_shifts or {})
+        return _read(name, progress, jobs, reading)
+    of = _origin(name, paths, reading)
     kept = directory() / _digest([of, *_stamps(paths), _code_stamp()])
     if is_store(kept):
         try:
@@ -63,7 +64,7 @@ def open_kept(
             return replace(run, name=name)
         except (ChopperError, OSError):
             shutil.rmtree(kept, ignore_errors=True)
-    run = _read(name, progress, jobs, clock_shifts)
+    run = _read(name, progress, jobs, reading)
     try:
         write_store(run, kept, of=of, progress=progress)
     except ChopperError:
@@ -72,13 +73,11 @@ def open_kept(
     return run
 
 
-def _read(
-    name: str, progress: Progress, jobs: int | None, clock_shifts: Mapping[str, int] | None
-) -> Run:
+def _read(name: str, progress: Progress, jobs: int | None, reading: Reading) -> Run:
     # What reads and aligns takes long to import, and a kept run doesn't need it.
     from chopper_core.ingest import open_run
 
-    return open_run(name, progress, jobs=jobs, clock_shifts=clock_shifts)
+    return open_run(name, progress, jobs=jobs, reading=reading)
 
 
 def entries() -> list[Entry]:
@@ -121,10 +120,10 @@ def _forget_older(kept: Path, of: str) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _origin(name: str, paths: Sequence[Path], clock_shifts: Mapping[str, int]) -> str:
+def _origin(name: str, paths: Sequence[Path], reading: Reading) -> str:
     """What makes a reading of files another one than a reading of others."""
-    shifts = [f"{source}={shift}" for source, shift in sorted(clock_shifts.items())]
-    return "\n".join([name, *(str(path.resolve()) for path in paths), *shifts])
+    said = [text for text in (reading.clocks_text(), reading.gpus_text()) if text]
+    return "\n".join([name, *(str(path.resolve()) for path in paths), *said])
 
 
 def _stamps(paths: Sequence[Path]) -> Iterator[str]:

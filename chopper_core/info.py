@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from chopper_core.measured import is_counter
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import clean, scale_of
-from chopper_core.run import CounterSource, Run, TelemetrySource
+from chopper_core.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
 from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
 
 INFO_SCHEMA: Final = "chopper.info/1"
@@ -38,6 +40,11 @@ def describe(run: Run) -> dict[str, Any]:
             }
             for gpu in run.gpus
         ],
+        "identities": [
+            {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
+            for i in run.identities
+        ],
+        "read_with": {"clock": run.reading.clocks_text(), "gpu": run.reading.gpus_text()},
         "sources": [
             {
                 "path": source.path,
@@ -128,7 +135,14 @@ def as_text(run: Run) -> str:
         lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
+    lines += [
+        f"read with  --{option} {clean(said)}"
+        for option, text in found["read_with"].items()
+        for said in text.split(",")
+        if said
+    ]
     lines += ["", *_gpu_lines(found)]
+    lines += identity_lines(run)
     lines += ["", "sources"] + [line for source in found["sources"] for line in _source(source)]
     if found["failed"]:
         lines += ["", "files that could not be used"]
@@ -199,10 +213,48 @@ def _gpu_lines(found: dict[str, Any]) -> list[str]:
         )
         for gpu in found["gpus"]
     ]
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    return _aligned((titles, *rows))
+
+
+def identity_lines(run: Run) -> list[str]:
+    """Which device of each source a GPU is: a row per GPU, a column per source."""
+    if not run.identities:
+        return []
+    by_source: dict[str, list[Identity]] = {}
+    for identity in run.identities:
+        by_source.setdefault(identity.source, []).append(identity)
+    rows = [["GPU", "rank", "trace", *(_source_title(found[0]) for found in by_source.values())]]
+    for gpu in run.gpus:
+        cells = [
+            " | ".join(_device(identity) for identity in found if identity.gpu == gpu.index)
+            for found in by_source.values()
+        ]
+        rows.append([str(gpu.index), str(gpu.rank), f"device {gpu.device}", *cells])
+    lines = ["", "which device of each source a GPU is", *_aligned(rows)]
+    for found in by_source.values():
+        ways = dict.fromkeys(identity.by for identity in found if identity.gpu is not None)
+        lines.append(f"  {_source_title(found[0])}: by {', '.join(ways) or 'nothing'}")
+        left_out = [_device(identity) for identity in found if identity.gpu is None]
+        if left_out:
+            lines.append(f"    none of the run's GPUs: {', '.join(left_out)}")
+    return [clean(line) for line in lines]
+
+
+def _source_title(identity: Identity) -> str:
+    """The name of a file; the format where a source is made of several."""
+    paths = identity.source.split(", ")
+    return PurePath(paths[0]).name if len(paths) == 1 else identity.format
+
+
+def _device(identity: Identity) -> str:
+    return identity.device + (" *" if identity.by == BY_HAND else "")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in (titles, *rows)
+        for row in rows
     ]
 
 
@@ -267,6 +319,4 @@ def _telemetry_lines(source: TelemetrySource) -> list[str]:
             f"  clock {source.clock}, {source.offset_ns / 1e9:+.6f} s to the run's, "
             f"+/- {source.uncertainty_ns / 1e6:.3f} ms: {source.method}"
         )
-        pairs = ", ".join(f"{theirs}={ours}" for theirs, ours in source.gpus.items())
-        lines.append(f"  its GPUs are the run's: {pairs}")
     return [*lines, *(f"  {clean(note)}" for note in source.notes)]

@@ -12,12 +12,13 @@ import numpy as np
 
 from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
-from chopper_core.attach import ClockShifts, attach, attach_telemetry
+from chopper_core.attach import attach, attach_telemetry, check_reading
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.paths import is_store, paths_of
 from chopper_core.pool import read_all
 from chopper_core.progress import Progress, silent
+from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import KernelTable, concatenate
 from chopper_core.sources.counters.files import read_counters
@@ -51,7 +52,7 @@ def open_run(
     progress: Progress = silent,
     *,
     jobs: int | None = None,
-    clock_shifts: ClockShifts | None = None,
+    reading: Reading = AS_IT_IS,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
@@ -61,10 +62,10 @@ def open_run(
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
-        if clock_shifts:
+        if reading:
             raise UsageError(
-                f"{name} is a store, whose clocks are put together; "
-                "--clock goes with the files that it was made of"
+                f"{name} is a store, whose sources are put together; "
+                "--clock and --gpu go with the files that it was made of"
             )
         # Arrow takes longer to import than a small trace takes to read.
         from chopper_core.store import read_store
@@ -76,7 +77,7 @@ def open_run(
         dispatch_runs = read_counters(paths, progress) if all(p.exists() for p in paths) else []
         if not dispatch_runs:
             raise no_traces
-        return _of_dispatches(name, dispatch_runs, progress, clock_shifts)
+        return _of_dispatches(name, dispatch_runs, progress, reading)
     skipped = [(str(f.path), f.reason) for f in discovery.skipped if not f.looks_lost]
     failed = [
         (str(file.path), f"{file.path} {file.reason}.")
@@ -96,14 +97,14 @@ def open_run(
     progress("put the ranks together", 0, 1)
     run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
     progress("put the ranks together", 1, 1)
-    return attach(run, paths, progress, clock_shifts)
+    return check_reading(attach(replace(run, reading=reading), paths, progress))
 
 
 def _of_dispatches(
     name: str,
     dispatch_runs: Sequence[DispatchRun],
     progress: Progress,
-    clock_shifts: ClockShifts | None,
+    reading: Reading,
 ) -> Run:
     """A run of the profiler's own dispatches: the one with the most where there are several."""
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
@@ -151,7 +152,8 @@ def _of_dispatches(
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]]),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
-    return attach_telemetry(run, paths_of(name), progress, clock_shifts)
+    run = attach_telemetry(replace(run, reading=reading), paths_of(name), progress)
+    return check_reading(run)
 
 
 def read_rank(path: Path, progress: Progress = silent) -> RankFile:

@@ -10,6 +10,7 @@ import numpy as np
 
 from chopper_core.errors import UsageError
 from chopper_core.hardware import Hardware, hardware_of
+from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import LEVELS, KernelTable, Kind
 from chopper_core.tracks import Track, share_running
 from chopper_core.tree import Tree
@@ -88,6 +89,27 @@ class TelemetrySource:
     notes: tuple[str, ...]
 
 
+BY_HAND: Final = "hand (*)"
+"""What told a device that the person named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A device of a source, and which GPU of the run it is."""
+
+    source: str
+    """Path, or paths with commas between them."""
+    format: str
+    names: tuple[str, ...]
+    """What it may be called by hand."""
+    device: str
+    """What the source calls it, for people."""
+    gpu: int | None
+    """None where it is none of the run's."""
+    by: str
+    """What told it: node, number, order, or the person."""
+
+
 _RUNNING: Final = {
     "busy_pct": ("busy", tuple(Kind)),
     "compute_pct": ("compute", (Kind.COMPUTE,)),
@@ -116,6 +138,10 @@ class Run:
     """The specification of the GPUs as a profiler describes them, where one does."""
     counters: tuple[CounterSource, ...] = ()
     telemetry: tuple[TelemetrySource, ...] = ()
+    identities: tuple[Identity, ...] = ()
+    """The devices of counters and telemetry."""
+    reading: Reading = AS_IT_IS
+    """What the person said of the sources."""
     measured: Mapping[str, Track] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
     others: dict[str, Run] = field(default_factory=dict, repr=False)

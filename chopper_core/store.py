@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from chopper_core.errors import DataError, UsageError
 from chopper_core.paths import STORE_INDEX, is_store
 from chopper_core.progress import Progress, silent
-from chopper_core.run import CounterSource, Gpu, Run, Source, TelemetrySource
+from chopper_core.reading import Reading
+from chopper_core.run import CounterSource, Gpu, Identity, Run, Source, TelemetrySource
 from chopper_core.schema import COLUMNS, Float64, KernelTable
 from chopper_core.tracks import Curve, Track
 
@@ -182,7 +183,8 @@ def read_index(folder: Path) -> Index:
 def fingerprint() -> str:
     """A digest of the names of everything that is stored."""
     parts = [SCHEMA, *COLUMNS]
-    for kind in (Run, Gpu, Source, CounterSource, TelemetrySource, Curve, Track):
+    kinds = (Run, Gpu, Source, CounterSource, TelemetrySource, Identity, Reading, Curve, Track)
+    for kind in kinds:
         parts += [kind.__name__, *(column.name for column in fields(kind))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chopper_core.errors import UsageError
+from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import ACTIVITY, LEVELS
 
 
@@ -42,6 +43,8 @@ class View:
     """What an analysis splits its rows by; empty: its first choice."""
     of: str = ""
     """The figure that an analysis is of, where it takes any."""
+    reading: Reading = AS_IT_IS
+    """How the files of the run are read where they don't say it themselves."""
 
     @property
     def level(self) -> str:

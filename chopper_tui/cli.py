@@ -8,10 +8,11 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chopper_core.errors import ChopperError, DataError, UsageError
 from chopper_core.progress import Cancelled, Progress
+from chopper_core.reading import Reading, parse_clock, parse_gpu, reading_of
 from chopper_core.render import FORMATS
 from chopper_core.view import View
 
@@ -43,9 +44,9 @@ chopper doctor           terminal, locale and versions, for bug reports
 
 An ADDRESS is RUN[:level=label/...][?key=value&...], for instance
   runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm
-Its keys are order, columns, sort, filter, metric and base (what to compare with: another path
-of the run, or another run). Without a terminal the explorer prints what `show`
-prints.
+Its keys are order, columns, sort, filter, metric, base (what to compare with: another path of the
+run, or another run), clock and gpu (as --clock and --gpu, with commas between several).
+Without a terminal the explorer prints what `show` prints.
 """
 
 
@@ -126,11 +127,19 @@ def _add_explorer_options(parser: argparse.ArgumentParser) -> None:
 def _add_reading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clock",
-        type=_clock_shift,
+        type=_usage(parse_clock),
         action="append",
         default=[],
-        metavar="NAME=+S",
+        metavar="SOURCE=+S",
         help="move telemetry whose file or format is named so by S seconds (+1.25s)",
+    )
+    parser.add_argument(
+        "--gpu",
+        type=_usage(parse_gpu),
+        action="append",
+        default=[],
+        metavar="SOURCE:ID=GPU",
+        help="the device ID of counters or telemetry is this GPU of the run, or none",
     )
     parser.add_argument(
         "--no-cache", action="store_true", help="read the files anew and keep nothing of them"
@@ -166,14 +175,16 @@ def _natural(text: str) -> int:
     return int(text)
 
 
-def _clock_shift(text: str) -> tuple[str, int]:
-    name, _, shift = text.rpartition("=")
-    try:
-        if name:
-            return name, round(float(shift.removesuffix("s")) * 1e9)
-    except (ValueError, OverflowError):
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not NAME=+SECONDS")
+def _usage(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser of an option's text whose error argparse shows."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -238,7 +249,7 @@ def demo_path() -> Path:
 def _explore(address: str, options: argparse.Namespace) -> int:
     from chopper_tui.terminal import can_draw
 
-    view = _view_of(address)
+    view = _view_of(address, options)
     if can_draw() is not None and not options.play:
         return _print_view(view, options)
     from chopper_core.render.glyphs import ASCII, UNICODE
@@ -264,11 +275,17 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     return run_app(app, mouse=not options.no_mouse)
 
 
-def _view_of(address: str) -> View:
-    """The view of an address; a run whose path looks like one is taken as a path."""
+def _view_of(address: str, options: argparse.Namespace) -> View:
+    """The view of an address, read as the options say; a run whose path looks like one is a path.
+
+    What the options say goes before what the address says.
+    """
+    from dataclasses import replace
+
     from chopper_core.address import parse
 
-    return View(address) if Path(address).exists() else parse(address)
+    view = View(address) if Path(address).exists() else parse(address)
+    return replace(view, reading=reading_of(options.clock, options.gpu, view.reading))
 
 
 def _print_view(view: View, options: argparse.Namespace) -> int:
@@ -291,7 +308,7 @@ def _show(options: argparse.Namespace) -> int:
     from chopper_core.query import query
     from chopper_core.render import render
 
-    view = _view_of(options.address)
+    view = _view_of(options.address, options)
     if options.columns:
         view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
     suffix = Path(options.output).suffix if options.output else ""
@@ -313,7 +330,8 @@ def _show(options: argparse.Namespace) -> int:
 def _info(options: argparse.Namespace) -> int:
     from chopper_core import info
 
-    run = _open(View(options.run), options)
+    reading = reading_of(options.clock, options.gpu)
+    run = _open(View(options.run, reading=reading), options)
     _write(info.as_json(run) if options.format == "json" else info.as_text(run))
     return 0
 
@@ -323,7 +341,8 @@ def _ingest(options: argparse.Namespace) -> int:
     from chopper_core.store import write_store
 
     with ProgressLine() as progress:
-        run = open_run(options.run, progress, jobs=options.jobs, clock_shifts=dict(options.clock))
+        reading = reading_of(options.clock, options.gpu)
+        run = open_run(options.run, progress, jobs=options.jobs, reading=reading)
         write_store(run, Path(options.output), progress=progress)
     for path, reason in run.failed:
         print(f"{PROGRAM}: left out {path}: {reason}", file=sys.stderr)
@@ -387,22 +406,23 @@ def _open(view: View, options: argparse.Namespace) -> Run:
         return _open_view(view, options, progress)
 
 
-def _open_with(name: str, options: argparse.Namespace, progress: Progress) -> Run:
-    shifts = dict(options.clock)
+def _open_with(name: str, reading: Reading, options: argparse.Namespace, progress: Progress) -> Run:
     if options.no_cache:
         from chopper_core.ingest import open_run
 
-        return open_run(name, progress, jobs=options.jobs, clock_shifts=shifts)
+        return open_run(name, progress, jobs=options.jobs, reading=reading)
     from chopper_core.cache import open_kept
 
-    return open_kept(name, progress, jobs=options.jobs, clock_shifts=shifts)
+    return open_kept(name, progress, jobs=options.jobs, reading=reading)
 
 
 def _open_view(view: View, options: argparse.Namespace, progress: Progress) -> Run:
     """The run of a view, with that of its baseline."""
-    run = _open_with(view.run, options, progress)
+    run = _open_with(view.run, view.reading, options, progress)
     if view.baseline is not None and view.baseline.run not in ("", view.run):
-        run.others[view.baseline.run] = _open_with(view.baseline.run, options, progress)
+        run.others[view.baseline.run] = _open_with(
+            view.baseline.run, view.reading, options, progress
+        )
     return run
 
 

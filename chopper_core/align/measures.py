@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from chopper_core.accounting import cut
 from chopper_core.align.counters import CounterMatch, match_counters
+from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.sequences import UNMATCHED
 from chopper_core.measured import (
     COUNTER_DURATION,
@@ -20,7 +21,8 @@ from chopper_core.measured import (
     known_of,
     samples_in,
 )
-from chopper_core.run import Gpu
+from chopper_core.reading import Reading
+from chopper_core.run import Gpu, Identity
 from chopper_core.schema import KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.tracks import Track
@@ -87,11 +89,12 @@ class GpuMatch:
 
 
 def counter_columns(
-    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun]
-) -> tuple[dict[str, Float64], list[GpuMatch]]:
-    """The counters of each activity and how well the sequences fit, GPU by GPU."""
+    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], reading: Reading
+) -> tuple[dict[str, Float64], list[GpuMatch], list[Identity]]:
+    """The counters of each activity, how well the sequences fit, and whose they are."""
     columns: dict[str, Float64] = {}
-    quality = []
+    quality: list[GpuMatch] = []
+    identities: list[Identity] = []
 
     def store(name: str, rows: NDArray[np.intp], values: Float64) -> None:
         column = columns.setdefault(name, np.full(len(table), np.nan))
@@ -99,7 +102,12 @@ def counter_columns(
         column[rows[empty]] = values[empty]
 
     for run in runs:
-        for agent, gpu in _agents(run, gpus).items():
+        found_agents = _identities(run, gpus, reading)
+        identities += found_agents.values()
+        for agent, identity in found_agents.items():
+            gpu = identity.gpu
+            if gpu is None:
+                continue
             dispatches = np.flatnonzero(run.dispatches.gpu == agent)
             rows = np.flatnonzero(table.gpu == gpu)
             found = match_counters(table, rows, run.names, run.dispatches.name[dispatches])
@@ -112,7 +120,7 @@ def counter_columns(
             store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
             store(COUNTER_MATCH, rows[hit], found.match[hit].astype(np.float64))
             quality.append(_quality(table, rows, gpu, agent, run, dispatches, found))
-    return columns, quality
+    return columns, quality, identities
 
 
 def _quality(
@@ -140,21 +148,15 @@ def _quality(
     )
 
 
-def _agents(run: DispatchRun, gpus: Sequence[Gpu]) -> dict[int, int]:
-    """Agent of the counter run → GPU: by node, else by number among the GPUs, else by order."""
+def _identities(run: DispatchRun, gpus: Sequence[Gpu], reading: Reading) -> dict[int, Identity]:
+    """Agent that dispatched → which GPU it is."""
+    paths = tuple(map(str, run.paths))
     used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
-    by_device = {gpu.device: gpu.index for gpu in gpus}
-    by_node = {
-        agent: by_device[run.agents[agent].node_id]
-        for agent in used
-        if run.agents[agent].node_id in by_device
+    agents = [run.agents[agent] for agent in used]
+    said = reading.devices(run.format, *(path.name for path in run.paths))
+    return {
+        agent: Identity(", ".join(paths), run.format, device.names, device.text, who.gpu, who.by)
+        for agent, device, who in zip(
+            used, devices_of_agents(agents), gpus_of_agents(agents, gpus, said), strict=True
+        )
     }
-    if by_node:
-        return by_node
-    numbers = [gpu.index for gpu in gpus]
-    by_type = {
-        agent: numbers[run.agents[agent].type_index]
-        for agent in used
-        if 0 <= run.agents[agent].type_index < len(numbers)
-    }
-    return by_type or dict(zip(used, numbers, strict=False))

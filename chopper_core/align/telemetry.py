@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.run import Gpu
 from chopper_core.schema import KernelTable, Kind
 from chopper_core.sources.signals import ClockDomain, Samples, Signal, Telemetry
 from chopper_core.tracks import Curve, Track, nearest, share_running
@@ -65,15 +64,15 @@ class Placement:
 def place(
     telemetry: Telemetry,
     table: KernelTable,
-    gpus: Sequence[Gpu],
+    gpus: Mapping[int, int],
     run_clock_is_epoch: bool,
     shift_ns: int = 0,
 ) -> Placement:
     """Find the offset of a file: by its clock where that is the run's, else by its signals.
 
-    `shift_ns` is added to what is found; where nothing is, it is the whole offset.
+    `gpus` says which GPU of the run each of the file's is. `shift_ns` is added to what is found;
+    where nothing is, it is the whole offset.
     """
-    matched = match_gpus(telemetry, gpus)
     count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
 
     def placed(
@@ -90,12 +89,12 @@ def place(
             offset_ns,
             uncertainty_ns,
             method,
-            matched,
+            gpus,
             count,
             telemetry.notes,
         )
 
-    if not matched:
+    if not gpus:
         return placed(None, 0, "none of its GPUs is one of the run's", can_shift=False)
     if telemetry.resolution_ns == 0:
         return placed(None, 0, "its samples have no times", can_shift=False)
@@ -103,7 +102,7 @@ def place(
         if not _covers(telemetry, table, shift_ns):
             return placed(None, 0, "by its clock it covers another time than the run")
         return placed(0, telemetry.resolution_ns, "its clock is the run's")
-    found = estimate_offset(telemetry, table, matched)
+    found = estimate_offset(telemetry, table, gpus)
     if isinstance(found, str):
         return placed(None, 0, found)
     return placed(found.offset_ns, found.uncertainty_ns, found.method)
@@ -115,21 +114,6 @@ def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
     end = int((table.start_ns + table.duration_ns).max()) + telemetry.resolution_ns
     every = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
     return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in every)
-
-
-def match_gpus(telemetry: Telemetry, gpus: Sequence[Gpu]) -> dict[int, int]:
-    """Which GPU of the run each GPU of a file is: by KFD node, else by number in order."""
-    by_device = {gpu.device: gpu.index for gpu in gpus}
-    nodes = [name.kfd_node for name in telemetry.gpus]
-    if all(node >= 0 for node in nodes) and any(node in by_device for node in nodes):
-        return {n: by_device[node] for n, node in enumerate(nodes) if node in by_device}
-    by_number = {gpu.index: gpu.index for gpu in gpus}
-    matched = {}
-    for number, name in enumerate(telemetry.gpus):
-        index = name.index if name.index >= 0 else number
-        if index in by_number:
-            matched[number] = by_number[index]
-    return matched
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,9 @@ class Walker(Explorer):
         view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
         if view.run != own:
             raise UsageError(f"{argument} is of another run; this one is {own}")
+        if view.reading and view.reading != self.view.reading:
+            raise UsageError(f"{own} is not read so; leave, and start with this address")
+        view = replace(view, reading=self.view.reading)
         await self.go(trail_to(view))
 
     async def _sibling(self, step: int) -> None:

@@ -14,7 +14,8 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from chopper_core.align.telemetry import Estimate, estimate_offset, match_gpus, place, tracks
+from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
+from chopper_core.align.telemetry import Estimate, estimate_offset, place, tracks
 from chopper_core.run import Gpu
 from chopper_core.schema import KernelTable, Kind
 from chopper_core.sources.signals import ClockDomain, GpuName, Samples, Signal, Telemetry
@@ -241,7 +242,7 @@ def test_what_is_placed_from_few_samples_is_placed_right() -> None:
     assert wrong == []
 
 
-GPUS = (Gpu(0, 0, 2, "MI300X"),)
+GPUS = {0: 0}
 
 
 def test_a_file_without_a_place_makes_no_track() -> None:
@@ -279,6 +280,11 @@ def test_a_file_that_no_signal_places_is_placed_by_hand() -> None:
 def named(*names: GpuName) -> Telemetry:
     nothing = Samples(np.empty(0, np.int64), np.empty(0))
     return replace(telemetry_of(nothing), gpus=names)
+
+
+def match_gpus(telemetry: Telemetry, gpus: Sequence[Gpu], **said: int | None) -> dict[int, int]:
+    found = gpus_of_telemetry(devices_of_telemetry(telemetry.gpus), gpus, said)
+    return {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
 
 
 def test_gpus_are_told_by_their_node_where_a_file_gives_it() -> None:

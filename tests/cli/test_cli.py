@@ -145,7 +145,7 @@ def test_a_clock_shift_needs_a_name_and_a_time(
     with pytest.raises(SystemExit) as left:
         main(["info", str(trace), "--clock", shift])
     assert left.value.code == 2
-    assert "is not NAME=+SECONDS" in capsys.readouterr().err
+    assert "is not SOURCE=+SECONDS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("columns", "width"), [("90", 90), ("abc", 120), ("-5", 120), ("", 120)])

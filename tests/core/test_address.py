@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 from chopper_core.address import parse, render
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
+from chopper_core.reading import Reading, parse_clock, parse_gpu, reading_of, seconds_text
 from chopper_core.schema import LEVELS
 from chopper_core.view import View, complete_order, drill, pivot, sibling, up
 
 labels = st.text(min_size=1, max_size=30) | st.sampled_from(
     ("none", "void at::native::f<4, g(int)::{lambda()#1}>(int, char*)", "a/layer=3", "x?sort=y")
+)
+readings = st.builds(
+    reading_of,
+    st.lists(st.tuples(labels, st.integers(-(2**61), 2**61)), max_size=2),
+    st.lists(st.tuples(labels, labels, st.none() | st.integers(0, 9999)), max_size=2),
 )
 views = st.builds(
     View,
@@ -24,6 +30,7 @@ views = st.builds(
     sort=st.sampled_from(("", "name", "-elapsed_ns", "kernels")),
     filter=st.text(max_size=20),
     metric=st.sampled_from(("", "busy_pct", "gfx_mhz")),
+    reading=st.just(Reading()) | readings,
 )
 
 
@@ -110,6 +117,38 @@ def test_names_of_kernels_need_no_escapes_by_hand() -> None:
 def test_what_is_no_address_says_why(address: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse(address)
+
+
+def test_how_files_are_read_is_spelled_as_on_the_command_line() -> None:
+    view = parse("r:gpu=3?clock=amd-smi=+1.25s&gpu=amd-smi:4=0,rocprofv3:0000:0C:00.0=none")
+    assert view.path == ("3",)
+    assert view.reading == reading_of(
+        [parse_clock("amd-smi=+1.25s")],
+        [parse_gpu("amd-smi:4=0"), parse_gpu("rocprofv3:0000:0C:00.0=none")],
+    )
+    assert view.reading.clocks == (("amd-smi", 1_250_000_000),)
+    assert view.reading.gpus == (("amd-smi", "4", 0), ("rocprofv3", "0000:0C:00.0", None))
+    assert parse(render(view)) == view
+    assert "clock=amd-smi=+1.25s" in render(view) and "gpu=amd-smi:4=0" in render(view)
+
+
+@given(st.integers(-(2**61), 2**61))
+def test_a_shift_keeps_every_nanosecond(shift_ns: int) -> None:
+    assert parse_clock(f"a=b={seconds_text(shift_ns)}s") == ("a=b", shift_ns)
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=", "=1", "a=1e400", "a=nan", "a=inf", "a=1 h"])
+def test_what_is_no_shift_says_what_one_is(text: str) -> None:
+    with pytest.raises(UsageError, match=r"not SOURCE=\+SECONDS"):
+        parse_clock(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a=1", "a:=1", ":4=1", "a:4=", "a:4=-1", "a:4=x", "a:4=²"]
+)
+def test_what_is_no_device_says_what_one_is(text: str) -> None:
+    with pytest.raises(UsageError, match=r"not SOURCE:ID=GPU"):
+        parse_gpu(text)
 
 
 def test_an_order_may_name_a_part() -> None:

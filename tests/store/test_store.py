@@ -19,6 +19,7 @@ from chopper_core.address import parse
 from chopper_core.errors import DataError, UsageError
 from chopper_core.ingest import open_run
 from chopper_core.query import chart, query
+from chopper_core.reading import reading_of
 from chopper_core.render import render
 from chopper_core.run import Run
 from chopper_core.schema import COLUMNS
@@ -98,7 +99,7 @@ def test_a_store_is_opened_by_its_name_and_may_move(kept: Path, tmp_path: Path) 
     moved = shutil.copytree(kept, tmp_path / "elsewhere")
     assert len(open_run(str(moved)).gpus) == 8
     with pytest.raises(UsageError, match="is a store"):
-        open_run(str(moved), clock_shifts={"amd_smi": 1})
+        open_run(str(moved), reading=reading_of([("amd_smi", 1)]))
 
 
 @pytest.mark.parametrize("name", ["kernels.arrow", "series.arrow", "run.json", "store.json"])

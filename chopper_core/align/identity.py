@@ -1,0 +1,129 @@
+"""Which GPU of the run each device of a source is: as the person says, else by node or number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chopper_core.run import BY_HAND, Gpu
+from chopper_core.sources.dispatches import Agent
+from chopper_core.sources.signals import GpuName
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as a source calls it; -1 and '' where it doesn't say."""
+
+    number: int = -1
+    """Among the GPUs, from 0."""
+    node: int = -1
+    """Of HSA, the same as of KFD."""
+    card: str = ""
+    pci: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it may be called by hand: the first one is its plain number."""
+        plain = self.number if self.number >= 0 else self.node
+        names = (
+            str(plain) if plain >= 0 else "",
+            f"node{self.node}" if self.node >= 0 else "",
+            self.card.casefold(),
+            self.pci.casefold(),
+        )
+        return tuple(name for name in names if name)
+
+    @property
+    def text(self) -> str:
+        """All that the source says of it, for people."""
+        parts = (
+            f"gpu {self.number}" if self.number >= 0 else "",
+            f"node {self.node}" if self.node >= 0 else "",
+            self.card,
+            self.pci,
+        )
+        return ", ".join(part for part in parts if part) or "no name"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The GPU of a device, and what told it."""
+
+    gpu: int | None
+    by: str
+
+
+def devices_of_telemetry(names: Sequence[GpuName]) -> list[Device]:
+    """The GPUs of a telemetry file."""
+    return [Device(name.index, name.kfd_node, name.card, name.pci) for name in names]
+
+
+def devices_of_agents(agents: Sequence[Agent]) -> list[Device]:
+    """The agents of a profiler, whose plain number is that of the node."""
+    return [Device(-1, agent.node_id) for agent in agents]
+
+
+def gpus_of_telemetry(
+    devices: Sequence[Device], gpus: Sequence[Gpu], said: Mapping[str, int | None]
+) -> list[Found]:
+    """The GPU of each device of a telemetry file: by KFD node, else by number, else by order."""
+    by_node = _unique_nodes(gpus)
+    nodes = [device.node for device in devices]
+    if all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
+        told = [Found(by_node.get(node), "KFD node") for node in nodes]
+    else:
+        numbers = {gpu.index for gpu in gpus}
+        told = []
+        for place, device in enumerate(devices):
+            number = device.number if device.number >= 0 else place
+            by = "number" if device.number >= 0 else "order in the file"
+            told.append(Found(number if number in numbers else None, by))
+    return _with_said(told, devices, said)
+
+
+def gpus_of_agents(
+    agents: Sequence[Agent], gpus: Sequence[Gpu], said: Mapping[str, int | None]
+) -> list[Found]:
+    """The GPU of each agent that dispatched: by HSA node, else by number among the GPUs, else by
+    order."""
+    by_node = _unique_nodes(gpus)
+    numbers = [gpu.index for gpu in gpus]
+    types = [agent.type_index for agent in agents]
+    if any(agent.node_id in by_node for agent in agents):
+        told = [Found(by_node.get(agent.node_id), "HSA node") for agent in agents]
+    elif any(0 <= number < len(numbers) for number in types):
+        told = [
+            Found(numbers[number] if 0 <= number < len(numbers) else None, "number")
+            for number in types
+        ]
+    else:
+        told = [
+            Found(numbers[place] if place < len(numbers) else None, "order")
+            for place in range(len(agents))
+        ]
+    return _with_said(told, devices_of_agents(agents), said)
+
+
+def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:
+    """GPU by node; a node that several hosts have tells none of them."""
+    counts = Counter(gpu.device for gpu in gpus)
+    return {gpu.device: gpu.index for gpu in gpus if counts[gpu.device] == 1}
+
+
+def _with_said(
+    told: Sequence[Found], devices: Sequence[Device], said: Mapping[str, int | None]
+) -> list[Found]:
+    """What is said counts before what is told; a GPU that is said to be one device is no other."""
+    wanted = {name.casefold(): gpu for name, gpu in said.items()}
+    taken = {gpu for gpu in said.values() if gpu is not None}
+    found = []
+    for known, device in zip(told, devices, strict=True):
+        name = next((name for name in device.names if name in wanted), None)
+        if name is not None:
+            found.append(Found(wanted[name], BY_HAND))
+        elif known.gpu in taken:
+            found.append(Found(None, "another device is that GPU by hand"))
+        else:
+            found.append(known)
+    return found
