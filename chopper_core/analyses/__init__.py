@@ -37,6 +37,13 @@ ANALYSES: Final = (
         "Which kernels take the scope's time, wherever they run?",
         ("name", "class", "operation"),
     ),
+    Analysis(
+        "overheads",
+        "4",
+        "Overheads",
+        "What lies between the time that the model needs at the peak and the time that went by?",
+        ("operation", "phase", "layer", "gpu", "iteration"),
+    ),
 )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.tree import Groups
+from chopper_core.view import View, pivot
 
 
 def grouped(parent: Groups, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Groups]:
@@ -31,3 +34,18 @@ def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray
     weight = places - low
     found: NDArray[np.float64] = ordered[low] * (1 - weight) + ordered[high] * weight
     return found
+
+
+def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
+    """The labels of a level within a node, in the order of their codes, and the rows of each."""
+    codes, nodes = grouped(parent, parent.table.column(level)[parent.rows])
+    return [parent.table.text_of(level, code) for code in codes.tolist()], nodes
+
+
+def into(view: View, level: str, label: str) -> View:
+    """The part of a view's node with a label: split by its level, or the node if it is above."""
+    plain = replace(view, analysis="", by="", of="", columns=(), sort="", filter="")
+    if level in view.order[: len(view.path)]:
+        return plain
+    split = pivot(plain, level)
+    return replace(split, path=(*split.path, label))
