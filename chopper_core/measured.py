@@ -11,6 +11,8 @@ from typing import Final
 
 FLOPS: Final = "model_flops"
 """The floating-point operations that the model asks for."""
+FLOPS_TYPE: Final = "model_flops_type"
+"""The type of what they multiply, a code of `ElementType`."""
 COUNTER_DURATION: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run."""
 COUNTER_MATCH: Final = "counter_match"

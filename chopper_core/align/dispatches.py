@@ -133,6 +133,8 @@ def _trace(run: DispatchRun, rows: NDArray[np.intp]) -> Trace:
             none64,
             none32,
             none32,
+            none32,
+            none32,
         ),
         flows=Flows(none64, np.empty(0, np.bool_), none32, none64),
         collectives=(),

@@ -1,16 +1,14 @@
-"""The floating-point operations that the model asks for, from the shapes of its operators.
+"""Which activities do the floating-point operations that the model asks for.
 
-Products and attention only: they are what the matrix units run. Formulas: a product of (m, k) and
-(k, n) takes 2·m·k·n; causal attention of b·h heads, s queries, t keys of width d takes
-2·b·h·s·t·d forward (half of the 4·b·h·s·t·d without a mask) and 5·b·h·s·t·d backward. Sources:
-UnaryLab/chopper `overhead_breakdown.py`; definitions of the operators in PyTorch.
+Products, attention and convolutions only: they are what the matrix units run.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -21,101 +19,135 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import numbered
+from chopper_core.align.operator_work import (
+    ATTENTION,
+    BACKWARD_PER_FORWARD,
+    Inputs,
+    Work,
+    operator_work,
+)
+from chopper_core.element_types import ElementType, says_tf32
 from chopper_core.schema import NO_TIME
 from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Shape = list[int]
+Works = dict[int, Work]
 
-_FORWARD_FACTOR: Final = 2
-_BACKWARD_FACTOR: Final = 5
-_ATTENTION: Final = re.compile(r"scaled_dot_product\w*attention|^flash_attn::_flash_attn")
-_HEADS_AFTER_SEQUENCE: Final = re.compile(r"^flash_attn::")
-_BACKWARD: Final = re.compile(r"backward", re.IGNORECASE)
 _STAND_IN: Final = 10
 """A kernel that has FLOPs this many times more seldom than another is no usual carrier."""
-_MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS)
+_MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
+_OF_WEIGHT: Final = re.compile(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
+_OF_INPUT: Final = re.compile(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
 
 
-def operator_flops(name: str, shapes: list[Shape]) -> float | None:
-    """The floating-point operations of one call of an operator, None where they aren't known."""
-    if _ATTENTION.search(name):
-        return _attention(name, shapes)
-    counts: dict[str, Callable[[list[Shape]], float | None]] = {
-        "aten::mm": _product,
-        "aten::addmm": lambda given: _product(given[1:]),
-        "aten::_scaled_mm": _product,
-        "aten::bmm": _batched,
-        "aten::baddbmm": lambda given: _batched(given[1:]),
-    }
-    return counts[name](shapes) if name in counts else None
+@dataclass(frozen=True, slots=True)
+class ModelWork:
+    """The model's work by activity."""
+
+    flops: Float64
+    """NaN where they aren't known."""
+    element: Float64
+    """The `ElementType` of what is multiplied; NaN where there are no FLOPs."""
+    of_unknown_mask: int
+    """Kernels of attentions of which the trace does not say whether they are causal."""
 
 
-def _product(shapes: list[Shape]) -> float | None:
-    if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) != 2:
-        return None
-    (rows, inner), (again, columns) = shapes[0], shapes[1]
-    return 2.0 * rows * inner * columns if inner == again else None
+def model_work(
+    host: Host, links: Links, backward: Backward, lenders: Sequence[NDArray[np.generic]]
+) -> ModelWork:
+    """The model's work of each activity.
 
-
-def _batched(shapes: list[Shape]) -> float | None:
-    if len(shapes) < 2 or len(shapes[0]) != 3 or len(shapes[1]) != 3:
-        return None
-    single = _product([shapes[0][1:], shapes[1][1:]])
-    return None if single is None else single * shapes[0][0]
-
-
-def _attention(name: str, shapes: list[Shape]) -> float | None:
-    wide = [shape for shape in shapes if len(shape) == 4]
-    if _BACKWARD.search(name):
-        wide = wide[1:]
-    if len(wide) < 2:
-        return None
-    query, key = wide[0], wide[1]
-    sequence, head = (1, 2) if _HEADS_AFTER_SEQUENCE.search(name) else (2, 1)
-    factor = _BACKWARD_FACTOR if _BACKWARD.search(name) else _FORWARD_FACTOR
-    return float(factor) * query[0] * query[head] * query[sequence] * key[sequence] * query[3]
-
-
-def activity_flops(host: Host, links: Links, backward: Backward) -> Float64:
-    """The model's floating-point operations of each activity; NaN where they aren't known.
-
-    They go to the longest matrix kernel that the innermost counted operator launched. An
-    attention kernel in backward whose operator shows no shapes has those of its forward.
+    It goes to the matrix kernels that take longest of those that the innermost counted operator
+    launched. An attention kernel in backward whose operator shows no shapes has the work that its
+    forward says. Activities without a launch record have that of activities equal in `lenders`.
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
-    shaped = np.flatnonzero(host.is_operator & (host.ranges.shapes != ABSENT))
-    known: dict[tuple[int, int], float | None] = {}
-    counted: list[int] = []
-    amounts: dict[int, float] = {}
-    for row in shaped.tolist():
-        key = (int(host.ranges.name[row]), int(host.ranges.shapes[row]))
-        if key not in known:
-            known[key] = operator_flops(host.text(row), _shapes(host.trace.names[key[1]]))
-        amount = known[key]
-        if amount is not None:
-            counted.append(row)
-            amounts[row] = amount
-    operator = host.intervals(np.array(counted, np.intp)).innermost(links.points)
+    element = np.full(len(activities), np.nan)
+    works = _works(host)
+    operator = host.intervals(np.fromiter(works, np.intp, len(works))).innermost(links.points)
     is_matrix = host.by_kernel(lambda name: kernel_class(name) in _MATRIX_CLASSES) > 0
     rows = np.flatnonzero(is_matrix & (operator != NOWHERE))
-    by_operator = rows[np.lexsort((activities.duration_ns[rows], operator[rows]))]
-    longest = np.ones(len(by_operator), np.bool_)
-    longest[:-1] = operator[by_operator[:-1]] != operator[by_operator[1:]]
-    for row in by_operator[longest].tolist():
-        flops[row] = amounts[int(operator[row])]
-    _attention_backward(flops, host, links, backward, amounts)
+    for work, parts, carriers in _carriers(host, rows, operator, works):
+        flops[carriers] = work.flops * parts / len(carriers)
+        element[carriers] = work.element
+    _attention_backward(flops, element, host, links, backward, works)
     _without_stand_ins(flops, activities.name, links.launch_ns == NO_TIME)
-    return flops
+    lacks = links.launch_ns == NO_TIME
+    flops = lend(flops, lenders, lacks)
+    element = lend(element, lenders, lacks)
+    computes_tf32 = host.by_kernel(says_tf32) > 0
+    element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
+    element[np.isnan(element)] = ElementType.UNKNOWN
+    element[np.isnan(flops)] = np.nan
+    masked = rows[np.isnan([works[row].flops for row in operator[rows].tolist()])]
+    return ModelWork(flops, element, len(np.unique(operator[masked])))
+
+
+def _works(host: Host) -> Works:
+    """The work of the operators that have some, by row of the host's ranges."""
+    ranges, names = host.ranges, host.trace.names
+    shaped = np.flatnonzero(host.is_operator & (ranges.shapes != ABSENT))
+    known: dict[tuple[int, ...], Work | None] = {}
+    works: Works = {}
+    columns = (ranges.name, ranges.shapes, ranges.types, ranges.values)
+    for row, *key in zip(
+        shaped.tolist(), *(column[shaped].tolist() for column in columns), strict=True
+    ):
+        codes = tuple(key)
+        if codes not in known:
+            texts = ("" if code == ABSENT else names[code] for code in codes[1:])
+            known[codes] = operator_work(names[codes[0]], Inputs.parsed(*texts))
+        work = known[codes]
+        if work is not None:
+            works[row] = work
+    return works
+
+
+def _carriers(
+    host: Host, rows: NDArray[np.intp], operator: NDArray[np.intp], works: Works
+) -> Iterator[tuple[Work, int, list[int]]]:
+    """Each work with how many of its parts some activities share.
+
+    A part goes to all launches of one kernel name: those that take longest together. Where all
+    are of one name they share the parts, of which a single launch takes no more than one.
+    """
+    activities = host.trace.activities
+    name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
+    by_operator = rows[np.argsort(operator[rows], kind="stable")]
+    for number, group in groupby(by_operator.tolist(), key=operator.tolist().__getitem__):
+        work, own = works[number], list(group)
+        if len(own) == 1:
+            yield work, 1, own
+            continue
+        launches: dict[int, list[int]] = {}
+        for row in own:
+            launches.setdefault(name[row], []).append(row)
+        longest = sorted(launches.values(), key=lambda each: -sum(duration_ns[row] for row in each))
+        if len(longest) == 1:
+            yield work, min(work.parts, len(own)), own
+            continue
+        yield work, 1, longest[0]
+        said = _direction(host.trace.names[name[longest[0][0]]])
+        others = [
+            each
+            for each in longest[1:]
+            if not said or _direction(host.trace.names[name[each[0]]]) != said
+        ]
+        yield from ((work, 1, each) for each in others[: work.parts - 1])
+
+
+def _direction(kernel: str) -> str:
+    """Which gradient of a convolution a kernel's name says that it computes; empty for none."""
+    return "weight" if _OF_WEIGHT.search(kernel) else "input" if _OF_INPUT.search(kernel) else ""
 
 
 def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask) -> None:
     """Take FLOPs from a helper kernel where the kernel that usually has them lacks its launch.
 
     The launch that is missing hides the main kernel, so that a lesser one of the same call came
-    to be the longest. The main kernel gets them back by `lend_flops`.
+    to be the longest. The main kernel gets them back by `lend`.
     """
     lost = np.unique(kernel[unlinked])
     for amount in np.unique(flops[np.isfinite(flops)]):
@@ -126,31 +158,36 @@ def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask
             flops[rows[np.isin(kernel[rows], rare)]] = np.nan
 
 
-def lend_flops(flops: Float64, keys: Sequence[NDArray[np.generic]], lacks: Mask) -> Float64:
-    """FLOPs with those of equal activities given to activities that lack a launch record.
+def lend(values: Float64, keys: Sequence[NDArray[np.generic]], lacks: Mask) -> Float64:
+    """Values with those of equal activities given to activities that lack a launch record.
 
     Equal are those with the same keys (kernel, operation, phase) where all that are known agree.
     """
-    wanted = np.flatnonzero(lacks & ~np.isfinite(flops))
-    known = np.flatnonzero(np.isfinite(flops))
+    wanted = np.flatnonzero(lacks & ~np.isfinite(values))
+    known = np.flatnonzero(np.isfinite(values))
     if not len(wanted) or not len(known):
-        return flops
+        return values
     group = numbered(keys)
     low = np.full(int(group.max()) + 1, np.inf)
     high = np.full(len(low), -np.inf)
-    np.minimum.at(low, group[known], flops[known])
-    np.maximum.at(high, group[known], flops[known])
+    np.minimum.at(low, group[known], values[known])
+    np.maximum.at(high, group[known], values[known])
     agreed = np.where(low == high, low, np.nan)
-    lent = flops.copy()
+    lent = values.copy()
     lent[wanted] = agreed[group[wanted]]
     return lent
 
 
 def _attention_backward(
-    flops: Float64, host: Host, links: Links, backward: Backward, amounts: dict[int, float]
+    flops: Float64,
+    element: Float64,
+    host: Host,
+    links: Links,
+    backward: Backward,
+    works: Works,
 ) -> None:
     attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
-    forward = [row for row in amounts if _ATTENTION.search(host.text(row))]
+    forward = [row for row in works if ATTENTION.search(host.text(row))]
     node = backward.linked.innermost(links.points)
     of_forward = host.intervals(np.array(forward, np.intp)).innermost(
         backward.forward_of(links.points)
@@ -163,16 +200,6 @@ def _attention_backward(
     longest = np.ones(len(rows), np.bool_)
     longest[:-1] = node[rows[:-1]] != node[rows[1:]]
     for row in rows[longest].tolist():
-        flops[row] = amounts[int(of_forward[row])] * _BACKWARD_FACTOR / _FORWARD_FACTOR
-
-
-def _shapes(text: str) -> list[Shape]:
-    """The shapes of an operator's inputs; others than plain tensors become empty."""
-    try:
-        given = json.loads(text)
-    except ValueError:
-        return []
-    return [
-        shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
-        for shape in given
-    ]
+        work = works[int(of_forward[row])]
+        flops[row] = work.flops * BACKWARD_PER_FORWARD
+        element[row] = work.element

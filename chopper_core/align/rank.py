@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.accounting import account, launch_overheads
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
-from chopper_core.align.flops import activity_flops, lend_flops
+from chopper_core.align.flops import model_work
 from chopper_core.align.host import Host, link
 from chopper_core.align.iterations import label_iterations
 from chopper_core.align.kernel_names import kinds
@@ -21,7 +21,7 @@ from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.measured import FLOPS
+from chopper_core.measured import FLOPS, FLOPS_TYPE
 from chopper_core.schema import NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
@@ -73,11 +73,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     )
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
-    flops = lend_flops(
-        activity_flops(host, links, backward),
-        (activities.name, operations.codes, phases.codes),
-        links.launch_ns == NO_TIME,
-    )
+    work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))
     accounts: dict[str, Any] = _accounts(trace, gpu, kind, links.launch_ns, iterations.codes)
     table = KernelTable(
         names=names,
@@ -100,7 +96,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         phase_rule=phases.rules,
         layer_rule=layers.rules,
         operation_rule=operations.rules,
-        measured={FLOPS: flops},
+        measured={FLOPS: work.flops, FLOPS_TYPE: work.element},
         **accounts,
     )
     findings = {
@@ -112,6 +108,9 @@ def align_rank(trace: Trace) -> AlignedRank:
         "activities that start before their launch call (clocks disagree)": links.late_launches,
         "launch calls without an activity": len(links.orphans),
         "collectives without arguments": collectives.without_arguments,
+        "attentions without FLOPs (the trace doesn't say whether they are causal)": (
+            work.of_unknown_mask
+        ),
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": int(lane.max()) + 1 if len(lane) else 0,
     }

@@ -97,7 +97,9 @@ def _with_duration(scope: Scope) -> tuple[tuple[np.ndarray, np.ndarray], np.ndar
     return (flops, np.add.reduceat(with_flops.astype(np.float64), scope.nodes.first)), count
 
 
-_NO_FLOPS = "no product or attention with recorded shapes in the row (record_shapes=True)"
+_NO_FLOPS = (
+    "no product, attention or convolution with recorded inputs in the row (record_shapes=True)"
+)
 METRICS = (
     *(_part(name) for name in BREAKDOWN),
     Metric(
@@ -105,8 +107,8 @@ METRICS = (
         "FLOP",
         "FLOPs",
         "sum",
-        "Floating-point operations that the model asks for, from the shapes of its products and "
-        "attentions (causal).",
+        "Floating-point operations that the model asks for, from the recorded inputs of its "
+        "products, attentions (half of them where causal) and convolutions.",
         _flops,
         missing_because=_NO_FLOPS,
     ),

@@ -99,6 +99,10 @@ class HostRanges:
     """Autograd's number of the thread that ran the forward; greater than 0 in backward."""
     shapes: Int32
     """Code of the JSON text of `Input Dims` in `Trace.names`, or ABSENT."""
+    types: Int32
+    """Likewise of `Input type`, for operators that have floating-point operations."""
+    values: Int32
+    """Likewise of `Concrete Inputs`: the inputs that are no tensors, as text."""
     collective: Int32
     """Index into `Trace.collectives`, or ABSENT."""
 

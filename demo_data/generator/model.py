@@ -51,10 +51,16 @@ class Operation:
     calls: tuple[Call, ...]
 
 
-def _inputs(*shapes: tuple[int, ...], dtype: str = "c10::BFloat16") -> str:
-    types = ", ".join([f'"{dtype}"'] * len(shapes))
-    dims = ", ".join(str(list(shape)) for shape in shapes)
-    return f'"Input type": [{types}], "Input Dims": [{dims}]'
+def _inputs(
+    *shapes: tuple[int, ...], dtype: str = "c10::BFloat16", scalars: tuple[str, ...] = ()
+) -> str:
+    """Tensors (one that isn't given has no shape), then scalars, as the profiler records them."""
+    tensors = [f'"{dtype}"' if shape else '""' for shape in shapes]
+    types = ", ".join(tensors + ['"Scalar"'] * len(scalars))
+    dims = ", ".join([str(list(shape)) for shape in shapes] + ["[]"] * len(scalars))
+    values = ", ".join(f'"{value}"' for value in ("",) * len(shapes) + scalars)
+    concrete = f'"Concrete Inputs": [{values}], ' if scalars else ""
+    return f'{concrete}"Input type": [{types}], "Input Dims": [{dims}]'
 
 
 SUM_HIDDEN = Call("aten::add", (elementwise("add", c.TOKENS * c.HIDDEN, 3 * HIDDEN_BYTES),))
@@ -182,19 +188,22 @@ def _attention() -> Operation:
         "aten::_scaled_dot_product_flash_attention_backward",
         children=(Call("aten::_flash_attention_backward", (dot, main, convert)),),
     )
-    shapes = _inputs(
+    shapes = (
         (c.BATCH, c.HEADS, c.SEQUENCE, c.HEAD_DIM),
         (c.BATCH, c.KV_HEADS, c.SEQUENCE, c.HEAD_DIM),
         (c.BATCH, c.KV_HEADS, c.SEQUENCE, c.HEAD_DIM),
     )
+    # Dropout, is_causal, return_debug_mask; dropout, is_causal.
+    given = _inputs(*shapes, scalars=("0.", "True", "False"))
+    asked = _inputs(*shapes, (), scalars=("0.", "True"))
     flash = Call(
         "aten::_scaled_dot_product_flash_attention",
-        children=(Call("aten::_flash_attention_forward", (forward,), inputs=shapes),),
-        inputs=shapes,
+        children=(Call("aten::_flash_attention_forward", (forward,), inputs=given),),
+        inputs=given,
         node=Node("ScaledDotProductFlashAttentionBackward0", (backward,)),
     )
     return Operation(
-        "attn_fa", (Call("aten::scaled_dot_product_attention", children=(flash,), inputs=shapes),)
+        "attn_fa", (Call("aten::scaled_dot_product_attention", children=(flash,), inputs=asked),)
     )
 
 

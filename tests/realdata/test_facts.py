@@ -245,3 +245,13 @@ def test_every_row_of_the_upper_levels_adds_up_on_every_gpu(opened: Open, name: 
     whole = frame_of(run, run.name).total
     assert sum(int(frame.total["elapsed_ns"] or 0) for frame in frames) == whole["elapsed_ns"]
     assert sum(int(frame.total["kernels"] or 0) for frame in frames) == whole["kernels"]
+
+
+def test_resnet_18_takes_its_published_multiplications(opened: Open) -> None:
+    """1,814,073,344 for an image, its first layer's 118,013,952 among them (torchvision).
+
+    Five steps of 512 images: forward, and both gradients but that of the images themselves.
+    """
+    per_image = 3 * 1_814_073_344 - 118_013_952
+    total = table_of(opened(RESNET18), columns="model_flops").values()
+    assert sum(row["model_flops"] for row in total) == 2 * 5 * 512 * per_image

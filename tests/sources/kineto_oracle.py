@@ -66,8 +66,17 @@ def tables_of(trace: Trace) -> dict[str, Any]:
             )
         ],
         "ranges": [
-            (names[name], category, threads[thread], *row, text(shapes), collective(code))
-            for name, category, thread, *row, shapes, code in rows(
+            (
+                names[name],
+                category,
+                threads[thread],
+                *row,
+                text(shapes),
+                text(types),
+                text(values),
+                collective(code),
+            )
+            for name, category, thread, *row, shapes, types, values, code in rows(
                 spans.name,
                 spans.category,
                 spans.thread,
@@ -77,6 +86,8 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 spans.sequence,
                 spans.forward_thread,
                 spans.shapes,
+                spans.types,
+                spans.values,
                 spans.collective,
             )
         ],
@@ -91,6 +102,11 @@ def tables_of(trace: Trace) -> dict[str, Any]:
         "one_ended_flows": dict(trace.one_ended_flows),
         "bad_times": trace.losses.bad_times,
     }
+
+
+PRODUCTS = [
+    f"aten::{name}" for name in ("linear", "mm", "addmm", "_scaled_mm", "_int_mm", "bmm", "baddbmm")
+]
 
 
 def rows(*columns: np.ndarray) -> list[tuple[Any, ...]]:
@@ -168,7 +184,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
                     external,
                     integer(args.get("Sequence number")),
                     integer(args.get("Fwd thread id")),
-                    shapes_of(name, args),
+                    *inputs_of(name, args),
                     collective_of(args),
                 )
             )
@@ -227,12 +243,17 @@ def collective_of(args: dict[str, Any]) -> tuple[Any, ...] | None:
     )
 
 
-def shapes_of(name: str, args: dict[str, Any]) -> str | None:
+def inputs_of(name: str, args: dict[str, Any]) -> tuple[str | None, ...]:
     words = ("matmul", "linear", "attention", "attn", "conv", "embedding", "mm_")
-    wanted = any(word in name.lower() for word in words) or name.lower().endswith("mm")
-    if not wanted or "Input Dims" not in args:
-        return None
-    return json.dumps(args["Input Dims"], separators=(",", ":"))
+    is_product = name.lower().endswith("mm")
+    wanted = is_product or any(word in name.lower() for word in words)
+    works = name in PRODUCTS or any(word in name.lower() for word in ("attention", "attn", "conv"))
+    return tuple(
+        json.dumps(args[key], separators=(",", ":")).replace(" ", "")
+        if wanted and (works or key == "Input Dims") and key in args
+        else None
+        for key in ("Input Dims", "Input type", "Concrete Inputs")
+    )
 
 
 def text_of(path: Path) -> bytes:

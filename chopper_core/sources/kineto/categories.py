@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Final
 
 from chopper_core.sources.trace import ABSENT, ActivityCategory, HostCategory
@@ -48,6 +49,9 @@ _RECOMPUTE_FRAME: Final = re.compile(
 _SHAPED_OPERATOR: Final = re.compile(
     r"mm(?:[_.<]|$)|matmul|linear|attention|attn|conv|embedding", re.I
 )
+_TYPED_OPERATOR: Final = re.compile(
+    r"^aten::(?:linear|(?:add|_scaled_|_int_)?mm|(?:badd)?bmm)$|attention|attn|conv", re.I
+)
 
 
 class FrameKinds(dict[str, int]):
@@ -63,9 +67,21 @@ class FrameKinds(dict[str, int]):
         return kind
 
 
-class ShapedNames(dict[str, bool]):
-    """Whether the shapes of an operator's inputs are kept, by its name."""
+class Kept(IntEnum):
+    """What is kept of an operator's inputs."""
 
-    def __missing__(self, name: str) -> bool:
-        wanted = self[name] = _SHAPED_OPERATOR.search(name) is not None
-        return wanted
+    NOTHING = 0
+    SHAPES = 1
+    ALL = 2
+    """Their shapes, types and, of those that are no tensors, values."""
+
+
+class KeptInputs(dict[str, int]):
+    """What is kept of an operator's inputs, by its name."""
+
+    def __missing__(self, name: str) -> int:
+        kept = int(Kept.NOTHING)
+        if _SHAPED_OPERATOR.search(name):
+            kept = int(Kept.ALL if _TYPED_OPERATOR.search(name) else Kept.SHAPES)
+        self[name] = kept
+        return kept

@@ -40,6 +40,8 @@ class Args(msgspec.Struct, gc=False):
     sequence: Number = msgspec.field(name="Sequence number", default=ABSENT)
     forward_thread: Number = msgspec.field(name="Fwd thread id", default=ABSENT)
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
     collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Number = msgspec.field(name="In msg nelems", default=ABSENT)
     out_elements: Number = msgspec.field(name="Out msg nelems", default=ABSENT)
@@ -191,8 +193,9 @@ def _args_of(fields: Mapping[str, Any]) -> Args:
         )
         if key in fields
     }
-    if "shapes" in values:
-        values["shapes"] = msgspec.Raw(json.dumps(values["shapes"]).encode())
+    for name in ("shapes", "types", "values"):
+        if name in values:
+            values[name] = msgspec.Raw(json.dumps(values[name]).encode())
     return Args(**values)
 
 

@@ -19,7 +19,8 @@ from chopper_core.sources.kineto.categories import (
     LAUNCH_CATEGORIES,
     RANGE_CATEGORIES,
     FrameKinds,
-    ShapedNames,
+    Kept,
+    KeptInputs,
 )
 from chopper_core.sources.kineto.columns import (
     ChunkedColumns,
@@ -72,6 +73,8 @@ _RANGE_TYPES: Final[Mapping[str, DTypeLike]] = {
     "sequence": np.int64,
     "forward_thread": np.int64,
     "shapes": np.int32,
+    "types": np.int32,
+    "values": np.int32,
     "collective": np.int32,
 }
 _FLOW_TYPES: Final[Mapping[str, DTypeLike]] = {
@@ -88,6 +91,7 @@ _NAME_OF: Final = attrgetter("name")
 _THREAD_OF: Final = attrgetter("pid", "tid")
 _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
+_ALL_INPUTS: Final = int(Kept.ALL)
 _JSON_SPACE: Final = b" \t\r\n"
 
 
@@ -113,6 +117,19 @@ class _Groups(dict[str, list[Event]]):
         return self._others
 
 
+class _JsonTexts(dict[bytes, int]):
+    """The codes of JSON texts without their spaces; ABSENT for an empty one."""
+
+    def __init__(self, names: dict[str, int]) -> None:
+        self._names = names
+        self[b""] = ABSENT
+
+    def __missing__(self, text: bytes) -> int:
+        compact = text.translate(None, _JSON_SPACE).decode("utf-8", "replace")
+        code = self[text] = self._names[compact]
+        return code
+
+
 class TraceTables:
     """The tables of a trace while its events arrive."""
 
@@ -132,7 +149,8 @@ class TraceTables:
             kind: ChunkedColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
         self._frame_kinds = FrameKinds()
-        self._shaped_names = ShapedNames()
+        self._kept_inputs = KeptInputs()
+        self._input_texts = _JsonTexts(self.names)
 
     def add(self, events: Sequence[Event]) -> None:
         """Take what the tables need of these events."""
@@ -224,7 +242,7 @@ class TraceTables:
         columns["external_id"] = _external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
         columns["forward_thread"] = int_column([arg.forward_thread for arg in args])
-        columns["shapes"] = self._shape_codes(events, args)
+        columns |= self._input_codes(events, args)
         columns["collective"] = self._collective_codes(args)
         table.add(columns)
 
@@ -277,14 +295,18 @@ class TraceTables:
                 codes[row] = self.collectives[_collective_of(arg)]
         return codes
 
-    def _shape_codes(self, events: Sequence[Event], args: Sequence[Args]) -> Int32:
-        codes = np.full(len(events), ABSENT, np.int32)
-        wanted = map(self._shaped_names.__getitem__, map(_NAME_OF, events))
-        for row, is_wanted in enumerate(wanted):
-            if is_wanted and (text := bytes(args[row].shapes)):
-                compact = text.translate(None, _JSON_SPACE).decode("utf-8", "replace")
-                codes[row] = self.names[compact]
-        return codes
+    def _input_codes(self, events: Sequence[Event], args: Sequence[Args]) -> Columns:
+        shapes, types, values = codes = np.full((3, len(events)), ABSENT, np.int32)
+        code_of = self._input_texts
+        kept = map(self._kept_inputs.__getitem__, map(_NAME_OF, events))
+        for row, inputs in enumerate(kept):
+            if inputs:
+                arg = args[row]
+                shapes[row] = code_of[bytes(arg.shapes)]
+                if inputs == _ALL_INPUTS:
+                    types[row] = code_of[bytes(arg.types)]
+                    values[row] = code_of[bytes(arg.values)]
+        return dict(zip(("shapes", "types", "values"), codes, strict=True))
 
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
         """Return ids as numbers; one that is text and no number is -2 minus its code in names."""
