@@ -9,14 +9,15 @@ from urllib.parse import quote, unquote
 from chopper_core.errors import UsageError
 from chopper_core.reading import parse_reading
 from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_core.view import Baseline, View, complete_order
+from chopper_core.view import Baseline, View, as_statistic, complete_order
 
 _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
 _KEYS = (
-    "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "clock", "gpu",
+    "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
+    "over", "clock", "gpu",
 )  # fmt: skip
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
@@ -31,7 +32,10 @@ def parse(address: str) -> View:
         raise UsageError(f"the address {address!r} names no run before the ':'")
     order = complete_order(options["order"].split(",")) if options.get("order") else LEVELS
     columns = tuple(name for name in options.get("columns", "").split(",") if name)
-    return View(
+    over = [level for level in options.get("over", "").split(",") if level]
+    if over and not options.get("stat"):
+        raise UsageError("over= tells over what a statistic goes; it takes stat=, too")
+    view = View(
         run=run,
         path=_parse_path(path_text, order),
         order=order,
@@ -45,6 +49,7 @@ def parse(address: str) -> View:
         of=options.get("of", ""),
         reading=parse_reading(options.get("clock", ""), options.get("gpu", "")),
     )
+    return as_statistic(view, options["stat"], over) if options.get("stat") else view
 
 
 def render(view: View) -> str:
@@ -60,6 +65,8 @@ def render(view: View) -> str:
         "filter": quote(view.filter, safe=_PLAIN),
         "metric": quote(view.metric, safe=_PLAIN),
         "base": _baseline(view),
+        "stat": view.stat,
+        "over": ",".join(view.over) if view.stat else "",
         # Names in them are quoted once as parts of a list and once as an option.
         "clock": quote(view.reading.clocks_text(), safe=_PLAIN + "=/"),
         "gpu": quote(view.reading.gpus_text(), safe=_PLAIN + "=/"),

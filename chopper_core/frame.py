@@ -45,6 +45,8 @@ class Frame:
     """The elapsed_ns of the hidden rows."""
     parent_ns: int
     """The elapsed_ns of the node, hidden rows included."""
+    elapsed_ns: NDArray[np.int64]
+    """The elapsed_ns of each row, also where a column of that name is a statistic."""
     notes: tuple[str, ...]
     opens: Callable[[int], View]
     """Where a row leads."""

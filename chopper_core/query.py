@@ -27,7 +27,9 @@ from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
 from chopper_core.metrics import Metric, Scope, Values, default_columns, metric
+from chopper_core.metrics.time import INSTANCES
 from chopper_core.run import Run
+from chopper_core.statistic import Statistic, instance_levels, leaves_out_cut, statistic_of
 from chopper_core.tracks import Track, mean_known
 from chopper_core.tree import Groups
 from chopper_core.view import View, beside, drill
@@ -60,17 +62,18 @@ def query(run: Run, view: View) -> Frame:
     scope = Scope(nodes, parent, run.origin_ns, run.hardware)
     computed: dict[str, Values] = {}
 
+    statistic = statistic_of(view, run.partial_iterations)
+
     def values(name: str) -> Values:
         if name not in computed:
-            computed[name] = metric(name, run.table).compute(scope)
+            computed[name] = _column(name, run, statistic).compute(scope)
         return computed[name]
 
-    columns = tuple(
-        metric(name, run.table) for name in view.columns or default_columns(view.level, run.table)
-    )
+    columns = tuple(_column(name, run, statistic) for name in _names(run, view))
     mask = matching(Rows(view.level, labels, values), view.filter)
     shown = np.flatnonzero(mask)
-    hidden_ns = 0 if mask.all() else int(values("elapsed_ns").numbers[~mask].sum())
+    elapsed = metric("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
+    hidden_ns = 0 if mask.all() else int(elapsed[~mask].sum())
     sort = view.sort or ("-elapsed_ns" if view.level in _LONGEST_FIRST else "")
     shown = shown[_ordered(shown, view.level, labels, sort, values)]
     totals = Scope(parent, parent, run.origin_ns, run.hardware)
@@ -88,6 +91,7 @@ def query(run: Run, view: View) -> Frame:
         hidden=len(labels) - len(shown),
         hidden_ns=hidden_ns,
         parent_ns=int(metric("elapsed_ns", run.table).compute(totals).numbers[0]),
+        elapsed_ns=elapsed[shown],
         notes=_notes(run, view, labels, len(shown), hidden_ns),
         opens=lambda row: view if view.is_leaf else drill(view, shown_labels[row]),
         track=track,
@@ -148,6 +152,7 @@ def _analysed(run: Run, view: View) -> Frame:
         hidden=len(answer.labels) - len(shown),
         hidden_ns=0,
         parent_ns=0,
+        elapsed_ns=np.zeros(len(shown), np.int64),
         notes=(*answer.notes, *_run_notes(run), *_filter_note(len(answer.labels), len(shown))),
         opens=lambda row: answer.opens(int(shown[row])),
         track=track,
@@ -177,7 +182,8 @@ def _filter_note(rows: int, shown: int) -> tuple[str, ...]:
 
 def _compared(run: Run, view: View) -> Frame:
     """The frame of a view with a baseline: rows of both, and what differs."""
-    names = view.columns or with_differences(default_columns(view.level, run.table), view.level)
+    names = view.columns or with_differences(_names(run, view), view.level)
+    statistic = statistic_of(view, run.partial_iterations)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
     ours = query(run, plain)
@@ -190,7 +196,7 @@ def _compared(run: Run, view: View) -> Frame:
 
     def values(name: str) -> Values:
         if name not in computed:
-            known = metric(underlying(name), run.table)
+            known = _column(underlying(name), run, statistic)
             if known.name not in wanted:
                 more = (known.name,)
                 frames = (
@@ -210,11 +216,11 @@ def _compared(run: Run, view: View) -> Frame:
                 computed[name] = difference(known, left, right)
         return computed[name]
 
-    columns = tuple(_column_of(name, run) for name in names)
+    columns = tuple(_compared_column(name, run, statistic) for name in names)
     mask = matching(Rows(view.level, pairs.labels, values), view.filter)
     shown = np.flatnonzero(mask)
-    elapsed = values("elapsed_ns")
-    hidden_ns = int(elapsed.numbers[~mask & elapsed.present()].sum())
+    elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
+    hidden_ns = int(elapsed[~mask].sum())
     time = names[0]
     sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
     shown = shown[_ordered(shown, view.level, list(pairs.labels), sort, values)]
@@ -247,14 +253,28 @@ def _compared(run: Run, view: View) -> Frame:
         sort=sort,
         hidden=len(pairs.labels) - len(shown),
         hidden_ns=hidden_ns,
+        elapsed_ns=elapsed[shown],
         notes=(*notes, *_notes(run, view, pairs.labels, len(shown), hidden_ns)),
         opens=opens,
         means=means,
     )
 
 
-def _column_of(name: str, run: Run) -> Metric:
-    known = metric(underlying(name), run.table)
+def _names(run: Run, view: View) -> tuple[str, ...]:
+    """The columns of a view: those asked for, else the level's; a statistic says of how many."""
+    if view.columns:
+        return view.columns
+    names = default_columns(view.level, run.table)
+    return (*names[:2], INSTANCES, *names[2:]) if view.stat else names
+
+
+def _column(name: str, run: Run, statistic: Statistic | None) -> Metric:
+    known = metric(name, run.table)
+    return statistic.metric(known) if statistic else known
+
+
+def _compared_column(name: str, run: Run, statistic: Statistic | None) -> Metric:
+    known = _column(underlying(name), run, statistic)
     if not is_difference(name):
         return known
     return relative_of(known) if name.endswith(RELATIVE) else delta_of(known)
@@ -333,18 +353,24 @@ def _notes(
     run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
 ) -> tuple[str, ...]:
     notes = _run_notes(run)
+    over = instance_levels(view)
+    if view.stat:
+        what = f"{view.stat} over the instances of a row, one per {', '.join(over)}"
+        notes.insert(0, f"figures are the {what}; % is the share of the sum")
     if shown < len(labels):
         notes.append(
             f"{len(labels) - shown} of {len(labels)} rows hidden by the filter, with "
             f"{hidden_ns / 1e6:.3f} ms; total and share are of all rows"
         )
-    if view.level == "iteration" or "iteration" in dict(view.scope):
+    spans_iterations = view.level == "iteration" or (view.stat and "iteration" in over)
+    if spans_iterations or "iteration" in dict(view.scope):
         wanted = dict(view.scope).get("iteration")
         cut = sorted({number for numbers in run.partial_iterations.values() for number in numbers})
         cut = [number for number in cut if wanted in (None, str(number))]
         if cut:
             which = ", ".join(map(str, cut))
-            notes.append(f"the profiler's start or end cuts iteration {which}")
+            left_out = "; it counts in % alone" if leaves_out_cut(view) else ""
+            notes.append(f"the profiler's start or end cuts iteration {which}{left_out}")
     return tuple(notes)
 
 

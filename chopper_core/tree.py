@@ -74,6 +74,21 @@ class Groups:
         }
         return sums, np.add.reduceat(there.astype(np.int64), self.first)
 
+    def split(self, levels: Sequence[str]) -> tuple[Groups, Index]:
+        """The groups divided by the labels of levels, and the group that each part is of."""
+        group = np.repeat(np.arange(len(self)), self.sizes())
+        keys, rows = group.astype(np.int64), self.rows
+        for level in levels:
+            codes = self.table.column(level)[rows].astype(np.int64)
+            codes -= codes.min()
+            keys = keys * (int(codes.max()) + 1) + codes
+        if (keys[1:] < keys[:-1]).any():
+            order = np.argsort(keys, kind="stable")
+            keys, rows = keys[order], rows[order]
+        # Rows stay within their group, so that `group` fits their new order as well.
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        return Groups(self.table, rows, first), group[first]
+
     def rows_of(self, group: int) -> Index:
         """The rows of one group."""
         bounds = np.append(self.first, len(self.rows))

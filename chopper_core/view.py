@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from chopper_core.errors import UsageError
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import ACTIVITY, LEVELS
+
+STATISTICS: Final = {
+    "sum": "all instances of the row together: the row itself",
+    "mean": "of the row's instances, each counting once",
+    "median": "half of the instances lie below it",
+    "p95": "95% of the instances lie below it",
+    "max": "the largest of the instances",
+    "min": "the smallest of the instances",
+    "spread": "the largest less the smallest",
+}
+"""What a figure may be of the instances of a row (see `statistic`), with what it is."""
+SUM: Final = "sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,10 @@ class View:
     """The figure that an analysis is of, where it takes any."""
     reading: Reading = AS_IT_IS
     """How the files of the run are read where they don't say it themselves."""
+    stat: str = ""
+    """One of `STATISTICS` over each row's instances; empty: the sum."""
+    over: tuple[str, ...] = ()
+    """The levels whose values tell instances apart; empty: those of `statistic`."""
 
     @property
     def level(self) -> str:
@@ -135,6 +152,17 @@ def sorted_by(view: View, sort: str) -> View:
 def filtered(view: View, text: str) -> View:
     """The rows that match a filter (see `filter`)."""
     return replace(view, filter=text)
+
+
+def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
+    """The same view with its figures as a statistic over instances; raises UsageError."""
+    if stat not in STATISTICS:
+        raise UsageError(f"no statistic {stat!r}; there are {', '.join(STATISTICS)}")
+    for level in over:
+        if level not in LEVELS:
+            raise UsageError(f"no level {level!r}; the levels are {', '.join(LEVELS)}")
+    is_sum = stat == SUM
+    return replace(view, stat="" if is_sum else stat, over=() if is_sum else tuple(over))
 
 
 def beside(view: View) -> View:

@@ -233,6 +233,16 @@ ACTIONS: Final = (
         hint="pivot",
     ),
     Action(
+        "stat",
+        ("s",),
+        "stat",
+        "Statistic",
+        "Figures as sum, mean, median, p95, max, min or spread over each row's instances: its "
+        "GPUs, iterations and, of names, layers.",
+        TABLE,
+        takes="NAME [LEVEL,…]",
+    ),
+    Action(
         "names",
         ("x",),
         "names",

@@ -45,8 +45,9 @@ chopper doctor           terminal, locale and versions, for bug reports
 An ADDRESS is RUN[:level=label/...][?key=value&...], for instance
   runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm
 Its keys are order, columns, sort, filter, metric, base (what to compare with: another path of the
-run, or another run), clock and gpu (as --clock and --gpu, with commas between several).
-Without a terminal the explorer prints what `show` prints.
+run, or another run), stat and over (a statistic over GPUs, iterations, layers), clock and gpu (as
+--clock and --gpu, with commas between several). Without a terminal the explorer prints what `show`
+prints.
 """
 
 

@@ -63,6 +63,13 @@ def charted(trail: Trail, metric: str) -> Trail:
     return tuple(replace(place, view=charting(place.view, metric)) for place in trail)
 
 
+def tallied(trail: Trail, view: View) -> Trail:
+    """The same places, all with the statistic of a view: it stays chosen on the way up."""
+    return tuple(
+        replace(place, view=replace(place.view, stat=view.stat, over=view.over)) for place in trail
+    )
+
+
 def compared(trail: Trail, baseline: Baseline | None) -> Trail:
     """The same places with a baseline for the last one, and its ancestors for those before.
 

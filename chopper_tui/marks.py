@@ -45,7 +45,9 @@ def toggled(marks: Marks, mark: Mark) -> Marks:
 
 
 def marked_in(marks: Marks, view: View) -> frozenset[str]:
-    """The labels of a view's rows that are marked."""
+    """The labels of a view's rows that are marked; what an analysis shows are no nodes."""
+    if view.analysis:
+        return frozenset()
     if view.is_leaf:
         own = Mark(view.order, view.path)
         return frozenset(view.path[-1:] if any(_same(mark, own) for mark in marks) else ())
@@ -62,13 +64,14 @@ def comparison(marks: Marks, view: View, label: str | None) -> View:
     if not marks:
         raise UsageError("nothing is marked; space marks the row under the cursor")
     if len(marks) > 2:
-        return _alone(marks, view)
+        return _alone(marks, replace(view, analysis="", by="", of=""))
     chosen = list(marks)
-    if len(chosen) == 1 and label is not None:
+    if len(chosen) == 1 and label is not None and not view.analysis:
         chosen.append(mark_of(view, label))
     if len(chosen) == 1 or _same(*chosen):
         raise UsageError("one row is marked; mark another, or put the cursor on it")
     first, second = chosen
+    view = replace(view, analysis="", by="", of="")
     if first.levels != second.levels:
         raise UsageError(
             f"the marked rows are of different kinds: {'/'.join(first.levels)} "

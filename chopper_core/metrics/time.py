@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
 from chopper_core.schema import NO_TIME, STATES, Category, KernelTable, Kind
 
+SHARE: Final = "share_pct"
+INSTANCES: Final = "instances"
+INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
 ACCOUNTING = "time accounting (README, Where every nanosecond goes)"
 
 
@@ -79,6 +84,11 @@ def _if_same(column: str, none: int, offset: bool = False) -> Metric:
     )
 
 
+def _instances(scope: Scope) -> Values:
+    _, node = scope.nodes.split(INSTANCE_LEVELS)
+    return Values(np.bincount(node, minlength=len(scope.nodes)).astype(np.int64))
+
+
 def _end(scope: Scope) -> Values:
     ends = (
         scope.nodes.table.start_ns[scope.nodes.rows]
@@ -99,7 +109,7 @@ METRICS = (
         source=ACCOUNTING,
     ),
     Metric(
-        "share_pct",
+        SHARE,
         "%",
         "%",
         "ratio of sums",
@@ -246,6 +256,15 @@ METRICS = (
         "sum",
         "Number of activities without a launch record.",
         lambda scope: Values(scope.nodes.sum_of(_is_unlinked)),
+    ),
+    Metric(
+        INSTANCES,
+        "",
+        "instances",
+        "sum of different ones",
+        "In how many layers of iterations of GPUs the row occurs; beside a statistic, over how "
+        "many instances that goes.",
+        _instances,
     ),
     Metric(
         "mean_ns",

@@ -15,6 +15,7 @@ from chopper_core.frame import Frame, Number
 from chopper_core.metrics import Metric, Values
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import LEVELS, NO_LABEL_TEXT
+from chopper_core.statistic import OF_SUMS, instance_levels
 from chopper_core.tracks import Track
 from chopper_core.view import View
 
@@ -129,7 +130,7 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
 
 
 def _is_time(metric: Metric) -> bool:
-    return metric.unit == "ns" and metric.reduces == "sum"
+    return metric.unit == "ns" and metric.reduces in ("sum", OF_SUMS)
 
 
 def _largest(frame: Frame, metric: Metric) -> float:
@@ -237,6 +238,13 @@ def baseline_title(view: View) -> str:
     levels = zip((*view.order, "activity"), path, strict=False)
     steps = [crumb(level, label) for level, label in levels if own.get(level) != label]
     return " ".join([run] * bool(run) + steps) or "itself"
+
+
+def statistic_title(view: View) -> str:
+    """What the figures of a view are where they aren't sums: `median per gpu, iteration`."""
+    if not view.stat or view.analysis:
+        return ""
+    return f"{view.stat} per {', '.join(instance_levels(view))}"
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:

@@ -8,6 +8,7 @@ import json
 from typing import Any, Final
 
 from chopper_core.frame import Frame
+from chopper_core.statistic import instance_levels
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 
@@ -19,6 +20,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
         "schema": FRAME_SCHEMA,
         "address": frame.address,
         "level": frame.level,
+        **_statistic(frame),
         "columns": [
             {"name": column.name, "unit": column.unit, "title": column.title}
             for column in frame.columns
@@ -46,6 +48,13 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
         cells = ["" if figures[name] is None else figures[name] for name in names]
         writer.writerow([frame.labels[row], *cells, frame.addresses(row)])
     return text.getvalue()
+
+
+def _statistic(frame: Frame) -> dict[str, Any]:
+    view = frame.view
+    if not view.stat or view.analysis:
+        return {}
+    return {"stat": {"name": view.stat, "over": instance_levels(view)}}
 
 
 def limit_notes(frame: Frame, shown: int) -> list[str]:

@@ -21,6 +21,7 @@ from chopper_core.render.cells import (
     level_title,
     pad,
     scale_title,
+    statistic_title,
     title_of,
 )
 from chopper_core.render.exchange import limit_notes
@@ -32,6 +33,7 @@ SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
 _MAX_NAME: Final = 100
 _TOTAL: Final = "total"
+_SCOPE: Final = "scope"
 
 
 def as_text(
@@ -47,7 +49,7 @@ def as_text(
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = display_names(tuple(frame.labels), frame.level)[:count]
     title = level_title(frame.level)
-    longest = max(map(cell_width, (*names, title, _TOTAL)))
+    longest = max(map(cell_width, (*names, title, _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
 
     spark = count > 0 and frame.sparks
@@ -79,7 +81,7 @@ def as_text(
             line.append(sparkline(sparks[row], glyphs))
         lines.append("  ".join(line).rstrip())
     if _has_total(frame):
-        total = [_TOTAL.ljust(name_width)]
+        total = [_total_title(frame).ljust(name_width)]
         total += [c.aligned(cells[c.metric.name][1], widths[c.metric.name]) for c in shown]
         lines.append("  ".join(total).rstrip())
     return glyphs.spelled("\n".join([*lines, "", *_footer(frame, count)]) + "\n")
@@ -103,7 +105,7 @@ def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
         lines.append(_markdown_row([_escaped(names[row]), *cells]))
     if _has_total(frame):
         totals = [_total_cell(frame, column, UNICODE) for column in columns]
-        lines.append(_markdown_row([f"**{_TOTAL}**", *totals]))
+        lines.append(_markdown_row([f"**{_total_title(frame)}**", *totals]))
     lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]
     lines += ["", "```sh", command(frame.address), "```"]
     return "\n".join(lines) + "\n"
@@ -137,8 +139,14 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
     steps += [title_of(frame.view)] * bool(frame.view.analysis)
-    base = baseline_title(frame.view)
-    return f" {glyphs.crumb} ".join(steps) + (f"  base {base}" if base else "")
+    base, statistic = baseline_title(frame.view), statistic_title(frame.view)
+    crumbs = f" {glyphs.crumb} ".join(steps)
+    return crumbs + (f"  {statistic}" if statistic else "") + (f"  base {base}" if base else "")
+
+
+def _total_title(frame: Frame) -> str:
+    """A statistic of the node is no total of the rows'."""
+    return _SCOPE if statistic_title(frame.view) else _TOTAL
 
 
 def _headline(frame: Frame, width: int) -> list[str]:

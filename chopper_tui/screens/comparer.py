@@ -17,6 +17,8 @@ class Comparer(Seeker):
     def do_mark(self, _: str) -> None:
         """A mark on the cursor's row, or none any more."""
         label = self.table.label
+        if self.view.analysis:
+            raise UsageError("what is marked are nodes of the tree; 1 shows it")
         if label is None:
             raise UsageError("there is no row to mark")
         self.marks = toggled(self.marks, mark_of(self.view, label))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import ClassVar
 
@@ -10,14 +12,22 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from chopper_core.errors import UsageError
+from chopper_core.metrics import METRICS
 from chopper_core.render import as_text
-from chopper_core.render.cells import clean, display_name, level_title, scale_title
-from chopper_core.view import filtered, pivot, sorted_by
+from chopper_core.render.cells import (
+    clean,
+    display_name,
+    level_title,
+    scale_title,
+    statistic_title,
+)
+from chopper_core.statistic import instance_levels
+from chopper_core.view import STATISTICS, SUM, as_statistic, filtered, pivot, sorted_by
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
-from chopper_tui.history import charted
+from chopper_tui.history import charted, tallied
 from chopper_tui.keys import textual_keys
 from chopper_tui.screens.arrangement import CHARTS
 from chopper_tui.screens.chooser import Chooser, signal_options
@@ -124,6 +134,18 @@ class ExploreScreen(Comparer):
             for level in rest
         ]
         self.app.push_screen(Chooser("Split the scope by", options, rest[0]), self._pivot_chosen)
+
+    async def do_stat(self, argument: str) -> None:
+        """A statistic over the instances of each row."""
+        if argument:
+            name, _, over = argument.partition(" ")
+            levels = [level.strip() for level in over.split(",") if level.strip()]
+            await self._as_statistic(name, levels)
+            return
+        options = [(name, name, meaning) for name, meaning in STATISTICS.items()]
+        over = ", ".join(instance_levels(replace(self.view, over=())))
+        title = f"Figures as a statistic, one instance per {over}"
+        self.app.push_screen(Chooser(title, options, self.view.stat or SUM), self._stat_chosen)
 
     async def do_metric(self, argument: str) -> None:
         """Another signal over time."""
@@ -241,7 +263,8 @@ class ExploreScreen(Comparer):
         for column in self.frame.columns:
             if name in (column.title, column.title.replace(" ", "")):
                 return sign + column.name
-        return sign + name
+        known = {metric.title.replace(" ", ""): metric.name for metric in METRICS.values()}
+        return sign + known.get(name.replace(" ", ""), name)
 
     def _sort_chosen(self, sort: str | None) -> None:
         if sort is not None:
@@ -250,6 +273,15 @@ class ExploreScreen(Comparer):
     def _pivot_chosen(self, level: str | None) -> None:
         if level is not None:
             self.take(lambda: self.change(pivot(self.view, level)))
+
+    def _stat_chosen(self, name: str | None) -> None:
+        if name is not None:
+            self.take(lambda: self._as_statistic(name, ()))
+
+    async def _as_statistic(self, name: str, over: Sequence[str]) -> None:
+        view = as_statistic(self.view, name, over)
+        title = statistic_title(view)
+        await self.go(tallied(self.here, view), f"figures are the {title}" if title else "sums")
 
     def _metric_chosen(self, name: str | None) -> None:
         if name is not None:

@@ -18,7 +18,7 @@ from chopper_core.errors import ChopperError
 from chopper_core.frame import Frame
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
-from chopper_core.view import View, charting, filtered
+from chopper_core.view import STATISTICS, View, charting, filtered
 from chopper_tui import looks
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
@@ -217,6 +217,7 @@ class Explorer(Screen[None]):
             "sort": ("own", "name", *(f"-{title}" for title in titles), *titles),
             "pivot": self.view.order[depth:],
             "metric": self.run.metrics,
+            "stat": tuple(STATISTICS),
             "theme": THEMES,
             "snapshot": SNAPSHOTS,
             "go": (self.frame.address,),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import baseline_title, clean, crumb, title_of
+from chopper_core.render.cells import baseline_title, clean, crumb, statistic_title, title_of
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 
@@ -30,6 +30,8 @@ class Crumbs(Pane):
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base}", "alert"), *right]
+        if statistic_title(self.frame.view):
+            right = [(f"  {self.frame.view.stat}", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)
         left = [(" ", "text"), *self._steps(self.frame, room)]
         gap = " " * (width - width_of(left) - width_of(right))

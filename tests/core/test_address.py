@@ -11,7 +11,16 @@ from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
 from chopper_core.reading import Reading, parse_clock, parse_gpu, reading_of, seconds_text
 from chopper_core.schema import LEVELS
-from chopper_core.view import View, complete_order, drill, pivot, sibling, up
+from chopper_core.view import (
+    STATISTICS,
+    View,
+    as_statistic,
+    complete_order,
+    drill,
+    pivot,
+    sibling,
+    up,
+)
 
 labels = st.text(min_size=1, max_size=30) | st.sampled_from(
     ("none", "void at::native::f<4, g(int)::{lambda()#1}>(int, char*)", "a/layer=3", "x?sort=y")
@@ -31,6 +40,11 @@ views = st.builds(
     filter=st.text(max_size=20),
     metric=st.sampled_from(("", "busy_pct", "gfx_mhz")),
     reading=st.just(Reading()) | readings,
+) | st.builds(
+    as_statistic,
+    st.builds(View, run=st.just("run"), filter=st.text(max_size=20)),
+    st.sampled_from(sorted(STATISTICS)),
+    st.lists(st.sampled_from(LEVELS), max_size=3, unique=True),
 )
 
 

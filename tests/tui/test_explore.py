@@ -360,3 +360,23 @@ async def test_a_baseline_goes_along_and_can_be_left() -> None:
         assert at.frame.view.baseline == Baseline("", ("0",))
         await at.press("b")
         assert at.frame.view.baseline is None
+
+
+async def test_a_statistic_is_chosen_and_stays() -> None:
+    async with explorer((120, 40)) as at:
+        await at.press("s")
+        assert isinstance(at.app.screen, Chooser) and "gpu, iteration" in at.text()
+        await at.press("j", "j", "enter")
+        assert at.frame.view.stat == "median" and "median time" in at.text()
+        assert at.frame.address == "sample.json?stat=median"
+        await at.press("enter")
+        assert at.frame.view.stat == "median"
+        await at.command("stat spread gpu,layer")
+        await at.press("escape")
+        assert (at.frame.view.stat, at.frame.view.over) == ("spread", ("gpu", "layer"))
+        await at.command("sort -time")
+        assert at.frame.sort == "-elapsed_ns"
+        await at.command("stat nonsense")
+        assert "no statistic" in at.status
+        await at.command("stat sum")
+        assert at.frame.view == sorted_by(View("sample.json"), "-elapsed_ns")

@@ -1,0 +1,166 @@
+"""Statistics over the instances that a row stands for: what is typical, worst, or uneven.
+
+An instance of a row is what of it belongs to one GPU and one iteration, and to one layer where
+the rows are operations, kernels or activities; `over` names other levels. A figure is worked out
+for every instance as for a node of its own, then the statistic goes over these figures: each
+instance counts once, one without the figure not at all. Neither do iterations that the
+profiler's start or end cut, where the rows hold others as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.metrics.metric import IF_SAME
+from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
+from chopper_core.schema import ACTIVITY
+from chopper_core.tree import Groups
+from chopper_core.view import View
+
+Index = NDArray[np.intp]
+Floats = NDArray[np.float64]
+
+OF_SUMS: Final = "statistic of sums"
+OF_MEANS: Final = "statistic of ratios"
+_FIXED: Final = (IF_SAME, "min", "max")
+"""How that reduces which is no amount: times of day, extremes, identities."""
+_ITERATION: Final = "iteration"
+_OVER: Final = ("gpu", _ITERATION)
+_NAMED: Final = ("operation", "kernel", ACTIVITY)
+_QUANTILES: Final = {"median": 0.5, "p95": 0.95}
+
+
+def instance_levels(view: View) -> tuple[str, ...]:
+    """The levels whose values tell the instances of a view's rows apart."""
+    return view.over or (INSTANCE_LEVELS if view.level in _NAMED else _OVER)
+
+
+def leaves_out_cut(view: View) -> bool:
+    """Whether iterations that are not whole count for nothing: where no row is of one alone."""
+    over = instance_levels(view)
+    is_one = view.level == _ITERATION or _ITERATION in dict(view.scope)
+    return bool(view.stat) and set(_OVER) <= set(over) and not is_one
+
+
+def statistic_of(view: View, cut: Mapping[int, frozenset[int]] | None = None) -> Statistic | None:
+    """The statistic of a view; None where its figures are those of the rows themselves.
+
+    `cut` has the iterations of each GPU that are not whole.
+    """
+    if not view.stat or view.analysis:
+        return None
+    pairs = (cut or {}) if leaves_out_cut(view) else {}
+    return Statistic(view.stat, instance_levels(view), pairs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instances:
+    """The instances of nodes as groups of rows, node after node."""
+
+    nodes: Groups
+    groups: Groups
+    node: Index
+    """The node of each instance, ascending."""
+    whole: NDArray[np.bool_]
+    """Which of them count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistic and the levels whose values tell instances apart."""
+
+    name: str
+    over: tuple[str, ...]
+    cut: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    _made: dict[int, Instances] = field(default_factory=dict, repr=False, compare=False)
+
+    def metric(self, metric: Metric) -> Metric:
+        """A metric as this statistic; shares, times of day and identities stay what they are."""
+        if metric.name == INSTANCES:
+            return replace(metric, compute=self._counts)
+        if metric.reduces in _FIXED or metric.name == SHARE:
+            return metric
+        return replace(
+            metric,
+            title=f"{self.name} {metric.title}",
+            reduces=OF_SUMS if metric.reduces == "sum" else OF_MEANS,
+            definition=f"The {self.name} of {metric.title} over the row's instances.",
+            compute=partial(self._compute, metric),
+        )
+
+    def instances(self, nodes: Groups) -> Instances:
+        """The instances of nodes, made once for all metrics."""
+        if id(nodes) not in self._made:
+            groups, node = nodes.split(self.over)
+            self._made[id(nodes)] = Instances(nodes, groups, node, self._whole(groups))
+        return self._made[id(nodes)]
+
+    def _whole(self, groups: Groups) -> NDArray[np.bool_]:
+        whole = np.ones(len(groups), np.bool_)
+        first = groups.rows[groups.first]
+        for gpu, iterations in self.cut.items():
+            is_cut = np.isin(groups.table.iteration[first], list(iterations))
+            whole &= ~((groups.table.gpu[first] == gpu) & is_cut)
+        return whole if whole.any() else ~whole
+
+    def _counts(self, scope: Scope) -> Values:
+        made = self.instances(scope.nodes)
+        counts = np.bincount(made.node[made.whole], minlength=len(scope.nodes))
+        return Values(counts.astype(np.int64))
+
+    def _compute(self, metric: Metric, scope: Scope) -> Values:
+        made = self.instances(scope.nodes)
+        values = metric.compute(replace(scope, nodes=made.groups))
+        return reduced(self.name, values, made.node, len(scope.nodes), made.whole)
+
+
+def reduced(
+    name: str, values: Values, node: Index, count: int, counted: NDArray[np.bool_]
+) -> Values:
+    """One statistic per node of the values of its instances that count; `node` ascends."""
+    there = values.present() & counted
+    numbers, node = values.numbers[there], node[there]
+    sizes = np.bincount(node, minlength=count)
+    known = np.flatnonzero(sizes)
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])[known].astype(np.intp)
+    held = None
+    if values.held is not None:
+        held = np.bincount(node, values.held[there], count) > 0
+    if not len(known):
+        return Values(np.full(count, np.nan), sizes == 0, held)
+    found = _over(name, numbers, node, first, sizes[known])
+    place = np.minimum(np.cumsum(sizes > 0), len(known)) - 1
+    return Values(found[np.maximum(place, 0)], sizes == 0, held)
+
+
+def _over(
+    name: str,
+    numbers: NDArray[np.int64] | Floats,
+    node: Index,
+    first: Index,
+    sizes: NDArray[np.int64],
+) -> NDArray[np.int64] | Floats:
+    match name:
+        case "mean":
+            return np.asarray(np.add.reduceat(numbers, first) / sizes, np.float64)
+        case "max":
+            return np.maximum.reduceat(numbers, first)
+        case "min":
+            return np.minimum.reduceat(numbers, first)
+        case "spread":
+            spread: Floats = np.maximum.reduceat(numbers, first)
+            return spread - np.minimum.reduceat(numbers, first)
+    ordered = numbers[np.lexsort((numbers, node))].astype(np.float64)
+    place = (sizes - 1) * _QUANTILES[name]
+    low = np.floor(place).astype(np.intp)
+    high = np.minimum(low + 1, sizes - 1)
+    below, above = ordered[first + low], ordered[first + high]
+    between: Floats = below + (above - below) * (place - low)
+    return between

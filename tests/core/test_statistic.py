@@ -1,0 +1,213 @@
+"""Statistics over instances: against pandas, which groups the same rows by itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chopper_core.address import parse, render
+from chopper_core.errors import UsageError
+from chopper_core.metrics import Values
+from chopper_core.query import query
+from chopper_core.render import render as rendered
+from chopper_core.run import Run
+from chopper_core.schema import LEVELS, STATES, Category
+from chopper_core.statistic import reduced
+from chopper_core.view import STATISTICS, View, as_statistic, drill, up
+from tests.tui.explorer import measured_run, sample_run
+
+RUN = sample_run(gpus=3, iterations=3, layers=4)
+CUT = replace(RUN, partial_iterations={0: frozenset({10}), 2: frozenset({10, 12})})
+COLUMNS = "elapsed_ns,kernels,busy_pct,mean_ns,instances"
+STEPS = ["gpu", "iteration"]
+NAMED = ("operation", "kernel")
+
+
+def activities(run: Run) -> pd.DataFrame:
+    """The kernel table with labels as text, by no code of the tree or the metrics."""
+    table = run.table
+    data = {level: [table.text_of(level, int(c)) for c in table.column(level)] for level in LEVELS}
+    data |= {name: getattr(table, name) for name in (*STATES, "duration_ns")}
+    frame = pd.DataFrame(data)
+    frame["kernels"] = (table.category == Category.KERNEL).astype(int)
+    frame["count"] = 1
+    frame["cut"] = [
+        int(i) in run.partial_iterations.get(int(g), ())
+        for g, i in zip(table.gpu, table.iteration, strict=True)
+    ]
+    return frame
+
+
+def expected(rows: pd.DataFrame, by: str | None, over: list[str], stat: str) -> pd.DataFrame:
+    keys = list(dict.fromkeys([*([by] if by else []), *over]))
+    sums = rows.groupby(keys)[[*STATES, "duration_ns", "kernels", "count"]].sum()
+    elapsed = sums[list(STATES)].sum(axis=1)
+    one = pd.DataFrame(
+        {
+            "elapsed_ns": elapsed,
+            "kernels": sums["kernels"],
+            "busy_pct": (100 * (elapsed - sums["idle_ns"]) / elapsed).where(elapsed > 0),
+            "mean_ns": sums["duration_ns"] / sums["count"],
+        }
+    )
+    grouped = one.groupby(level=by) if by else one.groupby(lambda _: "scope")
+    found = {
+        "mean": grouped.mean,
+        "median": grouped.median,
+        "p95": lambda: grouped.quantile(0.95),
+        "max": grouped.max,
+        "min": grouped.min,
+        "spread": lambda: grouped.max() - grouped.min(),
+    }[stat]()
+    found["instances"] = grouped.size()
+    return found
+
+
+@pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "R",
+        "R:gpu=1",
+        "R?order=operation",
+        "R:operation=attn_fa?order=operation",
+        "R?order=layer",
+        "R:gpu=2/phase=backward?order=gpu,phase,kernel",
+        "R?order=operation&over=gpu",
+        "R:phase=forward?order=phase,layer&over=iteration,operation",
+    ],
+)
+@pytest.mark.parametrize("run", [RUN, CUT], ids=["whole", "cut"])
+def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
+    option = "&" if "?" in address else "?"
+    text = address.replace("&over", f"&stat={stat}&over")
+    text = text if "over" in text else f"{text}{option}stat={stat}"
+    view = parse(f"{text}&columns={COLUMNS}")
+    rows = activities(run)
+    for level, label in view.scope:
+        rows = rows[rows[level] == label]
+    over = list(view.over) or [*STEPS, *(["layer"] if view.level in NAMED else [])]
+    is_one = view.level == "iteration" or "iteration" in dict(view.scope)
+    if {"gpu", "iteration"} <= set(over) and not is_one:
+        rows = rows[~rows["cut"]]
+    frame = query(run, view)
+    wanted = expected(rows, view.level, over, stat)
+    assert set(wanted.index) == {
+        label for row, label in enumerate(frame.labels) if frame.row(row)["elapsed_ns"] is not None
+    }
+    for row, label in enumerate(frame.labels):
+        for name, value in frame.row(row).items():
+            if label in wanted.index:
+                assert value == pytest.approx(wanted.loc[label, name], nan_ok=True)
+            else:
+                assert value in (None, 0)
+    [scope] = expected(rows, None, over, stat).to_dict("records")
+    assert frame.total == pytest.approx(scope)
+
+
+def test_cut_iterations_count_where_there_are_no_others() -> None:
+    run = replace(RUN, partial_iterations={gpu: frozenset({10, 11, 12}) for gpu in range(3)})
+    view = parse("R?stat=max&columns=elapsed_ns")
+    assert query(run, view).row(0) == query(RUN, view).row(0)
+    of_one = parse("R:gpu=0?stat=max&columns=elapsed_ns")
+    assert query(CUT, of_one).row(0) == query(RUN, of_one).row(0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.floats(-1e12, 1e12), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from(sorted(set(STATISTICS) - {"sum"})),
+)
+def test_what_is_missing_does_not_count(
+    drawn: list[tuple[int, float, bool, bool]], stat: str
+) -> None:
+    drawn.sort(key=lambda each: each[0])
+    node, numbers, missing, counted = (np.array(part) for part in zip(*drawn, strict=True))
+    result = reduced(stat, Values(numbers, missing), node, 5, counted)
+    frame = pd.DataFrame({"node": node, "x": numbers})[counted & ~missing]
+    for number in range(5):
+        known = frame.x[frame.node == number]
+        value = result.at(number)
+        assert (value is None) == known.empty
+        if value is not None:
+            if stat == "spread":
+                wanted = known.max() - known.min()
+            else:
+                wanted = known.quantile(0.95) if stat == "p95" else getattr(known, stat)()
+            assert value == pytest.approx(wanted, rel=1e-9, abs=1e-3)
+
+
+def test_telemetry_and_shares() -> None:
+    run = measured_run()
+    names = "&columns=gfx_mhz,share_pct,start_ns"
+    plain = query(run, parse(f"R:gpu=0?order=gpu,phase{names}"))
+    least = query(run, parse(f"R:gpu=0?order=gpu,phase&stat=min{names}"))
+    most = query(run, parse(f"R:gpu=0?order=gpu,phase&stat=max{names}"))
+    for row in range(len(plain)):
+        low, middle, high = (frame.row(row) for frame in (least, plain, most))
+        assert low["gfx_mhz"] < middle["gfx_mhz"] < high["gfx_mhz"]
+        assert low["share_pct"] == middle["share_pct"] == high["share_pct"]
+        assert low["start_ns"] == middle["start_ns"]
+
+
+def test_what_the_figures_are_is_said_everywhere() -> None:
+    frame = query(CUT, parse("R?stat=median"))
+    text = rendered(frame, "text")
+    assert "R  median per gpu, iteration" in text and "median time" in text
+    assert "scope" in text and "total  " not in text
+    assert "cuts iteration 10, 12; it counts in % alone" in text
+    document = json.loads(rendered(frame, "json"))
+    assert document["stat"] == {"name": "median", "over": ["gpu", "iteration"]}
+    assert document["columns"][0]["title"] == "median time"
+    assert "stat" not in json.loads(rendered(query(RUN, View("R")), "json"))
+    assert "**scope**" in rendered(frame, "markdown")
+
+
+def test_the_filter_sees_the_statistic_and_what_it_hides_is_time() -> None:
+    frame = query(RUN, parse("R?order=operation&stat=median&filter=time>150us"))
+    every = query(RUN, parse("R?order=operation"))
+    times = dict(zip(every.labels, every.elapsed_ns.tolist(), strict=True))
+    assert 0 < len(frame) < len(every)
+    assert frame.hidden_ns == sum(times.values()) - sum(times[label] for label in frame.labels)
+    assert frame.parent_ns == sum(times.values())
+
+
+def test_a_difference_of_medians_needs_both() -> None:
+    other = sample_run(gpus=2, iterations=2, layers=3)
+    run = replace(RUN, others={"other": other})
+    frame = query(run, parse("R?order=layer&stat=median&base=other"))
+    rows = {label: frame.row(row) for row, label in enumerate(frame.labels)}
+    assert rows["3"]["elapsed_ns"] is not None and rows["3"]["elapsed_ns_delta"] is None
+    own, base = (query(each, parse("R?order=layer&stat=median")) for each in (RUN, other))
+    place, there = own.labels.index("1"), base.labels.index("1")
+    difference = own.row(place)["elapsed_ns"] - base.row(there)["elapsed_ns"]
+    assert rows["1"]["elapsed_ns_delta"] == pytest.approx(difference)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("R?stat=mode", "no statistic 'mode'; there are sum, mean"),
+        ("R?stat=mean&over=stream", "no level 'stream'"),
+        ("R?over=gpu", "takes stat="),
+    ],
+)
+def test_what_is_no_statistic_is_a_sentence(address: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse(address)
+
+
+def test_the_sum_is_the_view_itself() -> None:
+    assert parse("R?stat=sum&over=gpu") == View("R")
+    view = as_statistic(View("R"), "p95", ("layer",))
+    assert parse(render(view)) == view and up(drill(view, "0")) == view
+    assert as_statistic(view, "sum") == View("R")
