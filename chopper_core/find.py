@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
-from chopper_core.metrics import Scope, Values, metric
+from chopper_core.metrics import Values
 from chopper_core.run import Run
-from chopper_core.tree import Groups
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
 """The levels with names, and their dictionaries in the kernel table."""
@@ -43,22 +42,33 @@ def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found
     """Nodes of the run whose name matches `text`: terms as in a filter, regular expressions."""
     if not text.strip():
         raise UsageError("find what? a part of a name, or a regular expression")
-    rows = run.tree(order).node(()).rows
+    tree = run.tree(order)
     hits: list[Hit] = []
     names = nodes = 0
     for level, dictionary in NAMED:
         mask = _matching_names(getattr(run.table, dictionary), text)
-        codes = run.table.column(level)
         # A code of -1 is a missing label: it has no name that could match.
-        wanted = np.append(mask, False)[codes]
-        names += len(np.unique(codes[wanted]))
-        found = rows[wanted[rows]]
-        if len(found):
-            own, count = _nodes(run, order, level, found, limit)
-            hits += own
-            nodes += count
+        wanted = np.append(mask, False)
+        names += int(wanted[tree.codes_of(level)].sum())
+        levels = order[: order.index(level) + 1]
+        found = tree.nodes_named(levels, level, wanted)
+        nodes += len(found)
+        for node in _longest(found.elapsed_ns, limit):
+            codes = found.codes(int(node))
+            path = tuple(map(run.table.text_of, levels, codes))
+            hits.append(Hit(level, path, int(found.elapsed_ns[node])))
     hits.sort(key=lambda hit: -hit.elapsed_ns)
     return Found(tuple(hits[:limit]), names, nodes)
+
+
+def _longest(elapsed_ns: NDArray[np.int64], limit: int) -> NDArray[np.intp]:
+    if len(elapsed_ns) > limit:
+        # The shortest that is shown, and all as long: which of them is shown is up to their order.
+        bound = np.partition(elapsed_ns, len(elapsed_ns) - limit)[len(elapsed_ns) - limit]
+        among = np.flatnonzero(elapsed_ns >= bound)
+    else:
+        among = np.arange(len(elapsed_ns))
+    return among[np.argsort(-elapsed_ns[among], kind="stable")[:limit]]
 
 
 def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
@@ -78,25 +88,3 @@ def _matching_names(names: Sequence[str], text: str) -> NDArray[np.bool_]:
         raise UsageError(f"find looks for names; {column} is a figure: / filters by it")
 
     return matching(Rows("name", names, values), text)
-
-
-def _nodes(
-    run: Run, order: tuple[str, ...], level: str, rows: NDArray[np.intp], limit: int
-) -> tuple[list[Hit], int]:
-    """The longest nodes down to a level among rows in the order of the tree, and their number."""
-    levels = order[: order.index(level) + 1]
-    changed = np.zeros(len(rows), np.bool_)
-    changed[0] = True
-    for name in levels:
-        codes = run.table.column(name)[rows]
-        changed[1:] |= codes[1:] != codes[:-1]
-    first = np.flatnonzero(changed)
-    groups = Groups(run.table, rows, first)
-    elapsed = metric("elapsed_ns", run.table).compute(Scope(groups, groups, run.origin_ns)).numbers
-    longest = np.argsort(-elapsed, kind="stable")[:limit]
-    hits = []
-    for node in longest:
-        row = rows[first[node]]
-        path = tuple(run.table.text_of(name, int(run.table.column(name)[row])) for name in levels)
-        hits.append(Hit(level, path, int(elapsed[node])))
-    return hits, len(first)

@@ -316,8 +316,8 @@ def chart(run: Run, view: View, bins: int) -> Chart:
     """The signal of a view over its node, from its first start to its last end."""
     track = run.track(view.metric)
     node = run.tree(view.order).node(view.path)
-    start, end = _envelopes(node)
-    gpus = [int(gpu) for gpu in np.unique(run.table.gpu[node.rows]) if int(gpu) in track.curves]
+    start, end = node.min("start_ns"), node.max("end_ns")
+    gpus = [gpu for gpu in node.gpus(0) if gpu in track.curves]
     bounds = np.linspace(start[0], end[0], bins + 1)
     values = [track.curves[gpu].means(bounds) for gpu in gpus]
     return Chart(
@@ -388,24 +388,15 @@ def _run_notes(run: Run) -> list[str]:
     return notes
 
 
-def _envelopes(groups: Groups) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    ends = (groups.table.start_ns + groups.table.duration_ns)[groups.rows]
-    return groups.min("start_ns"), np.maximum.reduceat(ends, groups.first)
-
-
 def _means(
     track: Track, nodes: Groups, shown: Index
 ) -> Callable[[Index, int], NDArray[np.float64]]:
-    table = nodes.table
-
     def means(rows: Index, bins: int) -> NDArray[np.float64]:
         result = np.full((len(rows), bins), np.nan)
+        start, end = nodes.min("start_ns"), nodes.max("end_ns")
         for position, row in enumerate(shown[rows]):
-            members = nodes.rows_of(int(row))
-            start = table.start_ns[members]
-            end = start + table.duration_ns[members]
-            bounds = np.linspace(start.min(), end.max(), bins + 1)
-            gpus = [int(gpu) for gpu in np.unique(table.gpu[members]) if int(gpu) in track.curves]
+            bounds = np.linspace(start[row], end[row], bins + 1)
+            gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in track.curves]
             values = [track.curves[gpu].means(bounds) for gpu in gpus]
             if values:
                 result[position] = mean_known(np.stack(values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,8 @@ from chopper_core.errors import UsageError
 from chopper_core.hardware import Hardware, hardware_of
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import LEVELS, KernelTable, Kind
-from chopper_core.tracks import Track, share_running
+from chopper_core.summary import Summary
+from chopper_core.tracks import Curve, LazyCurves, Track, share_running
 from chopper_core.tree import Tree
 
 
@@ -146,6 +148,8 @@ class Run:
     """Signals from telemetry, on the run's clock."""
     others: dict[str, Run] = field(default_factory=dict, repr=False)
     """Runs to compare with, by their names: what opens this one opens them."""
+    summary: Summary | None = field(default=None, repr=False)
+    """Sums over sets of levels of exactly this table, where there are any."""
     _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, init=False, repr=False)
     _running: dict[str, Track] = field(default_factory=dict, init=False, repr=False)
 
@@ -157,15 +161,15 @@ class Run:
         known = {hardware_of(gpu.hardware) for gpu in self.gpus}
         return known.pop() if len(known) == 1 else None
 
-    @property
+    @cached_property
     def origin_ns(self) -> int:
         """The start of the run's first activity on the run's clock."""
-        return int(self.table.start_ns.min()) if len(self.table) else 0
+        return int(self.tree().node(()).min("start_ns")[0]) if len(self.table) else 0
 
     def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
         """The tree in an order of the levels, made once."""
         if order not in self._trees:
-            self._trees[order] = Tree(self.table, order)
+            self._trees[order] = Tree(self.table, order, self.summary)
         return self._trees[order]
 
     def beside(self, name: str) -> Run:
@@ -194,13 +198,14 @@ class Run:
         return self._running[name]
 
     def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Track:
-        table, curves = self.table, {}
-        ends = table.start_ns + table.duration_ns
-        for gpu in self.gpus:
-            own = table.gpu == gpu.index
-            running = own & np.isin(table.kind, kinds)
-            span = (int(table.start_ns[own].min()), int(ends[own].max()))
-            curves[gpu.index] = share_running(
-                table.start_ns[running], table.duration_ns[running], span
-            )
-        return Track(name, title, "%", curves, 0.0, 100.0)
+        def curve(gpu: int) -> Curve:
+            rows = self.tree().node((str(gpu),)).selection
+            start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
+            span = (int(start.min()), int((start + duration).max()))
+            if len(kinds) < len(Kind):
+                running = np.isin(self.table.kind[rows], kinds)
+                start, duration = start[running], duration[running]
+            return share_running(start, duration, span)
+
+        gpus = tuple(gpu.index for gpu in self.gpus)
+        return Track(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Final
@@ -210,6 +210,28 @@ def _index(texts: Sequence[str], text: str) -> int | None:
         return texts.index(text)
     except ValueError:
         return None
+
+
+Selection = slice | NDArray[np.intp]
+"""Rows of a table: neighbouring ones, which are never copied, or any."""
+
+DERIVED: Final[Mapping[str, Callable[[Callable[[str], NDArray[Any]]], NDArray[Any]]]] = {
+    "end_ns": lambda column: column("start_ns") + column("duration_ns"),
+    "kernels": lambda column: np.equal(column("category"), Category.KERNEL),
+    "collectives": lambda column: np.equal(column("kind"), Kind.COMM),
+    "copies": lambda column: np.equal(column("kind"), Kind.COPY),
+    "unlinked": lambda column: np.equal(column("launch_ns"), NO_TIME),
+    "known_bytes": lambda column: np.maximum(column("bytes"), 0),
+}
+"""Columns that are worked out from others, activity by activity."""
+
+
+def values_of(table: KernelTable, column: str, rows: Selection) -> NDArray[Any]:
+    """A column of the table, derived ones too, at some rows."""
+    derived = DERIVED.get(column)
+    if derived is not None:
+        return derived(lambda name: table.column(name)[rows])
+    return table.column(column)[rows]
 
 
 COLUMNS: Final = tuple(

@@ -1,8 +1,11 @@
 """A run on disk, aligned once: written whole or not at all, checked when it is opened.
 
-A store is a directory: `kernels.arrow` (the kernel table), `measured.arrow` (its measured columns,
-read one by one when they are asked for), `series.arrow` (signals over time), `run.json` (all else),
-and `store.json` with the version, sizes and checksums of the others.
+A store is a directory: `kernels.arrow` (the kernel table, in the order of the levels),
+`measured.arrow` (its measured columns), `operations.arrow` (sums over sets of levels, of a large
+table), `series.arrow` (signals over time), `run.json` (all else), and `store.json` with the
+version, sizes and checksums of the others. Large tables lie uncompressed, so that they are mapped
+and only what is looked at is read; of files too large to be read whole on opening only the size is
+checked then, `verify` reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -29,19 +32,27 @@ from chopper_core.paths import STORE_INDEX, is_store
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import Reading
 from chopper_core.run import CounterSource, Gpu, Identity, Run, Source, TelemetrySource
-from chopper_core.schema import COLUMNS, Float64, KernelTable
+from chopper_core.schema import COLUMNS, LEVELS, Float64, KernelTable
+from chopper_core.summary import Cube, Summary, summarise
 from chopper_core.tracks import Curve, Track
+from chopper_core.tree import in_order, level_order
 
-SCHEMA: Final = "chopper.store/1"
+SCHEMA: Final = "chopper.store/2"
 _KERNELS: Final = "kernels.arrow"
 _MEASURED: Final = "measured.arrow"
 _SERIES: Final = "series.arrow"
 _RUN: Final = "run.json"
-_ROWS_PER_BATCH: Final = 1 << 20
+_OPERATIONS: Final = "operations.arrow"
+_LARGE_ROWS: Final = 1 << 18
+"""Rows from which a table is mapped and summed up; a smaller one is compressed."""
+_LARGE_BYTES: Final = 1 << 25
+"""Size from which a file is not read whole on opening."""
+_ABSENT: Final = -2
+"""The code of a level that a cube hasn't."""
 _CHUNK: Final = 1 << 22
 _ATTEMPTS: Final = 20
 """Of putting a store where other processes put theirs: each of them is right."""
-_APART: Final = ("table", "measured", "others", "_trees", "_running")
+_APART: Final = ("table", "measured", "others", "summary", "_trees", "_running")
 """Fields of a run that have files of their own, or are worked out."""
 
 
@@ -76,6 +87,9 @@ class _Described:
     names: tuple[str, ...]
     operations: tuple[str, ...]
     signals: tuple[_Signal, ...]
+    cubes: tuple[tuple[tuple[str, ...], int], ...]
+    """Their levels and how many cells they have, in the order of the file."""
+    patterns: Mapping[str, int]
 
 
 @dataclass(eq=False)
@@ -94,7 +108,8 @@ class StoredColumns(Mapping[str, Float64]):
         if name not in self._read:
             if name not in self.names:
                 raise KeyError(name)
-            if not self._checked and zlib.crc32(self.content) != self.checksum:
+            small = self.content.size < _LARGE_BYTES
+            if not self._checked and small and zlib.crc32(self.content) != self.checksum:
                 raise DataError(_changed(self.path))
             self._checked = True
             wanted = pa.ipc.IpcReadOptions(included_fields=[self.names.index(name)])
@@ -140,7 +155,7 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
     index = read_index(folder)
     try:
         for name, stamp in index.files.items():
-            _check(folder / name, stamp, size_only=name == _MEASURED)
+            _check(folder / name, stamp, name == _MEASURED or stamp[0] >= _LARGE_BYTES)
         described = msgspec.json.decode((folder / _RUN).read_bytes(), type=_Described)
         rest = msgspec.json.decode(described.run, type=_run_type())
         kernels = _read_arrow(folder / _KERNELS)
@@ -157,12 +172,19 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
             **{name: _numpy(kernels, name) for name in COLUMNS},
         )
         tracks = _read_signals(folder / _SERIES, described.signals)
+        summary = Summary(table, _read_cubes(folder / _OPERATIONS, described))
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
     described_fields = {name: getattr(rest, name) for name in _run_fields()}
-    run = Run(table=table, measured=tracks, **described_fields)
+    run = Run(table=table, measured=tracks, summary=summary, **described_fields)
     progress("open the store", 1, 1)
     return replace(run, name=str(folder))
+
+
+def verify(folder: Path) -> None:
+    """Read all of a store; raises DataError where a file is not as it was written."""
+    for name, stamp in read_index(folder).files.items():
+        _check(folder / name, stamp)
 
 
 def read_index(folder: Path) -> Index:
@@ -191,11 +213,18 @@ def fingerprint() -> str:
 
 def _write_files(run: Run, folder: Path, of: str) -> None:
     table = run.table
+    if not in_order(table):
+        table = table.take(level_order(table))
+    large = len(table) >= _LARGE_ROWS
     _write_arrow(
-        folder / _KERNELS, pa.table({name: pa.array(table.column(name)) for name in COLUMNS})
+        folder / _KERNELS,
+        pa.table({name: pa.array(table.column(name)) for name in COLUMNS}),
+        mapped=large,
     )
     measured = {name: pa.array(table.measured[name]) for name in table.measured}
-    _write_arrow(folder / _MEASURED, pa.table(measured))
+    _write_arrow(folder / _MEASURED, pa.table(measured), mapped=large)
+    cubes = summarise(table) if large else []
+    _write_arrow(folder / _OPERATIONS, _cells(cubes), mapped=True)
     _write_arrow(folder / _SERIES, _series(run))
     described = _Described(
         msgspec.Raw(msgspec.json.encode({name: _plain(run, name) for name in _run_fields()})),
@@ -205,6 +234,8 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
             _Signal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
             for t in run.measured.values()
         ),
+        tuple((cube.levels, len(cube)) for cube in cubes),
+        cubes[0].patterns if cubes else {},
     )
     _write(folder / _RUN, msgspec.json.encode(described))
     files = {path.name: _stamp(path) for path in sorted(folder.iterdir())}
@@ -262,11 +293,46 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _write_arrow(path: Path, table: pa.Table) -> None:
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+def _cells(cubes: Sequence[Cube]) -> pa.Table:
+    """All cubes below each other."""
+
+    if not cubes:
+        return pa.table({})
+    columns: dict[str, list[NDArray[Any]]] = {
+        level: [cube.codes.get(level, np.full(len(cube), _ABSENT, np.int32)) for cube in cubes]
+        for level in LEVELS
+    }
+    for key in cubes[0].integers:
+        columns[f"i {key}"] = [cube.integers[key] for cube in cubes]
+    for key in cubes[0].floats:
+        columns[f"f {key}"] = [cube.floats[key] for cube in cubes]
+    return pa.table({name: pa.array(np.concatenate(parts)) for name, parts in columns.items()})
+
+
+def _read_cubes(path: Path, described: _Described) -> dict[frozenset[str], Cube]:
+    if not described.cubes:
+        return {}
+    table = _read_arrow(path)
+    columns = {name: _numpy(table, name) for name in table.column_names}
+    cubes, begin = {}, 0
+    for levels, count in described.cubes:
+        own = {name: values[begin : begin + count] for name, values in columns.items()}
+        begin += count
+        cubes[frozenset(levels)] = Cube(
+            levels,
+            {level: own[level] for level in levels},
+            {name[2:]: values for name, values in own.items() if name.startswith("i ")},
+            {name[2:]: values for name, values in own.items() if name.startswith("f ")},
+            described.patterns,
+        )
+    return cubes
+
+
+def _write_arrow(path: Path, table: pa.Table, mapped: bool = False) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=None if mapped else "zstd")
     with path.open("wb") as file:
         with pa.ipc.new_file(file, table.schema, options=options) as writer:
-            writer.write_table(table, max_chunksize=_ROWS_PER_BATCH)
+            writer.write_table(table)
         file.flush()
         os.fsync(file.fileno())
 

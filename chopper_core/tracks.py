@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +26,17 @@ class Curve:
 
     def integrals(self, times_ns: NDArray[np.generic]) -> tuple[Float64, Float64]:
         """The running integral and the covered time at each time."""
+        edges = self.edges_ns
+        # Only the edges around the times: a curve may have millions.
+        low = max(int(np.searchsorted(edges, int(np.min(times_ns)), "left")) - 1, 0)
+        high = int(np.searchsorted(edges, int(np.max(times_ns)) + 1, "right")) + 1
         # Differences to the first edge keep ns exact in float64.
-        at = (times_ns - self.edges_ns[0]).astype(np.float64)
-        edges = (self.edges_ns - self.edges_ns[0]).astype(np.float64)
-        return np.interp(at, edges, self.integral), np.interp(at, edges, self.covered_ns)
+        at = (times_ns - edges[0]).astype(np.float64)
+        near = (edges[low:high] - edges[0]).astype(np.float64)
+        return (
+            np.interp(at, near, self.integral[low:high]),
+            np.interp(at, near, self.covered_ns[low:high]),
+        )
 
     def means(self, bounds_ns: Float64) -> Float64:
         """The mean between neighbouring bounds, along the last axis; NaN where nothing is known."""
@@ -38,6 +45,31 @@ class Curve:
         with np.errstate(invalid="ignore", divide="ignore"):
             means: Float64 = np.where(known > 0, np.diff(integral, axis=-1) / known, np.nan)
         return means
+
+
+class LazyCurves(Mapping[int, Curve]):
+    """The curves of GPUs, each worked out when it is asked for."""
+
+    def __init__(self, gpus: Sequence[int], curve: Callable[[int], Curve]) -> None:
+        self._gpus = dict.fromkeys(gpus)
+        self._curve = curve
+        self._known: dict[int, Curve] = {}
+
+    def __getitem__(self, gpu: int) -> Curve:
+        if gpu not in self._gpus:
+            raise KeyError(gpu)
+        if gpu not in self._known:
+            self._known[gpu] = self._curve(gpu)
+        return self._known[gpu]
+
+    def __contains__(self, gpu: object) -> bool:
+        return gpu in self._gpus
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._gpus)
+
+    def __len__(self) -> int:
+        return len(self._gpus)
 
 
 def mean_known(values: Float64) -> Float64:

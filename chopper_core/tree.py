@@ -1,107 +1,35 @@
-"""The granularity tree: nodes are contiguous slices of the kernel table in a level order."""
+"""The granularity tree: nodes are slices of the kernel table, in any order of the levels.
+
+Rows lie in the order of the levels, so a path in that order is a slice and nothing is sorted. In
+another order a node's rows are those that have its labels, looked for in as few as possible.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.errors import NoSuchNode
-from chopper_core.schema import ACTIVITY, LEVELS, NO_LABEL_TEXT, KernelTable
+from chopper_core.groups import Groups
+from chopper_core.schema import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
+from chopper_core.summary import Summary
 
-Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
 
+__all__ = ["Children", "Groups", "Tree", "in_order", "level_order"]
 
-@dataclass(frozen=True)
-class Groups:
-    """Neighbouring groups of rows of a kernel table, and reductions over each of them."""
-
-    table: KernelTable
-    rows: Index
-    """Rows of the table, group after group."""
-    first: Index
-    """Where each group begins in `rows`; there is at least one group and none is empty."""
-    _cache: dict[str, Int64] = field(default_factory=dict, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-    def sizes(self) -> Int64:
-        """Number of activities of each group."""
-        return np.diff(np.append(self.first, len(self.rows))).astype(np.int64)
-
-    def sum(self, column: str) -> Int64:
-        """Sum of a column over each group."""
-        return self._reduced("sum", column, np.add.reduceat)
-
-    def min(self, column: str) -> Int64:
-        """Smallest value of a column in each group."""
-        return self._reduced("min", column, np.minimum.reduceat)
-
-    def max(self, column: str) -> Int64:
-        """Largest value of a column in each group."""
-        return self._reduced("max", column, np.maximum.reduceat)
-
-    def sum_of(self, values: Callable[[KernelTable, Index], NDArray[np.generic]]) -> Int64:
-        """Sum over each group of a value that is worked out per row, such as a condition."""
-        per_row = values(self.table, self.rows).astype(np.int64)
-        summed: Int64 = np.add.reduceat(per_row, self.first)
-        return summed
-
-    def known(self, column: str) -> tuple[NDArray[np.float64], Int64]:
-        """Sum of a measured column over each group, and how many activities have it."""
-        if column not in self.table.measured:
-            return np.zeros(len(self)), np.zeros(len(self), np.int64)
-        values = self.table.measured[column][self.rows]
-        there = np.isfinite(values)
-        summed: NDArray[np.float64] = np.add.reduceat(np.where(there, values, 0.0), self.first)
-        return summed, np.add.reduceat(there.astype(np.int64), self.first)
-
-    def known_together(
-        self, columns: Sequence[str]
-    ) -> tuple[dict[str, NDArray[np.float64]], Int64]:
-        """Sums of measured columns over those activities that have all, and how many they are."""
-        if any(column not in self.table.measured for column in columns):
-            return {c: np.zeros(len(self)) for c in columns}, np.zeros(len(self), np.int64)
-        values = {column: self.table.measured[column][self.rows] for column in columns}
-        there = np.isfinite(np.stack(list(values.values()))).all(axis=0)
-        sums = {
-            column: np.add.reduceat(np.where(there, numbers, 0.0), self.first)
-            for column, numbers in values.items()
-        }
-        return sums, np.add.reduceat(there.astype(np.int64), self.first)
-
-    def split(self, levels: Sequence[str]) -> tuple[Groups, Index]:
-        """The groups divided by the labels of levels, and the group that each part is of."""
-        group = np.repeat(np.arange(len(self)), self.sizes())
-        keys, rows = group.astype(np.int64), self.rows
-        for level in levels:
-            codes = self.table.column(level)[rows].astype(np.int64)
-            codes -= codes.min()
-            keys = keys * (int(codes.max()) + 1) + codes
-        if (keys[1:] < keys[:-1]).any():
-            order = np.argsort(keys, kind="stable")
-            keys, rows = keys[order], rows[order]
-        # Rows stay within their group, so that `group` fits their new order as well.
-        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        return Groups(self.table, rows, first), group[first]
-
-    def rows_of(self, group: int) -> Index:
-        """The rows of one group."""
-        bounds = np.append(self.first, len(self.rows))
-        return self.rows[bounds[group] : bounds[group + 1]]
-
-    def _reduced(
-        self, how: str, column: str, reduceat: Callable[[NDArray[np.int64], Index], Int64]
-    ) -> Int64:
-        key = f"{how} {column}"
-        if key not in self._cache:
-            values = self.table.column(column)[self.rows].astype(np.int64)
-            self._cache[key] = reduceat(values, self.first)
-        return self._cache[key]
+_FEW_ROWS: Final = 1 << 15
+"""Neighbouring rows that are added up as fast as cells are found."""
+_KEPT: Final = 32
+"""Nodes that are no slices whose rows are remembered."""
+_MOST_TIMED: Final = 1 << 24
+"""Rows up to which the times of all nodes of a level are remembered for the next search."""
 
 
 @dataclass(frozen=True)
@@ -113,62 +41,268 @@ class Children:
     groups: Groups
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Nodes anywhere in the tree, with their time."""
+
+    elapsed_ns: NDArray[np.int64]
+    codes: Callable[[int], tuple[int, ...]]
+    """The codes of a node's labels, level by level."""
+
+    def __len__(self) -> int:
+        return len(self.elapsed_ns)
+
+
+def level_order(table: KernelTable) -> Index:
+    """The permutation that puts rows into the order of the levels, then of their starts."""
+    keys = [table.column(level) for level in reversed(LEVELS)]
+    return np.lexsort((table.stream, table.start_ns, *keys))
+
+
+def in_order(table: KernelTable) -> bool:
+    """Whether rows are in the order of the levels, then of their starts."""
+    open_ = np.ones(max(len(table) - 1, 0), np.bool_)
+    for name in (*LEVELS, "start_ns", "stream"):
+        values = table.column(name)
+        if (open_ & (values[1:] < values[:-1])).any():
+            return False
+        open_ &= values[1:] == values[:-1]
+        if not open_.any():
+            break
+    return True
+
+
 class Tree:
     """The tree of a kernel table in one order of the levels."""
 
-    def __init__(self, table: KernelTable, order: Sequence[str] = LEVELS) -> None:
+    def __init__(
+        self, table: KernelTable, order: Sequence[str] = LEVELS, summary: Summary | None = None
+    ) -> None:
         self.table = table
         self.order = tuple(order)
-        keys = [table.column(level) for level in self.order]
-        self._rows = np.lexsort((table.stream, table.start_ns, *reversed(keys)))
-        self._nodes: dict[tuple[str, ...], tuple[int, int]] = {(): (0, len(table))}
+        if summary is None or summary.table is not table:
+            summary = Summary(table) if in_order(table) else None
+        self._summary = summary
+        # Rows of a table that is in no order are numbered by their place in the order.
+        self._places = None if summary is not None else level_order(table)
+        self._keys: dict[str, NDArray[Any]] = {}
+        self._timed: dict[int, tuple[Index, NDArray[np.int64], NDArray[Any]]] = {}
+        self._found: OrderedDict[tuple[str, ...], Index] = OrderedDict()
 
     def node(self, path: Sequence[str]) -> Groups:
         """The rows of a node as one group; raises NoSuchNode where the run has none."""
-        low, high = self._slice(tuple(path))
-        return Groups(self.table, self._rows[low:high], np.zeros(1, np.intp))
+        path = tuple(path)
+        if len(path) > len(self.order):
+            return Groups(self.table, self._activity(path), np.zeros(1, np.intp))
+        return self._groups(path, None)
 
     def children(self, path: Sequence[str]) -> Children:
         """The children of a node, in the order of their codes; activities in order of start."""
-        low, high = self._slice(tuple(path))
-        rows = self._rows[low:high]
-        depth = len(path)
-        if depth == len(self.order):
-            by_start = rows[np.lexsort((self.table.stream[rows], self.table.start_ns[rows]))]
+        path = tuple(path)
+        if len(path) >= len(self.order):
+            rows = self._by_start(path)
             labels = [str(number) for number in range(len(rows))]
-            return Children(ACTIVITY, labels, Groups(self.table, by_start, np.arange(len(rows))))
-        level = self.order[depth]
-        codes = self.table.column(level)[rows]
-        changes = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-        labels = [self.table.text_of(level, int(code)) for code in codes[changes]]
-        return Children(level, labels, Groups(self.table, rows, changes))
+            return Children(ACTIVITY, labels, Groups(self.table, rows, np.arange(len(rows))))
+        level = self.order[len(path)]
+        groups = self._groups(path, level)
+        labels = [self.table.text_of(level, int(code)) for code in groups.codes(level)]
+        return Children(level, labels, groups)
 
-    def _slice(self, path: tuple[str, ...]) -> tuple[int, int]:
+    def codes_of(self, level: str) -> NDArray[Any]:
+        """The codes of a level that the table has."""
+        cube = None if self._summary is None else self._summary.cubes.get(frozenset([level]))
+        return np.unique(self.table.column(level)) if cube is None else cube.codes[level]
+
+    def nodes_named(self, levels: Sequence[str], level: str, wanted: NDArray[np.bool_]) -> Nodes:
+        """All nodes down to some levels with a wanted code (one mask for all codes) at a level."""
+        table, summary = self.table, self._summary
+        cube = None if summary is None else summary.cubes.get(frozenset(levels))
+        if cube is not None:
+            cells = np.flatnonzero(wanted[cube.codes[level]])
+            sums = [cube.integers[f"sum {state}"][cells] for state in STATES]
+            return Nodes(
+                np.sum(sums, axis=0),
+                lambda node: tuple(int(cube.codes[name][cells[node]]) for name in levels),
+            )
+        if self._places is None and self._is_usual(levels) and len(table) <= _MOST_TIMED:
+            if len(levels) not in self._timed:
+                self._timed[len(levels)] = self._times(slice(0, len(table)), levels, level)
+            rows, times, codes = self._timed[len(levels)]
+            found = np.flatnonzero(wanted[codes])
+            rows, times = rows[found], times[found]
+        else:
+            matching = np.flatnonzero(wanted[table.column(level)])
+            if not (self._places is None and self._is_usual(levels)):
+                keys = [table.column(name)[matching] for name in reversed(levels)]
+                matching = matching[np.lexsort(keys)]
+            rows, times, _ = self._times(matching, levels, level)
+        return Nodes(
+            times, lambda node: tuple(int(table.column(name)[rows[node]]) for name in levels)
+        )
+
+    def _times(
+        self, rows: Selection, levels: Sequence[str], level: str
+    ) -> tuple[Index, NDArray[np.int64], NDArray[Any]]:
+        """Of nodes whose rows are neighbours: the first row, the time, the code at a level."""
+        codes = [self.table.column(name)[rows] for name in levels]
+        changed = np.zeros(len(codes[0]), np.bool_)
+        changed[:1] = True
+        for column in codes:
+            changed[1:] |= column[1:] != column[:-1]
+        first = np.flatnonzero(changed)
+        groups = Groups(self.table, rows, first)
+        times = np.zeros(len(first), np.int64)
+        for state in STATES:
+            times += groups.sum(state)
+        at = first + rows.start if isinstance(rows, slice) else rows[first]
+        return at, times, codes[list(levels).index(level)][first]
+
+    def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
+        """A node's rows as one group, or grouped by a level."""
+        wanted = self._codes(path)
+        cells = None
+        if self._summary is not None and not self._is_small(wanted):
+            cells = self._summary.cells(wanted, level)
+        if cells is None:
+            rows, first = self._grouped(path, level)
+            return Groups(self.table, rows, first)
+        if not len(cells.at):
+            raise self._missing(path)
+        return Groups(self.table, None, None, cells, lambda: self._grouped(path, level))
+
+    def _grouped(self, path: tuple[str, ...], level: str | None) -> tuple[Selection, Index]:
+        """The rows of a node, and where the groups of a level begin among them."""
+        places = self._places_of(path)
+        if level is None:
+            return self._rows(places), np.zeros(1, np.intp)
+        codes = self._key(level)[places]
+        is_next = isinstance(places, slice) and self._is_usual((*self._levels(path), level))
+        if not is_next:
+            order = np.argsort(codes, kind="stable")
+            at = order + places.start if isinstance(places, slice) else places[order]
+            codes, places = codes[order], at
+        first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        return self._rows(places), first
+
+    def _rows(self, places: Selection) -> Selection:
+        return places if self._places is None else self._places[places]
+
+    def _key(self, level: str) -> NDArray[Any]:
+        """A column in the order of the levels."""
+        if self._places is None:
+            return self.table.column(level)
+        if level not in self._keys:
+            self._keys[level] = self.table.column(level)[self._places]
+        return self._keys[level]
+
+    def _levels(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        return self.order[: len(path)]
+
+    @staticmethod
+    def _is_usual(levels: Sequence[str]) -> bool:
+        return set(levels) == set(LEVELS[: len(levels)])
+
+    def _codes(self, path: tuple[str, ...]) -> dict[str, int]:
+        """The codes of a path's labels; raises NoSuchNode for a label that the table hasn't."""
+        codes = {}
+        for depth, (level, text) in enumerate(zip(self.order, path, strict=False)):
+            code = self.table.code_of(level, text)
+            if code is None or code >= 2**31:
+                raise self._missing(path[: depth + 1])
+            codes[level] = code
+        return codes
+
+    def _is_small(self, wanted: dict[str, int]) -> bool:
+        if not wanted or not self._is_usual(list(wanted)):
+            return False
+        low, high = self._narrowed(wanted, list(wanted))
+        return high - low <= _FEW_ROWS
+
+    def _narrowed(
+        self, wanted: dict[str, int], levels: Sequence[str], low: int = 0, high: int | None = None
+    ) -> tuple[int, int]:
+        """The slice with the codes of neighbouring levels of the usual order."""
+        high = len(self.table) if high is None else high
+        for level in sorted(levels, key=LEVELS.index):
+            codes = self._key(level)[low:high]
+            # Of another type, the code would have the whole column converted.
+            code = codes.dtype.type(wanted[level])
+            begin = int(np.searchsorted(codes, code, "left"))
+            high = low + int(np.searchsorted(codes, code, "right"))
+            low += begin
+        return low, high
+
+    def _places_of(self, path: tuple[str, ...]) -> Selection:
+        """Where a node's rows are; raises NoSuchNode where there are none."""
+        if path in self._found:
+            self._found.move_to_end(path)
+            return self._found[path]
+        wanted = self._codes(path)
+        prefix = list(takewhile(lambda level: level in wanted, LEVELS))
+        low, high = self._narrowed(wanted, prefix)
+        rest = [level for level in LEVELS[len(prefix) :] if level in wanted]
+        if not rest:
+            if low == high:
+                raise self._missing(path)
+            return slice(low, high)
+        places = self._matching(wanted, rest, low, high)
+        if not len(places):
+            raise self._missing(path)
+        self._found[path] = places
+        if len(self._found) > _KEPT:
+            self._found.popitem(last=False)
+        return places
+
+    def _matching(self, wanted: dict[str, int], rest: Sequence[str], low: int, high: int) -> Index:
+        """Places from `low` to `high` with the wanted codes at the other levels."""
+        chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))
+        if "gpu" not in wanted and chain:
+            # GPU by GPU the rows are neighbours again.
+            slices = [self._narrowed(wanted, chain, *each) for each in self._gpu_slices()]
+            places = np.concatenate([np.arange(*each) for each in slices])
+            rest = [level for level in rest if level not in chain]
+        else:
+            places = low + np.flatnonzero(self._key(rest[0])[low:high] == np.int32(wanted[rest[0]]))
+            rest = rest[1:]
+        for level in rest:
+            places = places[self._key(level)[places] == np.int32(wanted[level])]
+        return places
+
+    def _gpu_slices(self) -> list[tuple[int, int]]:
+        codes, slices, low = self._key("gpu"), [], 0
+        while low < len(codes):
+            high = low + int(np.searchsorted(codes[low:], codes[low], "right"))
+            slices.append((low, high))
+            low = high
+        return slices
+
+    def _by_start(self, path: tuple[str, ...]) -> Index:
+        """The rows of a node with a path of full length, in order of start."""
+        if len(path) > len(self.order):
+            return self._activity(path)
+        rows = self._rows(self._places_of(path))
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        return rows[np.lexsort((self.table.stream[rows], self.table.start_ns[rows]))]
+
+    def _activity(self, path: tuple[str, ...]) -> Index:
         if len(path) > len(self.order) + 1:
             raise NoSuchNode("an activity has nothing under it")
-        if path not in self._nodes:
-            low, high = self._slice(path[:-1])
-            self._nodes[path] = self._narrow(low, high, path)
-        return self._nodes[path]
+        rows, text = self._by_start(path[:-1]), path[-1]
+        if not text.isdecimal() or int(text) >= len(rows):
+            raise NoSuchNode(f"no activity {text} here: there are {len(rows)}, counted from 0")
+        return rows[int(text) : int(text) + 1]
 
-    def _narrow(self, low: int, high: int, path: tuple[str, ...]) -> tuple[int, int]:
-        text = path[-1]
-        if len(path) > len(self.order):
-            if not text.isdecimal() or int(text) >= high - low:
-                raise NoSuchNode(f"no activity {text} here: there are {high - low}, counted from 0")
-            return low + int(text), low + int(text) + 1
-        level = self.order[len(path) - 1]
-        code = self.table.code_of(level, text)
-        codes = self.table.column(level)[self._rows[low:high]]
-        begin = int(np.searchsorted(codes, code, "left")) if code is not None else 0
-        end = int(np.searchsorted(codes, code, "right")) if code is not None else 0
-        if begin == end:
-            raise NoSuchNode(self._missing(level, text, codes))
-        return low + begin, low + end
-
-    def _missing(self, level: str, text: str, codes: NDArray[np.int64]) -> str:
-        present = [self.table.text_of(level, int(code)) for code in np.unique(codes)]
+    def _missing(self, path: tuple[str, ...]) -> NoSuchNode:
+        """What to say of a path that isn't there: which label is the first that is missing."""
+        for depth in range(1, len(path)):
+            try:
+                self._groups(path[:depth], None)
+            except NoSuchNode as error:
+                return error
+        level, text = self.order[len(path) - 1], path[-1]
+        present = self.children(path[:-1]).labels
         shown = ", ".join(label[:40] for label in present[:12])
         more = f" and {len(present) - 12} more" if len(present) > 12 else ""
         wanted = "unlabelled" if text == NO_LABEL_TEXT else text[:80]
-        return f"no {level} {wanted} here; there is {shown}{more}"
+        return NoSuchNode(f"no {level} {wanted} here; there is {shown}{more}")

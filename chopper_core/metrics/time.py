@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
-from chopper_core.schema import NO_TIME, STATES, Category, KernelTable, Kind
+from chopper_core.schema import NO_TIME, STATES
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
@@ -33,29 +33,9 @@ def _busy(scope: Scope) -> Values:
     return percent(elapsed - scope.nodes.sum("idle_ns"), elapsed)
 
 
-def _is_kernel(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return np.equal(table.category[rows], Category.KERNEL)
-
-
-def _is_copy(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return np.equal(table.kind[rows], Kind.COPY)
-
-
-def _is_collective(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return np.equal(table.kind[rows], Kind.COMM)
-
-
-def _is_unlinked(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return np.equal(table.launch_ns[rows], NO_TIME)
-
-
-def _known_bytes(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-    return np.maximum(table.bytes[rows], 0)
-
-
 def _bytes(scope: Scope) -> Values:
     known = scope.nodes.max("bytes") >= 0
-    return Values(scope.nodes.sum_of(_known_bytes), ~known)
+    return Values(scope.nodes.sum("known_bytes"), ~known)
 
 
 def _if_same(column: str, none: int, offset: bool = False) -> Metric:
@@ -90,11 +70,7 @@ def _instances(scope: Scope) -> Values:
 
 
 def _end(scope: Scope) -> Values:
-    ends = (
-        scope.nodes.table.start_ns[scope.nodes.rows]
-        + scope.nodes.table.duration_ns[scope.nodes.rows]
-    )
-    return Values(np.maximum.reduceat(ends, scope.nodes.first) - scope.origin_ns)
+    return Values(scope.nodes.max("end_ns") - scope.origin_ns)
 
 
 METRICS = (
@@ -124,7 +100,7 @@ METRICS = (
         "kernels",
         "sum",
         "Number of kernels, collectives among them; copies and memsets are not kernels.",
-        lambda scope: Values(scope.nodes.sum_of(_is_kernel)),
+        lambda scope: Values(scope.nodes.sum("kernels")),
     ),
     Metric(
         "busy_pct",
@@ -239,7 +215,7 @@ METRICS = (
         "collectives",
         "sum",
         "Number of communication kernels.",
-        lambda scope: Values(scope.nodes.sum_of(_is_collective)),
+        lambda scope: Values(scope.nodes.sum("collectives")),
     ),
     Metric(
         "copies",
@@ -247,7 +223,7 @@ METRICS = (
         "copies",
         "sum",
         "Number of copies.",
-        lambda scope: Values(scope.nodes.sum_of(_is_copy)),
+        lambda scope: Values(scope.nodes.sum("copies")),
     ),
     Metric(
         "unlinked",
@@ -255,7 +231,7 @@ METRICS = (
         "unlinked",
         "sum",
         "Number of activities without a launch record.",
-        lambda scope: Values(scope.nodes.sum_of(_is_unlinked)),
+        lambda scope: Values(scope.nodes.sum("unlinked")),
     ),
     Metric(
         INSTANCES,

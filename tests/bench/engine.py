@@ -1,0 +1,113 @@
+"""The engine without a screen, on large generated stores: open, first frame and each step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+from chopper_core.cache import open_kept
+from chopper_core.find import find
+from chopper_core.query import chart, query
+from chopper_core.schema import LEVELS
+from chopper_core.view import View, drill, filtered, pivot, sorted_by
+from tests.bench.processes import ROOT
+from tests.bench.runs import LARGE, MANY, store_of
+
+
+def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What a person does one after the other, each with what it costs in the core."""
+    run = None
+
+    def opened() -> None:
+        nonlocal run
+        run = open_kept(store)
+
+    def show(view: View) -> object:
+        assert run is not None
+        return query(run, view)
+
+    yield "open", opened
+    root = View(store)
+    yield "first frame", lambda: show(root)
+    view = root
+    for label in (str(ranks - 1), "3", "backward", "7", "attn_op", "elementwise_kernel"):
+        view = drill(view, label)
+        yield f"drill to {view.level}", lambda view=view: show(view)
+    layer = drill(drill(drill(drill(root, str(ranks - 2)), "2"), "backward"), "5")
+    yield "another layer", lambda: show(layer)
+    for level in LEVELS[1:]:
+        yield f"pivot to {level}", lambda level=level: show(pivot(root, level))
+    by_operation = pivot(root, "operation")
+    inside = drill(by_operation, "mlp_up")
+    yield "drill in a pivot: operation", lambda: show(inside)
+    inside = drill(inside, "3")
+    yield "drill in a pivot: operation, gpu", lambda: show(inside)
+    by_layer = drill(pivot(root, "layer"), "9")
+    yield "drill in a pivot: layer", lambda: show(by_layer)
+    both = drill(pivot(by_layer, "operation"), "attn_fa")
+    yield "drill in a pivot: layer, operation", lambda: show(both)
+    yield "drill in a pivot: layer, operation, iteration", lambda: show(pivot(both, "iteration"))
+    wide = drill(root, "3")
+    yield "sort", lambda: show(sorted_by(wide, "-idle_ns"))
+    for text in ("1", "1 time>1ms", "1 time>1ms kernels>10"):
+        yield "filter as typed", lambda text=text: show(filtered(wide, text))
+    yield "find, the first", lambda: find(run, LEVELS, "attn_fa")  # type: ignore[arg-type]
+    yield "find, the next", lambda: find(run, LEVELS, "mlp")  # type: ignore[arg-type]
+    yield "chart of a GPU", lambda: chart(run, wide, 160)  # type: ignore[arg-type]
+    yield "chart of a layer", lambda: chart(run, layer, 160)  # type: ignore[arg-type]
+
+
+def measure(store: str, ranks: int) -> dict[str, float]:
+    """Step → ms, in this process."""
+    found: dict[str, float] = {}
+    for name, step in steps(store, ranks):
+        start = time.perf_counter()
+        step()
+        took = (time.perf_counter() - start) * 1000
+        found[name] = max(took, found.get(name, 0.0))
+    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return found
+
+
+def report(rounds: int, shapes: tuple[tuple[int, int], ...] = (LARGE, MANY)) -> Iterator[str]:
+    """The lines of a markdown table; each round is a process, with the files in the page cache."""
+    columns = []
+    for ranks, kernels in shapes:
+        store = store_of(ranks, kernels)
+        code = "from tests.bench.engine import main; main()"
+        arguments = [sys.executable, "-c", code, "--store", str(store), "--ranks", str(ranks)]
+        rows = [
+            json.loads(subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True).stdout)
+            for _ in range(rounds)
+        ]
+        columns.append({name: median(row[name] for row in rows) for name in rows[0]})
+    heads = [f"{ranks:,} × {kernels:,} kernels" for ranks, kernels in shapes]
+    yield f"| ms in the core, each done once in a fresh process | {' | '.join(heads)} |"
+    yield "| :-- |" + " --: |" * len(shapes)
+    for name in columns[0]:
+        cells = " | ".join(f"{column[name]:.{0 if 'MB' in name else 1}f}" for column in columns)
+        yield f"| {name} | {cells} |"
+
+
+def main() -> None:
+    """Measure and print: a store as JSON, or all as a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--ranks", type=int, default=LARGE[0])
+    options = parser.parse_args()
+    if options.store:
+        print(json.dumps(measure(str(options.store), options.ranks)))
+    else:
+        print("\n".join(report(options.rounds)))
+
+
+if __name__ == "__main__":
+    main()

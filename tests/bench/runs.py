@@ -1,0 +1,192 @@
+"""Runs of any size, made as arrays without traces, and kept as stores under build/.
+
+They are generated, and say so: a step is repeated with random durations; only the shape of such
+a run (levels, streams, how often a name comes) is like that of a real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from chopper_core.accounting import account, launch_overheads
+from chopper_core.run import Gpu, Run, Source
+from chopper_core.schema import NO_LABEL, Category, KernelTable, Kind, Phase, Rule, concatenate
+from chopper_core.store import write_store
+from chopper_core.tree import level_order
+from tests.bench.processes import ROOT
+
+GENERATED = "tests/bench/runs.py"
+LAYERS = 32
+LARGE = (8, 1_250_000)
+MANY = (1_000, 33_000)
+_FORWARD = (
+    ("all_gather", ("ncclDevKernel_AllGather",), 400),
+    ("attn_norm", ("vectorized_layer_norm_kernel", "elementwise_kernel"), 30),
+    ("qkv_ip", ("Cijk_Alik_Bljk_BBS_BH_MT256x256x64",), 300),
+    ("rope", ("rotary_kernel", "CatArrayBatchedCopy"), 25),
+    ("attn_fa", ("FmhaFwdKernel<128, bf16>",), 500),
+    ("attn_op", ("Cijk_Alik_Bljk_BBS_BH_MT256x128x64", "elementwise_kernel"), 110),
+    ("mlp_norm", ("vectorized_layer_norm_kernel", "elementwise_kernel"), 30),
+    ("mlp_gp", ("Cijk_Alik_Bljk_BBS_BH_MT256x256x32",), 420),
+    ("mlp_up", ("Cijk_Alik_Bljk_BBS_BH_MT256x256x32",), 420),
+    ("mlp_act", ("silu_kernel", "elementwise_kernel"), 60),
+    ("mlp_dp", ("Cijk_Ailk_Bljk_BBS_BH_MT256x256x64",), 430),
+    ("residual", ("elementwise_kernel",), 20),
+)
+_OPTIMIZER = ("multi_tensor_apply_kernel<FusedAdam>", "multi_tensor_l2norm_kernel")
+
+
+@cache
+def _step() -> tuple[np.ndarray, ...]:
+    """One iteration: phase, layer, operation, kernel, kind and mean ns of each activity."""
+    rows: list[tuple[int, int, str, str, int, int]] = []
+    rows.append((Phase.DATA, NO_LABEL, "dataload", "Memcpy HtoD (Host -> Device)", Kind.COPY, 9))
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        for layer in range(LAYERS) if phase is Phase.FORWARD else reversed(range(LAYERS)):
+            for operation, kernels, cost in _FORWARD:
+                times = 1 if phase is Phase.FORWARD else 2
+                kind = Kind.COMM if operation == "all_gather" else Kind.COMPUTE
+                mean = cost // len(kernels)
+                rows += [(phase, layer, operation, name, kind, mean) for name in kernels * times]
+            if phase is Phase.BACKWARD:
+                name = "ncclDevKernel_ReduceScatter"
+                rows.append((phase, layer, "reduce_scatter", name, Kind.COMM, 700))
+    last = [(Phase.OPTIMIZER, NO_LABEL, "opt_step", name, Kind.COMPUTE, 40) for name in _OPTIMIZER]
+    rows += last * 100
+    phases, layers, operations, kernels, kinds, costs = zip(*rows, strict=True)
+    return (
+        np.array(phases, np.int8),
+        np.array(layers, np.int32),
+        np.array([operation_names().index(name) for name in operations], np.int32),
+        np.array([kernel_names().index(name) for name in kernels], np.int32),
+        np.array(kinds, np.int8),
+        np.array(costs, np.int64) * 1000,
+    )
+
+
+def operation_names() -> tuple[str, ...]:
+    """The names of all operations."""
+    return ("dataload", *(name for name, _, _ in _FORWARD), "reduce_scatter", "opt_step")
+
+
+def kernel_names() -> tuple[str, ...]:
+    """The names of all kernels."""
+    forward = dict.fromkeys(name for _, names, _ in _FORWARD for name in names)
+    return (
+        "Memcpy HtoD (Host -> Device)",
+        *forward,
+        "ncclDevKernel_ReduceScatter",
+        *_OPTIMIZER,
+    )
+
+
+def table_of(gpu: int, kernels: int, measured: bool = True) -> KernelTable:
+    """The kernel table of one GPU with this many activities, in the order of the levels."""
+    random = np.random.default_rng(gpu)
+    step = [np.resize(column, kernels) for column in _step()]
+    phase, layer, operation, kernel, kind, cost = step
+    iteration = (np.arange(kernels) // len(_step()[0])).astype(np.int32)
+    duration = (cost * random.uniform(0.9, 1.25, kernels) * (1.05 if gpu % 7 == 3 else 1)).astype(
+        np.int64
+    )
+    comm = kind == Kind.COMM
+    # What communicates starts with the compute that follows it; some of it is exposed.
+    took = np.where(comm & (random.random(kernels) < 0.8), 0, duration)
+    gaps = np.where(random.random(kernels) < 0.6, random.integers(500, 6_000, kernels), 0)
+    gaps = np.where(comm, 0, gaps)
+    start = 1_700_000_000_000_000_000 + 5_000 * gpu + np.cumsum(took + gaps) - took
+    stream = np.where(comm, 11, 0).astype(np.int64)
+    launch = start - random.integers(2_000, 400_000, kernels)
+    times = account(start, duration, kind, stream, launch)
+    overheads = launch_overheads(start, duration, kind, launch, iteration)
+    rule = np.full(kernels, Rule.ANNOTATION, np.int8)
+    columns = {}
+    if measured:
+        clock = 1700.0 + 150 * np.sin(np.arange(kernels) / 3_000) + random.normal(0, 20, kernels)
+        for name, values in (("gfx_mhz", clock), ("power_w", 0.4 * clock)):
+            columns[f"{name} integral"] = values * duration
+            columns[f"{name} known"] = duration.astype(np.float64)
+            columns[f"{name} samples"] = (random.random(kernels) < 0.02).astype(np.float64)
+    table = KernelTable(
+        names=kernel_names(),
+        operations=operation_names(),
+        gpu=np.full(kernels, gpu, np.int32),
+        iteration=iteration,
+        phase=phase,
+        layer=layer,
+        operation=operation,
+        kernel=kernel,
+        kind=kind,
+        category=np.where(kind == Kind.COPY, Category.MEMCPY, Category.KERNEL).astype(np.int8),
+        stream=stream,
+        start_ns=start,
+        duration_ns=duration,
+        launch_ns=launch,
+        bytes=np.where(comm, 1 << 27, -1).astype(np.int64),
+        group=np.full(kernels, -1, np.int32),
+        iteration_rule=rule,
+        phase_rule=rule,
+        layer_rule=rule,
+        operation_rule=rule,
+        **{name: getattr(times, name) for name in times.__slots__},
+        launch_overhead_ns=overheads.launch_ns,
+        prep_overhead_ns=overheads.prep_ns,
+        call_overhead_ns=overheads.call_ns,
+        measured=columns,
+    )
+    return table.take(level_order(table))
+
+
+def source_of(rank: int, kernels: int) -> Source:
+    """What stands for the trace that there never was."""
+    return Source(
+        path=f"generated/rank{rank}.json.gz",
+        size_bytes=0,
+        rank=rank,
+        rank_from="generated",
+        events={"kernel": kernels},
+        unused={},
+        findings={},
+        losses=(),
+        clock="epoch",
+        facts={},
+    )
+
+
+def run_of(ranks: int, kernels: int, measured: bool = True) -> Run:
+    """A run of ranks with one GPU each."""
+    return Run(
+        name=f"generated {ranks} x {kernels}",
+        table=concatenate([table_of(rank, kernels, measured) for rank in range(ranks)]),
+        gpus=tuple(Gpu(rank, rank, 0, "AMD Instinct MI300X") for rank in range(ranks)),
+        sources=tuple(source_of(rank, kernels) for rank in range(ranks)),
+        generated=GENERATED,
+    )
+
+
+def store_of(ranks: int, kernels: int) -> Path:
+    """A store of such a run, written once."""
+    folder = ROOT / "build" / "bench" / f"store-{ranks}x{kernels}"
+    if not (folder / "store.json").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        run = run_of(ranks, kernels, measured=ranks * kernels <= LARGE[0] * LARGE[1])
+        write_store(replace(run, name=folder.name), folder)
+    return folder
+
+
+def main() -> None:
+    """Write a store and print its path."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=LARGE[0])
+    parser.add_argument("--kernels", type=int, default=LARGE[1], help="of each rank")
+    options = parser.parse_args()
+    print(store_of(options.ranks, options.kernels))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Both ways to a figure, from the cells of cubes and from the rows, against a third in Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chopper_core import groups as groups_module
+from chopper_core import tree as tree_module
+from chopper_core.errors import NoSuchNode
+from chopper_core.find import find
+from chopper_core.query import chart, figures, query
+from chopper_core.run import Run
+from chopper_core.schema import LEVELS, KernelTable
+from chopper_core.summary import HIGHEST, LOWEST, SUMMED, Summary, summarise
+from chopper_core.tree import Tree, in_order, level_order
+from chopper_core.view import View
+from tests.support import Row, run_of, sample_run
+
+COLUMNS = [
+    "elapsed_ns",
+    "kernels",
+    "busy_pct",
+    "hidden_ns",
+    "min_ns",
+    "max_ns",
+    "start_ns",
+    "end_ns",
+    "stream",
+    "launch_ns",
+    "bytes",
+    "unlinked",
+    "copies",
+    "collectives",
+    "idle_host_ns",
+    "activities",
+    "mean_ns",
+    "model_flops",
+    "model_tflops",
+    "energy_j",
+]
+
+
+def measured(run: Run, seed: int = 3) -> Run:
+    """The run in order, with columns that are known for some rows, two of them for the same."""
+    table = run.table.take(level_order(run.table))
+    random = np.random.default_rng(seed)
+    some = np.where(random.random(len(table)) < 0.7, random.random(len(table)), np.nan)
+    few = np.where(random.random(len(table)) < 0.2, random.random(len(table)), np.nan)
+    columns = {"model_flops": some * 1e12, "SQ_WAVES": some * 100, "energy_j": few}
+    return replace(run, table=table.with_measured(columns))
+
+
+def summed(run: Run) -> Run:
+    """The run with cubes of every set of levels."""
+    return replace(
+        run,
+        summary=Summary(
+            run.table, {frozenset(c.levels): c for c in summarise(run.table, 1 << 20, 1)}
+        ),
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_module, "_FEW_ROWS", -1)
+
+
+rows = st.builds(
+    Row,
+    start=st.integers(0, 5_000),
+    duration=st.integers(0, 300),
+    stream=st.integers(0, 2),
+    gpu=st.integers(0, 2),
+    iteration=st.integers(-1, 2),
+    phase=st.integers(-1, 4),
+    layer=st.integers(-1, 2),
+    operation=st.sampled_from(["a", "b", "c"]),
+    kernel=st.sampled_from(["k", "l"]),
+    launch=st.none() | st.integers(0, 5_000),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(rows, min_size=1, max_size=40), st.permutations(LEVELS), st.data())
+def test_cells_and_rows_agree(made: list[Row], order: list[str], data: st.DataObject) -> None:
+    slow = measured(run_of(made))
+    fast = summed(slow)
+    table = slow.table
+    row = data.draw(st.integers(0, len(made) - 1))
+    depth = data.draw(st.integers(0, len(LEVELS) - 1))
+    path = [table.text_of(level, int(table.column(level)[row])) for level in order[:depth]]
+    ours = fast.tree(tuple(order)).children(path)
+    theirs = slow.tree(tuple(order)).children(path)
+    assert ours.groups.cells is not None and theirs.groups.cells is None
+    assert ours.labels == theirs.labels
+    inside = np.ones(len(table), np.bool_)
+    for level, label in zip(order, path, strict=False):
+        inside &= table.column(level) == table.code_of(level, label)
+    for number, label in enumerate(ours.labels):
+        own = inside & (table.column(order[depth]) == table.code_of(order[depth], label))
+        for groups in (ours.groups, theirs.groups):
+            assert sorted(groups.rows_of(number)) == list(np.flatnonzero(own))
+            assert groups.gpus(number) == sorted({int(gpu) for gpu in table.gpu[own]})
+            assert groups.sizes()[number] == own.sum()
+            for reduce, columns in ((np.sum, SUMMED), (np.min, LOWEST), (np.max, HIGHEST)):
+                for column in columns:
+                    values = groups_module.values_of(table, column, np.flatnonzero(own))
+                    got = getattr(groups, reduce.__name__.removeprefix("a"))(column)[number]
+                    assert got == reduce(values.astype(np.int64)), (reduce, column)
+            for column, values in table.measured.items():
+                known = np.isfinite(values) & own
+                total, count = groups.known(column)
+                assert total[number] == pytest.approx(values[known].sum())
+                assert count[number] == known.sum()
+                assert groups.known_duration(column)[number] == table.duration_ns[known].sum()
+    together = ("model_flops", "SQ_WAVES")
+    assert ours.groups.cells.known_together(together) is not None
+    for columns in (together, ("model_flops", "energy_j")):
+        left, right = (each.groups.known_together(columns) for each in (ours, theirs))
+        assert list(left[1]) == list(right[1])
+        for column in columns:
+            assert left[0][column] == pytest.approx(right[0][column])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [LEVELS, ("operation", "gpu"), ("kernel", "operation"), ("layer", "iteration", "gpu")],
+)
+def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
+    slow = measured(sample_run(gpus=3))
+    fast = summed(slow)
+    order = (*order, *(level for level in LEVELS if level not in order))
+    path: tuple[str, ...] = ()
+    while len(path) <= len(LEVELS):
+        view = View("R", path, order, columns=tuple(COLUMNS))
+        ours, theirs = query(fast, view), query(slow, view)
+        assert ours.labels == theirs.labels
+        assert ours.total == pytest.approx(theirs.total)
+        for column in COLUMNS:
+            left, right = ours.values[column], theirs.values[column]
+            assert list(left.present()) == list(right.present())
+            there = left.present()
+            assert left.numbers[there] == pytest.approx(right.numbers[there])
+            if right.numbers.dtype.kind == "i":
+                assert list(left.numbers[there]) == list(right.numbers[there])
+        places = np.arange(len(ours.labels))
+        np.testing.assert_array_equal(ours.means(places, 7), theirs.means(places, 7))
+        np.testing.assert_array_equal(chart(fast, view, 9).values, chart(slow, view, 9).values)
+        assert figures(fast, view, ["kernels"])["kernels"].at(0) == ours.total["kernels"]
+        path = (*path, ours.labels[len(ours.labels) // 2])
+    for text in ("attn", ".", "!attn !cijk"):
+        ours_found, theirs_found = (find(run, order, text, 10_000) for run in (fast, slow))
+        assert set(ours_found.hits) == set(theirs_found.hits)
+        assert (ours_found.names, ours_found.nodes) == (theirs_found.names, theirs_found.nodes)
+
+
+def test_a_missing_node_is_named_alike() -> None:
+    slow = measured(sample_run(gpus=2))
+    fast = summed(slow)
+    for path in (("7",), ("0", "99"), ("0", "10", "forward", "3", "nothing"), ("x",), ("9" * 12,)):
+        said = []
+        for run in (fast, slow):
+            with pytest.raises(NoSuchNode) as error:
+                run.tree().node(path)
+            said.append(str(error.value))
+        assert said[0] == said[1]
+
+
+def test_a_table_in_no_order_has_the_same_tree() -> None:
+    table = sample_run(gpus=2).table
+    shuffled = table.take(np.random.default_rng(1).permutation(len(table)))
+    ordered = table.take(level_order(table))
+    assert in_order(ordered) and not in_order(shuffled)
+
+    def found(table: KernelTable) -> dict[tuple[str, ...], tuple[int, ...]]:
+        tree, nodes = Tree(table), {}
+        for gpu in tree.children(()).labels:
+            for iteration in tree.children((gpu,)).labels:
+                children = tree.children((gpu, iteration))
+                sums = zip(children.groups.sum("idle_ns"), children.groups.sizes(), strict=True)
+                for label, own in zip(children.labels, sums, strict=True):
+                    nodes[gpu, iteration, label] = tuple(map(int, own))
+        return nodes
+
+    assert found(shuffled) == found(ordered)
+
+
+def test_a_summary_of_another_table_is_not_used() -> None:
+    run = summed(measured(sample_run(gpus=2)))
+    fewer = replace(run, table=run.table.take(np.arange(len(run.table) // 2)))
+    assert fewer.tree().node(()).sizes()[0] == len(run.table) // 2
+
+
+def test_only_cubes_that_save_something_are_made() -> None:
+    table = measured(sample_run()).table
+    counts = defaultdict(int)
+    for cube in summarise(table, 12, 16):
+        assert len(cube) <= 12
+        counts[len(cube.levels)] += 1
+    assert counts[1] and not counts[6]
+    assert summarise(table, 1 << 20, len(table) + 1) == []
