@@ -44,6 +44,13 @@ ANALYSES: Final = (
         "What lies between the time that the model needs at the peak and the time that went by?",
         ("operation", "phase", "layer", "gpu", "iteration"),
     ),
+    Analysis(
+        "launch",
+        "4",
+        "Launch",
+        "What does compute wait for before it starts, and why does the GPU stand idle?",
+        ("operation", "phase", "layer", "gpu", "iteration"),
+    ),
 )
 
 

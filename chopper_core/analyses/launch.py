@@ -1,0 +1,346 @@
+"""Launch: what compute waits for before it starts, and why the GPU stands idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.analyses.answer import Answer
+from chopper_core.analyses.groups import by_level, into
+from chopper_core.analyses.host_queue import queue_of
+from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
+from chopper_core.metrics.time import INSTANCE_LEVELS
+from chopper_core.pictures import BarChart, LineChart, Series
+from chopper_core.run import Run
+from chopper_core.schema import NO_TIME, KernelTable, Kind
+from chopper_core.statistic import Statistic
+from chopper_core.tracks import union
+from chopper_core.tree import Groups
+from chopper_core.view import View
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
+_STATISTICS: Final = ("mean", "median")
+_CHARTED: Final = 12
+_GPUS_CHARTED: Final = 16
+_BINS: Final = 240
+
+COMM_WAIT: Final = column(
+    "comm_wait_ns",
+    "ns",
+    "comm wait",
+    "The part of call_overhead_ns during which communication ran: launched, and waiting for it "
+    "or beside it.",
+    reduces="sum",
+)
+LATENCY: Final = column(
+    "idle_latency_ns",
+    "ns",
+    "latency",
+    "The part of idle_launch_ns before activities that were launched while nothing ran on the "
+    "GPU: the time from the launch call to the start.",
+    reduces="sum",
+)
+QUEUED: Final = column(
+    "idle_queued_ns",
+    "ns",
+    "queued idle",
+    "The part of idle_launch_ns before activities that were launched while something still ran: "
+    "in the queue, and yet the GPU stood idle between. The dispatch of the next kernel, a wait "
+    "for an event of the host, of another stream or of another GPU; the trace doesn't tell which.",
+    reduces="sum",
+)
+CAUSE: Final = column(
+    "main_cause",
+    "",
+    "main cause",
+    "The largest among the causes for which no compute ran: host late (idle_host_ns), launch "
+    "latency (idle_latency_ns), queued idle (idle_queued_ns), no launch record (idle_unknown_ns), "
+    "copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for "
+    "(comm_wait_ns).",
+    missing_because="the row is compute that waited for nothing",
+)
+QUEUE: Final = column(
+    "queue_depth",
+    "",
+    "queue",
+    "Activities that the host has launched and the GPU has not started yet, mean over the time of "
+    "the scope.",
+)
+LEAST: Final = column(
+    "least_latency_ns",
+    "ns",
+    "least lat.",
+    "The smallest distance from a launch call to the start. Below 0 the clocks of host and GPU "
+    "are apart by at least as much.",
+    reduces="min",
+    missing_because="no activity of the row has a launch record",
+    signed=True,
+)
+CAUSES: Final = {
+    "idle_host_ns": "host late",
+    LATENCY.name: "launch latency",
+    QUEUED.name: "queued idle",
+    "idle_unknown_ns": "no launch record",
+    "exposed_comm_ns": "communication",
+    "exposed_copy_ns": "copies",
+}
+"""For what a GPU runs no compute; the first four are its idle time."""
+
+
+def _statistic(name: str, statistic: str) -> Metric:
+    known = METRICS[name]
+    what = known.title.removesuffix(" ovh")
+    return column(
+        f"{name.removesuffix('_overhead_ns')}_{statistic}_ns",
+        "ns",
+        f"{what} {statistic}",
+        f"The {statistic} of {name} over the row's instances: per GPU, iteration and layer for "
+        "operations, else per GPU and iteration; iterations that are cut don't count.",
+        source=known.source,
+        missing_because="no compute in the row",
+    )
+
+
+STATISTICS: Final = {
+    (name, statistic): _statistic(name, statistic)
+    for statistic in _STATISTICS
+    for name in OVERHEADS
+}
+
+
+def answer(run: Run, view: View) -> Answer:
+    """Overheads of launches and causes of idle time, by operation or another level."""
+    by = view.by or "operation"
+    parent = run.tree(view.order).node(view.path)
+    labels, nodes = by_level(parent, by)
+    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
+    own = _columns(run, view, by, scope)
+    figures = {metric.name: values for metric, values in own}
+    whole = {
+        metric.name: values.at(0)
+        for metric, values in _columns(run, view, by, replace(scope, nodes=parent))
+    }
+    gpus, edges, depths = _queues(run, parent)
+    own.insert(4, (CAUSE, _main_causes(figures)))
+    if by == "gpu":
+        own.append((QUEUE, Values(depths.mean(axis=1))))
+        whole[QUEUE.name] = float(depths.mean())
+    has_launches = figures["launch_overhead_ns"].numbers.any()
+    used = [name for name in CAUSES if figures[name].numbers.any()]
+    shown = [name for name in (*OVERHEADS, COMM_WAIT.name) if figures[name].numbers.any()]
+    shown += [CAUSE.name, "launch_mean_ns", "launch_median_ns"]
+    shown += [*((QUEUE.name,) if by == "gpu" else ()), "idle_ns", *used]
+    shown += [metric.name for key, metric in STATISTICS.items() if key[0] != OVERHEADS[0]]
+    sort = "launch_overhead_ns" if has_launches else "idle_ns"
+    order = np.argsort(-figures[sort].numbers, kind="stable")[:_CHARTED]
+    top = [labels[row] for row in order.tolist()]
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: into(view, by, labels[row]),
+        total={name: value for name, value in whole.items() if value is not None},
+        sort=f"-{sort}",
+        shown=tuple(dict.fromkeys(shown)),
+        nodes=nodes,
+        headline=_headline(whole, gpus, depths),
+        notes=(*_clock_notes(run, parent), *_notes(whole)),
+        pictures=(
+            BarChart(f"before compute starts, by {by}", "ms", tuple(top), _gaps(figures, order)),
+            BarChart(
+                f"time without compute, by {by}",
+                "ms",
+                tuple(top),
+                tuple(Series(CAUSES[name], figures[name].numbers[order] / 1e6) for name in used),
+            ),
+            _queue_chart(run, gpus, edges, depths),
+        ),
+    )
+
+
+def _columns(run: Run, view: View, by: str, scope: Scope) -> list[tuple[Metric, Values]]:
+    """All columns but the words, for the nodes of a scope."""
+    nodes, table = scope.nodes, scope.nodes.table
+    over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
+    one = by == "iteration" or "iteration" in dict(view.scope)
+    cut = {} if one else run.partial_iterations
+    plain = (*OVERHEADS, "idle_ns", "idle_host_ns", "idle_unknown_ns")
+    found = {name: METRICS[name].compute(scope) for name in (*plain, *CAUSES) if name in METRICS}
+    rows = nodes.rows
+    launched = table.launch_ns[rows]
+    waited = table.start_ns[rows] - launched
+    idle = table.idle_launch_ns[rows]
+    at_once = idle == waited
+    latency = np.add.reduceat(np.where(at_once, idle, 0), nodes.first)
+    known = launched != NO_TIME
+    least = np.minimum.reduceat(np.where(known, waited, np.iinfo(np.int64).max), nodes.first)
+    linked = np.add.reduceat(known.astype(np.int64), nodes.first)
+    has_compute = nodes.sum_of(_is_compute) > 0
+    statistics = []
+    for statistic in _STATISTICS:
+        of = Statistic(statistic, over, cut)
+        for name in OVERHEADS:
+            values = of.metric(METRICS[name]).compute(scope)
+            numbers = np.where(values.present() & has_compute, values.numbers, np.nan)
+            statistics.append((STATISTICS[name, statistic], numbered(numbers)))
+    return [
+        *((METRICS[name], found[name]) for name in OVERHEADS),
+        (COMM_WAIT, Values(np.add.reduceat(_under_comm(run, rows), nodes.first))),
+        (METRICS["idle_ns"], found["idle_ns"]),
+        (METRICS["idle_host_ns"], found["idle_host_ns"]),
+        (LATENCY, Values(latency)),
+        (QUEUED, Values(nodes.sum("idle_launch_ns") - latency)),
+        (METRICS["idle_unknown_ns"], found["idle_unknown_ns"]),
+        (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
+        (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
+        *statistics,
+        (LEAST, Values(np.where(linked > 0, least, 0), linked == 0)),
+    ]
+
+
+def _is_compute(table: KernelTable, rows: Index) -> NDArray[np.bool_]:
+    return np.equal(table.kind[rows], Kind.COMPUTE)
+
+
+def _under_comm(run: Run, rows: Index) -> Int64:
+    """Of each activity's call overhead, the part during which communication ran on its GPU."""
+    table = run.table
+    call = table.call_overhead_ns[rows]
+    found = np.zeros(len(rows), np.int64)
+    waiting = np.flatnonzero(call)
+    gpus = table.gpu[rows[waiting]]
+    for gpu in np.flatnonzero(np.bincount(gpus)).tolist():
+        own = waiting[gpus == gpu]
+        comm = _rows_of(run, gpu)
+        comm = comm[table.kind[comm] == Kind.COMM]
+        begins, ends = union(table.start_ns[comm], table.duration_ns[comm])
+        if not len(begins):
+            continue
+        edges = np.stack([begins, ends], axis=1).ravel()
+        running = np.cumsum(ends - begins)
+        total = np.stack([running - (ends - begins), running], axis=1).ravel()
+        to = table.start_ns[rows[own]]
+        found[own] = _passed(to, edges, total) - _passed(to - call[own], edges, total)
+    return found
+
+
+def _passed(times: Int64, edges: Int64, total: Int64) -> Int64:
+    """How much of the stretches (begin, end, begin …) lies before each time, in whole ns."""
+    place = np.searchsorted(edges, times, "right")
+    before = np.where(place > 0, total[np.maximum(place - 1, 0)], 0)
+    inside = place % 2 == 1
+    return before + np.where(inside, times - edges[np.maximum(place - 1, 0)], 0)
+
+
+def _main_causes(figures: dict[str, Values]) -> Values:
+    causes = {name: figures[name].numbers for name in CAUSES}
+    causes["exposed_comm_ns"] = np.maximum(
+        causes["exposed_comm_ns"], figures[COMM_WAIT.name].numbers
+    )
+    sizes, words = np.stack(list(causes.values()), axis=1), list(CAUSES.values())
+    return worded([words[row.argmax()] if row.any() else None for row in sizes])
+
+
+def _gaps(figures: dict[str, Values], order: Index) -> tuple[Series, ...]:
+    """The launch overhead of rows in its parts: prep, call under communication, other call."""
+    launch, prep, call = (figures[name].numbers[order] for name in OVERHEADS)
+    comm = figures[COMM_WAIT.name].numbers[order]
+    parts = {
+        "prep": prep,
+        "call under communication": comm,
+        "other call": call - comm,
+        "no launch record": launch - prep - call,
+    }
+    return tuple(Series(name, part / 1e6) for name, part in parts.items() if part.any())
+
+
+def _queues(run: Run, parent: Groups) -> tuple[list[int], Int64, Float64]:
+    """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
+    table, rows = run.table, parent.rows
+    gpus = np.flatnonzero(np.bincount(table.gpu[rows])).tolist()
+    begin = int(table.start_ns[rows].min())
+    end = int((table.start_ns[rows] + table.duration_ns[rows]).max())
+    edges = np.linspace(begin, max(end, begin + _BINS), _BINS + 1).astype(np.int64)
+    return gpus, edges, np.stack([queue_of(table, _rows_of(run, gpu), edges) for gpu in gpus])
+
+
+def _rows_of(run: Run, gpu: int) -> Index:
+    return run.tree().node((str(gpu),)).rows
+
+
+def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
+    charted = gpus[:_GPUS_CHARTED]
+    middles = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
+    return LineChart(
+        "host's queue: launched, not started",
+        "",
+        "time",
+        "ms",
+        (middles,) * len(charted),
+        tuple(Series(f"GPU {gpu}", depth) for gpu, depth in zip(charted, depths, strict=False)),
+    )
+
+
+def _headline(
+    whole: dict[str, int | float | None], gpus: list[int], depths: Float64
+) -> tuple[str, ...]:
+    def ms(name: str) -> str:
+        return f"{(whole[name] or 0) / 1e6:.3f} ms"
+
+    idle = ", ".join(f"{CAUSES[name]} {ms(name)}" for name in list(CAUSES)[:4] if whole[name])
+    mean = depths.mean(axis=1)
+    least, most = int(mean.argmin()), int(mean.argmax())
+    queue = f"{mean[most]:.1f} launched activities wait in the host's queue on average"
+    if len(gpus) > 1:
+        queue += f" of GPU {gpus[most]}, {mean[least]:.1f} in that of GPU {gpus[least]}"
+    return (
+        f"compute waits {ms('launch_overhead_ns')} for its start: prep {ms('prep_overhead_ns')}, "
+        f"call {ms('call_overhead_ns')}, of which {ms('comm_wait_ns')} beside communication",
+        f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}",
+        queue,
+    )
+
+
+def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
+    notes = []
+    if whole[QUEUED.name]:
+        notes.append(
+            "queued idle: the trace doesn't tell the dispatch of the next kernel from a wait for "
+            "an event of the host, another stream or another GPU"
+        )
+    if whole["idle_unknown_ns"]:
+        notes.append("idle before activities without a launch record has no known cause")
+    return tuple(notes)
+
+
+def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
+    """How far the clocks of host and GPU can be apart, by the starts that follow their launch."""
+    table, rows = parent.table, parent.rows
+    rows = rows[table.launch_ns[rows] != NO_TIME]
+    if not len(rows):
+        return ("no launch records: prep, call, causes of idle and the queue are unknown",)
+    waited = table.start_ns[rows] - table.launch_ns[rows]
+    least = np.full(int(table.gpu[rows].max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, table.gpu[rows], waited)
+    early = np.bincount(table.gpu[rows[waited < 0]], minlength=len(least))
+    notes = [
+        f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
+        f"{-least[gpu] / 1e3:.1f} µs: its clock is behind the host's by at least that much"
+        for gpu in np.flatnonzero(early).tolist()
+    ]
+    fine = least[(early == 0) & (least != np.iinfo(np.int64).max)]
+    if len(fine):
+        of = "the GPU" if len(least) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
+        notes.append(
+            f"clocks of host and GPU: on {of} no start lies before its launch; the shortest way "
+            f"from a launch to a start is {fine.min() / 1e3:.1f} to {fine.max() / 1e3:.1f} µs, "
+            "which no GPU clock can be ahead by more"
+        )
+    return tuple(notes)
