@@ -2,11 +2,11 @@
 
 Counters come from another execution of the same program: serialised, often with another number of
 iterations, without collectives, with a few kernels more or less. Both sides are sequences of
-kernel names in the order of launch. One whole iteration of the trace is the template; its
-recurrences in the counter run are found by runs of kernels that are unique in the template, and
-each is aligned with the template (`sequences`). The iterations of the trace take the windows of
-the counter run from the last one backwards; those without a window of their own borrow the
-nearest one's.
+kernel names in the order of launch, with the sizes of the launches where both know them. One whole
+iteration of the trace is the template; its recurrences in the counter run are found by runs of
+kernels that are unique in the template, and each is aligned with the template (`sequences`). The
+iterations of the trace take the windows of the counter run from the last one backwards; those
+without a window of their own borrow the nearest one's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.align.sequences import UNMATCHED, align
+from chopper_core.align.launches import common_shapes
+from chopper_core.align.sequences import (
+    UNKNOWN,
+    UNMATCHED,
+    Alignment,
+    Launched,
+    align,
+    with_moved,
+)
 from chopper_core.measured import Match
 from chopper_core.schema import NO_TIME, Category, KernelTable, Kind
 
@@ -52,11 +60,16 @@ class CounterMatch:
 
 
 def match_counters(
-    table: KernelTable, rows: Index, dispatch_names: Sequence[str], dispatch_name: NDArray[np.int32]
+    table: KernelTable,
+    rows: Index,
+    dispatch_names: Sequence[str],
+    dispatch_name: NDArray[np.int32],
+    sizes: tuple[Int64, Int64] | None = None,
 ) -> CounterMatch:
     """Match the activities `rows` of one GPU with the dispatches of its counter run.
 
-    Dispatches come in their order; `dispatch_name` points into `dispatch_names`.
+    Dispatches come in their order; `dispatch_name` points into `dispatch_names`. `sizes` are their
+    grids and workgroups (`dispatch_shapes`).
     """
     sequence = launch_order(table, rows)
     trace_codes, dispatch_codes, comparison = _common_codes(
@@ -67,19 +80,25 @@ def match_counters(
     iterations = table.iteration[sequence]
     if not len(sequence) or not len(dispatch_name):
         return CounterMatch(dispatch[rows], match[rows], 0, len(dispatch_name), comparison)
-    template_iteration = _template(iterations)
-    template = trace_codes[iterations == template_iteration]
-    starts = windows(template, dispatch_codes)
-    fitted = _fit(template, dispatch_codes, starts)
+    if sizes is None:
+        sizes = (np.full(len(dispatch_name), UNKNOWN, np.int64),) * 2
+    trace_shapes, dispatch_shapes = common_shapes(
+        table, sequence, trace_codes, dispatch_codes, sizes
+    )
+    launched = Launched(trace_codes, trace_shapes)
+    dispatched = Launched(dispatch_codes, dispatch_shapes)
+    template = launched.take(iterations == _template(iterations))
+    fitted = _fit(template, dispatched, windows(template.code, dispatched.code))
     numbers = np.unique(iterations)
     last = len(numbers) - 1
     for position, number in enumerate(numbers):
         if not fitted:
             break
-        own = sequence[iterations == number]
+        here = iterations == number
+        own = sequence[here]
         window = len(fitted) - 1 - (last - position)
         partner, state = _with_borrowed(fitted, window)
-        into, ambiguous = _into_template(trace_codes[iterations == number], template)
+        into, ambiguous = _into_template(launched.take(here), template)
         found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
         dispatch[own[found]] = partner[into[found]]
         match[own[found]] = np.where(ambiguous, Match.AMBIGUOUS, state[into])[found]
@@ -93,17 +112,17 @@ def match_counters(
     )
 
 
-def _into_template(codes: Int64, template: Int64) -> tuple[Index, NDArray[np.bool_]]:
+def _into_template(kernels: Launched, template: Launched) -> tuple[Index, NDArray[np.bool_]]:
     """Where in the template each kernel of an iteration stands, and where that is ambiguous.
 
     An iteration that is cut is first laid where its unique runs of kernels lie in the template:
     layers repeat, so that its kernels alone would fit in several places.
     """
     begin, end = 0, len(template)
-    if len(codes) != len(template) and (starts := windows(codes, template)):
+    if len(kernels) != len(template) and (starts := windows(kernels.code, template.code)):
         begin = max(starts[-1] - RUN_LENGTH, 0)
-        end = starts[-1] + len(codes) + RUN_LENGTH
-    aligned = align(codes, template[begin:end])
+        end = starts[-1] + len(kernels) + RUN_LENGTH
+    aligned = _aligned(kernels, template.take(slice(begin, end)))
     into = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
     return into, aligned.ambiguous
 
@@ -192,7 +211,7 @@ def _runs(sequence: Int64, length: int) -> list[tuple[int, ...]]:
 
 
 def _fit(
-    template: Int64, sequence: Int64, starts: list[int]
+    template: Launched, sequence: Launched, starts: list[int]
 ) -> list[tuple[Index, NDArray[np.bool_]]]:
     """For each window the partner in `sequence` of each element of the template."""
     fitted = []
@@ -202,10 +221,14 @@ def _fit(
         # What a window lost shifts where the next one seems to begin by a few kernels.
         begin = max(start - slack, lowest, 0)
         end = min(start + len(template) + slack, next_start + 2 * RUN_LENGTH)
-        aligned = align(template, sequence[begin:end])
+        aligned = _aligned(template, sequence.take(slice(begin, end)))
         partner = np.where(aligned.partner == UNMATCHED, UNMATCHED, aligned.partner + begin)
         fitted.append((partner, aligned.ambiguous))
     return fitted
+
+
+def _aligned(first: Launched, second: Launched) -> Alignment:
+    return with_moved(align(first, second), first, second)
 
 
 def _template(iterations: NDArray[np.int32]) -> int:

@@ -19,6 +19,7 @@ from chopper_core.sources.trace import (
     Flows,
     HostRanges,
     Launches,
+    LaunchShape,
     Losses,
     Trace,
 )
@@ -120,6 +121,7 @@ def _trace(run: DispatchRun, rows: NDArray[np.intp]) -> Trace:
             external_id=absent,
             bytes=absent,
             collective=absent.astype(np.int32),
+            launch_shape=np.zeros(count, np.int32),
         ),
         launches=Launches(none32, none32, none64, none64, none64, none64),
         ranges=HostRanges(
@@ -138,6 +140,7 @@ def _trace(run: DispatchRun, rows: NDArray[np.intp]) -> Trace:
         ),
         flows=Flows(none64, np.empty(0, np.bool_), none32, none64),
         collectives=(),
+        launch_shapes=(LaunchShape(ABSENT, ABSENT),),
         event_counts={"dispatch": len(dispatches)},
         unused_events={},
         one_ended_flows={},

@@ -17,11 +17,12 @@ from chopper_core.align.host import Host, link
 from chopper_core.align.iterations import label_iterations
 from chopper_core.align.kernel_names import kinds
 from chopper_core.align.labels import Order, numbered
+from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.measured import FLOPS, FLOPS_TYPE
+from chopper_core.measured import FLOPS, FLOPS_TYPE, LAUNCH_SHAPE
 from chopper_core.schema import NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
@@ -96,7 +97,11 @@ def align_rank(trace: Trace) -> AlignedRank:
         phase_rule=phases.rules,
         layer_rule=layers.rules,
         operation_rule=operations.rules,
-        measured={FLOPS: work.flops, FLOPS_TYPE: work.element},
+        measured={
+            FLOPS: work.flops,
+            FLOPS_TYPE: work.element,
+            LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
+        },
         **accounts,
     )
     findings = {

@@ -60,9 +60,22 @@ class Activities:
     bytes: Int64
     collective: Int32
     """Index into `Trace.collectives`, or ABSENT."""
+    launch_shape: Int32
+    """Index into `Trace.launch_shapes`."""
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """How large a launch is; ABSENT where the trace doesn't say."""
+
+    grid: int
+    """Product of the grid's sizes: in workgroups, or in work-items where an extended launch of a
+    module counts so."""
+    block: int
+    """Work-items of a workgroup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,7 @@ class Trace:
     ranges: HostRanges
     flows: Flows
     collectives: Sequence[Collective]
+    launch_shapes: Sequence[LaunchShape]
     event_counts: Mapping[str, int]
     """Events by category as the file has them; '' for events without one."""
     unused_events: Mapping[str, int]

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.counters import CounterMatch, match_counters
+from chopper_core.align.launches import dispatch_shapes
 from chopper_core.align.sequences import UNMATCHED
-from chopper_core.ingest import open_run
-from chopper_core.measured import Match
+from chopper_core.ingest import open_run, read_rank
+from chopper_core.measured import LAUNCH_SHAPE, Match
 from chopper_core.run import Run
+from chopper_core.schema import KernelTable
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.dispatches import DispatchRun
 from tests.align.generated import DEMO, load_generator
@@ -113,8 +115,17 @@ class Simulated:
     def match(self, gpu: int) -> CounterMatch:
         """What we match the GPU's activities with."""
         names = self.counter_run.names
-        codes = self.counter_run.dispatches.name[self.dispatches(gpu)]
-        return match_counters(self.run.table, self.rows(gpu), names, codes)
+        dispatches = self.dispatches(gpu)
+        codes = self.counter_run.dispatches.name[dispatches]
+        sizes = dispatch_shapes(self.counter_run.dispatches, dispatches)
+        return match_counters(self.sized_table, self.rows(gpu), names, codes, sizes)
+
+    @cached_property
+    def sized_table(self) -> KernelTable:
+        """The kernel table with the sizes of the launches, which a finished run has no more."""
+        ranks = [read_rank(Path(source.path)).aligned.table for source in self.run.sources]
+        shapes = np.concatenate([table.measured[LAUNCH_SHAPE] for table in ranks])
+        return self.run.table.with_measured({LAUNCH_SHAPE: shapes})
 
     def activities(self, gpu: int, found: CounterMatch | None = None) -> Iterator[Activity]:
         """The compute kernels of the trace of a GPU with what we match them with."""

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from chopper_core.align.counters import CounterMatch, match_counters, plain_name
-from chopper_core.align.sequences import UNMATCHED
-from chopper_core.measured import Match
+from chopper_core.align.counters import CounterMatch, launch_order, match_counters, plain_name
+from chopper_core.align.launches import common_shapes, dispatch_shapes, packed_shapes
+from chopper_core.align.sequences import UNKNOWN, UNMATCHED
+from chopper_core.measured import LAUNCH_SHAPE, Match
 from chopper_core.schema import KernelTable, Kind
+from chopper_core.sources.trace import LaunchShape
 from tests.attach.simulated import Place, Simulated
 from tests.support import Row, table_of
 
@@ -73,6 +75,74 @@ def match(table: KernelTable, dispatches: Sequence[Dispatch]) -> CounterMatch:
     names = sorted({dispatch.name for dispatch in dispatches})
     codes = np.array([names.index(dispatch.name) for dispatch in dispatches], np.int32)
     return match_counters(table, np.arange(len(table)), names, codes)
+
+
+SIZES = {"gemm_q": 64, "gemm_k": 16}
+"""Workgroups of two products that are one kernel, launched one after the other."""
+
+
+def one_kernel(names: Sequence[str]) -> list[str]:
+    return ["gemm" if name in SIZES else name for name in names]
+
+
+def sized(
+    blocks: Sequence[int], trace_blocks: Sequence[int], in_items: bool = False
+) -> CounterMatch:
+    """The program twice, its products of one name, with the sizes that both sides give.
+
+    The counter run launches the second product before the first one.
+    """
+    names = list(PROGRAM)
+    table = trace([one_kernel(names)])
+    grids = [float(SIZES.get(name, 8)) for name in names]
+    shapes = [
+        LaunchShape(int(grid) * (block if in_items else 1), block)
+        for grid, block in zip(grids, trace_blocks, strict=True)
+    ]
+    packed = packed_shapes(shapes, np.arange(len(names), dtype=np.int32))
+    table = table.with_measured({LAUNCH_SHAPE: packed})
+    order = swapped(names)
+    executed = one_kernel([names[at] for at in order])
+    known = sorted(set(executed))
+    codes = np.array([known.index(name) for name in executed], np.int32)
+    items = np.array([int(grids[at]) * blocks[at] for at in order], np.int64)
+    groups = np.array([blocks[at] for at in order], np.int64)
+    return match_counters(table, np.arange(len(table)), known, codes, (items, groups))
+
+
+def swapped(names: Sequence[str]) -> list[int]:
+    """The positions of the program as the counter run executes them."""
+    order = list(range(len(names)))
+    for at, name in enumerate(names):
+        if name == "gemm_q":
+            order[at], order[at + 1] = order[at + 1], order[at]
+    return order
+
+
+@pytest.mark.parametrize("in_items", [False, True])
+def test_products_of_one_name_in_another_order_are_told_by_their_grids(in_items: bool) -> None:
+    blocks = [256] * len(PROGRAM)
+    order = swapped(PROGRAM)
+    found = sized(blocks, blocks, in_items)
+    assert [order[at] for at in found.dispatch] == list(range(len(PROGRAM)))
+    assert set(states(found)) == {Match.MATCHED}
+
+
+def test_by_name_alone_products_in_another_order_get_each_other_s_counters() -> None:
+    """Sizes that the trace doesn't have in common with the counter run tell nothing."""
+    order = swapped(PROGRAM)
+    found = sized([256] * len(PROGRAM), [100] * len(PROGRAM))
+    by_name = [order[at] for at in found.dispatch]
+    wrong = [at for at, place in enumerate(by_name) if at != place]
+    assert [PROGRAM[at] for at in wrong] == ["gemm_q", "gemm_k"] * LAYERS
+
+
+def test_a_launch_without_a_size_is_matched_by_its_name() -> None:
+    blocks = [256] * len(PROGRAM)
+    order = swapped(PROGRAM)
+    unsized = [-1 if name == "attention" else 256 for name in PROGRAM]
+    found = sized(blocks, unsized)
+    assert [order[at] for at in found.dispatch] == list(range(len(PROGRAM)))
 
 
 def states(found: CounterMatch) -> list[Match]:
@@ -452,6 +522,23 @@ def test_on_generated_runs_names_agree_and_no_dispatch_serves_twice(generated: S
 
 
 # The original's rule: kernel name and index from the end, for the first iteration only.
+
+
+def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulated) -> None:
+    """Grids of the trace are in workgroups and those of the profiler in work-items."""
+    table, dispatches = small.sized_table, small.dispatches(0)
+    sizes = dispatch_shapes(small.counter_run.dispatches, dispatches)
+    sequence = launch_order(table, small.rows(0))
+    names = small.counter_run.names
+    known = {name: code for code, name in enumerate(names)}
+    ours = np.array([known.get(table.names[code], -9) for code in table.kernel[sequence]], np.int64)
+    theirs = small.counter_run.dispatches.name[dispatches].astype(np.int64)
+    of_trace, of_dispatch = common_shapes(table, sequence, ours, theirs, sizes)
+    assert np.mean(of_trace[ours >= 0] != UNKNOWN) > 0.9
+    pairs = dict(zip(small.rows(0).tolist(), small.match(0).dispatch.tolist(), strict=True))
+    for at, row in enumerate(sequence.tolist()):
+        if of_trace[at] != UNKNOWN and (other := pairs[row]) != UNMATCHED:
+            assert of_trace[at] == of_dispatch[other]
 
 
 def original_rule(kernels: Sequence[str], dispatches: Sequence[str]) -> list[int]:

@@ -12,13 +12,18 @@ from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from chopper_core.align.sequences import UNMATCHED, Alignment, align
+from chopper_core.align.sequences import UNKNOWN, UNMATCHED, Alignment, Launched, align, with_moved
 
 Pairs = tuple[tuple[int, int], ...]
 
 
+def launched(codes: Sequence[int], shapes: Sequence[int] | None = None) -> Launched:
+    known = [UNKNOWN] * len(codes) if shapes is None else shapes
+    return Launched(np.array(codes, np.int64), np.array(known, np.int64))
+
+
 def aligned(first: Sequence[int], second: Sequence[int]) -> Alignment:
-    return align(np.array(first, np.int64), np.array(second, np.int64))
+    return align(launched(first), launched(second))
 
 
 def pairs_of(found: Alignment) -> Pairs:
@@ -185,3 +190,52 @@ def test_a_lost_kernel_that_is_unlike_its_neighbours_is_told_exactly() -> None:
         assert not found.ambiguous.any()
         kept = [place for place in range(len(program)) if place != lost]
         assert found.partner[kept].tolist() == list(range(len(program) - 1))
+
+
+SHAPED = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), max_size=30)
+
+
+def of_pairs(pairs: Sequence[tuple[int, int]]) -> Launched:
+    return launched([code for code, _ in pairs], [shape for _, shape in pairs])
+
+
+@limits(max_examples=150)
+@given(SHAPED, SHAPED)
+def test_no_pair_is_of_two_shapes(
+    first: list[tuple[int, int]], second: list[tuple[int, int]]
+) -> None:
+    """With what changed places, too; and each kernel serves once."""
+    ours, theirs = of_pairs(first), of_pairs(second)
+    found = with_moved(align(ours, theirs), ours, theirs)
+    pairs = pairs_of(found)
+    for here, there in pairs:
+        assert first[here][0] == second[there][0]
+        assert UNKNOWN in (first[here][1], second[there][1]) or first[here] == second[there]
+    assert len({there for _, there in pairs}) == len(pairs)
+
+
+def test_what_changed_places_is_found_by_its_shape() -> None:
+    ours = of_pairs([(7, 0), (1, 10), (1, 20), (7, 0)])
+    theirs = of_pairs([(7, 0), (1, 20), (1, 10), (7, 0)])
+    in_order = align(ours, theirs)
+    assert pairs_of(aligned([7, 1, 1, 7], [7, 1, 1, 7])) == ((0, 0), (1, 1), (2, 2), (3, 3))
+    assert in_order.matched == 3
+    assert pairs_of(with_moved(in_order, ours, theirs)) == ((0, 0), (1, 2), (2, 1), (3, 3))
+
+
+def test_of_several_that_may_have_moved_none_is_certain() -> None:
+    """A layer of two was lost: what is left of it may be either."""
+    layer = [(1, 10), (2, 10), (1, 20)]
+    ours, theirs = of_pairs([(7, 0), *layer, *layer, (8, 0)]), of_pairs([(7, 0), *layer, (8, 0)])
+    found = with_moved(align(ours, theirs), ours, theirs)
+    assert found.matched == 5
+    assert found.ambiguous.tolist() == [False, *(found.partner[1:7] != UNMATCHED).tolist(), False]
+
+
+def test_a_kernel_without_a_shape_may_be_the_one_that_moved() -> None:
+    ours = of_pairs([(7, 0), (1, 10), (1, 20), (8, 0)])
+    theirs = of_pairs([(7, 0), (1, UNKNOWN), (1, 20), (1, 10), (8, 0)])
+    found = with_moved(align(ours, theirs), ours, theirs)
+    pairs = align(ours, theirs)
+    assert pairs_of(found) == pairs_of(pairs)
+    assert found.ambiguous.tolist() == pairs.ambiguous.tolist()

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from dataclasses import astuple
 from decimal import Decimal
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def tables_of(trace: Trace) -> dict[str, Any]:
 
     return {
         "activities": [
-            (names[name], *row, collective(code))
-            for name, *row, code in rows(
+            (names[name], *row, collective(code), astuple(trace.launch_shapes[shape]))
+            for name, *row, code, shape in rows(
                 work.name,
                 work.category,
                 work.device,
@@ -52,6 +53,7 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 work.external_id,
                 work.bytes,
                 work.collective,
+                work.launch_shape,
             )
         ],
         "launches": [
@@ -170,6 +172,10 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
                     external,
                     integer(args.get("bytes")),
                     collective_of(args),
+                    tuple(
+                        (prod(map(int, args[key])) or ABSENT) if key in args else ABSENT
+                        for key in ("grid", "block")
+                    ),
                 )
             )
         elif category in LAUNCHES:

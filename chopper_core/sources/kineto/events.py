@@ -42,6 +42,8 @@ class Args(msgspec.Struct, gc=False):
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
+    grid: msgspec.Raw = NOTHING
+    block: msgspec.Raw = NOTHING
     collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Number = msgspec.field(name="In msg nelems", default=ABSENT)
     out_elements: Number = msgspec.field(name="Out msg nelems", default=ABSENT)
@@ -185,6 +187,9 @@ def _event_of(fields: Any) -> Event:
     )
 
 
+_RAW: Final = frozenset(("shapes", "types", "values", "grid", "block"))
+
+
 def _args_of(fields: Mapping[str, Any]) -> Args:
     values: dict[str, Any] = {
         attribute: fields[key]
@@ -193,9 +198,8 @@ def _args_of(fields: Mapping[str, Any]) -> Args:
         )
         if key in fields
     }
-    for name in ("shapes", "types", "values"):
-        if name in values:
-            values[name] = msgspec.Raw(json.dumps(values[name]).encode())
+    for raw in _RAW & values.keys():
+        values[raw] = msgspec.Raw(json.dumps(values[raw], default=str).encode())
     return Args(**values)
 
 

@@ -82,6 +82,7 @@ def _trace(
         ranges=ranges,
         flows=flows,
         collectives=list(tables.collectives),
+        launch_shapes=tables.launch_shapes(),
         event_counts=dict(tables.event_counts),
         unused_events=unused,
         one_ended_flows=tables.one_ended_flows(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from operator import attrgetter
 from typing import Any, Final
 
@@ -41,6 +43,7 @@ from chopper_core.sources.trace import (
     Int32,
     Int64,
     Launches,
+    LaunchShape,
 )
 
 _ACTIVITY_TYPES: Final[Mapping[str, DTypeLike]] = {
@@ -54,6 +57,7 @@ _ACTIVITY_TYPES: Final[Mapping[str, DTypeLike]] = {
     "external_id": np.int64,
     "bytes": np.int64,
     "collective": np.int32,
+    "launch_shape": np.int32,
 }
 _LAUNCH_TYPES: Final[Mapping[str, DTypeLike]] = {
     "name": np.int32,
@@ -137,6 +141,7 @@ class TraceTables:
         self.names: dict[str, int] = Interner()
         self.threads: dict[tuple[Any, Any], int] = Interner()
         self.collectives: dict[Collective, int] = Interner()
+        self._launch_shapes: dict[tuple[bytes, bytes], int] = Interner()
         self.event_counts: Counter[str] = Counter()
         self.used_counts: Counter[str] = Counter()
         self.bad_times = 0
@@ -173,6 +178,10 @@ class TraceTables:
     def activities(self) -> Activities:
         """Return the finished table; each of these four can be asked for once."""
         return Activities(**self._activities.joined())
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        """Return the shape of each code of `Activities.launch_shape`."""
+        return [LaunchShape(_product(grid), _product(block)) for grid, block in self._launch_shapes]
 
     def launches(self) -> Launches:
         """Return the finished table."""
@@ -216,6 +225,8 @@ class TraceTables:
         columns["external_id"] = _external_ids(args)
         columns["bytes"] = int_column([arg.bytes for arg in args])
         columns["collective"] = self._collective_codes(args)
+        codes = [self._launch_shapes[bytes(arg.grid), bytes(arg.block)] for arg in args]
+        columns["launch_shape"] = np.array(codes, np.int32)
         self._activities.add(columns)
 
     def _add_launches(self, events: Sequence[Event]) -> None:
@@ -324,6 +335,15 @@ class TraceTables:
 
 def _thread_key(value: Any) -> int | str:
     return value if isinstance(value, int | str) else _count(value)
+
+
+def _product(text: bytes) -> int:
+    """Return the product of a JSON list of positive numbers; ABSENT if it is none."""
+    try:
+        sizes = [int(size) for size in json.loads(text)]
+    except (ValueError, TypeError, OverflowError):
+        return ABSENT
+    return prod(sizes) if sizes and min(sizes) > 0 else ABSENT
 
 
 def _external_ids(args: Sequence[Args]) -> Int64:
