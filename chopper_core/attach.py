@@ -13,7 +13,7 @@ from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import Placement, place, tracks
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
-from chopper_core.measured import LAUNCH_SHAPE
+from chopper_core.measured import PASSING
 from chopper_core.progress import Progress
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
@@ -40,7 +40,7 @@ def attach(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """A run with the telemetry below the paths, and with what its time is made of."""
-    run = replace(run, table=run.table.without_measured(LAUNCH_SHAPE))
+    run = replace(run, table=run.table.without_measured(*PASSING))
     folders = [path for path in paths if path.is_dir()]
     if folders:
         run = _with_telemetry(run, folders, progress)

@@ -44,6 +44,7 @@ class RankFile:
     source: Source
     rank_in_file: int | None
     hardware: str
+    process: int
     generated: str | None
 
 
@@ -177,7 +178,7 @@ def read_rank(path: Path, progress: Progress = silent) -> RankFile:
         clock=_clock(trace),
         facts=_facts(trace),
     )
-    return RankFile(aligned, source, trace.rank, _hardware(trace), trace.generated)
+    return RankFile(aligned, source, trace.rank, _hardware(trace), _process(trace), trace.generated)
 
 
 def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
@@ -195,7 +196,7 @@ def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
         table = rank.aligned.table
         tables.append(replace(table, gpu=table.gpu + np.int32(first)))
         for number, device in enumerate(rank.aligned.devices):
-            gpus.append(Gpu(first + number, assignment.rank, device, rank.hardware))
+            gpus.append(Gpu(first + number, assignment.rank, device, rank.hardware, rank.process))
             partial[first + number] = rank.aligned.partial_iterations
         sources.append(replace(rank.source, rank=assignment.rank, rank_from=assignment.source))
     generated = next((rank.generated for _, rank in by_rank if rank.generated), None)
@@ -247,6 +248,15 @@ def _facts(trace: Trace) -> dict[str, str]:
         if key in trace.metadata:
             facts[key.replace("_", " ")] = str(trace.metadata[key])
     return facts
+
+
+def _process(trace: Trace) -> int:
+    """The process of most launches; -1 where there is none with a number."""
+    counts = np.bincount(trace.launches.thread, minlength=len(trace.threads))
+    if not counts.any():
+        return -1
+    process = trace.threads[int(counts.argmax())][0]
+    return process if isinstance(process, int) else -1
 
 
 def _hardware(trace: Trace) -> str:

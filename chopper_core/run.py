@@ -29,6 +29,8 @@ class Gpu:
     """The device as the trace numbers it (on AMD the HSA node, not the GPU's index)."""
     hardware: str
     """Name of the product, '' where the trace doesn't say it."""
+    process: int = -1
+    """The id of the process that launched its work; -1 where the trace doesn't say it."""
 
 
 @dataclass(frozen=True, slots=True)

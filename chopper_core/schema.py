@@ -161,9 +161,9 @@ class KernelTable:
         """The table with more measured columns."""
         return replace(self, measured={**self.measured, **columns})
 
-    def without_measured(self, name: str) -> KernelTable:
-        """The table without one of its measured columns."""
-        return replace(self, measured={k: v for k, v in self.measured.items() if k != name})
+    def without_measured(self, *names: str) -> KernelTable:
+        """The table without some of its measured columns."""
+        return replace(self, measured={k: v for k, v in self.measured.items() if k not in names})
 
     def take(self, rows: NDArray[np.intp]) -> KernelTable:
         """The table of the given rows, in their order."""

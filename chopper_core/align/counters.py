@@ -2,11 +2,12 @@
 
 Counters come from another execution of the same program: serialised, often with another number of
 iterations, without collectives, with a few kernels more or less. Both sides are sequences of
-kernel names in the order of launch, with the sizes of the launches where both know them. One whole
-iteration of the trace is the template; its recurrences in the counter run are found by runs of
-kernels that are unique in the template, and each is aligned with the template (`sequences`). The
-iterations of the trace take the windows of the counter run from the last one backwards; those
-without a window of their own borrow the nearest one's.
+kernel names in the order of launch, with the sizes of the launches and the named ranges around
+them where both know them (`launches`). One whole iteration of the trace is the template; its
+recurrences in the counter run are found by runs of kernels that are unique in the template, and
+each is aligned with the template (`sequences`). The iterations of the trace take the windows of
+the counter run from the last one backwards; those without a window of their own borrow the
+nearest one's. Where the counters are of the trace's own process, the numbers of the launches tell.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.align.launches import common_shapes
+from chopper_core.align.launches import Dispatched, common_traits, same_launches
 from chopper_core.align.sequences import (
-    UNKNOWN,
     UNMATCHED,
     Alignment,
     Launched,
@@ -59,36 +59,19 @@ class CounterMatch:
     """How names were compared: `exact`, `prefix` or `base name`."""
 
 
-def match_counters(
-    table: KernelTable,
-    rows: Index,
-    dispatch_names: Sequence[str],
-    dispatch_name: NDArray[np.int32],
-    sizes: tuple[Int64, Int64] | None = None,
-) -> CounterMatch:
-    """Match the activities `rows` of one GPU with the dispatches of its counter run.
-
-    Dispatches come in their order; `dispatch_name` points into `dispatch_names`. `sizes` are their
-    grids and workgroups (`dispatch_shapes`).
-    """
+def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> CounterMatch:
+    """Match the activities `rows` of one GPU with the dispatches of its counter run."""
     sequence = launch_order(table, rows)
-    trace_codes, dispatch_codes, comparison = _common_codes(
-        table.names, table.kernel[sequence], dispatch_names, dispatch_name
-    )
+    codes = _common_codes(table.names, table.kernel[sequence], dispatched.names, dispatched.name)
+    trace_codes, dispatch_codes, comparison = codes
     dispatch = np.full(len(table), UNMATCHED, np.intp)
     match = np.full(len(table), Match.NONE, np.int8)
     iterations = table.iteration[sequence]
-    if not len(sequence) or not len(dispatch_name):
-        return CounterMatch(dispatch[rows], match[rows], 0, len(dispatch_name), comparison)
-    if sizes is None:
-        sizes = (np.full(len(dispatch_name), UNKNOWN, np.int64),) * 2
-    trace_shapes, dispatch_shapes = common_shapes(
-        table, sequence, trace_codes, dispatch_codes, sizes
-    )
-    launched = Launched(trace_codes, trace_shapes)
-    dispatched = Launched(dispatch_codes, dispatch_shapes)
+    if not len(sequence) or not len(dispatched):
+        return CounterMatch(dispatch[rows], match[rows], 0, len(dispatched), comparison)
+    launched, others = common_traits(table, sequence, dispatched, trace_codes, dispatch_codes)
     template = launched.take(iterations == _template(iterations))
-    fitted = _fit(template, dispatched, windows(template.code, dispatched.code))
+    fitted = _fit(template, others, windows(template.code, others.code))
     numbers = np.unique(iterations)
     last = len(numbers) - 1
     for position, number in enumerate(numbers):
@@ -102,12 +85,19 @@ def match_counters(
         found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
         dispatch[own[found]] = partner[into[found]]
         match[own[found]] = np.where(ambiguous, Match.AMBIGUOUS, state[into])[found]
+    kernels, theirs = same_launches(table, sequence, dispatched, trace_codes, dispatch_codes)
+    if len(kernels):
+        # What the process itself says goes before what the sequences say.
+        told = np.isin(dispatch, theirs) & (match != Match.BORROWED)
+        dispatch[told], match[told] = UNMATCHED, Match.NONE
+        dispatch[sequence[kernels]], match[sequence[kernels]] = theirs, Match.MATCHED
+        comparison = f"{comparison}; {len(kernels)} by correlation id"
     used = np.unique(dispatch[dispatch != UNMATCHED])
     return CounterMatch(
         dispatch[rows],
         match[rows],
         len(fitted),
-        len(dispatch_name) - len(used),
+        len(dispatched) - len(used),
         comparison,
     )
 

@@ -1,17 +1,21 @@
-"""Grid and workgroup of launches on both sides of a match, where they mean the same."""
+"""What tells launches apart beside names: size, named range, number of the launch; where both
+sides of a match mean the same by it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.align.sequences import UNKNOWN
-from chopper_core.measured import LAUNCH_SHAPE
-from chopper_core.schema import KernelTable
-from chopper_core.sources.dispatches import Dispatches
+from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.align.sequences import UNKNOWN, Launched
+from chopper_core.measured import CORRELATION, LAUNCH_SHAPE
+from chopper_core.schema import KernelTable, Rule
+from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
 
 Index = NDArray[np.intp]
@@ -23,6 +27,8 @@ _BLOCKS: Final = 2048
 _LARGEST_GRID: Final = 2**42
 _COMPARABLE: Final = 0.5
 """Share of a kernel's launches whose size the other side must have for sizes to count."""
+_SAME_PROCESS: Final = 0.9
+"""Share of launches with the same number that must be of the same kernel."""
 
 
 def packed_shapes(shapes: Sequence[LaunchShape], codes: NDArray[np.int32]) -> Float64:
@@ -36,22 +42,137 @@ def packed_shapes(shapes: Sequence[LaunchShape], codes: NDArray[np.int32]) -> Fl
     return np.array(packed, np.float64)[codes]
 
 
-def dispatch_shapes(dispatches: Dispatches, rows: Index) -> tuple[Int64, Int64]:
-    """Work-items of the grid and of the workgroup of each dispatch; UNKNOWN where not given."""
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """The dispatches of one GPU in their order, as far as they tell which kernel each is."""
 
-    def size(sizes: NDArray[np.int32]) -> Int64:
-        whole = np.maximum(sizes.astype(np.int64), 1).prod(axis=1)
-        return np.where((sizes > 0).any(axis=1), whole, UNKNOWN)
+    names: Sequence[str]
+    name: NDArray[np.int32]
+    """Code of the kernel's name in `names`."""
+    items: Int64
+    """Work-items of the grid; UNKNOWN where not given."""
+    workgroup: Int64
+    region: NDArray[np.int32]
+    """Code of the innermost roctx range in `names`, or UNKNOWN."""
+    correlation: Int64
+    """What the trace calls the launch too, or UNKNOWN."""
 
-    return size(dispatches.grid[rows]), size(dispatches.workgroup[rows])
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @classmethod
+    def of(cls, run: DispatchRun, rows: Index, process: int = -1) -> Dispatched:
+        """Dispatches of a run; of those of the trace's own process the correlation counts."""
+
+        def size(sizes: NDArray[np.int32]) -> Int64:
+            whole = np.maximum(sizes.astype(np.int64), 1).prod(axis=1)
+            return np.where((sizes > 0).any(axis=1), whole, UNKNOWN)
+
+        found = run.dispatches
+        is_own = (found.process[rows] == process) & (process >= 0)
+        return cls(
+            run.names,
+            found.name[rows],
+            size(found.grid[rows]),
+            size(found.workgroup[rows]),
+            found.region[rows],
+            np.where(is_own & (found.correlation[rows] > 0), found.correlation[rows], UNKNOWN),
+        )
+
+    @classmethod
+    def named(cls, names: Sequence[str], name: NDArray[np.int32]) -> Dispatched:
+        """Dispatches of which only the names are known."""
+        nothing = np.full(len(name), UNKNOWN, np.int64)
+        return cls(names, name, nothing, nothing, nothing.astype(np.int32), nothing)
 
 
-def common_shapes(
+def common_traits(
     table: KernelTable,
     sequence: Index,
+    dispatched: Dispatched,
     trace_code: Int64,
     dispatch_code: Int64,
-    sizes: tuple[Int64, Int64],
+) -> tuple[Launched, Launched]:
+    """Both sides with what they have in common beside the names: size and named range."""
+    sizes = _sizes(table, sequence, dispatched, trace_code, dispatch_code)
+    regions = _regions(table, sequence, dispatched, trace_code, dispatch_code)
+    return (
+        Launched(trace_code, (sizes[0], regions[0])),
+        Launched(dispatch_code, (sizes[1], regions[1])),
+    )
+
+
+def same_launches(
+    table: KernelTable,
+    sequence: Index,
+    dispatched: Dispatched,
+    trace_code: Int64,
+    dispatch_code: Int64,
+) -> tuple[Index, Index]:
+    """Positions of kernels and of dispatches that the profilers of one process number alike.
+
+    Nothing, where the numbers pair other kernels than the names do: then the process is another.
+    """
+    nothing = np.empty(0, np.intp), np.empty(0, np.intp)
+    numbers = table.measured.get(CORRELATION)
+    if numbers is None or (dispatched.correlation < 0).all():
+        return nothing
+    known = np.isfinite(numbers[sequence])
+    ours = np.where(known, numbers[sequence], 0).astype(np.int64)
+    here, there = _once(ours, known), _once(dispatched.correlation, dispatched.correlation >= 0)
+    _, at, other = np.intersect1d(
+        ours[here], dispatched.correlation[there], assume_unique=True, return_indices=True
+    )
+    here, there = here[at], there[other]
+    agree = trace_code[here] == dispatch_code[there]
+    if not len(here) or agree.mean() < _SAME_PROCESS:
+        return nothing
+    return here[agree], there[agree]
+
+
+def _once(values: Int64, usable: NDArray[np.bool_]) -> Index:
+    """Positions of usable values that occur once: a graph's launch has several kernels."""
+    positions = np.flatnonzero(usable)
+    _, first, count = np.unique(values[positions], return_index=True, return_counts=True)
+    once: Index = positions[first[count == 1]]
+    return once
+
+
+def _regions(
+    table: KernelTable,
+    sequence: Index,
+    dispatched: Dispatched,
+    trace_code: Int64,
+    dispatch_code: Int64,
+) -> tuple[Int64, Int64]:
+    """The named range around each launch, where ranges of the trace are roctx ranges too.
+
+    On the trace's side it is the operation that an annotation names; kernel by kernel it counts
+    where the dispatches are in ranges of that name.
+    """
+    region = dispatched.region.astype(np.int64)
+    unknown = np.full(len(sequence), UNKNOWN, np.int64)
+    if (region < 0).all():
+        return unknown, region
+    codes = {dispatched.names[code]: code for code in np.unique(region[region >= 0]).tolist()}
+    of_operation = np.array(
+        [codes.get(name.removesuffix(RECOMPUTE_SUFFIX), UNKNOWN) for name in table.operations]
+        + [UNKNOWN],
+        np.int64,
+    )
+    known = (table.operation[sequence] >= 0) & (table.operation_rule[sequence] == Rule.ANNOTATION)
+    of_trace = of_operation[table.operation[sequence]]
+    share = _share_found(trace_code, of_trace, known, dispatch_code, region)
+    known &= (of_trace != UNKNOWN) & (share >= _COMPARABLE)
+    return np.where(known, of_trace, UNKNOWN), region
+
+
+def _sizes(
+    table: KernelTable,
+    sequence: Index,
+    dispatched: Dispatched,
+    trace_code: Int64,
+    dispatch_code: Int64,
 ) -> tuple[Int64, Int64]:
     """Numbers of the launches of both sides, equal where grid and workgroup are, else UNKNOWN.
 
@@ -60,7 +181,7 @@ def common_shapes(
     sizes that the other side has, the two ran other sizes, and only names can be compared.
     """
     packed = table.measured.get(LAUNCH_SHAPE)
-    items, workgroup = sizes
+    items, workgroup = dispatched.items, dispatched.workgroup
     nothing = np.full(len(sequence), UNKNOWN, np.int64), np.full(len(items), UNKNOWN, np.int64)
     if packed is None or (items < 0).all():
         return nothing

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from chopper_core.accounting import cut
 from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
-from chopper_core.align.launches import dispatch_shapes
+from chopper_core.align.launches import Dispatched
 from chopper_core.align.sequences import UNMATCHED
 from chopper_core.measured import (
     COUNTER_DURATION,
@@ -111,13 +111,8 @@ def counter_columns(
                 continue
             dispatches = np.flatnonzero(run.dispatches.gpu == agent)
             rows = np.flatnonzero(table.gpu == gpu)
-            found = match_counters(
-                table,
-                rows,
-                run.names,
-                run.dispatches.name[dispatches],
-                dispatch_shapes(run.dispatches, dispatches),
-            )
+            process = next(each.process for each in gpus if each.index == gpu)
+            found = match_counters(table, rows, Dispatched.of(run, dispatches, process))
             hit = found.dispatch != UNMATCHED
             taken = dispatches[found.dispatch[hit]]
             for name, values in run.dispatches.counters.items():

@@ -22,7 +22,7 @@ from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.measured import FLOPS, FLOPS_TYPE, LAUNCH_SHAPE
+from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE
 from chopper_core.schema import NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
@@ -100,6 +100,9 @@ def align_rank(trace: Trace) -> AlignedRank:
         measured={
             FLOPS: work.flops,
             FLOPS_TYPE: work.element,
+            CORRELATION: np.where(
+                activities.correlation > 0, activities.correlation.astype(np.float64), np.nan
+            ),
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **accounts,

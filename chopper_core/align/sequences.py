@@ -15,7 +15,7 @@ Bits = NDArray[np.uint8]
 
 UNMATCHED: Final = -1
 UNKNOWN: Final = -1
-"""A shape that isn't known: it forbids no pair."""
+"""A trait that can't be compared: it forbids no pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,30 @@ class Launched:
 
     code: Int64
     """Equal for the same kernel."""
-    shape: Int64
-    """Equal for the same size of launch; UNKNOWN where it can't be compared."""
+    traits: tuple[Int64, ...] = ()
+    """What else tells kernels apart, equal where it is the same, UNKNOWN where it can't be
+    compared; both sides of an alignment have the same traits."""
 
     def __len__(self) -> int:
         return len(self.code)
 
     def take(self, rows: Index | slice | NDArray[np.bool_]) -> Launched:
         """The kernels at the rows."""
-        return Launched(self.code[rows], self.shape[rows])
+        return Launched(self.code[rows], tuple(trait[rows] for trait in self.traits))
 
-    def alike(self, code: int, shape: int) -> NDArray[np.bool_]:
-        """Which of the kernels may be one of this code and shape."""
-        same: NDArray[np.bool_] = self.code == code
-        if shape != UNKNOWN:
-            same &= (self.shape == shape) | (self.shape == UNKNOWN)
+    def alike(self, other: Launched, position: int) -> NDArray[np.bool_]:
+        """Which of the kernels may be the other one's at the position."""
+        same: NDArray[np.bool_] = self.code == other.code[position]
+        for ours, theirs in zip(self.traits, other.traits, strict=True):
+            if theirs[position] != UNKNOWN:
+                same &= (ours == theirs[position]) | (ours == UNKNOWN)
+        return same
+
+    def may_be(self, other: Launched) -> NDArray[np.bool_]:
+        """Whether each kernel may be that of the other at the same position."""
+        same: NDArray[np.bool_] = self.code == other.code
+        for ours, theirs in zip(self.traits, other.traits, strict=True):
+            same &= (ours == theirs) | (ours == UNKNOWN) | (theirs == UNKNOWN)
         return same
 
 
@@ -63,10 +72,8 @@ def align(first: Launched, second: Launched) -> Alignment:
     Of several longest alignments the one with the earliest partners is taken. Time goes with the
     product of the lengths; memory with an eighth of a byte for each pair of elements.
     """
-    if len(first) == len(second) and np.array_equal(first.code, second.code):
-        known = (first.shape != UNKNOWN) & (second.shape != UNKNOWN)
-        if (first.shape[known] == second.shape[known]).all():
-            return Alignment(np.arange(len(first)), np.zeros(len(first), np.bool_))
+    if len(first) == len(second) and first.may_be(second).all():
+        return Alignment(np.arange(len(first)), np.zeros(len(first), np.bool_))
     partner = np.full(len(first), UNMATCHED, np.intp)
     ambiguous = np.zeros(len(first), np.bool_)
     if not len(first) or not len(second):
@@ -76,8 +83,8 @@ def align(first: Launched, second: Launched) -> Alignment:
     longest = int(here[0])
     before = np.zeros(len(second) + 1, np.int32)
     column = 0
-    for position, element in enumerate(zip(first.code, first.shape, strict=True)):
-        equal = second.alike(*element)
+    for position in range(len(first)):
+        equal = second.alike(first, position)
         after = _row(rest[position + 1], len(second))
         hits = np.flatnonzero(equal[column:])
         if len(hits):
@@ -95,33 +102,45 @@ def align(first: Launched, second: Launched) -> Alignment:
 
 
 def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment:
-    """The alignment with what changed places: the same kernel with the same known shape.
+    """The alignment with what changed places: the same kernel with a trait that is the same.
 
     Certain is such a pair, in order or not, between the same neighbouring certain pairs, where
-    both sides have one of the kind only.
+    neither has another candidate there.
     """
     anchor = (found.partner != UNMATCHED) & ~found.ambiguous
     is_anchor_there = np.zeros(len(second), np.bool_)
     is_anchor_there[found.partner[anchor]] = True
-    ours, theirs = _by_kind(first, anchor), _by_kind(second, is_anchor_there)
+    theirs = _by_gap(second, is_anchor_there)
     partner, ambiguous = found.partner.copy(), found.ambiguous.copy()
-    for kind, here in ours.items():
-        there = theirs.get(kind, [])
-        unsized = (*kind[:2], UNKNOWN)
-        is_one = len(here) == len(there) == 1 and kind != unsized
-        if is_one and unsized not in ours and unsized not in theirs:
-            partner[here[0]], ambiguous[here[0]] = there[0], False
+    for gap, here in _by_gap(first, anchor).items():
+        there = theirs.get(gap)
+        if there is None:
+            continue
+        ours, others = first.take(here), second.take(there)
+        may = np.stack([others.alike(ours, position) for position in range(len(here))])
+        alone = may.sum(axis=0) == 1
+        for row in np.flatnonzero(may.sum(axis=1) == 1):
+            column = int(np.argmax(may[row]))
+            if alone[column] and _share_a_trait(ours, int(row), others, column):
+                partner[here[row]], ambiguous[here[row]] = there[column], False
     return Alignment(partner, ambiguous)
 
 
-def _by_kind(kernels: Launched, anchor: NDArray[np.bool_]) -> dict[tuple[int, int, int], list[int]]:
-    """The kernels that are no anchors by (number of anchors before, code, shape)."""
-    found: dict[tuple[int, int, int], list[int]] = {}
+def _by_gap(kernels: Launched, anchor: NDArray[np.bool_]) -> dict[tuple[int, int], Index]:
+    """The kernels that are no anchors by (number of anchors before, code)."""
+    found: dict[tuple[int, int], list[int]] = {}
     gap = np.cumsum(anchor)
     for position in np.flatnonzero(~anchor).tolist():
-        kind = int(gap[position]), int(kernels.code[position]), int(kernels.shape[position])
-        found.setdefault(kind, []).append(position)
-    return found
+        place = int(gap[position]), int(kernels.code[position])
+        found.setdefault(place, []).append(position)
+    return {place: np.array(positions, np.intp) for place, positions in found.items()}
+
+
+def _share_a_trait(first: Launched, here: int, second: Launched, there: int) -> bool:
+    return any(
+        ours[here] == theirs[there] != UNKNOWN
+        for ours, theirs in zip(first.traits, second.traits, strict=True)
+    )
 
 
 def _rests(first: Launched, second: Launched) -> Bits:
@@ -133,8 +152,7 @@ def _rests(first: Launched, second: Launched) -> Bits:
     lengths = np.zeros(len(second) + 1, np.int32)
     mirrored = second.take(slice(None, None, -1))
     for position in range(len(first) - 1, -1, -1):
-        equal = mirrored.alike(first.code[position], first.shape[position])
-        lengths = _next_row(lengths, equal)
+        lengths = _next_row(lengths, mirrored.alike(first, position))
         packed[position] = np.packbits(np.diff(lengths).astype(np.uint8))
     return packed
 

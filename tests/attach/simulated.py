@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.counters import CounterMatch, match_counters
-from chopper_core.align.launches import dispatch_shapes
+from chopper_core.align.launches import Dispatched
 from chopper_core.align.sequences import UNMATCHED
 from chopper_core.ingest import open_run, read_rank
 from chopper_core.measured import LAUNCH_SHAPE, Match
@@ -114,11 +114,11 @@ class Simulated:
 
     def match(self, gpu: int) -> CounterMatch:
         """What we match the GPU's activities with."""
-        names = self.counter_run.names
-        dispatches = self.dispatches(gpu)
-        codes = self.counter_run.dispatches.name[dispatches]
-        sizes = dispatch_shapes(self.counter_run.dispatches, dispatches)
-        return match_counters(self.sized_table, self.rows(gpu), names, codes, sizes)
+        return match_counters(self.sized_table, self.rows(gpu), self.dispatched(gpu))
+
+    def dispatched(self, gpu: int) -> Dispatched:
+        """The GPU's dispatches as the matching sees them."""
+        return Dispatched.of(self.counter_run, self.dispatches(gpu))
 
     @cached_property
     def sized_table(self) -> KernelTable:

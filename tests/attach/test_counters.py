@@ -13,7 +13,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from chopper_core.align.counters import CounterMatch, launch_order, match_counters, plain_name
-from chopper_core.align.launches import common_shapes, dispatch_shapes, packed_shapes
+from chopper_core.align.launches import Dispatched, common_traits, packed_shapes
 from chopper_core.align.sequences import UNKNOWN, UNMATCHED
 from chopper_core.measured import LAUNCH_SHAPE, Match
 from chopper_core.schema import KernelTable, Kind
@@ -74,7 +74,7 @@ def execution(
 def match(table: KernelTable, dispatches: Sequence[Dispatch]) -> CounterMatch:
     names = sorted({dispatch.name for dispatch in dispatches})
     codes = np.array([names.index(dispatch.name) for dispatch in dispatches], np.int32)
-    return match_counters(table, np.arange(len(table)), names, codes)
+    return match_counters(table, np.arange(len(table)), Dispatched.named(names, codes))
 
 
 SIZES = {"gemm_q": 64, "gemm_k": 16}
@@ -107,7 +107,9 @@ def sized(
     codes = np.array([known.index(name) for name in executed], np.int32)
     items = np.array([int(grids[at]) * blocks[at] for at in order], np.int64)
     groups = np.array([blocks[at] for at in order], np.int64)
-    return match_counters(table, np.arange(len(table)), known, codes, (items, groups))
+    plain = Dispatched.named(known, codes)
+    dispatched = replace(plain, items=items, workgroup=groups)
+    return match_counters(table, np.arange(len(table)), dispatched)
 
 
 def swapped(names: Sequence[str]) -> list[int]:
@@ -143,6 +145,37 @@ def test_a_launch_without_a_size_is_matched_by_its_name() -> None:
     unsized = [-1 if name == "attention" else 256 for name in PROGRAM]
     found = sized(blocks, unsized)
     assert [order[at] for at in found.dispatch] == list(range(len(PROGRAM)))
+
+
+def test_products_of_one_name_in_another_order_are_told_by_the_ranges_around_them() -> None:
+    """The operations of the trace are annotations, which the counter run has as roctx ranges."""
+    names = list(PROGRAM)
+    rows = [
+        Row(100 * at, 80, iteration=0, kernel=kernel, operation=name, launch=10 * at)
+        for at, (kernel, name) in enumerate(zip(one_kernel(names), names, strict=True))
+    ]
+    table, order = table_of(rows), swapped(names)
+    texts = sorted({*one_kernel(names), *names})
+    kernels = one_kernel([names[at] for at in order])
+    codes = np.array([texts.index(name) for name in kernels], np.int32)
+    regions = np.array([texts.index(names[at]) for at in order], np.int32)
+    plain = Dispatched.named(texts, codes)
+    by_name = match_counters(table, np.arange(len(table)), plain)
+    told = match_counters(table, np.arange(len(table)), replace(plain, region=regions))
+    assert [order[at] for at in told.dispatch] == list(range(len(names)))
+    assert set(states(told)) == {Match.MATCHED}
+    assert [order[at] for at in by_name.dispatch] != list(range(len(names)))
+    # Ranges of other names than the operations tell nothing.
+    other = replace(
+        plain,
+        names=[
+            f"range {name}" if name in names and name not in kernels else name for name in texts
+        ],
+        region=regions,
+    )
+    assert match_counters(table, np.arange(len(table)), other).dispatch.tolist() == (
+        by_name.dispatch.tolist()
+    )
 
 
 def states(found: CounterMatch) -> list[Match]:
@@ -526,14 +559,14 @@ def test_on_generated_runs_names_agree_and_no_dispatch_serves_twice(generated: S
 
 def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulated) -> None:
     """Grids of the trace are in workgroups and those of the profiler in work-items."""
-    table, dispatches = small.sized_table, small.dispatches(0)
-    sizes = dispatch_shapes(small.counter_run.dispatches, dispatches)
+    table, dispatched = small.sized_table, small.dispatched(0)
     sequence = launch_order(table, small.rows(0))
-    names = small.counter_run.names
-    known = {name: code for code, name in enumerate(names)}
+    known = {name: code for code, name in enumerate(dispatched.names)}
     ours = np.array([known.get(table.names[code], -9) for code in table.kernel[sequence]], np.int64)
-    theirs = small.counter_run.dispatches.name[dispatches].astype(np.int64)
-    of_trace, of_dispatch = common_shapes(table, sequence, ours, theirs, sizes)
+    launched, others = common_traits(
+        table, sequence, dispatched, ours, dispatched.name.astype(np.int64)
+    )
+    of_trace, of_dispatch = launched.traits[0], others.traits[0]
     assert np.mean(of_trace[ours >= 0] != UNKNOWN) > 0.9
     pairs = dict(zip(small.rows(0).tolist(), small.match(0).dispatch.tolist(), strict=True))
     for at, row in enumerate(sequence.tolist()):

@@ -19,7 +19,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 def launched(codes: Sequence[int], shapes: Sequence[int] | None = None) -> Launched:
     known = [UNKNOWN] * len(codes) if shapes is None else shapes
-    return Launched(np.array(codes, np.int64), np.array(known, np.int64))
+    return Launched(np.array(codes, np.int64), (np.array(known, np.int64),))
 
 
 def aligned(first: Sequence[int], second: Sequence[int]) -> Alignment:
