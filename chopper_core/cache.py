@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.errors import ChopperError, DataError
+from chopper_core.hardware import own_file
 from chopper_core.paths import is_store, paths_of
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import AS_IT_IS, Reading
@@ -56,7 +57,7 @@ def open_kept(
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, reading)
     of = _origin(name, paths, reading)
-    kept = directory() / _digest([of, *_stamps(paths), _code_stamp()])
+    kept = directory() / _digest([of, *_stamps(paths), _code_stamp(), _stamp(own_file())])
     if is_store(kept):
         try:
             run = read_store(kept, progress)

@@ -19,6 +19,7 @@ class ElementType(IntEnum):
     BF16 = 5
     FP8 = 6
     INT8 = 7
+    FP4 = 8
 
     @property
     def text(self) -> str:
@@ -35,6 +36,7 @@ _SPELLINGS: Final = {
     "float8_e4m3fnuz": ElementType.FP8,
     "float8_e5m2": ElementType.FP8,
     "float8_e5m2fnuz": ElementType.FP8,
+    "float4_e2m1fn_x2": ElementType.FP4,
     "signedchar": ElementType.INT8,
     "unsignedchar": ElementType.INT8,
 }

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.element_types import ElementType
 from chopper_core.errors import DataError
 from chopper_core.sources.dispatches import Agent
+
+Float64 = NDArray[np.float64]
+
+_TYPES: Final = {each.text: each for each in ElementType if each != ElementType.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,29 +30,50 @@ class Hardware:
 
     name: str
     match: tuple[str, ...]
-    """Parts of product names that mean this GPU."""
+    """Words of product names that mean this GPU."""
     arch: str
     compute_units: int
     simds_per_cu: int
     xccs: int
     clock_mhz: float
-    """The clock of the published peak."""
-    bf16_flop_per_clk_cu: int
+    """The clock of the published peaks of the matrix units."""
+    flop_per_clk_cu: Mapping[str, float] = field(hash=False)
+    """Type of what is multiplied → dense operations per clock and compute unit."""
     memory_gbps: float
     tdp_w: float
+    unlike: tuple[str, ...] = ()
+    """Words in the names of variants that have other figures."""
+    sources: tuple[str, ...] = ()
+    """Where the figures are from."""
 
-    @property
-    def bf16_flop_per_ns(self) -> float:
-        """Peak of the matrix units in bf16, dense, at `clock_mhz`."""
-        return self.compute_units * self.bf16_flop_per_clk_cu * self.clock_mhz * 1e-3
+    def flop_per_ns(self, element: ElementType) -> float:
+        """Dense peak of the matrix units for a type at `clock_mhz`; NaN for one without."""
+        per_clock = self.compute_units * self.clock_mhz * 1e-3
+        return self.flop_per_clk_cu.get(element.text, nan) * per_clock
+
+    def at_peak_ns(self, flops: Float64, element: Float64) -> Float64:
+        """How long operations of some types (codes, or NaN) take at their peaks, else NaN."""
+        peaks = np.array([self.flop_per_ns(each) for each in ElementType])
+        known = np.isfinite(element)
+        codes = np.where(known, element, ElementType.UNKNOWN).astype(np.intp)
+        taken: Float64 = flops / peaks[codes]
+        return taken
 
 
 def hardware_of(product: str) -> Hardware | None:
     """The specification of a product, None where it isn't known."""
-    known = specifications()
-    found = [spec for spec in known.values() if any(part in product for part in spec.match)]
-    # MI300X is part of no longer name, but MI250 is part of MI250X: the longest match is meant.
-    return max(found, key=lambda spec: max(map(len, spec.match)), default=None)
+    found = [
+        (max(lengths), spec)
+        for spec in specifications().values()
+        if not any(_has_word(product, word) for word in spec.unlike)
+        and (lengths := [len(word) for word in spec.match if _has_word(product, word)])
+    ]
+    # Of the words of "MI250X/MI250" the longest is meant.
+    return max(found, key=lambda each: each[0], default=(0, None))[1]
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", text) is not None
 
 
 def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
@@ -65,12 +96,18 @@ def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
     )
 
 
+def own_file() -> Path:
+    """Where a person's own specifications are, if there are any."""
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return own / "chopper" / "hardware.toml"
+
+
 @cache
 def specifications() -> Mapping[str, Hardware]:
     """All specifications, the person's own over Chopper's; raises DataError for a broken file."""
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "chopper"
     tables: dict[str, dict[str, Any]] = {}
-    for path in (Path(__file__).with_name("hardware.toml"), own / "hardware.toml"):
+    known: dict[str, Hardware] = {}
+    for path in (Path(__file__).with_name("hardware.toml"), own_file()):
         if not path.exists():
             continue
         try:
@@ -78,11 +115,21 @@ def specifications() -> Mapping[str, Hardware]:
         except (OSError, ValueError) as error:
             raise DataError(f"{path} can't be used: {error}") from error
         for name, table in given.items():
-            tables[name] = tables.get(name, {}) | table
-    try:
-        return {
-            name: Hardware(name=name, **{**table, "match": tuple(table["match"])})
-            for name, table in tables.items()
-        }
-    except (TypeError, KeyError) as error:
-        raise DataError(f"a GPU in hardware.toml lacks or has too much: {error}") from error
+            try:
+                tables[name] = tables.get(name, {}) | table
+                known[name] = _specification(name, tables[name])
+            except (TypeError, KeyError, ValueError) as error:
+                raise DataError(
+                    f"{path}: the GPU {name} lacks something or has too much: {error}"
+                ) from error
+    return known
+
+
+def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
+    peaks = dict(table["flop_per_clk_cu"])
+    if strange := peaks.keys() - _TYPES.keys():
+        raise ValueError(f"{min(strange)!r} is none of the types {', '.join(_TYPES)}")
+    if not all(isinstance(peak, int | float) and peak > 0 for peak in peaks.values()):
+        raise ValueError("every flop_per_clk_cu is a number above 0")
+    lists = {key: tuple(table.get(key, ())) for key in ("match", "unlike", "sources")}
+    return Hardware(name=name, **{**table, **lists, "flop_per_clk_cu": peaks})

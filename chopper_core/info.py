@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isnan, nan
 from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.measured import is_counter
+from chopper_core.element_types import ElementType
+from chopper_core.measured import FLOPS, FLOPS_TYPE, is_counter
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
@@ -71,6 +73,7 @@ def describe(run: Run) -> dict[str, Any]:
             {number for numbers in run.partial_iterations.values() for number in numbers}
         ),
         "collectives": _collectives(run),
+        "model_flops": _model_flops(run),
         "counters": [asdict(source) for source in run.counters],
         "telemetry": [
             {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
@@ -78,6 +81,17 @@ def describe(run: Run) -> dict[str, Any]:
         ],
         "hardware": asdict(run.hardware) if run.hardware else None,
         "missing": _missing(run),
+    }
+
+
+def _model_flops(run: Run) -> dict[str, float]:
+    """The model's FLOPs by the type of what is multiplied, over all GPUs."""
+    flops = run.table.measured.get(FLOPS, np.zeros(0))
+    element = run.table.measured.get(FLOPS_TYPE, np.zeros(0))
+    return {
+        each.text: float(amount)
+        for each in ElementType
+        if (amount := flops[(element == each) & np.isfinite(flops)].sum()) > 0
     }
 
 
@@ -150,6 +164,9 @@ def as_text(run: Run) -> str:
     if found["collectives"]:
         lines += ["", "collectives, over all GPUs"]
         lines += [_collective_line(item) for item in found["collectives"]]
+    if found["model_flops"]:
+        lines += ["", "FLOPs of the model, by the type of what is multiplied, over all GPUs"]
+        lines += _flops_lines(run, found["model_flops"])
     if found["skipped"]:
         lines += ["", "skipped files"]
         lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
@@ -288,6 +305,17 @@ def _collective_line(item: dict[str, Any]) -> str:
         size = f"{scale.cell(item['bytes'])} {scale.unit}"
     group = f"group {clean(item['group'])}" if item["group"] else "group not known"
     return f"  {item['count']:>6} {clean(item['operation'])}, {group}, {size}"
+
+
+def _flops_lines(run: Run, amounts: dict[str, float]) -> list[str]:
+    lines = []
+    for name, amount in sorted(amounts.items(), key=lambda item: -item[1]):
+        scale = scale_of(METRICS["model_flops"], amount)
+        share = 100.0 * amount / sum(amounts.values())
+        peak = run.hardware.flop_per_ns(ElementType[name.upper()]) if run.hardware else nan
+        at = "no peak known" if isnan(peak) else f"peak {peak * 1e-3:.1f} TFLOP/s"
+        lines.append(f"  {scale.cell(amount):>8} {scale.unit}  {share:5.1f} % {name}, {at}")
+    return lines
 
 
 def _counter_lines(source: CounterSource) -> list[str]:

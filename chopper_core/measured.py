@@ -6,8 +6,11 @@ A hardware counter's column has the counter's own name (`SQ_WAVES`).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
+
+from chopper_core.element_types import ElementType
 
 FLOPS: Final = "model_flops"
 """The floating-point operations that the model asks for."""
@@ -27,6 +30,21 @@ ENERGY: Final = "energy_j"
 CYCLES: Final = "GRBM_GUI_ACTIVE"
 """Cycles in which the GPU worked, the sum over its XCCs."""
 MATRIX_OPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_BF16"
+"""The only counter of matrix operations that the original Chopper reads."""
+MATRIX_COUNTERS: Final[Mapping[ElementType, str]] = {
+    element: f"SQ_INSTS_VALU_MFMA_MOPS_{suffix}"
+    for element, suffix in (
+        (ElementType.FP64, "F64"),
+        (ElementType.FP32, "F32"),
+        (ElementType.TF32, "XF32"),
+        (ElementType.FP16, "F16"),
+        (ElementType.BF16, "BF16"),
+        (ElementType.FP8, "F8"),
+        (ElementType.INT8, "I8"),
+        (ElementType.FP4, "F6F4"),
+    )
+}
+"""The counters of executed matrix operations by the type that they multiply."""
 OPS_PER_COUNT: Final = 512
 """Floating-point operations behind one count of a MOPS counter."""
 BREAKDOWN: Final = (

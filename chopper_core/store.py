@@ -28,6 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from chopper_core.errors import DataError, UsageError
+from chopper_core.hardware import Hardware
 from chopper_core.paths import STORE_INDEX, is_store
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import Reading
@@ -206,7 +207,7 @@ def fingerprint() -> str:
     """A digest of the names of everything that is stored."""
     parts = [SCHEMA, *COLUMNS]
     kinds = (Run, Gpu, Source, CounterSource, TelemetrySource, Identity, Reading, Curve, Track)
-    for kind in kinds:
+    for kind in (*kinds, Hardware):
         parts += [kind.__name__, *(column.name for column in fields(kind))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.element_types import ElementType
 from chopper_core.hardware import Hardware
 from chopper_core.measured import (
     BREAKDOWN,
     CYCLES,
     FLOPS,
-    MATRIX_OPS,
+    FLOPS_TYPE,
+    MATRIX_COUNTERS,
     OPS_PER_COUNT,
     integral_of,
     known_of,
@@ -24,13 +26,15 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     """The parts of `BREAKDOWN` for each activity, in whole ns; NaN where a part isn't known.
 
     All but frequency are at the nominal clock: theoretical = model FLOPs / peak of the matrix
-    units; extra instructions = executed FLOPs / peak - theoretical; MFMA loss = cycles of the
-    serialised run - executed; contention = cycles in the trace (duration x its clock) - cycles of
-    the serialised run; frequency = duration - cycles in the trace. Work without matrix
-    instructions is `vector`. Without counters the time is `unmodelled`, but for the theoretical
-    part and frequency; without a clock contention and frequency are `unseparated`. The parts that
-    are known add up to compute_ns + overlap_ns of the activity: they are scaled from its duration
-    to what is charged and rounded, and what the rounding leaves goes to the largest.
+    units for the type of what they multiply; extra instructions = executed operations, each at
+    the peak of its type, - theoretical; MFMA loss = cycles of the serialised run - executed;
+    contention = cycles in the trace (duration x its clock) - cycles of the serialised run;
+    frequency = duration - cycles in the trace. Work without matrix instructions is `vector`.
+    Without the counters of its type the time is `unmodelled`, but for the theoretical part and
+    frequency; so is that of executed operations whose model FLOPs, their type or its peak aren't
+    known. Without a clock contention and frequency are `unseparated`. The parts that are known
+    add up to compute_ns + overlap_ns of the activity: they are scaled from its duration to what
+    is charged and rounded, and what the rounding leaves goes to the largest.
     """
     charged = (table.compute_ns + table.overlap_ns).astype(np.float64)
     duration = table.duration_ns.astype(np.float64)
@@ -46,8 +50,8 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     with np.errstate(invalid="ignore", divide="ignore"):
         clock = column(integral_of("gfx_mhz")) / column(known_of("gfx_mhz"))
     in_trace = duration * clock / hardware.clock_mhz
-    ideal = column(FLOPS) / hardware.bf16_flop_per_ns
-    executed = column(MATRIX_OPS) * OPS_PER_COUNT / hardware.bf16_flop_per_ns
+    ideal = hardware.at_peak_ns(column(FLOPS), column(FLOPS_TYPE))
+    executed = _executed_ns(table, hardware)
     alone = column(CYCLES) / hardware.xccs / (hardware.clock_mhz * 1e-3)
 
     counted = np.isfinite(executed) & np.isfinite(alone)
@@ -66,6 +70,30 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     without_shapes = np.where(matrix & ~shaped, executed, 0.0)
     parts["unmodelled_ns"] = np.where(counted, without_shapes, spent - np.where(shaped, ideal, 0.0))
     return _whole(parts, charged, duration)
+
+
+def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
+    """How long the counted matrix operations take, each at the peak of its type.
+
+    NaN where the counter of the work's own type, or for work of unknown type any of the run's
+    counters, says nothing; and where operations ran of a type that has no peak.
+    """
+    unknown = np.full(len(table), np.nan)
+    element = table.measured.get(FLOPS_TYPE, unknown)
+    is_typed = element > ElementType.UNKNOWN
+    total, known = np.zeros(len(table)), is_typed.copy()
+    counted = [name for name in MATRIX_COUNTERS.values() if name in table.measured]
+    known[~is_typed] = len(counted) > 0
+    for type_, counter in MATRIX_COUNTERS.items():
+        counts = table.measured.get(counter, unknown)
+        says = np.isfinite(counts)
+        needed = element == type_
+        if counter in counted:
+            needed = needed | ~is_typed
+            taken = counts * OPS_PER_COUNT / hardware.flop_per_ns(type_)
+            total += np.where(says & (counts > 0), taken, 0.0)
+        known &= says | ~needed
+    return np.where(known, total, np.nan)
 
 
 def _where(known: NDArray[np.bool_], has: NDArray[np.bool_], values: Float64) -> Float64:

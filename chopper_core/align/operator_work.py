@@ -87,7 +87,11 @@ def operator_work(name: str, inputs: Inputs) -> Work | None:
 
 def _product(inputs: Inputs, first: int = 0) -> Work | None:
     flops = _of_product(inputs.shapes[first : first + 2])
-    return None if flops is None else Work(flops, inputs.type_of(first, first + 1))
+    if flops is None:
+        return None
+    element = inputs.type_of(first, first + 1)
+    # PyTorch packs two of these along the inner side and counts the pairs.
+    return Work(2 * flops if element == ElementType.FP4 else flops, element)
 
 
 def _of_product(shapes: Sequence[Shape]) -> float | None:

@@ -54,8 +54,8 @@ ROOF: Final = column(
     "roof_tflops",
     "TFLOP/s",
     "roof TF/s",
-    "What the roofline allows: the smaller of the bf16 peak and intensity times the memory's "
-    "bandwidth (hardware.toml).",
+    "What the roofline allows: the smaller of the peak for the types that the matrix units "
+    "multiplied and intensity times the memory's bandwidth (hardware.toml).",
     source="counters and hardware.toml",
     missing_because="the intensity isn't known, or the GPU is not in hardware.toml",
 )
@@ -143,9 +143,9 @@ def _classes(run: Run) -> tuple[list[str], NDArray[np.int64]]:
 
 def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     """Intensity, what it allows, and how much of that is reached; all missing without counters."""
-    rate, reads, writes = (
+    rate, share, reads, writes = (
         METRICS[name].compute(scope)
-        for name in ("mfma_tflops", "fabric_read_gbps", "fabric_write_gbps")
+        for name in ("mfma_tflops", "mfma_peak_pct", "fabric_read_gbps", "fabric_write_gbps")
     )
     traffic = reads.numbers + writes.numbers
     known = rate.present() & reads.present() & writes.present() & (traffic > 0)
@@ -154,8 +154,10 @@ def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
         if run.hardware is None:
             roof = np.full(len(intensity), np.nan)
         else:
-            peak = run.hardware.bf16_flop_per_ns / 1e3
-            roof = np.minimum(peak, intensity * run.hardware.memory_gbps / 1e3)
+            # What the units reach at the peak with the types that they multiplied here.
+            peak = 100.0 * rate.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
+            by_memory = intensity * run.hardware.memory_gbps / 1e3
+            roof = np.where(rate.numbers > 0, np.minimum(peak, by_memory), by_memory)
         reached = 100.0 * rate.numbers / np.where(roof > 0, roof, np.nan)
     return [
         (INTENSITY, numbered(intensity)),

@@ -12,7 +12,8 @@ from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import by_level, into
-from chopper_core.measured import BREAKDOWN, CYCLES, FLOPS
+from chopper_core.hardware import Hardware
+from chopper_core.measured import BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.pictures import BarChart, Series
 from chopper_core.run import Run
@@ -213,13 +214,13 @@ def _notes(run: Run, parent: Groups, whole: Parts) -> tuple[str, ...]:
         notes.append("the GPU is not in hardware.toml: without its peak all compute is unmodelled")
     elif not whole.values[THEORY].present()[0]:
         notes.append(
-            "no FLOPs of the model are known (record_shapes=True in the profiler gives them): "
-            "the theoretical time is missing"
+            "no FLOPs of the model with their type are known (record_shapes=True in the profiler "
+            "gives both): the theoretical time is missing"
         )
-    elif (share := _without_flops(parent)) > _MUCH_PCT:
+    elif (share := _without_flops(parent, run.hardware)) > _MUCH_PCT:
         notes.append(
-            f"{share:.1f} % of the time of matrix kernels is of kernels whose FLOPs aren't known "
-            "(convolutions, products without shapes): theory is too short by theirs, lost too long"
+            f"{share:.1f} % of the time of matrix kernels is of kernels whose FLOPs, or "
+            "whose type's peak, aren't known: theory is too short by theirs, lost too long"
         )
     if not counted:
         notes.append(
@@ -237,17 +238,18 @@ def _notes(run: Run, parent: Groups, whole: Parts) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _without_flops(parent: Groups) -> float:
-    """How much of the matrix kernels' time has no FLOPs known in its operation, in %."""
+def _without_flops(parent: Groups, hardware: Hardware) -> float:
+    """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
     table, rows = parent.table, parent.rows
     matrix = rows[_is_matrix(table, rows)]
-    flops = table.measured.get(FLOPS)
+    flops, element = table.measured.get(FLOPS), table.measured.get(FLOPS_TYPE)
     duration = table.duration_ns[matrix].astype(np.float64)
-    if flops is None or not duration.sum():
+    if flops is None or element is None or not duration.sum():
         return 0.0
+    ideal = hardware.at_peak_ns(flops[matrix], element[matrix])
     # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
     operation = table.operation[matrix]
-    known = np.isin(operation, np.unique(operation[np.isfinite(flops[matrix])]))
+    known = np.isin(operation, np.unique(operation[np.isfinite(ideal)]))
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 

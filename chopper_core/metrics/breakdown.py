@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from chopper_core.measured import BREAKDOWN, FLOPS
-from chopper_core.metrics.metric import Metric, Scope, Values, percent
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.measured import BREAKDOWN, FLOPS, FLOPS_TYPE
+from chopper_core.metrics.metric import Metric, Scope, Values
+
+Float64 = NDArray[np.float64]
 
 _SOURCE = "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)"
 _TITLES = {
     "theoretical_ns": (
         "theory",
-        "Time of the model's FLOPs at the bf16 peak of the matrix units at the nominal clock, "
-        "whatever the type of the operands: too long for fp8, too short for fp32.",
+        "Time of the model's FLOPs at the nominal clock and the peak of the matrix units for the "
+        "type of what they multiply. Missing where the trace doesn't say the type.",
     ),
     "extra_inst_ns": (
         "extra inst",
-        "Time at the peak of the matrix instructions executed beyond the model's FLOPs.",
+        "Time of the matrix instructions executed beyond the model's FLOPs, each at the peak of "
+        "its type.",
     ),
     "mfma_loss_ns": (
         "MFMA loss",
@@ -25,7 +31,8 @@ _TITLES = {
     ),
     "vector_ns": (
         "vector",
-        "Time at the nominal clock of kernels without matrix instructions, run alone.",
+        "Time at the nominal clock of kernels without matrix instructions of the counted types, "
+        "run alone.",
     ),
     "contention_ns": (
         "contention",
@@ -42,7 +49,9 @@ _TITLES = {
     ),
     "unmodelled_ns": (
         "unmodel.",
-        "Time charged to compute of which counters or the model's FLOPs say nothing.",
+        "Time charged to compute that no other part explains: all of it without counters of the "
+        "work's type, but for theory and frequency; with them the executed matrix instructions "
+        "whose model FLOPs, type or peak isn't known; everything for a GPU not in hardware.toml.",
     ),
 }
 
@@ -73,33 +82,55 @@ def _flops(scope: Scope) -> Values:
 
 
 def _rate(scope: Scope) -> Values:
-    sums, count = _with_duration(scope)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rate = sums[0] / sums[1] * 1e-3
-    return Values(np.where(count == 0, np.nan, rate), count == 0)
+    flops = _column(scope, FLOPS)
+    return _per_duration(scope, flops, 1e-3)
 
 
 def _of_peak(scope: Scope) -> Values:
-    sums, count = _with_duration(scope)
+    return _per_duration(scope, _at_peak_ns(scope), 100.0)
+
+
+def _without_peak(scope: Scope) -> Values:
+    flops = _column(scope, FLOPS)
+    without = np.where(np.isfinite(_at_peak_ns(scope)), 0.0, flops)
+    return Values(_sum(scope, without), _sum(scope, np.isfinite(flops)) == 0)
+
+
+def _at_peak_ns(scope: Scope) -> Float64:
+    """The time of each activity's FLOPs at the peak of their type, NaN where it isn't known."""
+    flops = _column(scope, FLOPS)
     if scope.hardware is None:
-        return Values(np.full(len(count), np.nan), np.ones(len(count), np.bool_))
-    return percent(sums[0], sums[1] * scope.hardware.bf16_flop_per_ns)
+        return np.full(len(flops), np.nan)
+    return scope.hardware.at_peak_ns(flops, _column(scope, FLOPS_TYPE))
 
 
-def _with_duration(scope: Scope) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Model FLOPs, the durations of the activities that have them, and how many those are."""
-    flops, count = scope.nodes.known(FLOPS)
+def _per_duration(scope: Scope, amount: Float64, factor: float) -> Values:
+    """Amounts per duration of the activities that have one; missing where none has."""
+    known = np.isfinite(amount)
+    duration = scope.nodes.table.duration_ns[scope.nodes.rows]
+    total_ns = _sum(scope, np.where(known, duration, 0))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = factor * _sum(scope, amount) / total_ns
+    missing = total_ns == 0
+    return Values(np.where(missing, np.nan, rate), missing)
+
+
+def _column(scope: Scope, name: str) -> Float64:
     table, rows = scope.nodes.table, scope.nodes.rows
-    column = table.measured.get(FLOPS)
-    if column is None:
-        return (flops, np.zeros(len(flops))), count
-    with_flops = np.where(np.isfinite(column[rows]), table.duration_ns[rows], 0)
-    return (flops, np.add.reduceat(with_flops.astype(np.float64), scope.nodes.first)), count
+    column = table.measured.get(name)
+    return np.full(len(rows), np.nan) if column is None else column[rows]
+
+
+def _sum(scope: Scope, values: NDArray[Any]) -> Float64:
+    """The known values of the activities, summed over each node."""
+    known = np.where(np.isfinite(values), values, 0).astype(np.float64)
+    return np.add.reduceat(known, scope.nodes.first)
 
 
 _NO_FLOPS = (
     "no product, attention or convolution with recorded inputs in the row (record_shapes=True)"
 )
+_NO_PEAK = "the trace doesn't say their type, or hardware.toml has no peak of the GPU for it"
 METRICS = (
     *(_part(name) for name in BREAKDOWN),
     Metric(
@@ -126,10 +157,21 @@ METRICS = (
         "%",
         "% peak",
         "ratio of sums",
-        "model_tflops in % of the bf16 peak of the matrix units at the nominal clock, whatever "
-        "the type of the operands.",
+        "Time of the model's FLOPs at the nominal clock and the peak of the matrix units for the "
+        "type of what they multiply, in % of the durations of the kernels that they belong to.",
         _of_peak,
         source="trace and hardware.toml",
-        missing_because=f"{_NO_FLOPS}, or the GPU is not in hardware.toml",
+        missing_because=f"{_NO_FLOPS}, {_NO_PEAK}",
+    ),
+    Metric(
+        "flops_without_peak",
+        "FLOP",
+        "no peak",
+        "sum",
+        "The part of model_flops that theoretical_ns and peak_pct leave out: the trace doesn't "
+        "say the type of what is multiplied, or hardware.toml has no peak for it.",
+        _without_peak,
+        source="trace and hardware.toml",
+        missing_because=_NO_FLOPS,
     ),
 )

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.hardware import Hardware
+from chopper_core.measured import MATRIX_COUNTERS
 from chopper_core.metrics.metric import Metric, Scope, Values
 
 TIME: Final = "counter_duration_ns"
@@ -26,6 +27,7 @@ CYCLES: Final = "GRBM_GUI_ACTIVE"
 WAVES_PER_SIMD: Final = 8
 MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
 
+_ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
 _TERM: Final = re.compile(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
 _FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
 """The counters of the fabric's interface: since gfx942, and on gfx90a."""
@@ -43,21 +45,14 @@ class Architecture:
     l2_channels_per_xcc: float = nan
     l1_line_bytes: float = nan
     """Line of the vector L1 caches, which they read from L2 as a whole."""
-    mfma_speed: Mapping[str, float] = field(default_factory=dict)
-    """Type of the counters of MFMA operations → peak as a multiple of bf16's."""
+    mfma_types: tuple[str, ...] = ()
+    """The types that the counters of MFMA operations are named by."""
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    "gfx90a": Architecture(8, 32, 64, {"F16": 1, "BF16": 1, "F32": 1 / 4, "F64": 1 / 4, "I8": 1}),
-    "gfx942": Architecture(
-        4, 16, 128, {"F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 8, "F64": 1 / 8, "I8": 2}
-    ),
-    "gfx950": Architecture(
-        4,
-        16,
-        128,
-        {"F6F4": 4, "F8": 2, "F16": 1, "BF16": 1, "F32": 1 / 16, "F64": 1 / 32, "I8": 2},
-    ),
+    "gfx90a": Architecture(8, 32, 64, ("F16", "BF16", "F32", "F64", "I8")),
+    "gfx942": Architecture(4, 16, 128, ("F8", "F16", "BF16", "F32", "F64", "I8")),
+    "gfx950": Architecture(4, 16, 128, ("F6F4", "F8", "F16", "BF16", "F32", "F64", "I8")),
 }
 
 
@@ -70,7 +65,7 @@ class Chip:
     xccs: float = nan
     clock_mhz: float = nan
     memory_gbps: float = nan
-    bf16_flop_per_clk_cu: float = nan
+    flop_per_clk_cu: Mapping[str, float] = field(default_factory=dict)
     architecture: Architecture = field(default_factory=Architecture)
 
     @classmethod
@@ -84,7 +79,7 @@ class Chip:
             hardware.xccs or nan,
             hardware.clock_mhz or nan,
             hardware.memory_gbps or nan,
-            hardware.bf16_flop_per_clk_cu or nan,
+            hardware.flop_per_clk_cu,
             ARCHITECTURES.get(hardware.arch, Architecture()),
         )
 
@@ -104,13 +99,14 @@ class Chip:
         return float(np.ceil(self.compute_units / self.shader_engines / 2)) * self.shader_engines
 
     def flop_per_clk(self, dtype: str) -> float:
-        """Peak of all matrix units for a type, NaN for one that the GPU hasn't."""
-        speed = self.architecture.mfma_speed.get(dtype, nan)
-        return speed * self.bf16_flop_per_clk_cu * self.compute_units
+        """Peak of all matrix units for a type of their counters, NaN where there is none."""
+        element = _ELEMENTS[f"{MOPS}{dtype}"] if dtype in self.architecture.mfma_types else None
+        peak = nan if element is None else self.flop_per_clk_cu.get(element.text, nan)
+        return peak * self.compute_units
 
     def float_types(self) -> tuple[str, ...]:
         """The floating-point types of the matrix units; empty for an unknown architecture."""
-        return tuple(dtype for dtype in self.architecture.mfma_speed if dtype != "I8")
+        return tuple(dtype for dtype in self.architecture.mfma_types if dtype != "I8")
 
 
 _ANY_CHIP: Final = Chip(architecture=ARCHITECTURES["gfx942"])

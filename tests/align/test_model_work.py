@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.element_types import ElementType
+from chopper_core.info import as_text, describe
 from chopper_core.measured import FLOPS, FLOPS_TYPE
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align
 
@@ -66,6 +67,25 @@ def test_a_product_s_type_is_that_of_its_operands(tiny: TinyTrace, tmp_path: Pat
         (GEMM, PRODUCT, ElementType.FP32),
         (GEMM, PRODUCT, ElementType.UNKNOWN),
     ]
+
+
+@pytest.mark.parametrize(
+    ("product", "peak"),
+    [("NVIDIA A100-SXM4-40GB", "19.5 TFLOP/s"), ("Some GPU", "no peak known")],
+)
+def test_info_says_the_work_by_type(
+    tiny: TinyTrace, tmp_path: Path, product: str, peak: str
+) -> None:
+    tiny.members["deviceProperties"] = [{"id": 0, "name": product}]
+    tiny.op("aten::mm", 0, 10, **{"Input Dims": MATRICES, "Input type": FP32})
+    tiny.op("aten::mm", 20, 30, **{"Input Dims": MATRICES})
+    for at in (1, 21):
+        tiny.launch(GEMM, at)
+    run = align(tiny, tmp_path).run
+    assert describe(run)["model_flops"] == {"unknown": PRODUCT, "fp32": PRODUCT}
+    (line,) = (line for line in as_text(run).splitlines() if "% fp32" in line)
+    assert "50.0 %" in line and peak in line
+    assert "% unknown, no peak known" in as_text(run)
 
 
 def test_a_kernel_that_says_tf32_computes_in_it(tiny: TinyTrace, tmp_path: Path) -> None:

@@ -33,7 +33,14 @@ MI300X = Hardware(
     simds_per_cu=4,
     xccs=8,
     clock_mhz=2100,
-    bf16_flop_per_clk_cu=2048,
+    flop_per_clk_cu={
+        "fp64": 256,
+        "fp32": 256,
+        "fp16": 2048,
+        "bf16": 2048,
+        "fp8": 4096,
+        "int8": 4096,
+    },
     memory_gbps=5300,
     tdp_w=750,
 )
@@ -45,7 +52,7 @@ MI250X_GCD = replace(
     compute_units=110,
     xccs=1,
     clock_mhz=1700,
-    bf16_flop_per_clk_cu=1024,
+    flop_per_clk_cu={"fp64": 256, "fp32": 256, "fp16": 1024, "bf16": 1024, "int8": 1024},
     memory_gbps=1640,
 )
 MI355X = replace(
@@ -55,7 +62,14 @@ MI355X = replace(
     arch="gfx950",
     compute_units=256,
     clock_mhz=2400,
-    bf16_flop_per_clk_cu=4096,
+    flop_per_clk_cu={
+        "fp64": 128,
+        "fp32": 256,
+        "fp16": 4096,
+        "bf16": 4096,
+        "fp8": 8192,
+        "fp4": 16384,
+    },
     memory_gbps=8000,
 )
 
