@@ -158,17 +158,18 @@ class Groups:
         if self.cells is not None and "gpu" in self.cells.cube.levels:
             codes = self.cells.codes("gpu", group)
         else:
-            codes = self.table.gpu[self._part(group)]
+            codes = self.table.gpu[self.part(group)]
             if len(codes) and codes[0] == codes[-1] and isinstance(self.selection, slice):
                 codes = codes[:1]
         return [int(gpu) for gpu in np.unique(codes)]
 
     def rows_of(self, group: int) -> Index:
         """The rows of one group."""
-        part = self._part(group)
+        part = self.part(group)
         return np.arange(part.start, part.stop) if isinstance(part, slice) else part
 
-    def _part(self, group: int) -> Selection:
+    def part(self, group: int) -> Selection:
+        """The rows of one group, as a slice where they are neighbours."""
         rows, first = self.selection, self.first
         begin = int(first[group])
         last = group + 1 == len(first)

@@ -12,9 +12,9 @@ import numpy as np
 from chopper_core.errors import UsageError
 from chopper_core.hardware import Hardware, hardware_of
 from chopper_core.reading import AS_IT_IS, Reading
-from chopper_core.schema import LEVELS, KernelTable, Kind
+from chopper_core.schema import LEVELS, Int64, KernelTable, Kind
 from chopper_core.summary import Summary
-from chopper_core.tracks import Curve, LazyCurves, Track, share_running
+from chopper_core.tracks import BusyCurve, Curve, LazyCurves, Stretches, Track, share_running
 from chopper_core.tree import Tree
 
 
@@ -201,13 +201,27 @@ class Run:
 
     def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Track:
         def curve(gpu: int) -> Curve:
+            if len(kinds) == len(Kind):
+                return self._busy_curve(gpu)
             rows = self.tree().node((str(gpu),)).selection
             start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
             span = (int(start.min()), int((start + duration).max()))
-            if len(kinds) < len(Kind):
-                running = np.isin(self.table.kind[rows], kinds)
-                start, duration = start[running], duration[running]
-            return share_running(start, duration, span)
+            running = np.isin(self.table.kind[rows], kinds)
+            return share_running(start[running], duration[running], span)
 
         gpus = tuple(gpu.index for gpu in self.gpus)
         return Track(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)
+
+    def _busy_curve(self, gpu: int) -> BusyCurve:
+        parts = self.tree().children((str(gpu),)).groups
+
+        def activities(part: int) -> tuple[Int64, Int64, Int64]:
+            rows, table = parts.part(part), self.table
+            return (
+                table.start_ns[rows],
+                table.start_ns[rows] + table.duration_ns[rows],
+                table.idle_ns[rows],
+            )
+
+        starts, ends = parts.min("start_ns"), parts.max("end_ns")
+        return BusyCurve.of(Stretches(starts, ends, parts.sum("idle_ns"), activities))

@@ -102,6 +102,7 @@ class StoredColumns(Mapping[str, Float64]):
     """The file, mapped when the store was opened: it may be replaced or removed since."""
     names: tuple[str, ...]
     checksum: int
+    mapped: bool
     _read: dict[str, Float64] = field(default_factory=dict, repr=False)
     _checked: bool = field(default=False, repr=False)
 
@@ -113,8 +114,11 @@ class StoredColumns(Mapping[str, Float64]):
             if not self._checked and small and zlib.crc32(self.content) != self.checksum:
                 raise DataError(_changed(self.path))
             self._checked = True
-            wanted = pa.ipc.IpcReadOptions(included_fields=[self.names.index(name)])
-            table = pa.ipc.open_file(pa.BufferReader(self.content), options=wanted).read_all()
+            options = None
+            if not self.mapped:
+                # Else all would be unpacked; what is mapped lies there, and is not read for this.
+                options = pa.ipc.IpcReadOptions(included_fields=[self.names.index(name)])
+            table = pa.ipc.open_file(pa.BufferReader(self.content), options=options).read_all()
             self._read[name] = _numpy(table, name)
         return self._read[name]
 
@@ -169,6 +173,7 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
                 measured,
                 tuple(pa.ipc.open_file(pa.BufferReader(measured)).schema.names),
                 index.files[_MEASURED][1],
+                len(kernels) >= _LARGE_ROWS,
             ),
             **{name: _numpy(kernels, name) for name in COLUMNS},
         )

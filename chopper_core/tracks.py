@@ -47,6 +47,61 @@ class Curve:
         return means
 
 
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """A GPU's activities in parts, its iterations say: of each the first start, last end, idle."""
+
+    starts_ns: Int64
+    ends_ns: Int64
+    idle_ns: Int64
+    activities: Callable[[int], tuple[Int64, Int64, Int64]]
+    """Of one part: start, end and idle time of each activity."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusyCurve(Curve):
+    """The share (in %) of time in which anything ran, from what the accounting calls idle.
+
+    Idle time is charged to the activity that starts next. So the idle time up to a moment is that
+    of all activities started by then, and what has gone by since the last of them ended. Only the
+    parts that hold a moment are looked into: nothing is worked out for all of a large GPU.
+    """
+
+    parts: Stretches
+
+    @classmethod
+    def of(cls, parts: Stretches) -> BusyCurve:
+        """The curve of a GPU; there is at least one part."""
+        span = np.array([parts.starts_ns.min(), parts.ends_ns.max()], np.int64)
+        return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)
+
+    def integrals(self, times_ns: NDArray[np.generic]) -> tuple[Float64, Float64]:
+        """The running integral and the covered time at each time."""
+        begin, end = (int(edge) for edge in self.edges_ns)
+        at = np.clip((times_ns - self.edges_ns[0]).astype(np.float64), 0, end - begin)
+        # Between two whole ns the integral is linear.
+        low = np.floor(at).astype(np.int64)
+        busy, later = self._busy(low + begin), self._busy(np.minimum(low + 1, end - begin) + begin)
+        return 100.0 * (busy + (later - busy) * (at - low)), at
+
+    def _busy(self, at_ns: Int64) -> Float64:
+        """The time from the begin of the span in which anything ran."""
+        times, parts = at_ns.ravel(), self.parts
+        over = parts.ends_ns <= times[:, None]
+        idle = np.where(over, parts.idle_ns, 0).sum(axis=1)
+        latest = np.where(over, parts.ends_ns, self.edges_ns[0]).max(axis=1)
+        holds = ~over & (parts.starts_ns <= times[:, None])
+        for number in np.flatnonzero(holds.any(axis=0)):
+            starts, ends, idles = parts.activities(int(number))
+            for time in np.flatnonzero(holds[:, number]):
+                begun = starts <= times[time]
+                idle[time] += idles[begun].sum()
+                latest[time] = max(latest[time], ends[begun].max())
+        gone = times - self.edges_ns[0] - idle - np.maximum(times - latest, 0)
+        busy: Float64 = gone.reshape(at_ns.shape).astype(np.float64)
+        return busy
+
+
 class LazyCurves(Mapping[int, Curve]):
     """The curves of GPUs, each worked out when it is asked for."""
 

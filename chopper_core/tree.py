@@ -28,8 +28,11 @@ _FEW_ROWS: Final = 1 << 15
 """Neighbouring rows that are added up as fast as cells are found."""
 _KEPT: Final = 32
 """Nodes that are no slices whose rows are remembered."""
+_PIECE: Final = 1 << 16
 _MOST_TIMED: Final = 1 << 24
 """Rows up to which the times of all nodes of a level are remembered for the next search."""
+_TIMED_SHARE: Final = 8
+"""So many times fewer rows are worked out by themselves."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +127,20 @@ class Tree:
                 np.sum(sums, axis=0),
                 lambda node: tuple(int(cube.codes[name][cells[node]]) for name in levels),
             )
-        if self._places is None and self._is_usual(levels) and len(table) <= _MOST_TIMED:
-            if len(levels) not in self._timed:
+        are_neighbours = self._places is None and self._is_usual(levels)
+        matching = None
+        if are_neighbours and len(levels) not in self._timed:
+            matching = np.flatnonzero(wanted[table.column(level)])
+            if len(table) // _TIMED_SHARE < len(matching) <= len(table) <= _MOST_TIMED:
+                matching = None
                 self._timed[len(levels)] = self._times(slice(0, len(table)), levels, level)
+        if are_neighbours and matching is None:
             rows, times, codes = self._timed[len(levels)]
             found = np.flatnonzero(wanted[codes])
             rows, times = rows[found], times[found]
         else:
-            matching = np.flatnonzero(wanted[table.column(level)])
-            if not (self._places is None and self._is_usual(levels)):
+            if matching is None:
+                matching = np.flatnonzero(wanted[table.column(level)])
                 keys = [table.column(name)[matching] for name in reversed(levels)]
                 matching = matching[np.lexsort(keys)]
             rows, times, _ = self._times(matching, levels, level)
@@ -144,18 +152,25 @@ class Tree:
         self, rows: Selection, levels: Sequence[str], level: str
     ) -> tuple[Index, NDArray[np.int64], NDArray[Any]]:
         """Of nodes whose rows are neighbours: the first row, the time, the code at a level."""
-        codes = [self.table.column(name)[rows] for name in levels]
-        changed = np.zeros(len(codes[0]), np.bool_)
+        codes = {name: self.table.column(name)[rows] for name in levels}
+        count = len(codes[level])
+        changed, times = np.zeros(count, np.bool_), np.empty(count, np.int64)
+        # A piece of all columns fits into the processor's cache.
+        for begin in range(0, count, _PIECE):
+            own = slice(begin, begin + _PIECE)
+            at = (
+                rows[own]
+                if not isinstance(rows, slice)
+                else slice(rows.start + begin, rows.start + min(begin + _PIECE, count))
+            )
+            times[own] = sum(self.table.column(state)[at] for state in STATES)
+            for column in codes.values():
+                piece = column[max(begin - 1, 0) : begin + _PIECE]
+                changed[max(begin, 1) : begin + _PIECE] |= piece[1:] != piece[:-1]
         changed[:1] = True
-        for column in codes:
-            changed[1:] |= column[1:] != column[:-1]
         first = np.flatnonzero(changed)
-        groups = Groups(self.table, rows, first)
-        times = np.zeros(len(first), np.int64)
-        for state in STATES:
-            times += groups.sum(state)
         at = first + rows.start if isinstance(rows, slice) else rows[first]
-        return at, times, codes[list(levels).index(level)][first]
+        return at, np.add.reduceat(times, first), codes[level][first]
 
     def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
         """A node's rows as one group, or grouped by a level."""

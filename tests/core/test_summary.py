@@ -18,6 +18,7 @@ from chopper_core.query import chart, figures, query
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, KernelTable
 from chopper_core.summary import HIGHEST, LOWEST, SUMMED, Summary, summarise
+from chopper_core.tracks import share_running
 from chopper_core.tree import Tree, in_order, level_order
 from chopper_core.view import View
 from tests.support import Row, run_of, sample_run
@@ -205,3 +206,20 @@ def test_only_cubes_that_save_something_are_made() -> None:
         counts[len(cube.levels)] += 1
     assert counts[1] and not counts[6]
     assert summarise(table, 1 << 20, len(table) + 1) == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(rows, min_size=1, max_size=40), st.data())
+def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObject) -> None:
+    run = measured(run_of(made))
+    table = run.table
+    for gpu in run.gpus:
+        own = table.gpu == gpu.index
+        starts, durations = table.start_ns[own], table.duration_ns[own]
+        span = (int(starts.min()), int((starts + durations).max()))
+        slow = share_running(starts, durations, span)
+        times = np.array(sorted(data.draw(st.lists(st.floats(-100, 6_000), min_size=2))))
+        fast = run.track("busy_pct").curves[gpu.index]
+        for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
