@@ -119,4 +119,11 @@ def with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
     return (first, f"{first}{DELTA}", f"{first}{RELATIVE}", *pairs, *others)
 
 
+def each_with_difference(names: Sequence[str]) -> tuple[str, ...]:
+    """Columns that somebody chose, each with its difference; as they are where one is asked for."""
+    if any(map(is_difference, names)):
+        return tuple(names)
+    return tuple(part for name in names for part in (name, f"{name}{DELTA}"))
+
+
 _COMPARED: Final = ("kernels", "gfx_mhz", "exposed_comm_ns", "idle_ns", "compute_ns", "overlap_ns")

@@ -87,11 +87,11 @@ def only(level: str, labels: Sequence[str]) -> str:
 def _term(rows: Rows, term: str) -> Mask:
     if comparison := _COMPARISON.fullmatch(term):
         return _compare(rows, comparison)
-    if level := _LEVEL.fullmatch(term):
-        return _labelled(rows, level["level"], level["labels"])
     name, colon, words = term.partition(":")
     if colon and name in rows.names and rows.values(name).words is not None:
         return _worded(rows.values(name), words)
+    if level := _LEVEL.fullmatch(term):
+        return _labelled(rows, level["level"], level["labels"])
     negated = term.startswith("!") and len(term) > 1
     mask = _named(rows, term[1:] if negated else term)
     return ~mask if negated else mask

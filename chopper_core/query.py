@@ -16,6 +16,7 @@ from chopper_core.comparison import (
     aligned,
     delta_of,
     difference,
+    each_with_difference,
     is_difference,
     matched,
     relative,
@@ -182,7 +183,7 @@ def _filter_note(rows: int, shown: int) -> tuple[str, ...]:
 
 def _compared(run: Run, view: View) -> Frame:
     """The frame of a view with a baseline: rows of both, and what differs."""
-    names = view.columns or with_differences(_names(run, view), view.level)
+    names = each_with_difference(view.columns) or with_differences(_names(run, view), view.level)
     statistic = statistic_of(view, run.partial_iterations)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -223,6 +224,16 @@ ACTIONS: Final = (
     ),
     Action("reverse", ("r",), "reverse", "Reverse", "Turns the order of the rows round.", TABLE),
     Action(
+        "columns",
+        ("C",),
+        "columns",
+        "Columns",
+        "Chooses the columns of tables of this level, kept for the next time; +A adds one, -A "
+        "takes one away, `default` forgets the choice.",
+        TABLE,
+        takes="A,B|+A|-A|default",
+    ),
+    Action(
         "pivot",
         ("p",),
         "pivot",
@@ -372,7 +383,8 @@ ACTIONS: Final = (
 
 PALETTE_KEY: Final = "ctrl+p"
 """Opens the palette: all actions, searched by name."""
-
+FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
+"""What these do doesn't depend on a person's keys."""
 _NAMED: Final = {
     "enter": "⏎",
     "escape": "esc",
@@ -386,6 +398,10 @@ _NAMED: Final = {
     "end": "End",
     "backspace": "Backspace",
 }
+_SPECIAL: Final = frozenset(_NAMED) | {
+    *("space", "tab", "delete", "insert"),
+    *(f"f{number}" for number in range(1, 13)),
+}
 
 
 def key_name(key: str) -> str:
@@ -393,7 +409,15 @@ def key_name(key: str) -> str:
     return _NAMED.get(key, key)
 
 
-def key_table() -> list[tuple[str, str, str]]:
+def is_key(text: str) -> bool:
+    """Whether a text names a key, as people write it: `G`, `[`, `enter`, `ctrl+d`, `f5`."""
+    *modifiers, key = text.split("+") if len(text) > 1 else [text]
+    if any(modifier not in ("ctrl", "alt", "shift") for modifier in modifiers):
+        return False
+    return key in _SPECIAL or (len(key) == 1 and key.isprintable() and key != " ")
+
+
+def key_table(actions: Iterable[Action] = ACTIONS) -> list[tuple[str, str, str]]:
     """(keys, command, help) of every action, for `chopper keys` and the README."""
     rows = [
         (
@@ -401,7 +425,7 @@ def key_table() -> list[tuple[str, str, str]]:
             f":{action.verb} {action.takes}".rstrip(),
             action.help,
         )
-        for action in ACTIONS
+        for action in actions
     ]
     return [*rows, (PALETTE_KEY, "", "Searches all of these by name.")]
 

@@ -21,10 +21,13 @@ from chopper_core.progress import Cancelled, Progress
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.run import Run
 from chopper_core.view import View
-from chopper_tui.actions import ACTIONS, PALETTE_KEY
+from chopper_tui.actions import ACTIONS, PALETTE_KEY, Action
 from chopper_tui.ascii import AsciiFilter
 from chopper_tui.background import away
+from chopper_tui.config import AS_IT_COMES, Config
+from chopper_tui.history import Columns, dressed, trail_to
 from chopper_tui.looks import Look, look
+from chopper_tui.remembered import fitting_columns
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.loading import LoadingScreen
 from chopper_tui.terminal import glyphs_of
@@ -54,7 +57,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         start: View,
         *,
         glyphs: Glyphs | None = None,
-        theme: str = THEMES[0],
+        config: Config = AS_IT_COMES,
     ) -> None:
         """Load a run with `load`, in a thread, and show the view `start` of it.
 
@@ -70,7 +73,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self._inks: tuple[str, Inks] | None = None
         for name in THEMES:
             self.register_theme(textual_theme(name))
-        self.theme = theme if theme in THEMES else THEMES[0]
+        self.theme = config.theme or THEMES[0]
+        self.config = config
 
     @property
     def inks(self) -> Inks:
@@ -78,6 +82,11 @@ class ChopperApp(App[None], inherit_bindings=False):
         if self._inks is None or self._inks[0] != self.theme:
             self._inks = (self.theme, inks(self.theme, self.console.color_system, self.no_color))
         return self._inks[1]
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """The registry with the person's keys."""
+        return self.config.actions
 
     @property
     def crash(self) -> BaseException | None:
@@ -119,7 +128,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     async def _open(self, loading: Screen[object]) -> None:
         assert isinstance(loading, LoadingScreen)
         try:
-            run, seen = await away(self._load_and_look, loading)
+            run, seen, columns = await away(self._load_and_look, loading)
         except Cancelled:
             self.exit(return_code=INTERRUPTED)
         except ChopperError as error:
@@ -127,9 +136,9 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.exit(return_code=error.exit_code)
         else:
             self.delay_update(self.SETTLING)
-            await self.push_screen(ExploreScreen(run, seen))
+            await self.push_screen(ExploreScreen(run, seen, self.config, columns))
 
-    def _load_and_look(self, loading: LoadingScreen) -> tuple[Run, Look]:
+    def _load_and_look(self, loading: LoadingScreen) -> tuple[Run, Look, Columns]:
         last_step, last_time = "", 0.0
 
         def progress(step: str, done: int, total: int) -> None:
@@ -142,7 +151,8 @@ class ChopperApp(App[None], inherit_bindings=False):
                 self.call_later(loading.report, step, done, total)
 
         run = self._load(progress)
-        return run, look(run, self._start)
+        columns = fitting_columns(self.config.columns, run.table)
+        return run, look(run, dressed(trail_to(self._start), columns)[-1].view), columns
 
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""

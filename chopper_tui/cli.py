@@ -19,6 +19,7 @@ from chopper_core.view import View
 if TYPE_CHECKING:
     from chopper_core.render.glyphs import Glyphs
     from chopper_core.run import Run
+    from chopper_tui.config import Config
 
 PROGRAM: Final = "chopper"
 INTERRUPTED: Final = 130
@@ -268,12 +269,34 @@ def _explore(address: str, options: argparse.Namespace) -> int:
         glyphs = ASCII if options.ascii else UNICODE
         _write(play(ChopperApp(lambda _: run, view, glyphs=glyphs), keys, options.size))
         return 0
+    config = _remembering(_config())
+    wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
     app = ChopperApp(
         lambda progress: _open_view(view, options, progress),
         view,
-        glyphs=ASCII if options.ascii else None,
+        glyphs=ASCII if options.ascii else wanted,
+        config=config,
     )
-    return run_app(app, mouse=not options.no_mouse)
+    return run_app(app, mouse=config.mouse and not options.no_mouse)
+
+
+def _remembering(config: Config) -> Config:
+    """Settings with the columns of earlier sessions before those of the file."""
+    from dataclasses import replace
+
+    from chopper_tui.remembered import remembered_columns
+
+    return replace(config, columns={**config.columns, **remembered_columns()}, remember=True)
+
+
+def _config() -> Config:
+    """The person's settings; what they say in vain is told."""
+    from chopper_tui.config import read_config
+
+    config = read_config()
+    for warning in config.warnings:
+        print(f"{PROGRAM}: {warning}", file=sys.stderr)
+    return config
 
 
 def _view_of(address: str, options: argparse.Namespace) -> View:
@@ -380,7 +403,7 @@ def _metrics(options: argparse.Namespace) -> int:
 def _keys(options: argparse.Namespace) -> int:
     from chopper_tui.actions import key_table
 
-    rows = key_table()
+    rows = key_table(_config().actions)
     if options.format == "markdown":
         lines = ["| keys | `:` command | does |", "| :-- | :-- | :-- |"]
         lines += [f"| {_code(keys)} | {_code(verb)} | {text} |" for keys, verb, text in rows]

@@ -10,12 +10,15 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from chopper_core.errors import ChopperError
+
 PACKAGES: Final = (
     "textual", "rich", "plotext", "numpy", "pyarrow", "pandas", "msgspec", "isal",
 )  # fmt: skip
 VARIABLES: Final = (
     "TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", "TMUX", "STY",
     "SSH_CONNECTION", "COLUMNS", "LINES", "XDG_CACHE_HOME", "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
 )  # fmt: skip
 
 
@@ -32,12 +35,35 @@ def report(program_version: str) -> str:
         ("explorer", can_draw() or "can be drawn here"),
         ("terminal size", f"{size.columns}x{size.lines}" if size.columns else "unknown"),
         ("stdin, stdout", f"{_tty(sys.stdin)}, {_tty(sys.stdout)}"),
+        ("settings", _settings()),
+        ("columns kept", _columns()),
         ("encoding", f"{sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}"),
         *((name, os.environ[name]) for name in VARIABLES if name in os.environ),
         *((package, _package_version(package)) for package in PACKAGES),
     ]
     width = max(len(name) for name, _ in facts)
     return "".join(f"{name:<{width}}  {value}\n" for name, value in facts)
+
+
+def _settings() -> str:
+    from chopper_tui.config import config_path, read_config
+
+    path = config_path()
+    if not path.exists():
+        return f"none; {path} would be used"
+    try:
+        config = read_config(path)
+    except ChopperError as error:
+        return f"not used: {error}"
+    said = "".join(f"; {warning.removeprefix(f'{path}: ')}" for warning in config.warnings)
+    return f"{path} is used{said}"
+
+
+def _columns() -> str:
+    from chopper_tui.remembered import columns_path, remembered_columns
+
+    levels = ", ".join(remembered_columns())
+    return f"of {levels}, in {columns_path()}" if levels else f"none; {columns_path()} has them"
 
 
 def _tty(stream: object) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from chopper_core.comparison import is_difference
 from chopper_core.view import Baseline, View, charting, drill
@@ -19,6 +21,8 @@ class Place:
     """The cursor's distance from the first row on the screen."""
 
 
+Columns = Mapping[str, tuple[str, ...]]
+"""The columns that somebody chose, by the level of the rows."""
 Trail = tuple[Place, ...]
 """The places from the root to here, one per step of the path."""
 
@@ -35,9 +39,33 @@ def trail_to(view: View) -> Trail:
     return compared((*parents, Place(view)), view.baseline)
 
 
-def into(trail: Trail, label: str) -> Trail:
-    """Into a child of the last place."""
-    return (*trail, Place(drill(trail[-1].view, label)))
+def into(trail: Trail, label: str, columns: Columns = MappingProxyType({})) -> Trail:
+    """Into a child of the last place, with the columns that were chosen for its level."""
+    view = drill(trail[-1].view, label)
+    names = columns_for(view.level, trail[-1].view, columns)
+    return (*trail, Place(replace(view, columns=names)))
+
+
+def dressed(trail: Trail, columns: Columns) -> Trail:
+    """The same places with the columns chosen for their levels; the last may have its own."""
+    last = trail[-1].view
+    if last.analysis:
+        return trail
+    views = [
+        replace(place.view, columns=columns_for(place.view.level, last, columns))
+        for place in trail[:-1]
+    ]
+    views.append(replace(last, columns=last.columns or columns.get(last.level, ())))
+    return tuple(replace(place, view=view) for place, view in zip(trail, views, strict=True))
+
+
+def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
+    """The columns of a level when somebody comes there from a view: those chosen for it.
+
+    Else those of an address go along, but not those that were chosen for the view's level.
+    """
+    inherited = () if view.columns == columns.get(view.level) else view.columns
+    return columns.get(level, inherited)
 
 
 def out(trail: Trail) -> Trail:

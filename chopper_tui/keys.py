@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-_CHARACTERS: Final = {
-    "[": "left_square_bracket",
-    "]": "right_square_bracket",
-    "{": "left_curly_bracket",
-    "}": "right_curly_bracket",
-    "-": "minus",
-    "/": "slash",
-    ",": "comma",
-    ".": "full_stop",
-    ":": "colon",
-    "?": "question_mark",
-    "%": "percent_sign",
-    "=": "equals_sign",
-}
+from textual.binding import Binding
+from textual.keys import _character_to_key
+
+from chopper_tui.actions import Action
 
 
 def textual_keys(keys: Iterable[str]) -> str:
     """Keys of an action as the keys of a binding."""
-    return ",".join(_CHARACTERS.get(key, key) for key in keys)
+    return ",".join(_textual_key(key) for key in keys)
+
+
+def bindings_of(actions: Iterable[Action]) -> list[Binding]:
+    """The bindings of actions: their keys perform them."""
+    return [
+        Binding(
+            textual_keys(action.keys),
+            f"perform('{action.id}')",
+            action.title,
+            show=False,
+            id=action.id,
+            tooltip=action.help,
+        )
+        for action in actions
+        if action.keys
+    ]
+
+
+def _textual_key(key: str) -> str:
+    *modifiers, last = key.split("+") if len(key) > 1 else [key]
+    return "+".join([*modifiers, _character_to_key(last) if len(last) == 1 else last])

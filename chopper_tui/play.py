@@ -14,15 +14,13 @@ from textual.keys import _character_to_key
 from textual.worker import WorkerCancelled
 
 from chopper_core.errors import DataError, UsageError
-from chopper_tui.actions import ACTIONS, PALETTE_KEY
+from chopper_tui.actions import is_key
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from chopper_tui.app import ChopperApp
 
-_OTHERS: Final = ("tab", "shift+tab", "space", "delete", PALETTE_KEY)
-_KEYS: Final = frozenset(key for action in ACTIONS for key in action.keys) | frozenset(_OTHERS)
 _ROUNDS: Final = 200
 
 
@@ -41,7 +39,7 @@ def keys_of(path: str) -> list[str]:
                 raise UsageError(f"{path}:{number}: {line} has no text in quotes") from error
         elif line.startswith(":") and len(line) > 1:
             keys += [*line, "enter"]
-        elif (len(line) == 1 and line != "#") or line in _KEYS:
+        elif is_key(line) and line != "#":
             keys.append(line)
         elif line and not line.startswith("#"):
             raise UsageError(f'{path}:{number}: {line!r} is no key; `text "..."` types a text')

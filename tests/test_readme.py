@@ -15,6 +15,7 @@ from chopper_core.query import query
 from chopper_core.render import render
 from chopper_core.view import View
 from chopper_tui.cli import main
+from chopper_tui.config import read_config
 from tests.tui.explorer import explorer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,3 +78,13 @@ async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
         await at.press(*["down"] * 5, "enter", "down", "enter", "down", "enter", "down", "enter")
         text = "\n".join(line.rstrip() for line in at.text().splitlines())
     check("capture", f"```\n{text}\n```")
+
+
+def test_the_settings_are_ones(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    found = re.search(r"```toml\n(\[explorer\].*?)```", text, re.DOTALL)
+    assert found
+    path = tmp_path / "config.toml"
+    path.write_text(found[1], encoding="utf-8")
+    config = read_config(path)
+    assert config.warnings == () and config.theme == "light" and "operation" in config.columns

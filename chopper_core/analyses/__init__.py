@@ -51,6 +51,13 @@ ANALYSES: Final = (
         "What does compute wait for before it starts, and why does the GPU stand idle?",
         ("operation", "phase", "layer", "gpu", "iteration"),
     ),
+    Analysis(
+        "comms",
+        "6",
+        "Comms",
+        "How fast are the collectives, which ranks wait in them, and for whom?",
+        ("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
+    ),
 )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.run import Run
+from chopper_core.schema import LEVELS
 from chopper_core.tree import Groups
 from chopper_core.view import View, pivot
 
@@ -26,14 +29,26 @@ def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray
     """Quantiles of a column over each group, as groups x shares, by linear interpolation."""
     values = groups.table.column(column)[groups.rows].astype(np.float64)
     owner = np.repeat(np.arange(len(groups)), groups.sizes())
-    ordered = values[np.lexsort((values, owner))]
-    sizes = groups.sizes()
-    places = groups.first[:, None] + np.asarray(shares) * (sizes - 1)[:, None]
+    return quantiles_of(values, owner, len(groups), shares)
+
+
+def quantiles_of(
+    values: NDArray[np.generic],
+    owner: NDArray[np.integer[Any]],
+    count: int,
+    shares: tuple[float, ...],
+) -> NDArray[np.float64]:
+    """Quantiles of the values of each owner, as owners x shares; NaN for one that has none."""
+    ordered = np.asarray(values, np.float64)[np.lexsort((values, owner))]
+    sizes = np.bincount(owner, minlength=count)
+    first = np.cumsum(sizes) - sizes
+    places = first[:, None] + np.asarray(shares) * (np.maximum(sizes, 1) - 1)[:, None]
     low = np.floor(places).astype(np.intp)
     high = np.ceil(places).astype(np.intp)
     weight = places - low
-    found: NDArray[np.float64] = ordered[low] * (1 - weight) + ordered[high] * weight
-    return found
+    padded = np.append(ordered, np.nan)
+    found: NDArray[np.float64] = padded[low] * (1 - weight) + padded[high] * weight
+    return np.where(sizes[:, None] > 0, found, np.nan)
 
 
 def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
@@ -49,3 +64,11 @@ def into(view: View, level: str, label: str) -> View:
         return plain
     split = pivot(plain, level)
     return replace(split, path=(*split.path, label))
+
+
+def activity(run: Run, view: View, row: int) -> View:
+    """The view of one activity by its row of the kernel table, in the usual order of levels."""
+    table = run.table
+    path = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
+    place = int(np.flatnonzero(run.tree().node(path).rows == row)[0])
+    return View(run=view.run, path=(*path, str(place)), metric=view.metric)

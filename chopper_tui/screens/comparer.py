@@ -6,7 +6,7 @@ from chopper_core.address import parse_baseline
 from chopper_core.errors import UsageError
 from chopper_core.render.cells import baseline_title
 from chopper_core.view import Baseline
-from chopper_tui.history import changed, compared, trail_to
+from chopper_tui.history import changed, compared
 from chopper_tui.marks import comparison, mark_of, toggled
 from chopper_tui.screens.seeker import Seeker
 
@@ -38,7 +38,7 @@ class Comparer(Seeker):
             await self.go(changed(self.here, view), f"{len(self.marks)} marked rows")
             return
         said = f"base {baseline_title(view)}" if view.baseline else f"{len(self.marks)} marked rows"
-        await self.go(trail_to(view), said)
+        await self.go(self.trail_to(view), said)
 
     async def do_baseline(self, argument: str) -> None:
         """The scope as the baseline of what is looked at next, a given one, or none any more."""

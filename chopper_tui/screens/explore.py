@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import ClassVar
 
 from rich.text import Text
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import Input
 
 from chopper_core.errors import UsageError
@@ -27,11 +27,11 @@ from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
-from chopper_tui.history import charted, tallied
-from chopper_tui.keys import textual_keys
+from chopper_tui.history import charted, columns_for, tallied
+from chopper_tui.keys import bindings_of
 from chopper_tui.screens.arrangement import CHARTS
 from chopper_tui.screens.chooser import Chooser, signal_options
-from chopper_tui.screens.comparer import Comparer
+from chopper_tui.screens.columner import Columner
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
 from chopper_tui.snapshot import is_picture, write_snapshot
@@ -44,21 +44,10 @@ _CLIPBOARD_BYTES = 70_000
 """What terminals take over OSC 52 without dropping it."""
 
 
-class ExploreScreen(Comparer):
+class ExploreScreen(Columner):
     """The tree: a table of the scope's children, and what is known of them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            textual_keys(action.keys),
-            f"perform('{action.id}')",
-            action.title,
-            show=False,
-            id=action.id,
-            tooltip=action.help,
-        )
-        for action in ACTIONS
-        if action.keys
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of(ACTIONS)]
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
         """Do an action of the registry, after those before it."""
@@ -125,7 +114,7 @@ class ExploreScreen(Comparer):
         if argument:
             if argument not in rest:
                 raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
-            await self.change(pivot(self.view, argument))
+            await self._pivot(argument)
             return
         if len(rest) < 2:
             raise UsageError("there is no other level to split this scope by")
@@ -217,7 +206,7 @@ class ExploreScreen(Comparer):
 
     def do_help(self, _: str) -> None:
         """The help."""
-        self.app.push_screen(help_screen(self.frame.columns, self.size.width))
+        self.app.push_screen(help_screen(self.config.actions, self.frame.columns, self.size.width))
 
     def do_theme(self, argument: str) -> None:
         """The colours."""
@@ -272,7 +261,11 @@ class ExploreScreen(Comparer):
 
     def _pivot_chosen(self, level: str | None) -> None:
         if level is not None:
-            self.take(lambda: self.change(pivot(self.view, level)))
+            self.take(lambda: self._pivot(level))
+
+    async def _pivot(self, level: str) -> None:
+        view = pivot(self.view, level)
+        await self.change(replace(view, columns=columns_for(level, self.view, self.columns)))
 
     def _stat_chosen(self, name: str | None) -> None:
         if name is not None:

@@ -6,10 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
+from types import MappingProxyType
 from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import BindingsMap
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Input
@@ -20,9 +22,12 @@ from chopper_core.render.cells import crumb
 from chopper_core.run import Run
 from chopper_core.view import STATISTICS, View, charting, filtered
 from chopper_tui import looks
+from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away
+from chopper_tui.config import AS_IT_COMES, Config
 from chopper_tui.figures import detail as detail_of
-from chopper_tui.history import Place, Trail, changed, moved, trail_to
+from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
+from chopper_tui.keys import bindings_of
 from chopper_tui.marks import Marks, marked_in
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
 from chopper_tui.snapshot import SNAPSHOTS
@@ -48,15 +53,26 @@ class Explorer(Screen[None]):
     DETAIL_DELAY: ClassVar[float] = 0.08
     """Seconds that the cursor rests on a row before its detail is worked out."""
 
-    def __init__(self, run: Run, look: looks.Look) -> None:
+    def __init__(
+        self,
+        run: Run,
+        look: looks.Look,
+        config: Config = AS_IT_COMES,
+        columns: Columns = MappingProxyType({}),
+    ) -> None:
         """Show a run, beginning with a look at one of its views."""
         super().__init__()
+        if config.actions is not ACTIONS:
+            self._bindings = BindingsMap(bindings_of(config.actions))
+        self.config = config
+        self.columns = dict(columns)
+        """The columns that were chosen, by level."""
         self.run = run
         self.look = look
-        self.trail: Trail = trail_to(look.frame.view)
+        self.trail: Trail = dressed(trail_to(look.frame.view), self.columns)
         self.last_trail: Trail | None = None
         self.marks: Marks = ()
-        self.chart = CHARTS[0]
+        self.chart = config.chart or CHARTS[0]
         self.zoom = False
         self._arranged: Arrangement | None = None
         self._steps: deque[Step] = deque()
@@ -85,7 +101,14 @@ class Explorer(Screen[None]):
 
     def on_mount(self) -> None:
         """Give every part what it shows, before there is a layout: so it is painted once."""
+        self.table.full_names = self.config.full_names
         self.show(self.look)
+        if self.config.warnings:
+            self.say(self.config.warnings[0], error=True)
+
+    def trail_to(self, view: View) -> Trail:
+        """The trail to a view from outside, with the columns chosen for each level."""
+        return dressed(trail_to(view), self.columns)
 
     def on_resize(self) -> None:
         """Arrange the parts anew; the cursor stays."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from rich.text import Text
 
 from chopper_core.metrics import Metric
-from chopper_tui.actions import ACTIONS, GROUPS, PALETTE_KEY, key_name
+from chopper_tui.actions import GROUPS, PALETTE_KEY, Action, key_name
 from chopper_tui.screens.reader import Reader
 
 _FILTER = (
@@ -21,7 +21,7 @@ _HEAD = 19
 """Cells for keys, or for the title of a column."""
 
 
-def help_screen(columns: Iterable[Metric], width: int) -> Reader:
+def help_screen(actions: Sequence[Action], columns: Iterable[Metric], width: int) -> Reader:
     """The keys and commands, the filter language and what the columns mean."""
     text = Text()
     room = max(width - 10, 20)
@@ -42,7 +42,7 @@ def help_screen(columns: Iterable[Metric], width: int) -> Reader:
 
     for group in GROUPS:
         section(group)
-        for action in ACTIONS:
+        for action in actions:
             if action.group == group:
                 keys = " ".join(key_name(key) for key in action.keys)
                 entry(keys, action.help, f":{action.verb} {action.takes}".rstrip())

@@ -16,7 +16,6 @@ from chopper_core.render.cells import crumb, display_name, elide, scale_of
 from chopper_core.view import filtered
 from chopper_tui.background import away
 from chopper_tui.figures import Figure
-from chopper_tui.history import trail_to
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.screens.walker import Walker
 
@@ -93,7 +92,7 @@ class Seeker(Walker):
         hit = found.hits[number]
         view = replace(self.view, path=hit.path, sort="", filter="")
         # Its parent's table, with the cursor on it: n and N go on from there.
-        await self.go(trail_to(view)[:-1], f"hit {number + 1} of {found.nodes}")
+        await self.go(self.trail_to(view)[:-1], f"hit {number + 1} of {found.nodes}")
 
     def _hits(self) -> Sequence[int]:
         text = self.sought or self.view.filter

@@ -9,7 +9,7 @@ from chopper_core.errors import UsageError
 from chopper_core.view import filtered, sibling
 from chopper_tui import looks
 from chopper_tui.background import away
-from chopper_tui.history import beside, charted, into, out, trail_to
+from chopper_tui.history import beside, charted, into, out
 from chopper_tui.screens.explorer import Explorer
 
 
@@ -55,7 +55,7 @@ class Walker(Explorer):
             raise UsageError("a single activity has nothing under it")
         if label is None:
             raise UsageError("there is no row to go into")
-        await self.go(into(self.here, label))
+        await self.go(into(self.here, label, self.columns))
 
     async def do_leave(self, _: str) -> None:
         """To the parent."""
@@ -101,7 +101,7 @@ class Walker(Explorer):
         if view.reading and view.reading != self.view.reading:
             raise UsageError(f"{own} is not read so; leave, and start with this address")
         view = replace(view, reading=self.view.reading)
-        await self.go(trail_to(view))
+        await self.go(self.trail_to(view))
 
     async def _sibling(self, step: int) -> None:
         if len(self.trail) < 2:
@@ -114,7 +114,7 @@ class Walker(Explorer):
 
     async def _gpu(self, step: int) -> None:
         view, message = await away(looks.same_on_gpu, self.run, self.view, step)
-        trail = trail_to(view)
+        trail = self.trail_to(view)
         here = self.here
         # The parents keep their sort, filter and cursor on the other GPU too.
         parents = tuple(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import clean
-from chopper_tui.actions import ACTIONS, Action, key_name
+from chopper_tui.actions import Action, key_name
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 
@@ -80,7 +80,7 @@ class KeyLine(Pane):
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; what leads to all others always does."""
-        shown = [action for action in ACTIONS if action.hint]
+        shown = [action for action in self.chopper.actions if action.hint and action.keys]
         line = _hints(shown)
         while len(shown) > 1 and width_of(line) > width:
             last = len(shown) - 1 - (shown[-1].id == "command")

@@ -140,10 +140,12 @@ async def explorer(
     run: Run | None = None,
     view: View | None = None,
     glyphs: Glyphs = UNICODE,
+    app: ChopperApp | None = None,
 ) -> AsyncIterator[Driven]:
     """An explorer of a run, settled on its first view."""
     shown = run or sample_run()
-    app = ChopperApp(lambda progress: shown, view or View(shown.name), glyphs=glyphs)
+    if app is None:
+        app = ChopperApp(lambda progress: shown, view or View(shown.name), glyphs=glyphs)
     async with app.run_test(size=size) as pilot:
         driven = Driven(app, pilot)
         await driven.settle()

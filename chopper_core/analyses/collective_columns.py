@@ -1,0 +1,166 @@
+"""The columns of the collectives: what each is called, and what exactly it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chopper_core.metrics import column
+
+_UNSEEN: Final = "not all ranks of the process group are among the files"
+NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
+BUS_FACTORS: Final = {
+    "all_reduce": "2(n-1)/n",
+    "all_gather": "(n-1)/n",
+    "reduce_scatter": "(n-1)/n",
+    "all_to_all": "(n-1)/n",
+    "broadcast": "1",
+    "reduce": "1",
+}
+"""What the algorithm's bandwidth is multiplied with, for n ranks (nccl-tests)."""
+
+KIND: Final = column("kind", "", "kind", "Which collective it is: all_reduce, all_gather …")
+GROUP: Final = column(
+    "group",
+    "",
+    "process group",
+    "The process group: name, description and size.",
+    missing_because="the trace doesn't say it",
+)
+ITERATION: Final = column("iteration", "", "it", "The iteration.")
+PHASE: Final = column("phase", "", "phase", "The phase.")
+LAYER: Final = column("layer", "", "layer", "The layer.", missing_because="it belongs to no layer")
+CALLS: Final = column(
+    "calls", "", "calls", "Number of collectives, each counted once for all its ranks.",
+    reduces="sum",
+)  # fmt: skip
+SEEN: Final = column("ranks_seen", "", "ranks", "How many ranks' kernels of it are in the traces.")
+SIZE: Final = column(
+    "message_bytes",
+    "B",
+    "size",
+    "The message: the larger of a rank's input and output, the largest of the ranks.",
+    missing_because="the trace gives no sizes",
+)
+TIME: Final = column(
+    "collective_ns", "ns", "time", "From the first arrival (kernel start) to the last end."
+)
+SKEW: Final = column(
+    "skew_ns",
+    "ns",
+    "skew",
+    "Arrival skew: the last kernel start less the first.",
+    missing_because=_UNSEEN,
+)
+TRANSFER: Final = column(
+    "transfer_ns",
+    "ns",
+    "transfer",
+    "From the last arrival to the last end: what it takes once all ranks are there.",
+    missing_because=_UNSEEN,
+)
+WAIT: Final = column(
+    "wait_ns",
+    "ns",
+    "waiting",
+    "GPU time spent in collectives before the last rank arrived, summed over the GPUs.",
+    reduces="sum",
+    missing_because=_UNSEEN,
+)
+ALGORITHM: Final = column(
+    "algo_gbps",
+    "GB/s",
+    "algo GB/s",
+    "Algorithm bandwidth: message_bytes over transfer_ns; of several, the ratio of the sums.",
+    source=NCCL,
+    missing_because=f"the trace gives no sizes, or {_UNSEEN}",
+)
+BUS: Final = column(
+    "bus_gbps",
+    "GB/s",
+    "bus GB/s",
+    "Bus bandwidth: algo_gbps times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, "
+    "reduce_scatter and all_to_all, 1 for broadcast and reduce, for n ranks.",
+    source=NCCL,
+    missing_because=f"the trace gives no sizes, nccl-tests has no factor, or {_UNSEEN}",
+)
+GOT: Final = column(
+    "got_gbps",
+    "GB/s",
+    "got GB/s",
+    "Bus bandwidth over the kernels' durations, waiting included: what the job gets.",
+    source=NCCL,
+    missing_because="the trace gives no sizes, or nccl-tests has no factor",
+)
+LAST: Final = column(
+    "last_gpu",
+    "",
+    "last",
+    "The GPU that arrives last; of several collectives the one that does so most often.",
+    missing_because=_UNSEEN,
+)
+LAST_SHARE: Final = column(
+    "last_pct",
+    "%",
+    "last %",
+    "Share of the collectives at which that GPU arrives last.",
+    missing_because=_UNSEEN,
+)
+TIMES: Final = column(
+    "times_median",
+    "x",
+    "x median",
+    "transfer_ns over the median of the run's collectives of the same kind, group and size.",
+    missing_because=_UNSEEN,
+)
+OUTLIER: Final = column(
+    "outlier",
+    "",
+    "outlier",
+    "`slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of "
+    "the outliers (3.5 x 1.4826 x MAD from the median).",
+    missing_because="it is none, or there are too few to tell",
+)
+OUTLIERS: Final = column(
+    "outliers", "", "outliers", "Collectives whose transfer_ns is an outlier of its kind and size."
+)
+MEDIAN: Final = column("median_ns", "ns", "median", "Median duration of one kernel.")
+P95: Final = column("p95_ns", "ns", "p95", "The duration that 95 % of the kernels don't exceed.")
+LONGEST: Final = column("max_ns", "ns", "max", "The longest kernel.")
+MEDIAN_SKEW: Final = column(
+    "median_skew_ns", "ns", "skew", "Median of skew_ns.", missing_because=_UNSEEN
+)
+LARGEST_SKEW: Final = column(
+    "max_skew_ns", "ns", "max skew", "Largest skew_ns.", missing_because=_UNSEEN
+)
+MEDIAN_TRANSFER: Final = column(
+    "median_transfer_ns", "ns", "transfer", "Median of transfer_ns.", missing_because=_UNSEEN
+)
+P95_TRANSFER: Final = column(
+    "p95_transfer_ns", "ns", "p95 transfer", "transfer_ns that 95 % don't exceed.",
+    missing_because=_UNSEEN,
+)  # fmt: skip
+CAUSED: Final = column(
+    "caused_ns",
+    "ns",
+    "made wait",
+    "GPU time that the others waited where this GPU arrived last.",
+    reduces="sum",
+    missing_because=_UNSEEN,
+)
+TIMES_LAST: Final = column(
+    "times_last",
+    "",
+    "last",
+    "Collectives at which the GPU arrives last.",
+    missing_because=_UNSEEN,
+)
+LAG: Final = column(
+    "lag_ns",
+    "ns",
+    "lag",
+    "How much later than the first GPU it arrives; of several collectives the median.",
+    missing_because=_UNSEEN,
+)
+STARTS: Final = column(
+    "start_ns", "ns", "start", "The first arrival, since the run's first activity."
+)

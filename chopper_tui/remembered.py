@@ -1,0 +1,71 @@
+"""What the explorer remembers between sessions: the columns that somebody chose, per level."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from chopper_core.errors import ChopperError, DataError
+from chopper_core.metrics import metric
+from chopper_core.schema import ACTIVITY, LEVELS, KernelTable
+from chopper_tui.history import Columns
+from chopper_tui.snapshot import state_directory
+
+_SCHEMA: Final = "chopper.columns/1"
+
+
+def columns_path() -> Path:
+    """Where the columns are kept."""
+    return state_directory() / "columns.json"
+
+
+def remembered_columns() -> dict[str, tuple[str, ...]]:
+    """The columns that were kept; none where the file is missing, damaged or of another version."""
+    try:
+        document = json.loads(columns_path().read_text(encoding="utf-8"))
+        if document["schema"] != _SCHEMA:
+            return {}
+        return {
+            level: tuple(map(str, names))
+            for level, names in document["columns"].items()
+            if level in (*LEVELS, ACTIVITY) and isinstance(names, list)
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def remember_columns(level: str, names: tuple[str, ...]) -> None:
+    """Keep the columns of a level, or forget them where there are none; raises DataError."""
+    columns = {**remembered_columns(), level: names}
+    kept = {level: list(names) for level, names in columns.items() if names}
+    path = columns_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=".columns-", delete=False
+        ) as file:
+            json.dump({"schema": _SCHEMA, "columns": kept}, file, indent=1)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise DataError(f"the columns can't be kept in {path}: {error.strerror}") from error
+
+
+def fitting_columns(columns: Columns, table: KernelTable) -> dict[str, tuple[str, ...]]:
+    """Of each level's columns those that a run can have."""
+    found = {}
+    for level, names in columns.items():
+        known = tuple(name for name in names if _is_known(name, table))
+        if known:
+            found[level] = known
+    return found
+
+
+def _is_known(name: str, table: KernelTable) -> bool:
+    try:
+        metric(name, table)
+    except ChopperError:
+        return False
+    return True

@@ -1,0 +1,220 @@
+"""Comms: against plain loops over the demo's activities, and where each row leads."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse, render
+from chopper_core.errors import ChopperError, UsageError
+from chopper_core.frame import Frame
+from chopper_core.pictures import BoxChart
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import Kind
+from tests.support import Row, run_of
+
+FACTOR = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8}
+COLUMNS = (
+    "collective_ns,skew_ns,transfer_ns,last_gpu,wait_ns,bus_gbps,algo_gbps,got_gbps,message_bytes,"
+    "kind,phase,layer,iteration,ranks_seen,exposed_comm_ns,hidden_ns,group"
+)
+
+
+def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
+    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
+
+
+def slowly(run: Run) -> list[list[int]]:
+    """The demo's collectives: kernels that end within a microsecond of each other."""
+    table = run.table
+    rows = [r for r in range(len(table)) if table.kind[r] == Kind.COMM]
+    rows.sort(key=lambda r: int(table.start_ns[r] + table.duration_ns[r]))
+    sets: list[list[int]] = []
+    for row in rows:
+        end = int(table.start_ns[row] + table.duration_ns[row])
+        last = sets[-1][-1] if sets else None
+        if last is not None and end - int(table.start_ns[last] + table.duration_ns[last]) < 1000:
+            sets[-1].append(row)
+        else:
+            sets.append([row])
+    return sorted(sets, key=lambda own: min(int(table.start_ns[r]) for r in own))
+
+
+@pytest.mark.parametrize("gpu", [None, 3])
+def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None) -> None:
+    table = run.table
+    scope = "" if gpu is None else f":gpu={gpu}"
+    found = rows_of(query(run, parse(f"R{scope}?view=comms&by=collective&columns={COLUMNS}")))
+    expected = slowly(run)
+    assert len(found) == len(expected)
+    for row, own in zip(found.values(), expected, strict=True):
+        starts = {int(table.gpu[r]): int(table.start_ns[r]) for r in own}
+        last, end = (
+            max(starts.values()),
+            max(int(table.start_ns[r] + table.duration_ns[r]) for r in own),
+        )
+        mine = [r for r in own if gpu is None or table.gpu[r] == gpu]
+        kind, size = table.operations[table.operation[own[0]]], int(table.bytes[own[0]])
+        assert row["kind"] == kind
+        assert row["collective_ns"] == end - min(starts.values())
+        assert row["exposed_comm_ns"] == sum(int(table.exposed_comm_ns[r]) for r in mine)
+        assert row["hidden_ns"] == sum(int(table.hidden_ns[r]) for r in mine)
+        assert row["ranks_seen"] == len(own)
+        assert row["message_bytes"] == (None if size < 0 else size)
+        if len(own) < 8:
+            assert row["skew_ns"] is row["transfer_ns"] is row["last_gpu"] is row["wait_ns"] is None
+            assert row["bus_gbps"] is None
+            continue
+        assert row["skew_ns"] == last - min(starts.values())
+        assert row["transfer_ns"] == end - last
+        assert starts[int(row["last_gpu"].removeprefix("GPU "))] == last
+        assert row["wait_ns"] == sum(last - int(table.start_ns[r]) for r in mine)
+        if size < 0:
+            assert row["bus_gbps"] is row["got_gbps"] is None
+            continue
+        assert row["algo_gbps"] == pytest.approx(size / (end - last))
+        assert row["bus_gbps"] == pytest.approx(FACTOR[kind] * size / (end - last))
+        durations = sum(int(table.duration_ns[r]) for r in mine)
+        assert row["got_gbps"] == pytest.approx(FACTOR[kind] * size * len(mine) / durations)
+
+
+@pytest.mark.parametrize("by", ["kind", "phase", "layer", "iteration", "group", "gpu"])
+def test_sums_and_spreads_of_each_split(run: Run, by: str) -> None:
+    table = run.table
+    found = rows_of(query(run, parse(f"R?view=comms&by={by}&columns={ALL[by]}")))
+    label = {
+        "kind": lambda r: table.text_of("operation", int(table.operation[r])),
+        "group": lambda r: table.names[table.group[r]] if table.group[r] >= 0 else "unknown",
+    }.get(by, lambda r: table.text_of(by, int(table.column(by)[r])))
+    waits: dict[str, int] = {}
+    durations: dict[str, list[int]] = {}
+    moved: dict[str, float] = {}
+    time: dict[str, int] = {}
+    skews: dict[str, list[int]] = {}
+    lasts: dict[str, list[int]] = {}
+    caused: dict[str, int] = {}
+    for own in slowly(run):
+        for r in own:
+            durations.setdefault(label(r), []).append(int(table.duration_ns[r]))
+        if len(own) < 8:
+            continue
+        last = max(int(table.start_ns[r]) for r in own)
+        end = max(int(table.start_ns[r] + table.duration_ns[r]) for r in own)
+        latest = next(int(table.gpu[r]) for r in own if table.start_ns[r] == last)
+        lasts.setdefault(label(own[0]), []).append(latest)
+        waiting = [last - int(table.start_ns[r]) for r in own]
+        caused[str(latest)] = caused.get(str(latest), 0) + sum(waiting)
+        for r, wait in zip(own, waiting, strict=True):
+            waits[label(r)] = waits.get(label(r), 0) + wait
+        skews.setdefault(label(own[0]), []).append(max(waiting))
+        if table.bytes[own[0]] >= 0:
+            factor = FACTOR[table.operations[table.operation[own[0]]]]
+            moved[label(own[0])] = moved.get(label(own[0]), 0) + factor * int(table.bytes[own[0]])
+            time[label(own[0])] = time.get(label(own[0]), 0) + end - last
+    assert set(found) == set(durations)
+    for name, row in found.items():
+        assert row["wait_ns"] == waits[name]
+        assert row["median_ns"] == pytest.approx(statistics.median(durations[name]))
+        assert row["p95_ns"] == pytest.approx(np.quantile(durations[name], 0.95))
+        assert row["max_ns"] == max(durations[name])
+        if by == "gpu":
+            assert row["caused_ns"] == caused.get(name, 0)
+            assert row["times_last"] == sum(int(name) in own for own in map(set, _each(lasts)))
+            continue
+        assert row["median_skew_ns"] == pytest.approx(statistics.median(skews[name]))
+        assert row["max_skew_ns"] == max(skews[name])
+        bus = row["bus_gbps"]
+        assert bus == (pytest.approx(moved[name] / time[name]) if name in moved else None)
+        often = statistics.multimode(lasts[name])
+        assert int(row["last_gpu"].removeprefix("GPU ")) in often
+        share = lasts[name].count(often[0]) / len(lasts[name])
+        assert row["last_pct"] == pytest.approx(100 * share)
+
+
+def _each(lasts: dict[str, list[int]]) -> list[list[int]]:
+    return [[gpu] for own in lasts.values() for gpu in own]
+
+
+_GROUPED = "wait_ns,median_ns,p95_ns,max_ns"
+ALL = dict.fromkeys(
+    ("kind", "phase", "layer", "iteration", "group"),
+    f"{_GROUPED},median_skew_ns,max_skew_ns,bus_gbps,last_gpu,last_pct",
+) | {"gpu": f"{_GROUPED},caused_ns,times_last"}
+
+
+@pytest.mark.parametrize("by", ["kind", "phase", "layer", "iteration", "group", "gpu"])
+def test_a_row_leads_to_its_collectives(run: Run, by: str) -> None:
+    found = query(run, parse(f"R?view=comms&by={by}&columns=calls"))
+    for number in range(min(len(found), 4)):
+        address = found.addresses(number)
+        assert render(parse(address)) == address
+        there = query(run, parse(address))
+        assert there.level == "collective"
+        if found.labels[number] != "unknown":
+            assert len(there) == found.row(number)["calls"]
+
+
+def test_from_a_collective_to_the_activity_on_a_gpu(run: Run) -> None:
+    found = query(
+        run, parse("R:gpu=3?view=comms&by=collective&filter=reduce_scatter&sort=-skew_ns")
+    )
+    kernels = query(run, parse(found.addresses(0)))
+    assert kernels.level == "gpu" and len(kernels) == 8
+    assert kernels.labels[-1] == found.row(0)["last_gpu"].removeprefix("GPU ") == "5"
+    assert kernels.row(7)["wait_ns"] == 0
+    assert max(kernels.values["lag_ns"].numbers) == found.row(0)["skew_ns"]
+    for number in range(8):
+        activity = query(run, parse(kernels.addresses(number)))
+        assert activity.view.is_leaf and activity.view.path[0] == kernels.labels[number]
+        assert activity.row(0)["start_ns"] == kernels.row(number)["start_ns"]
+        assert activity.row(0)["kernel_ns"] == kernels.row(number)["kernel_ns"]
+
+
+def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
+    found = query(run, parse("R?view=comms&by=gpu"))
+    rows = rows_of(found)
+    assert max(rows, key=lambda gpu: rows[gpu]["caused_ns"]) == "5"
+    assert f"GPU 5 arrives last at {rows['5']['times_last']} of 235" in found.headline[1]
+    assert f"{rows['5']['caused_ns'] / 1e6:.3f} ms are for it" in found.headline[1]
+    assert any("1 of the 236 collectives" in note for note in found.notes)
+    (boxes,) = found.pictures
+    assert isinstance(boxes, BoxChart) and (np.diff(boxes.quantiles, axis=1) >= 0).all()
+
+
+def test_outliers_are_those_of_the_rule() -> None:
+    rows = [
+        Row(
+            1000 * n,
+            500 if n == 7 else 90 + n % 5,
+            Kind.COMM,
+            gpu=gpu,
+            iteration=1,
+            operation="all_reduce",
+        )
+        for n in range(12)
+        for gpu in range(2)
+    ]
+    found = query(run_of(rows), parse("R?view=comms&by=collective&filter=outlier:slow"))
+    assert found.labels == ["all_reduce 7"]
+    assert found.hidden == 11
+    kinds = query(run_of(rows), parse("R?view=comms&columns=outliers,bus_gbps"))
+    assert kinds.row(0) == {"outliers": 1, "bus_gbps": None}
+
+
+def test_one_rank_alone_knows_no_arrivals() -> None:
+    rows = [Row(0, 50, Kind.COMM, gpu=0, operation="all_reduce"), Row(60, 5)]
+    found = query(run_of(rows), parse("R?view=comms"))
+    assert found.labels == ["all_reduce"] and found.total.get("wait_ns") is None
+    assert any("not all ranks of 1 of the 1" in note for note in found.notes)
+
+
+def test_what_is_not_there_is_said(run: Run) -> None:
+    with pytest.raises(UsageError, match="no communication kernels"):
+        query(run_of([Row(0, 5)]), parse("R?view=comms"))
+    for number in ("999", "x", "-1"):
+        with pytest.raises(ChopperError, match="takes a number from 0 to 235"):
+            query(run, parse(f"R?view=comms&of={number}"))

@@ -1,0 +1,92 @@
+"""Collectives of real traces: against figures read from the files by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.frame import Frame
+from chopper_core.query import query
+from chopper_core.run import Run
+
+Open = Callable[[str], Run]
+FIRST_SEND_RECV_US = (2146, 7635, 518, 6132, 4882, 4679, 514, 10)
+
+
+def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
+    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
+
+
+def test_the_first_send_recv_of_dlrm_waits_for_rank_7(opened: Open) -> None:
+    run = opened("v100_dlrm_8rank")
+    found = query(run, parse("R?view=comms&of=0"))
+    rows = rows_of(found)
+    for gpu, duration in enumerate(FIRST_SEND_RECV_US):
+        assert rows[str(gpu)]["kernel_ns"] == 1000 * duration
+        # All leave together, to the microsecond of the file's clock.
+        assert rows[str(gpu)]["wait_ns"] == pytest.approx(1000 * (duration - 10), abs=2000)
+    assert rows["7"]["wait_ns"] == 0
+    assert found.labels[-1] == "7"
+    assert found.headline[0].startswith("all_to_all 0: GPU 7 arrives last")
+    each = query(run, parse("R?view=comms&by=collective"))
+    assert [each.row(n)["last_gpu"] for n in range(5)] == ["GPU 7"] * 5
+
+
+def test_bus_bandwidths_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
+    run = opened("mi300x_ddp4")
+    ranks = []
+    for rank in range(4):
+        with gzip.open(realdata / f"mi300x_ddp4/rank{rank}.json.gz") as file:
+            events = json.load(file)["traceEvents"]
+        kernels = [e for e in events if e.get("cat") == "kernel" and "nccl" in e["name"]]
+        ranks.append(sorted(kernels, key=lambda event: event["ts"]))
+    found = query(run, parse("R?view=comms&by=collective"))
+    assert len(found) == 21
+    for number, events in enumerate(zip(*ranks, strict=True)):
+        row = found.row(number)
+        size = events[0]["args"]["In msg nelems"] * (
+            4 if events[0]["args"]["dtype"] == "Float" else 8
+        )
+        last = max(event["ts"] for event in events)
+        transfer_us = max(event["ts"] + event["dur"] for event in events) - last
+        factor = {"allreduce": 2 * 3 / 4, "broadcast": 1.0}[events[0]["args"]["Collective name"]]
+        assert row["bus_gbps"] == pytest.approx(factor * size / transfer_us / 1e3, rel=1e-3)
+        assert row["last_gpu"] == "GPU 3"
+
+
+def test_the_others_of_ddp_wait_for_rank_3(opened: Open) -> None:
+    found = query(opened("mi300x_ddp4"), parse("R?view=comms&by=gpu"))
+    rows = rows_of(found)
+    assert {gpu: row["times_last"] for gpu, row in rows.items()} == {
+        "0": 0,
+        "1": 0,
+        "2": 0,
+        "3": 21,
+    }
+    assert rows["3"]["wait_ns"] == 0
+    others = sum(rows[gpu]["wait_ns"] for gpu in "012")
+    assert rows["3"]["caused_ns"] == others == found.total["wait_ns"]
+
+
+def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
+    found = query(opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"), parse("R?view=comms"))
+    assert all(
+        found.row(n)["last_gpu"] is None for n in range(len(found)) if "last_gpu" in found.values
+    )
+    assert any("17 of the 17" in note for note in found.notes)
+    got = query(
+        opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"),
+        parse("R?view=comms&by=collective&columns=got_gbps,message_bytes,kernel_ns,kind,bus_gbps"),
+    )
+    for row in rows_of(got).values():
+        assert row["bus_gbps"] is None
+        if row["kind"] == "all_reduce":
+            assert row["got_gbps"] == pytest.approx(
+                2 * 7 / 8 * row["message_bytes"] / row["kernel_ns"]
+            )
