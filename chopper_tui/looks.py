@@ -121,6 +121,10 @@ class OnGpus:
     """NaN where a GPU has no such row."""
     clocks: tuple[Figure | None, ...]
     """The mean clock; None where a GPU has no such row."""
+    track: Track
+    """The signal of the sparklines."""
+    shares: NDArray[np.float64]
+    """One row per GPU, one column per bin of the row's own time there; NaN where not known."""
 
     @property
     def median_ns(self) -> float:
@@ -135,20 +139,30 @@ class OnGpus:
         return int(np.nanargmax(self.elapsed_ns))
 
 
-def on_gpus(run: Run, frame: Frame, row: int) -> OnGpus | None:
+def on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> OnGpus | None:
     """A row on every GPU; None where the path doesn't begin with a GPU."""
     view = frame.view
     if not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
         return None
     target = view if view.is_leaf else drill(view, frame.labels[row])
     gpus = tuple(gpu.index for gpu in run.gpus)
-    found = [_on_gpu(run, at_level(target, "gpu", str(gpu))) for gpu in gpus]
+    there = [at_level(target, "gpu", str(gpu)) for gpu in gpus]
+    found = [_on_gpu(run, each) for each in there]
     elapsed = [figures["elapsed_ns"].number if figures else np.nan for figures in found]
+    track = frame.track
+    means = np.full((len(gpus), bins), np.nan)
+    for place, (gpu, each) in enumerate(zip(gpus, there, strict=True)):
+        if found[place] and gpu in track.curves and bins > 0:
+            node = run.tree(each.order).node(each.path)
+            start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
+            means[place] = track.curves[gpu].means(np.linspace(start, end, bins + 1))
     return OnGpus(
         gpus,
         int(view.path[0]),
         np.array(elapsed, np.float64),
         tuple(figures.get("gfx_mhz") for figures in found),
+        track,
+        track.shares(means),
     )
 
 

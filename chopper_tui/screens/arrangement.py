@@ -53,7 +53,7 @@ def arrange(
     # The lower one has the time axis: two lines more give both the same room for their curves.
     lower = min(both // 2 + 1, both) if height >= _TWO_CHARTS_FROM else 0
     room = middle - both
-    lines = min(gpus + 2, max(room // 3, 0)) if gpus else 0
+    lines = min(gpus + 3, max(room // 3, 0)) if gpus else 0
     return Arrangement(
         charts=(0, both - lower, lower),
         side=side,

@@ -305,7 +305,9 @@ class Explorer(Screen[None]):
             return
         try:
             detail = await away(detail_of, self.run, frame, row)
-            times = await away(looks.on_gpus, self.run, frame, row)
+            times = await away(
+                looks.on_gpus, self.run, frame, row, self.query_one(GpuPane).spark_cells
+            )
         except ChopperError as error:
             self.say(str(error), error=True)
             return

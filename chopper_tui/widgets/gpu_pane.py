@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from chopper_core.metrics import METRICS
-from chopper_core.render.cells import Scale, scale_of
-from chopper_core.render.glyphs import Glyphs, bar
+from chopper_core.render.cells import Scale, scale_of, scale_title
+from chopper_core.render.glyphs import Glyphs, bar, sparkline
 from chopper_tui.looks import OnGpus
 from chopper_tui.widgets.pane import Pane, Pieces, fit
 
@@ -16,13 +17,24 @@ _FAR_PCT = 5.0
 """From this difference from the median on a GPU must not be overlooked."""
 _LEAST_PCT = 0.05
 _LEAST_BAR = 6
+_SPARK = 12
+_LEAST_SPARK = 4
+_FIGURES = 37
+"""Cells of a line before its sparkline, with a clock and times of eight digits."""
+_GPU, _TIME, _CHANGE, _CLOCK = "GPU", "time", "Δ median", "gfx MHz"
 
 
 class GpuPane(Pane):
-    """Time and clock of a row on every GPU, against the median of the times."""
+    """Time and clock of a row on every GPU, against the median of the times, and a signal."""
 
     times: OnGpus | None = None
     name_of_row = ""
+
+    @property
+    def spark_cells(self) -> int:
+        """How long a sparkline has room; it takes as many bins."""
+        room = self.size.width - _FIGURES
+        return min(room, _SPARK) if room >= _LEAST_SPARK else 0
 
     def show(self, name: str, times: OnGpus | None) -> None:
         """Show the times of a row."""
@@ -38,37 +50,91 @@ class GpuPane(Pane):
         title = f"{self.name_of_row} on every GPU"
         yield [(" ", "text"), (fit(title, width - 1 - len(legend), glyphs) + legend, "dim")]
         scale = scale_of(METRICS["elapsed_ns"], float(np.nanmax(times.elapsed_ns)))
-        for position in _chosen(times, height - 1):
-            yield _line(times, position, scale, width, glyphs)
+        table = _Lines(times, scale, width, glyphs)
+        yield [(table.header(), "dim")]
+        for position in _chosen(times, height - 2):
+            yield table.line(position)
 
 
-def _line(times: OnGpus, position: int, scale: Scale, width: int, glyphs: Glyphs) -> Pieces:
-    elapsed = float(times.elapsed_ns[position])
-    here = times.gpus[position] == times.here
-    slowest = position == times.slowest
-    ink = "strong" if here else "text"
-    digits = len(str(max(times.gpus)))
-    cursor, mark = glyphs.cursor if here else " ", glyphs.mark if slowest else " "
-    name = f"{cursor}{mark}GPU {times.gpus[position]:>{digits}}"
-    if np.isnan(elapsed):
-        return [(f"{name}  {glyphs.missing:>8}", "dim")]
-    median = times.median_ns
-    change = 100 * (elapsed - median) / median if median else 0.0
-    is_change = abs(change) >= _LEAST_PCT
-    arrow = " " if not is_change else glyphs.up if change > 0 else glyphs.down
-    percent = f"{change:+.1f}" if is_change else "0.0"
-    pieces = [
-        (f"{name}  {scale.cell(elapsed):>8} {scale.unit}", ink),
-        (f"  {arrow}{percent:>6}%", "alert" if abs(change) >= _FAR_PCT else ink),
-    ]
-    if any(clock is not None and clock.number is not None for clock in times.clocks):
-        clock = times.clocks[position]
-        pieces.append((f"  {clock.text(glyphs) if clock else glyphs.missing:>9}", ink))
-    room = width - sum(len(text) for text, _ in pieces) - 3
-    if room >= _LEAST_BAR:
-        largest = float(np.nanmax(times.elapsed_ns)) or 1.0
-        pieces.append((f"  {bar(elapsed / largest, room, glyphs)}", "accent"))
-    return pieces
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of GPUs under their header."""
+
+    times: OnGpus
+    scale: Scale
+    width: int
+    glyphs: Glyphs
+
+    @property
+    def _has_clocks(self) -> bool:
+        return any(clock is not None and clock.number is not None for clock in self.times.clocks)
+
+    @property
+    def _digits(self) -> int:
+        return max(len(str(max(self.times.gpus))), len(_GPU))
+
+    @property
+    def _time_width(self) -> int:
+        known = self.times.elapsed_ns[~np.isnan(self.times.elapsed_ns)]
+        return max(len(self._time_title), *(len(self.scale.cell(float(each))) for each in known))
+
+    @property
+    def _time_title(self) -> str:
+        return self.glyphs.spelled(f"{_TIME} {self.scale.unit}")
+
+    @property
+    def _spark(self) -> int:
+        return int(self.times.shares.shape[1]) if self._room() >= _LEAST_SPARK else 0
+
+    def _room(self) -> int:
+        """The cells after the figures."""
+        used = 2 + self._digits + 2 + self._time_width + 2 + len(_CHANGE)
+        used += 2 + len(_CLOCK) if self._has_clocks else 0
+        return self.width - used - 3
+
+    def header(self) -> str:
+        """The titles of the columns."""
+        text = f"  {_GPU:>{self._digits}}  {self._time_title:>{self._time_width}}  {_CHANGE}"
+        if self._has_clocks:
+            text += f"  {_CLOCK}"
+        if self._spark:
+            track, room = self.times.track, self._room()
+            title = scale_title(track) if len(scale_title(track)) <= room else track.title
+            text += "  " + fit(title, room, self.glyphs)
+        return text
+
+    def line(self, position: int) -> Pieces:
+        """One GPU."""
+        times, glyphs = self.times, self.glyphs
+        elapsed = float(times.elapsed_ns[position])
+        here = times.gpus[position] == times.here
+        ink = "strong" if here else "text"
+        mark = glyphs.mark if position == times.slowest else " "
+        name = f"{glyphs.cursor if here else ' '}{mark}{times.gpus[position]:>{self._digits}}"
+        if np.isnan(elapsed):
+            return [(f"{name}  {glyphs.missing:>{self._time_width}}", "dim")]
+        median = times.median_ns
+        change = 100 * (elapsed - median) / median if median else 0.0
+        is_change = abs(change) >= _LEAST_PCT
+        arrow = " " if not is_change else glyphs.up if change > 0 else glyphs.down
+        percent = f"{change:+.1f}" if is_change else "0.0"
+        pieces = [
+            (f"{name}  {self.scale.cell(elapsed):>{self._time_width}}", ink),
+            (f"  {arrow}{percent:>6}%", "alert" if abs(change) >= _FAR_PCT else ink),
+        ]
+        if self._has_clocks:
+            clock = times.clocks[position]
+            text = glyphs.missing if clock is None else clock.text(glyphs, beside_title=True)
+            pieces.append((f"  {text.removesuffix(' MHz'):>{len(_CLOCK)}}", ink))
+        room = self._room()
+        if self._spark:
+            spark = sparkline(times.shares[position], glyphs)[:room]
+            pieces.append((f"  {spark}", "spark"))
+            room -= len(spark) + 2
+        if room >= _LEAST_BAR:
+            largest = float(np.nanmax(times.elapsed_ns)) or 1.0
+            pieces.append((f"  {bar(elapsed / largest, room, glyphs)}", "accent"))
+        return pieces
 
 
 def _chosen(times: OnGpus, room: int) -> list[int]:

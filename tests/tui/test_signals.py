@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from chopper_core.query import query
-from chopper_core.render.glyphs import UNICODE
+from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.run import Run
+from chopper_core.schema import Phase
 from chopper_core.view import View, charting
 from chopper_tui import looks
 from chopper_tui.figures import detail, figures_of
@@ -159,7 +160,7 @@ async def test_the_clocks_of_every_gpu_and_the_slowest() -> None:
         assert times.slowest == int(np.argmax(times.elapsed_ns)) == 3
         clocks = [figure.number for figure in times.clocks if figure is not None]
         assert min(clocks) == clocks[3]
-        assert any("●GPU 3" in line and "MHz" in line for line in at.lines())
+        assert any("●  3 " in line and f"{clocks[3]:.0f}" in line for line in at.lines())
 
 
 async def test_a_run_without_telemetry_has_no_word_of_it() -> None:
@@ -174,3 +175,40 @@ async def test_a_signal_that_some_gpus_lack(size: tuple[int, int] = (160, 50)) -
     partial: Run = replace(run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})})
     async with explorer(size, partial, View("sample.json", ("1",))) as at:
         assert "not known here" in at.text() and charts(at) == ["gfx_mhz", "busy_pct"]
+
+
+@pytest.mark.parametrize("width", [120, 160, 220])
+async def test_the_row_on_every_gpu_has_its_signal(width: int) -> None:
+    run = measured_run()
+    view = View("sample.json", ("3", "11", "backward", "2"))
+    async with explorer((width, 50), run, view) as at:
+        pane = at.explore.query_one(GpuPane)
+        times = pane.times
+        assert times is not None and times.shares.shape == (4, pane.spark_cells)
+        assert pane.spark_cells >= 4
+        table, label = run.table, at.label
+        assert label is not None
+        for place, gpu in enumerate(times.gpus):
+            rows = (
+                (table.gpu == gpu)
+                & (table.iteration == 11)
+                & (table.phase == Phase.BACKWARD)
+                & (table.layer == 2)
+                & (table.operation == table.operations.index(label))
+            )
+            start = int(table.start_ns[rows].min())
+            end = int((table.start_ns + table.duration_ns)[rows].max())
+            bounds = np.linspace(start, end, pane.spark_cells + 1)
+            track = run.track("gfx_mhz")
+            wanted = track.shares(track.curves[gpu].means(bounds)[None])[0]
+            assert times.shares[place] == pytest.approx(wanted, nan_ok=True)
+            line = next(
+                text
+                for text in at.lines()[at.lines().index(_title(at)) :]
+                if f"  {gpu} " in text[-pane.size.width :]
+            )
+            assert sparkline(wanted, UNICODE) in line
+
+
+def _title(at: Driven) -> str:
+    return next(line for line in at.lines() if "on every GPU" in line)
