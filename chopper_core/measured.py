@@ -22,6 +22,8 @@ CORRELATION: Final = "correlation"
 """The number that the profiler of the process gave the launch; only while a run is aligned."""
 PASSING: Final = (LAUNCH_SHAPE, CORRELATION)
 """Columns that a finished run has no more."""
+TOKENS: Final = "tokens"
+"""The tokens that come into the model with an activity."""
 COUNTER_DURATION: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run."""
 COUNTER_MATCH: Final = "counter_match"

@@ -22,7 +22,8 @@ from chopper_core.align.layers import label_layers
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
-from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE
+from chopper_core.align.tokens import activity_tokens
+from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
 from chopper_core.schema import NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
@@ -75,6 +76,13 @@ def align_rank(trace: Trace) -> AlignedRank:
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))
+    tokens = activity_tokens(
+        host,
+        links,
+        phases.codes,
+        layers.codes,
+        (activities.name, operations.codes, phases.codes, layers.codes),
+    )
     accounts: dict[str, Any] = _accounts(trace, gpu, kind, links.launch_ns, iterations.codes)
     table = KernelTable(
         names=names,
@@ -103,6 +111,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             CORRELATION: np.where(
                 activities.correlation > 0, activities.correlation.astype(np.float64), np.nan
             ),
+            TOKENS: tokens,
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **accounts,

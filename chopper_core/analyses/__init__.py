@@ -52,6 +52,13 @@ ANALYSES: Final = (
         ("operation", "phase", "layer", "gpu", "iteration"),
     ),
     Analysis(
+        "throughput",
+        "4",
+        "Throughput",
+        "How long does an iteration take, how many tokens a second is that, what costs a token?",
+        ("iteration", "gpu", "part"),
+    ),
+    Analysis(
         "comms",
         "6",
         "Comms",

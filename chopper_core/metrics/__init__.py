@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.errors import UsageError
 from chopper_core.measured import integral_of, is_counter
-from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time
+from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time, tokens
 from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered, worded
 from chopper_core.schema import ACTIVITY, KernelTable
 
@@ -34,6 +34,7 @@ METRICS: Final = {
         *telemetry.METRICS,
         *breakdown.METRICS,
         *original.METRICS,
+        *tokens.METRICS,
         *matching.METRICS,
         *counters.METRICS,
     )

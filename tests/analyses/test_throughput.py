@@ -1,0 +1,167 @@
+"""Throughput: iterations against a plain count, parts that add up, tokens known or given."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import Row, run_of, sample_run
+
+from chopper_core.address import parse, render
+from chopper_core.analyses.step_parts import PARTS, operation_class
+from chopper_core.errors import UsageError
+from chopper_core.pictures import BarChart
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import STATES, Kind, Phase
+
+CLASSES = {
+    "GEMM": ("q_ip", "k_ip", "v_ip", "attn_op", "mlp_gp", "mlp_up", "mlp_dp", "lp"),
+    "attention": ("attn_fa",),
+    "vector": ("ie", "ln", "cel", "attn_n", "qkv_re", "attn_ra", "mlp_n", "mlp_gs", "mlp_gu"),
+}
+
+
+def elapsed(run: Run, gpu: int, iteration: int) -> int:
+    table = run.table
+    own = np.flatnonzero((table.gpu == gpu) & (table.iteration == iteration))
+    return sum(int(table.column(state)[row]) for row in own.tolist() for state in STATES)
+
+
+@pytest.mark.parametrize("scope", ["", ":gpu=3"])
+def test_iterations_are_those_of_a_plain_count(run: Run, scope: str) -> None:
+    found = query(run, parse(f"R{scope}?view=throughput"))
+    gpus = [gpu.index for gpu in run.gpus] if not scope else [3]
+    steady = []
+    for number, label in enumerate(found.labels):
+        times = {gpu: elapsed(run, gpu, int(label)) for gpu in gpus}
+        row = found.row(number)
+        assert row["iteration_ns"] == max(times.values())
+        assert row["slowest"] == f"GPU {max(times, key=lambda gpu: times[gpu])}"
+        cut = any(int(label) in run.partial_iterations[gpu] for gpu in gpus)
+        assert row["state"] == ("cut" if cut else "steady")
+        if cut:
+            assert row["tokens_per_s"] is None
+        else:
+            steady.append(max(times.values()))
+            assert row["tokens"] == 2 * 4096
+            assert row["tokens_per_s"] == pytest.approx(2 * 4096 / (max(times.values()) / 1e9))
+    assert steady and len(steady) < len(found)
+    assert found.total["iteration_ns"] == statistics.median(steady)
+    assert any("left out: iteration 10" in note for note in found.notes)
+    rate = 2 * 4096 / (statistics.median(steady) / 1e9)
+    assert found.headline[0].startswith(f"{rate:,.0f} tokens/s per GPU")
+
+
+def test_parts_add_up_to_the_iteration_and_are_those_of_their_operations(run: Run) -> None:
+    found = query(run, parse("R:gpu=1/iteration=11?view=throughput&by=part"))
+    parts = {label: found.row(number) for number, label in enumerate(found.labels)}
+    whole = elapsed(run, 1, 11)
+    assert sum(row["part_ns"] for row in parts.values()) == pytest.approx(whole)
+    assert found.total["part_ns"] == pytest.approx(whole)
+    assert sum(row["part_pct"] for row in parts.values()) == pytest.approx(100)
+    table = run.table
+    expected: dict[str, int] = {}
+    for row in run.tree().node(("1", "11")).rows.tolist():
+        operation = table.text_of("operation", int(table.operation[row]))
+        compute = int(table.compute_ns[row] + table.overlap_ns[row])
+        for word, operations in CLASSES.items():
+            phase = {0: "forward", 1: "backward"}.get(int(table.phase[row]))
+            if operation in operations and phase:
+                label = f"{phase} {word}"
+                expected[label] = expected.get(label, 0) + compute
+        for label, name in (("communication", "exposed_comm_ns"), ("launch", "idle_ns")):
+            expected[label] = expected.get(label, 0) + int(table.column(name)[row])
+    for label in ("forward GEMM", "backward GEMM", "forward attention", "communication", "launch"):
+        assert parts[label]["part_ns"] == pytest.approx(expected[label]), label
+        assert parts[label]["per_token_ns"] == pytest.approx(expected[label] / 8192)
+    for label in ("forward vector", "backward vector"):
+        # Operations without a name of the vocabulary are vector work by their kernels.
+        assert parts[label]["part_ns"] >= expected[label]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("qkv_ip", "GEMM"),
+        ("attn_op", "GEMM"),
+        ("mlp_gp (recompute)", "GEMM"),
+        ("ffn_dp", "GEMM"),
+        ("lp", "GEMM"),
+        ("attn_fa", "attention"),
+        ("attn_op_bias", ""),
+        ("opt_step", "optimizer"),
+        ("Optimizer.step#AdamW.step", "optimizer"),
+        ("FSDP::all_gather_copy_out", "sharding copies"),
+        ("mlp_gs", "vector"),
+        ("conv2d", ""),
+        ("clip", ""),
+    ],
+)
+def test_only_products_are_products(name: str, word: str) -> None:
+    assert operation_class(name) == word
+
+
+def test_of_gpus(run: Run) -> None:
+    found = query(run, parse("R?view=throughput&by=gpu"))
+    for number, label in enumerate(found.labels):
+        times = [elapsed(run, int(label), iteration) for iteration in (11, 12)]
+        row = found.row(number)
+        assert row["median_ns"] == pytest.approx(statistics.median(times))
+        assert row["spread_pct"] == pytest.approx(100 * (max(times) - min(times)) / min(times))
+    chart = found.pictures[0]
+    assert isinstance(chart, BarChart) and chart.unit == "µs"
+    for place in range(len(chart.labels)):
+        mean = statistics.fmean(elapsed(run, place, iteration) for iteration in (11, 12))
+        assert sum(series.numbers[place] for series in chart.series) == pytest.approx(
+            mean / 8192 / 1e3
+        )
+
+
+def test_tokens_may_be_given() -> None:
+    run = sample_run()
+    unknown = query(run, parse("R?view=throughput"))
+    assert "tokens_per_s" not in [column.name for column in unknown.columns]
+    assert "the tokens aren't known" in unknown.headline[0]
+    assert any("of=tokens:8192" in note for note in unknown.notes)
+    view = parse("R?view=throughput&of=tokens:1000")
+    assert parse(render(view)) == view
+    given = query(run, view)
+    row = given.row(0)
+    assert row["tokens_per_s"] == pytest.approx(1000 / (row["iteration_ns"] / 1e9))
+    for text in ("tokens:", "tokens:0", "8192", "tokens:-4", "batch:2"):
+        with pytest.raises(UsageError, match="of=tokens:N"):
+            query(run, parse(f"R?view=throughput&of={text}"))
+
+
+def test_a_gpu_that_lacks_an_iteration_makes_it_no_steady_one() -> None:
+    rows = [
+        Row(1_000 * step, 500, gpu=gpu, iteration=step, phase=Phase.FORWARD, operation="lp")
+        for gpu in range(2)
+        for step in range(3 - gpu)
+    ]
+    found = query(run_of(rows), parse("R?view=throughput&of=tokens:10"))
+    states = [found.row(number)["state"] for number in range(len(found))]
+    assert states == ["steady", "steady", "cut"]
+    cut = replace(run_of(rows), partial_iterations={0: frozenset({0, 1, 2})})
+    nothing = query(cut, parse("R?view=throughput&of=tokens:10"))
+    assert nothing.headline == ("no iteration of the scope is whole: throughput isn't known",)
+    for by in ("gpu", "part"):
+        frame = query(cut, parse(f"R?view=throughput&by={by}"))
+        assert all(value is None for value in frame.total.values())
+
+
+def test_without_iterations_it_says_what_it_needs() -> None:
+    with pytest.raises(UsageError, match="no iterations"):
+        query(run_of([Row(0, 10), Row(20, 5, Kind.COMM, 3)]), parse("R?view=throughput"))
+
+
+@pytest.mark.parametrize("by", ["iteration", "gpu", "part"])
+def test_rows_lead_to_what_they_are_of(run: Run, by: str) -> None:
+    found = query(run, parse(f"R?view=throughput&by={by}"))
+    for number in range(len(found)):
+        there = query(run, parse(found.addresses(number)))
+        assert len(there)
+    assert set(PARTS) >= set(query(run, parse("R?view=throughput&by=part")).labels)
