@@ -15,6 +15,7 @@ from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.measured import PASSING
 from chopper_core.progress import Progress
+from chopper_core.reading import Reading
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.counters.kinds import CounterKind
@@ -142,6 +143,18 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
     )
 
 
+def with_reading(run: Run, reading: Reading) -> Run:
+    """A run whose sources are to be read so; raises UsageError where it has no such GPU."""
+    numbers = {gpu.index for gpu in run.gpus}
+    for part, device, gpu in reading.gpus:
+        if gpu is not None and gpu not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            raise UsageError(
+                f"--gpu '{part}:{device}={gpu}': the run has no GPU {gpu}; it has {there}"
+            )
+    return replace(run, reading=reading)
+
+
 def check_reading(run: Run) -> Run:
     """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
     timed = [(Path(source.path).name, source.format) for source in run.telemetry]
@@ -149,8 +162,7 @@ def check_reading(run: Run) -> Run:
         if not any(part in name for names in timed for name in names):
             there = ", ".join(f"{name} ({kind})" for name, kind in timed) or "none"
             raise UsageError(f"--clock {part!r} names no telemetry of this run; there is {there}")
-    numbers = {gpu.index for gpu in run.gpus}
-    for part, device, gpu in run.reading.gpus:
+    for part, device, _ in run.reading.gpus:
         said = f"--gpu '{part}:{device}'"
         meant = [i for i in run.identities if part in i.format or part in _names(i.source)]
         if not meant:
@@ -163,9 +175,6 @@ def check_reading(run: Run) -> Run:
         if not any(device.casefold() in identity.names for identity in meant):
             there = ", ".join(identity.device for identity in meant)
             raise UsageError(f"{said} names no device of {_names(meant[0].source)}; it has {there}")
-        if gpu is not None and gpu not in numbers:
-            there = ", ".join(map(str, sorted(numbers)))
-            raise UsageError(f"{said}: the run has no GPU {gpu}; it has {there}")
     return run
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
-from chopper_core.attach import attach, attach_telemetry, check_reading
+from chopper_core.attach import attach, attach_telemetry, check_reading, with_reading
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.paths import is_store, paths_of
@@ -98,7 +98,7 @@ def open_run(
     progress("put the ranks together", 0, 1)
     run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
     progress("put the ranks together", 1, 1)
-    return check_reading(attach(replace(run, reading=reading), paths, progress))
+    return check_reading(attach(with_reading(run, reading), paths, progress))
 
 
 def _of_dispatches(
@@ -153,7 +153,7 @@ def _of_dispatches(
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]]),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
-    run = attach_telemetry(replace(run, reading=reading), paths_of(name), progress)
+    run = attach_telemetry(with_reading(run, reading), paths_of(name), progress)
     return check_reading(run)
 
 
