@@ -133,7 +133,8 @@ def _add_reading_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE=+S",
-        help="move telemetry whose file or format is named so by S seconds (+1.25s)",
+        help="move telemetry whose file or format is named so, or the trace of a rank or host "
+        "(rank4), by S seconds (+1.25s)",
     )
     parser.add_argument(
         "--gpu",

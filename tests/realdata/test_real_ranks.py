@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chopper_core.address import parse
+from chopper_core.align.clocks import host_clocks
 from chopper_core.frame import Frame
 from chopper_core.query import query
 from chopper_core.run import Run
@@ -72,6 +75,23 @@ def test_the_others_of_ddp_wait_for_rank_3(opened: Open) -> None:
     assert rows["3"]["wait_ns"] == 0
     others = sum(rows[gpu]["wait_ns"] for gpu in "012")
     assert rows["3"]["caused_ns"] == others == found.total["wait_ns"]
+
+
+@pytest.mark.parametrize(("name", "scatter_ns"), [("mi300x_ddp4", 10_000),
+                                                   ("v100_dlrm_8rank", 5_000)])  # fmt: skip
+def test_real_collectives_tell_a_clock_that_is_ahead(
+    opened: Open, name: str, scatter_ns: int
+) -> None:
+    run = opened(name)
+    assert len(run.hosts) == 1
+    half, ahead_ns = len(run.gpus) // 2, 5_000_000_000
+    shift = np.where(run.table.gpu >= half, ahead_ns, 0)
+    moved = replace(run.table, start_ns=run.table.start_ns + shift)
+    ranks = {gpu.index: gpu.rank for gpu in run.gpus}
+    first, second = host_clocks(moved, ranks, {}, set(), {})
+    assert (first.ranks, second.ranks) == (tuple(range(half)), tuple(range(half, 2 * half)))
+    assert second.uncertainty_ns is not None and second.uncertainty_ns < scatter_ns
+    assert abs(second.correction_ns + ahead_ns) < scatter_ns
 
 
 def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
