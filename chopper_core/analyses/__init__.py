@@ -59,6 +59,13 @@ ANALYSES: Final = (
         ("iteration", "gpu", "part"),
     ),
     Analysis(
+        "ranks",
+        "5",
+        "Ranks",
+        "Which GPU do the others wait for, since where in the step, and why?",
+        ("gpu", "iteration", "phase", "layer", "operation"),
+    ),
+    Analysis(
         "comms",
         "6",
         "Comms",
