@@ -66,6 +66,13 @@ ANALYSES: Final = (
         ("gpu", "iteration", "phase", "layer", "operation"),
     ),
     Analysis(
+        "heatmap",
+        "5",
+        "Heat map",
+        "Where does a figure of one GPU differ from that of the others?",
+        ("layer", "iteration", "operation", "phase", "kernel"),
+    ),
+    Analysis(
         "comms",
         "6",
         "Comms",

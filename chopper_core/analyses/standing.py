@@ -209,18 +209,23 @@ def _stand(run: Run, node: Groups, left_out: tuple[int, ...], found: Occurrences
 
 
 def others_median(values: NDArray[np.generic]) -> Float64:
-    """For each value the median of the others, NaNs aside."""
+    """For each value the median of the others along the first axis, NaNs aside."""
     numbers = np.asarray(values, np.float64)
-    known = np.sort(numbers[np.isfinite(numbers)])
-    if not len(known):
-        return np.full(len(numbers), np.nan)
-    found = np.full(len(numbers), np.median(known))
-    if len(known) > 1:
-        left = len(known) - 1
-        rank = np.searchsorted(known, numbers)
-        middles = [known[place + (rank <= place)] for place in ((left - 1) // 2, left // 2)]
-        found = np.where(np.isfinite(numbers), (middles[0] + middles[1]) / 2, found)
-    return found
+    order = np.argsort(numbers, axis=0, kind="stable")
+    ordered = np.take_along_axis(numbers, order, axis=0)
+    rank = np.empty_like(order)
+    places = np.arange(len(numbers)).reshape(-1, *(1,) * (numbers.ndim - 1))
+    np.put_along_axis(rank, order, np.broadcast_to(places, order.shape), axis=0)
+    known = np.isfinite(numbers)
+    # NaNs come last; each value is skipped among the known ones.
+    left = known.sum(axis=0) - known
+
+    def pick(place: Index) -> Float64:
+        skipped = place + (known & (rank <= place))
+        return np.take_along_axis(ordered, np.clip(skipped, 0, len(numbers) - 1), axis=0)
+
+    middle = (pick((left - 1) // 2) + pick(left // 2)) / 2
+    return np.where(left > 0, middle, np.nan)
 
 
 def beyond_others(values: NDArray[np.generic]) -> Float64:
