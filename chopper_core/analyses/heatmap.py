@@ -125,7 +125,7 @@ def _words(labels: list[str], at: Index, missing: NDArray[np.bool_]) -> Values:
 
 def _spread(figure: Metric, by: str, numbers: Float64, labels: list[str]) -> Own:
     """The least, the median and the largest of each row, and where the ends are."""
-    missing = np.isnan(numbers).all(axis=1)
+    missing: NDArray[np.bool_] = np.logical_and.reduce(np.isnan(numbers), axis=1)
     padded = np.where(missing[:, None], 0.0, numbers)
     found: Own = []
     ends = (("min", np.nanmin, np.nanargmin), ("max", np.nanmax, np.nanargmax))
