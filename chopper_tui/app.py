@@ -9,7 +9,7 @@ from threading import Event
 from time import monotonic
 from typing import ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -33,6 +33,7 @@ from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.loading import LoadingScreen
 from chopper_tui.terminal import glyphs_of, terse
 from chopper_tui.theme import THEMES, Inks, inks, textual_theme
+from chopper_tui.widgets.prompt import Line
 
 _REPORTS_PER_SECOND = 10
 INTERRUPTED = 130
@@ -103,6 +104,14 @@ class ChopperApp(App[None], inherit_bindings=False):
             plain.write(driver, terse(data))
 
         return type("TerseDriver", (plain,), {"write": write})
+
+    async def on_event(self, event: events.Event) -> None:
+        """Put characters into the prompt at once: Enter after them must not overtake them."""
+        if isinstance(event, events.Key) and event.is_printable:
+            line = self.focused
+            if isinstance(line, Line) and line.typed(event):
+                return
+        await super().on_event(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 nothing else may reach the terminal than ASCII."""
