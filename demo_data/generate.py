@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generates the demonstration run: FSDP2 training of Llama-3-8B on 8 x MI300X.
+"""Generates the demonstration runs: FSDP2 and FSDP1 training of Llama-3-8B on 8 x MI300X.
 
 Traces of all ranks, hardware counters of two GPUs, telemetry, and the truth about them.
 """
@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,13 +23,14 @@ from generator import counters, telemetry  # noqa: E402
 from generator.agents import agents_csv  # noqa: E402
 from generator.capture import capture  # noqa: E402
 from generator.cluster import Cluster  # noqa: E402
-from generator.config import Config  # noqa: E402
+from generator.config import FSDP1, Config  # noqa: E402
 from generator.kineto import render  # noqa: E402
 from generator.records import Collective, GpuHistory, RankTrace  # noqa: E402
 from generator.serialised import profile  # noqa: E402
 from generator.truth import Facts, true_labels, truth  # noqa: E402
 
 DEFAULTS = Config()
+RUNS = {"fsdp2": DEFAULTS, "fsdp1": Config(seed=20251, counters=False, strategy=FSDP1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,28 @@ def generate(
     recompute: bool = False,
     with_counters: bool = True,
     with_telemetry: bool = True,
+    strategy: str = DEFAULTS.strategy,
+    clean: bool = False,
     labels: Path | None = None,
 ) -> None:
     """Writes the run's files and truth.json into `out`, and the true labels into `labels`."""
     config = Config(
-        ranks, iterations, layers, seed, annotations, recompute, with_counters, with_telemetry
+        ranks,
+        iterations,
+        layers,
+        seed,
+        annotations,
+        recompute,
+        with_counters,
+        with_telemetry,
+        strategy,
+        clean,
     )
+    write(out, config, labels)
+
+
+def write(out: Path, config: Config, labels: Path | None = None) -> None:
+    """Writes what `config` says, as `generate` does."""
     run = simulate(config)
     traces = {
         f"rank{trace.rank}.json.gz": _write(
@@ -133,13 +150,15 @@ def _compact_json(facts: Facts) -> str:
 def main() -> None:
     """Reads the command line and generates."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=DEFAULTS.ranks)
-    parser.add_argument(
-        "--iterations", type=int, default=DEFAULTS.iterations, help="full ones, after the cut one"
-    )
-    parser.add_argument("--layers", type=int, default=DEFAULTS.layers)
-    parser.add_argument("--seed", type=int, default=DEFAULTS.seed)
-    parser.add_argument("-o", "--out", type=Path, default=HERE / "fsdp2", metavar="DIR")
+    parser.add_argument("run", nargs="?", choices=RUNS, default="fsdp2")
+    for name, help_ in (
+        ("ranks", None),
+        ("iterations", "full ones, after the first, which the trace of fsdp2 has the end of"),
+        ("layers", None),
+        ("seed", None),
+    ):
+        parser.add_argument(f"--{name}", type=int, help=help_)
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="usually demo_data/RUN")
     parser.add_argument(
         "--no-annotations",
         action="store_true",
@@ -150,23 +169,25 @@ def main() -> None:
     )
     parser.add_argument("--no-counters", action="store_true", help="write no counter files")
     parser.add_argument("--no-telemetry", action="store_true", help="write no telemetry")
+    parser.add_argument("--clean", action="store_true", help="plant nothing")
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="also write every GPU activity's true labels"
     )
     args = parser.parse_args()
     try:
-        generate(
-            args.out,
-            ranks=args.ranks,
-            iterations=args.iterations,
-            layers=args.layers,
-            seed=args.seed,
+        sizes = ("ranks", "iterations", "layers", "seed")
+        given = {name: getattr(args, name) for name in sizes if getattr(args, name) is not None}
+        preset = RUNS[args.run]
+        config = replace(
+            preset,
+            **given,
             annotations=not args.no_annotations,
             recompute=args.recompute,
-            with_counters=not args.no_counters,
-            with_telemetry=not args.no_telemetry,
-            labels=args.labels,
+            counters=preset.counters and not args.no_counters,
+            telemetry=not args.no_telemetry,
+            clean=args.clean,
         )
+        write(args.out or HERE / args.run, config, args.labels)
     except ValueError as error:
         parser.error(str(error))
 

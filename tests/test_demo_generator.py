@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 DEMO = Path(__file__).parents[1] / "demo_data"
-COMMITTED = DEMO / "fsdp2"
+RUNS = ("fsdp2", "fsdp1")
 ACTIVITIES = ("kernel", "gpu_memcpy", "gpu_memset")
 SMALL: dict[str, int] = {"ranks": 2, "iterations": 1, "layers": 3}
 
@@ -90,20 +90,22 @@ def test_seed_changes_the_times(tmp_path: Path) -> None:
     assert one["traceEvents"] != two["traceEvents"]
 
 
-def test_committed_files_are_what_the_generator_writes() -> None:
-    truth = json.loads((COMMITTED / "truth.json").read_text())
+@pytest.mark.parametrize("name", RUNS)
+def test_committed_files_are_what_the_generator_writes(name: str) -> None:
+    folder = DEMO / name
+    truth = json.loads((folder / "truth.json").read_text())
     digests = truth.pop("sha256_of_text")
     digests_of_tables = truth.pop("sha256_of_tables")
-    committed = read_files(COMMITTED)
+    committed = read_files(folder)
     assert committed.keys() == {"truth.json", *digests, *digests_of_tables}
-    for name, digest in (digests | digests_of_tables).items():
-        text = gzip.decompress(committed[name]) if name.endswith(".gz") else committed[name]
-        assert hashlib.sha256(text).hexdigest() == digest, name
-    run = generator.simulate(generator.DEFAULTS)
+    for file, digest in (digests | digests_of_tables).items():
+        text = gzip.decompress(committed[file]) if file.endswith(".gz") else committed[file]
+        assert hashlib.sha256(text).hexdigest() == digest, file
+    run = generator.simulate(generator.RUNS[name])
     assert json.loads(json.dumps(run.truth())) == truth
     text = generator.render(run.config, run.traces[5]).encode()
     assert hashlib.sha256(text).hexdigest() == digests["rank5.json.gz"]
-    tables = {name: hashlib.sha256(table.encode()).hexdigest() for name, table in run.tables()}
+    tables = {path: hashlib.sha256(table.encode()).hexdigest() for path, table in run.tables()}
     assert tables == digests_of_tables
 
 
@@ -111,8 +113,8 @@ def test_committed_size() -> None:
     files = read_files(DEMO).items()
     caches = ("__pycache__", "_cache/")
     sizes = {name: len(data) for name, data in files if not any(c in name for c in caches)}
-    assert sum(sizes.values()) <= 12_000_000
-    tables = [name for name in sizes if name.startswith(("fsdp2/counters", "fsdp2/telemetry"))]
+    assert sum(sizes.values()) <= 13_500_000
+    tables = [name for name in sizes if {"counters", "telemetry"} & set(name.split("/"))]
     assert sum(sizes[name] for name in tables) <= 2_000_000
 
 
@@ -298,7 +300,7 @@ def test_recompute(small: Files, tmp_path: Path) -> None:
 
 
 def test_planted_phenomena() -> None:
-    truth = json.loads((COMMITTED / "truth.json").read_text())
+    truth = json.loads((DEMO / "fsdp2" / "truth.json").read_text())
     waits = truth["collectives_wait"]["wait_ns"]
     assert min(waits, key=lambda rank: waits[rank]["11"]) == "5"
     compute = truth["slow_gpu"]["compute_kernel_ns"]
@@ -313,3 +315,34 @@ def test_planted_phenomena() -> None:
     assert truth["host_bound_stretch"]["total_idle_host_ns"] > 5_000_000
     exposed = truth["exposed_communication"]["per_rank"]
     assert all(rank["11"] > 15_000_000 for rank in exposed.values())
+
+
+def test_without_memory_determinism_clocks_are_lower_and_everything_spreads() -> None:
+    steady, unsteady = (
+        json.loads((DEMO / name / "truth.json").read_text())["stability"] for name in RUNS
+    )
+    for rank in steady["per_gpu"]:
+        one, two = (run["per_gpu"][rank] for run in (steady, unsteady))
+        for iteration in ("11", "12"):
+            clocks = one["gfx_mhz"][iteration], two["gfx_mhz"][iteration]
+            assert clocks[1]["mean"] / clocks[0]["mean"] == pytest.approx(0.955, abs=0.03)
+            assert one["mem_mhz"][iteration]["deviation"] == 0
+            assert two["mem_mhz"][iteration]["deviation"] > 50
+        assert two["kernel_spread_pct"] > 2 * one["kernel_spread_pct"]
+
+
+def test_a_clean_run_has_nothing_planted(tmp_path: Path) -> None:
+    for strategy in ("FSDP1", "FSDP2"):
+        run = Files(tmp_path / strategy, strategy=strategy, clean=True, with_counters=False)
+        planted = {
+            "slow_gpu",
+            "overlap_slowed_operation",
+            "host_bound_stretch",
+            "slow_layer",
+            "allocator_retries",
+        }
+        assert not planted & run.truth.keys()
+        clocks = [
+            each["gfx_mhz"]["11"]["mean"] for each in run.truth["stability"]["per_gpu"].values()
+        ]
+        assert max(clocks) < 1.02 * min(clocks)

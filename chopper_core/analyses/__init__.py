@@ -11,11 +11,7 @@ from chopper_core.errors import UsageError
 from chopper_core.run import Run
 from chopper_core.view import View
 
-__all__ = ["ANALYSES", "FIGURE", "Analysis", "Answer", "analysis", "answer"]
-
-
-FIGURE: Final = "figure"
-"""What `of=` says where it names any column of a table."""
+__all__ = ["ANALYSES", "Analysis", "Answer", "analysis", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +27,6 @@ class Analysis:
     """The question, in a sentence."""
     by: tuple[str, ...] = ()
     """What `by=` may be, the usual one first."""
-    of: str = ""
-    """What `of=` says, `FIGURE` or in other words; empty: the view takes none."""
 
 
 ANALYSES: Final = (
@@ -63,21 +57,6 @@ ANALYSES: Final = (
         "Throughput",
         "How long does an iteration take, how many tokens a second is that, what costs a token?",
         ("iteration", "gpu", "part"),
-        of="tokens:N, of a GPU and iteration",
-    ),
-    Analysis(
-        "ranks",
-        "5",
-        "Ranks",
-        "Which GPU do the others wait for, since where in the step, and why?",
-        ("gpu", "iteration", "phase", "layer", "operation"),
-    ),
-    Analysis(
-        "heatmap",
-        "5",
-        "Heat map",
-        "Where does a figure of one GPU differ from that of the others?",
-        ("layer", "iteration", "operation", "phase", "kernel"),
     ),
     Analysis(
         "comms",
@@ -85,7 +64,6 @@ ANALYSES: Final = (
         "Comms",
         "How fast are the collectives, which ranks wait in them, and for whom?",
         ("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
-        of="collective",
     ),
 )
 
@@ -105,8 +83,6 @@ def answer(run: Run, view: View) -> Answer:
     if view.by and view.by not in asked.by:
         choices = f"takes by={', '.join(asked.by)}" if asked.by else "takes no by="
         raise UsageError(f"the view {asked.name} {choices}, not {view.by!r}")
-    if view.of and not asked.of:
-        raise UsageError(f"the view {asked.name} takes no of=")
     module = import_module(f"chopper_core.analyses.{asked.name}")
     found: Answer = module.answer(run, view)
     return found

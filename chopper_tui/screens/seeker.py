@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,14 +30,11 @@ class Seeker(Walker):
     sought = ""
     """What was found or filtered last."""
 
-    def do_find(self, argument: str) -> Awaitable[None] | None:
+    async def do_find(self, argument: str) -> None:
         """Names over the whole run."""
-        if argument:
-            return self._find(argument)
-        self.open_prompt(":", "find ")
-        return None
-
-    async def _find(self, argument: str) -> None:
+        if not argument:
+            self.open_prompt(":", "find ")
+            return
         order = self.view.order
         found = await away(find, self.run, order, argument)
         if not found.hits:

@@ -15,6 +15,8 @@ TICK_NS = 1_000_000
 RESPONSE = 1 / 12
 WANDER_RETURN = 1 / 100
 WANDER_STEP = 0.0007
+UNSTEADY_RETURN = 1 / 250
+UNSTEADY_STEP = 0.0025
 
 
 class Load(IntEnum):
@@ -51,8 +53,12 @@ class Clock:
     def __init__(self, config: c.Config, rank: int) -> None:
         self._random = Random(f"{config.seed}:clock:{rank}")
         self.base_mhz = round(c.NOMINAL_MHZ + 12 * (self._random.random() - 0.5))
-        if rank == config.slow_rank:
+        if config.has_hot_gpu and rank == config.slow_rank:
             self.base_mhz = c.HOT_MHZ
+        self._return, self._step = WANDER_RETURN, WANDER_STEP
+        if config.is_unsteady:
+            self.base_mhz = round(self.base_mhz * c.LOWERED_CLOCK)
+            self._return, self._step = UNSTEADY_RETURN, UNSTEADY_STEP
         self.mhz = float(self.base_mhz)
         self.history = Steps(0, self.mhz)
         self._shift = 0.0
@@ -62,6 +68,6 @@ class Clock:
         """Sets the clock for the next tick, by what runs at its start."""
         load = max(map(load_of, running), default=Load.IDLE)
         self._shift += (CLOCK_SHIFT[load] - self._shift) * RESPONSE
-        self._wander += WANDER_STEP * (2 * self._random.random() - 1) - WANDER_RETURN * self._wander
+        self._wander += self._step * (2 * self._random.random() - 1) - self._return * self._wander
         self.mhz = round(self.base_mhz * (1 + self._shift + self._wander), 2)
         self.history.append(now_ns, self.mhz)

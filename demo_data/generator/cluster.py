@@ -14,6 +14,7 @@ from math import ceil
 
 from generator import config as c
 from generator.clocks import TICK_NS, Clock
+from generator.flat_training import FlatTraining
 from generator.host import Exchange, Host, Program
 from generator.records import Activity, GpuHistory
 from generator.training import Training
@@ -45,7 +46,13 @@ class Gpu:
     def history(self) -> GpuHistory:
         """What the GPU did, once the simulation has ended."""
         activities = tuple(self.host.activities)
-        return GpuHistory(self.host.rank, self.clock.base_mhz, self.clock.history, activities)
+        return GpuHistory(
+            self.host.rank,
+            self.clock.base_mhz,
+            self.clock.history,
+            activities,
+            self.host.retries,
+        )
 
 
 class Running:
@@ -66,8 +73,9 @@ class Cluster:
         exchange = Exchange(config)
         hosts = [Host(config, rank, exchange) for rank in range(config.ranks)]
         self.collectives = exchange.collectives
+        training = FlatTraining if config.strategy == c.FSDP1 else Training
         self.gpus = [
-            Gpu(host, Clock(config, host.rank), Training(host).program()) for host in hosts
+            Gpu(host, Clock(config, host.rank), training(host).program()) for host in hosts
         ]
         self._ranks = config.ranks
         self._events: list[tuple[int, int, Callable[[], None]]] = []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
+
+FSDP1 = "FSDP1"
+FSDP2 = "FSDP2"
 
 VERSION = 2
 FIRST_ITERATION = 10
@@ -43,6 +47,11 @@ SENSITIVE_SLOWDOWN = 1.35
 SLOW_LAYER_OPERATION = "mlp_dp"
 SLOW_LAYER_FACTOR = 1.25
 STALL_NS = 700_000
+# FSDP1: what memory that is freed when the GPU has got there costs
+LOWERED_CLOCK = 0.955
+ALLOCATOR_RETRIES = 4
+HIP_FREE_NS = 260_000
+HIP_MALLOC_NS = 1_900_000
 PLANTED_UNLINKED = 10
 COLLECTIVES_WITHOUT_ARGS = 2
 
@@ -64,10 +73,17 @@ class Config:
     recompute: bool = False
     counters: bool = True
     telemetry: bool = True
+    strategy: str = FSDP2
+    """Also says what is planted, besides the hot GPU and the operation that suffers from overlap:
+    in an FSDP2 run a late host and a slow layer, in an FSDP1 run memory without determinism."""
+    clean: bool = False
+    """Plants nothing."""
 
     def __post_init__(self) -> None:
         if min(self.ranks, self.iterations, self.layers) < 1:
             raise ValueError("ranks, iterations and layers must be at least 1")
+        if self.strategy not in (FSDP1, FSDP2):
+            raise ValueError(f"the strategy is {FSDP1} or {FSDP2}")
 
     @property
     def last_iteration(self) -> int:
@@ -85,9 +101,34 @@ class Config:
         return tuple(sorted({0, self.slow_rank}))
 
     @property
+    def has_cut(self) -> bool:
+        """Whether the profiler starts amid the backward of the first iteration, else after it."""
+        return self.strategy == FSDP2
+
+    @property
+    def shown_iterations(self) -> range:
+        """The iterations that the profiler saw at least a part of."""
+        return range(FIRST_ITERATION + (not self.has_cut), self.last_iteration + 1)
+
+    @property
     def cut_layer(self) -> int:
         """The layer before whose backward the profiler starts."""
         return self.layers // 2
+
+    @property
+    def has_hot_gpu(self) -> bool:
+        """Whether one GPU is hot and slow."""
+        return not self.clean
+
+    @property
+    def has_incidents(self) -> bool:
+        """Whether one host is late for some layers, and one layer is slow."""
+        return self.strategy == FSDP2 and not self.clean
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether memory isn't deterministic: lower clocks, and chance in all that is measured."""
+        return self.strategy == FSDP1 and not self.clean
 
     @property
     def slow_rank(self) -> int:
@@ -113,7 +154,19 @@ class Config:
     def is_host_bound(self, rank: int, iteration: int, layer: int) -> bool:
         """Says whether this rank's host is late in this forward layer."""
         return (
-            rank == self.host_bound_rank
+            self.has_incidents
+            and rank == self.host_bound_rank
             and iteration == self.last_iteration
             and layer in self.host_bound_layers
         )
+
+    def retries(self, rank: int, iteration: int) -> frozenset[int]:
+        """The forward layers in which the rank's allocator gives memory back and asks anew."""
+        if not self.is_unsteady:
+            return frozenset()
+        random = Random(f"{self.seed}:retries:{iteration}")
+        drawn = [
+            (random.randrange(self.ranks), random.randrange(self.layers))
+            for _ in range(ALLOCATOR_RETRIES)
+        ]
+        return frozenset(layer for owner, layer in drawn if owner == rank)

@@ -15,12 +15,16 @@ from generator.records import (
     Collective,
     HostRange,
     Label,
+    Place,
     RuntimeCall,
 )
 
 FIRST_PROCESS = 21_504
 # What the profiler calls the main thread in "Fwd thread id"
 MAIN_THREAD_INDEX = 1
+# How far a kernel's cycles differ from those at its place in other iterations, at most
+CHANCE = 0.001
+UNSTEADY_CHANCE = 0.02
 
 # A program yields what its host waits for; it goes on once these activities have ended.
 Wait = list[Activity]
@@ -74,6 +78,7 @@ class Host:
         self.ranges: list[HostRange] = []
         self.calls: list[RuntimeCall] = []
         self.activities: list[Activity] = []
+        self.retries: dict[int, Place] = {}
         self.tape: list[tuple[HostRange, Node, Label]] = []
         self._exchange = exchange
         self._collectives = 0
@@ -87,6 +92,8 @@ class Host:
         self._flows = 0
         self._sequence = {self.main_thread: 2_115, self.autograd_thread: 1}
         self._enclosing_op: HostRange | None = None
+        self._chance = UNSTEADY_CHANCE if config.is_unsteady else CHANCE
+        self.compute_after: tuple[Activity, ...] = ()
 
     def spend(self, ns: float) -> None:
         """Lets the host's clock run on by about `ns`."""
@@ -212,7 +219,12 @@ class Host:
         after: tuple[Activity, ...] = (),
         collective: Collective | None = None,
     ) -> Activity:
-        """Launches a kernel that starts once the activities `after` have ended."""
+        """Launches a kernel that starts once the activities `after` have ended.
+
+        The next one on the compute stream also waits for `compute_after`.
+        """
+        if stream == COMPUTE_STREAM and self.compute_after:
+            after, self.compute_after = (*after, *self.compute_after), ()
         if after:
             self.call_runtime("hipStreamWaitEvent", 2_000)
         call = self.call_runtime(kernel.launcher, 6_800)
@@ -225,7 +237,9 @@ class Host:
             call,
             self._cycles(kernel),
             round(700 + 800 * self._random.random()),
-            sensitive=forward and label.operation == c.SENSITIVE_OPERATION,
+            sensitive=(
+                forward and label.operation == c.SENSITIVE_OPERATION and not self.config.clean
+            ),
             after=after,
             collective=collective,
         )
@@ -235,7 +249,8 @@ class Host:
 
     def _cycles(self, kernel: Kernel) -> float:
         slow = (
-            self.label.operation == c.SLOW_LAYER_OPERATION
+            self.config.has_incidents
+            and self.label.operation == c.SLOW_LAYER_OPERATION
             and self.label.layer == self.config.slow_layer
         )
         factor = c.SLOW_LAYER_FACTOR if slow else 1.0
@@ -251,7 +266,7 @@ class Host:
             self._deviations.append(1 + 0.012 * (random() + random() - 1))
         own = self._deviations[self._place]
         self._place += 1
-        return own * (1 + 0.002 * (random() - 0.5))
+        return own * (1 + 2 * self._chance * (random() - 0.5))
 
     def communicate(
         self, kind: str, stream: int, shard_elements: int, dtype: str, after: tuple[Activity, ...]

@@ -61,6 +61,7 @@ _FUNCTORS = {
     "to_float": ("4", "at::native::float_copy_kernel_cuda(at::TensorIteratorBase&)", 2),
     "to_bf16": ("4", "at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)", 2),
     "fill": ("4", "at::native::FillFunctor<float>", 1),
+    "divide": ("4", "at::native::BinaryFunctor<float, float, float, DivFunctor<float> >", 2),
     "clamp": ("4", "at::native::(anonymous namespace)::launch_clamp_scalar(float)", 2),
 }
 _DEPTH_1 = "at::native::(anonymous namespace)::TensorListMetadata<1>"

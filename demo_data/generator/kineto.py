@@ -19,7 +19,9 @@ CALL_IDS = {
     "hipDeviceSynchronize": 48,
     "hipExtLaunchKernel": 62,
     "hipExtModuleLaunchKernel": 65,
+    "hipFree": 70,
     "hipLaunchKernel": 107,
+    "hipMalloc": 112,
     "hipMemcpyAsync": 134,
     "hipMemcpyWithStream": 153,
     "hipMemsetAsync": 159,
@@ -88,7 +90,7 @@ def _header(config: c.Config, trace: RankTrace) -> str:
         f'  "trace_id": "{config.seed:024X}{trace.rank:08X}",\n'
         '  "chopper_generated": {"generator": "demo_data/generate.py", '
         f'"version": {c.VERSION}, "seed": {config.seed}, "model": "Llama-3-8B", '
-        f'"strategy": "FSDP2", "batch": {c.BATCH}, "sequence": {c.SEQUENCE}}},\n'
+        f'"strategy": "{config.strategy}", "batch": {c.BATCH}, "sequence": {c.SEQUENCE}}},\n'
     )
 
 

@@ -12,6 +12,7 @@ COPY_IN_STREAM = 10
 ALL_GATHER_STREAM = 11
 REDUCE_SCATTER_STREAM = 12
 ALL_REDUCE_STREAM = 13
+POST_BACKWARD_STREAM = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,14 @@ class Label:
     def at(self, operation: str, layer: int | None) -> Label:
         """The same place with another operation and layer."""
         return replace(self, operation=operation, layer=layer)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A layer of an iteration."""
+
+    iteration: int
+    layer: int
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +120,8 @@ class GpuHistory:
     base_mhz: int
     clock: Steps
     activities: tuple[Activity, ...]
+    retries: dict[int, Place]
+    """The activity launched after its allocator asked anew for memory → in which layer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,11 @@ def _chunk_cat(elements: int) -> Kernel:
 class Training:
     """FSDP2 around Llama-3-8B on one rank: parameters gathered ahead, gradients scattered."""
 
+    views = REGISTER_POST_BACKWARD
+    """The call whose node is the last of a layer's backward."""
+    before_backward = "FSDP::pre_backward"
+    after_backward = "FSDP::root_post_backward_callback"
+
     def __init__(self, host: Host) -> None:
         self.host = host
         self.config = host.config
@@ -76,6 +81,8 @@ class Training:
     def _iteration(self, iteration: int) -> Program:
         host = self.host
         label = Label(iteration)
+        if not self.config.has_cut and iteration == c.FIRST_ITERATION + 1:
+            host.profiler_start_ns = host.now_ns
         with (
             host.annotation(f"ProfilerStep#{iteration}"),
             host.annotation(f"Iteration{iteration}", shown=self.config.annotations),
@@ -99,6 +106,15 @@ class Training:
         with host.annotation(operation, shown=shown), host.labelled(label):
             yield
 
+    @contextmanager
+    def _layer(self, layer: int) -> Iterator[None]:
+        host = self.host
+        with (
+            host.annotation(f"Layer{layer}", shown=self.config.annotations),
+            host.labelled(replace(host.label, layer=layer)),
+        ):
+            yield
+
     def _forward(self, iteration: int) -> Program:
         host = self.host
         with host.annotation("FSDP::root_pre_forward"):
@@ -106,16 +122,13 @@ class Training:
         with host.annotation("FSDP::pre_forward"):
             self._gather(ROOT)
             self._wait_for_gathered(ROOT)
-            host.run(REGISTER_POST_BACKWARD)
+            host.run(self.views)
         host.operate(EMBEDDING)
         for layer in range(self.config.layers):
             late = self.config.is_host_bound(host.rank, iteration, layer)
             if late and layer == self.config.host_bound_layers.start:
                 yield from self._read_loss()
-            with (
-                host.annotation(f"Layer{layer}", shown=self.config.annotations),
-                host.labelled(replace(host.label, layer=layer)),
-            ):
+            with self._layer(layer):
                 self._pre_forward(layer)
                 for operation in LAYER:
                     host.operate(operation, stall_ns=c.STALL_NS if late else 0)
@@ -144,14 +157,14 @@ class Training:
             if layer + 1 < self.config.layers:
                 with host.annotation(f"FSDP::forward_prefetch for layers.{layer + 1}"):
                     self._gather(layer + 1)
-            host.run(REGISTER_POST_BACKWARD)
+            host.run(self.views)
 
     def _backward(self, iteration: int) -> Program:
         host = self.host
         with self._range("l"):
             host.run_plain(LOSS_GRADIENT)
             with host.on_thread(host.autograd_thread):
-                with host.annotation("FSDP::pre_backward"):
+                with host.annotation(self.before_backward):
                     host.spend(9_000)
                 current = self.config.layers
                 while host.tape:
@@ -159,18 +172,19 @@ class Training:
                     layer = label.layer
                     if layer is not None and layer < current:
                         current = layer
-                        if iteration == c.FIRST_ITERATION and layer == self.config.cut_layer:
+                        cut = self.config.has_cut and iteration == c.FIRST_ITERATION
+                        if cut and layer == self.config.cut_layer:
                             yield from self._start_profiler()
                         self._pre_backward(layer)
                     with (
                         host.labelled(replace(label, phase="backward")),
                         host.evaluate(forward, node),
                     ):
-                        if node is POST_BACKWARD and layer is not None:
+                        if node is self.views.node and layer is not None:
                             self._post_backward(layer)
                         elif label.operation == "mlp_dp" and node.name == "MmBackward0":
                             self._recompute(layer)
-                with host.annotation("FSDP::root_post_backward_callback"):
+                with host.annotation(self.after_backward):
                     self._post_backward(ROOT)
                     host.call_runtime("hipStreamWaitEvent", 2_000)
 

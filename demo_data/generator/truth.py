@@ -13,6 +13,7 @@ from generator.breakdown import breakdown, operation_clocks
 from generator.kineto import BASE_NS, RUN_START_NS, projected
 from generator.records import Activity, Collective, GpuHistory, RankTrace
 from generator.serialised import counter_facts
+from generator.stability import allocator_retries, idle_host_ns, stability
 from generator.timeline import merged
 
 Facts = dict[str, Any]
@@ -26,11 +27,16 @@ def truth(
 ) -> Facts:
     """Everything planted in the run, with where it is and how large."""
     facts = _of_traces(config, gpus, traces, collectives)
+    sensors = [telemetry.signals(config, gpu) for gpu in gpus]
+    facts["stability"] = stability(config, traces, sensors)
+    if config.is_unsteady:
+        facts["allocator_retries"] = allocator_retries(config, traces, gpus)
     facts["operation_clocks"] = operation_clocks(config, traces, gpus)
-    facts["breakdown"] = breakdown(config, traces, gpus)
+    if config.counters:
+        facts["breakdown"] = breakdown(config, traces, gpus)
     offsets: Facts = {}
     if config.telemetry:
-        offsets |= telemetry.clock_offsets()
+        offsets |= telemetry.clock_offsets(config)
     if config.counters:
         offsets[counters.FOLDER] = counters.clock_offset()
         facts["counter_run"] = counter_facts(config, gpus, [trace.activities for trace in traces])
@@ -47,44 +53,51 @@ def _of_traces(
     traces: Sequence[RankTrace],
     collectives: Sequence[Collective],
 ) -> Facts:
-    return {
+    facts: Facts = {
         "schema": "chopper.demo-truth/1",
         "config": {
             "ranks": config.ranks,
-            "iterations": list(range(c.FIRST_ITERATION, config.last_iteration + 1)),
-            "cut_iteration": c.FIRST_ITERATION,
+            "iterations": list(config.shown_iterations),
+            "cut_iteration": c.FIRST_ITERATION if config.has_cut else None,
             "layers": config.layers,
             "seed": config.seed,
             "annotations": config.annotations,
             "recompute": config.recompute,
             "counters": config.counters,
             "telemetry": config.telemetry,
+            "strategy": config.strategy,
+            "clean": config.clean,
         },
         "time_origin_ns": BASE_NS + RUN_START_NS,
         "counts": {str(trace.rank): counts(trace) for trace in traces},
         "spans_ns": {str(trace.rank): _spans(trace) for trace in traces},
-        "slow_gpu": {
+    }
+    if config.has_hot_gpu:
+        facts["slow_gpu"] = {
             "rank": config.slow_rank,
             "mhz": {str(gpu.rank): gpu.base_mhz for gpu in gpus},
             "compute_slowdown": c.NOMINAL_MHZ / c.HOT_MHZ,
             "compute_kernel_ns": {str(t.rank): _compute_ns(t) for t in traces},
-        },
-        "collectives_wait": _waits(traces, collectives),
-        "overlap_slowed_operation": {
+        }
+    facts["collectives_wait"] = _waits(traces, collectives)
+    if not config.clean:
+        facts["overlap_slowed_operation"] = {
             "operation": c.SENSITIVE_OPERATION,
             "phase": "forward",
             "slowdown": c.SENSITIVE_SLOWDOWN,
             "other_operations_slowdown": [c.SPIN_SLOWDOWN, c.TRANSFER_SLOWDOWN],
             "per_rank": {str(trace.rank): _overlapped(trace) for trace in traces},
-        },
-        "exposed_communication": {
-            "definition": "ns in which a collective's kernel ran and no other kernel or memset",
-            "per_rank": {str(trace.rank): _exposed(trace) for trace in traces},
-        },
-        "host_bound_stretch": _host_bound(config, traces[config.host_bound_rank]),
-        "slow_layer": _slow_layer(config, traces),
-        "collectives": [_collective(each, traces) for each in _recorded(collectives, traces)],
+        }
+    facts["exposed_communication"] = {
+        "definition": "ns in which a collective's kernel ran and no other kernel or memset",
+        "per_rank": {str(trace.rank): _exposed(trace) for trace in traces},
     }
+    if config.has_incidents:
+        facts["host_bound_stretch"] = _host_bound(config, traces[config.host_bound_rank])
+        facts["slow_layer"] = _slow_layer(config, traces)
+    shown = _recorded(collectives, traces)
+    facts["collectives"] = [_collective(each, traces) for each in shown]
+    return facts
 
 
 def counts(trace: RankTrace) -> Facts:
@@ -235,17 +248,7 @@ def _overlapped(trace: RankTrace) -> Facts:
 
 
 def _host_bound(config: c.Config, trace: RankTrace) -> Facts:
-    """Idle time of the GPU up to the launch call of what starts next, in the late layers."""
-    idle_ns = dict.fromkeys(config.host_bound_layers, 0)
-    covered_ns = trace.activities[0].start_ns
-    for activity in sorted(trace.activities, key=_interval):
-        label = activity.label
-        late = label.phase == "forward" and label.layer in idle_ns
-        if late and activity.has_launch and label.iteration == config.last_iteration:
-            gap_ns = max(0, activity.start_ns - covered_ns)
-            assert label.layer is not None
-            idle_ns[label.layer] += min(gap_ns, max(0, activity.call.start_ns - covered_ns))
-        covered_ns = max(covered_ns, activity.end_ns)
+    idle_ns = idle_host_ns(trace, config.last_iteration, config.host_bound_layers)
     return {
         "rank": trace.rank,
         "iteration": config.last_iteration,
