@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.measured import PASSING
 from chopper_core.progress import Progress
+from chopper_core.reading import Reading, is_meant
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.counters.kinds import CounterKind
@@ -119,7 +120,8 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
         ]
         gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
         shift_ns = run.reading.shift_ns(*called) or 0
-        placed.append((telemetry, place(telemetry, run.table, gpus, is_epoch, shift_ns)))
+        known_ns = _epoch_correction(run, gpus) if is_epoch else None
+        placed.append((telemetry, place(telemetry, run.table, gpus, known_ns, shift_ns)))
     unreadable = {path for path, _ in failed}
     run = replace(
         run,
@@ -142,17 +144,32 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
     )
 
 
+def with_reading(run: Run, reading: Reading) -> Run:
+    """A run whose sources are to be read so; raises UsageError where it has no such GPU."""
+    numbers = {gpu.index for gpu in run.gpus}
+    for part, device, gpu in reading.gpus:
+        if gpu is not None and gpu not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            raise UsageError(
+                f"--gpu '{part}:{device}={gpu}': the run has no GPU {gpu}; it has {there}"
+            )
+    return replace(run, reading=reading)
+
+
 def check_reading(run: Run) -> Run:
     """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
     timed = [(Path(source.path).name, source.format) for source in run.telemetry]
+    traces = [source.called for source in run.sources]
     for part, _ in run.reading.clocks:
-        if not any(part in name for names in timed for name in names):
+        if not any(is_meant(part, names) for names in (*timed, *traces)):
             there = ", ".join(f"{name} ({kind})" for name, kind in timed) or "none"
-            raise UsageError(f"--clock {part!r} names no telemetry of this run; there is {there}")
-    numbers = {gpu.index for gpu in run.gpus}
-    for part, device, gpu in run.reading.gpus:
+            raise UsageError(
+                f"--clock {part!r} names no telemetry of this run, no trace and no host; "
+                f"there is {there}"
+            )
+    for part, device, _ in run.reading.gpus:
         said = f"--gpu '{part}:{device}'"
-        meant = [i for i in run.identities if part in i.format or part in _names(i.source)]
+        meant = [i for i in run.identities if is_meant(part, (i.format, _names(i.source)))]
         if not meant:
             there = ", ".join(
                 dict.fromkeys(f"{_names(i.source)} ({i.format})" for i in run.identities)
@@ -163,15 +180,20 @@ def check_reading(run: Run) -> Run:
         if not any(device.casefold() in identity.names for identity in meant):
             there = ", ".join(identity.device for identity in meant)
             raise UsageError(f"{said} names no device of {_names(meant[0].source)}; it has {there}")
-        if gpu is not None and gpu not in numbers:
-            there = ", ".join(map(str, sorted(numbers)))
-            raise UsageError(f"{said}: the run has no GPU {gpu}; it has {there}")
     return run
 
 
 def _names(paths: str) -> str:
     """The names of the files of a source."""
     return ", ".join(Path(path).name for path in paths.split(", "))
+
+
+def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
+    """What stamps of the epoch need on the host of these GPUs to be on the run's clock."""
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    ranks = {rank_of[gpu] for gpu in gpus.values()}
+    found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
+    return found.pop() if len(found) == 1 else 0
 
 
 def _source(placement: Placement) -> TelemetrySource:

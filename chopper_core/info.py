@@ -14,6 +14,7 @@ import numpy as np
 from chopper_core.element_types import ElementType
 from chopper_core.measured import FLOPS, FLOPS_TYPE, is_counter
 from chopper_core.metrics import METRICS
+from chopper_core.reading import seconds_text
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
 from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
@@ -42,6 +43,7 @@ def describe(run: Run) -> dict[str, Any]:
             }
             for gpu in run.gpus
         ],
+        "hosts": [asdict(clock) | {"ranks": list(clock.ranks)} for clock in run.hosts],
         "identities": [
             {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
             for i in run.identities
@@ -156,6 +158,7 @@ def as_text(run: Run) -> str:
         if said
     ]
     lines += ["", *_gpu_lines(found)]
+    lines += clock_lines(run)
     lines += identity_lines(run)
     lines += ["", "sources"] + [line for source in found["sources"] for line in _source(source)]
     if found["failed"]:
@@ -231,6 +234,31 @@ def _gpu_lines(found: dict[str, Any]) -> list[str]:
         for gpu in found["gpus"]
     ]
     return _aligned((titles, *rows))
+
+
+def clock_lines(run: Run) -> list[str]:
+    """The clocks of the ranks, where there are several."""
+    if len(run.hosts) < 2:
+        return []
+    lines = ["", "clocks of the ranks (corrected)"]
+    for clock in run.hosts:
+        ranks = _ranges(clock.ranks)
+        line = f"  {clock.name}, rank {ranks}: {seconds_text(clock.correction_ns)} s to the run's"
+        if clock.uncertainty_ns:
+            line += f", +/- {clock.uncertainty_ns / 1e6:.3f} ms"
+        lines.append(clean(f"{line}: {clock.method}"))
+    return lines
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers with runs of them drawn together: 0-3,7."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def identity_lines(run: Run) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.align.clocks import host_clocks
 from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import AlignedRank, align_rank
-from chopper_core.attach import attach, attach_telemetry, check_reading
+from chopper_core.attach import attach, attach_telemetry, check_reading, with_reading
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
 from chopper_core.paths import is_store, paths_of
@@ -20,7 +22,7 @@ from chopper_core.pool import read_all
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Gpu, Run, Source
-from chopper_core.schema import KernelTable, concatenate
+from chopper_core.schema import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.dispatches import DispatchRun
@@ -28,6 +30,9 @@ from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import Trace
 
 _EPOCH_US: Final = 10**15
+_HOST_KEYS: Final = ("hostname", "host_name", "host")
+_WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
+"""What torch.profiler.tensorboard_trace_handler calls a file: host, process, time."""
 _VERSIONS: Final = (
     "roctracer_version",
     "hip_runtime_version",
@@ -97,8 +102,9 @@ def open_run(
         raise DataError(" ".join(reason for _, reason in failed[:3]))
     progress("put the ranks together", 0, 1)
     run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
+    run = on_one_clock(run, reading)
     progress("put the ranks together", 1, 1)
-    return check_reading(attach(replace(run, reading=reading), paths, progress))
+    return check_reading(attach(with_reading(run, reading), paths, progress))
 
 
 def _of_dispatches(
@@ -153,7 +159,7 @@ def _of_dispatches(
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]]),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
-    run = attach_telemetry(replace(run, reading=reading), paths_of(name), progress)
+    run = attach_telemetry(with_reading(run, reading), paths_of(name), progress)
     return check_reading(run)
 
 
@@ -177,6 +183,7 @@ def read_rank(path: Path, progress: Progress = silent) -> RankFile:
         losses=tuple(trace.losses.notes),
         clock=_clock(trace),
         facts=_facts(trace),
+        host=_host(trace),
     )
     return RankFile(aligned, source, trace.rank, _hardware(trace), _process(trace), trace.generated)
 
@@ -208,6 +215,32 @@ def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
         generated=generated,
         partial_iterations=partial,
     )
+
+
+def on_one_clock(run: Run, reading: Reading) -> Run:
+    """The run with the times of all ranks on the clock of the first one's host."""
+    by_hand: dict[int, int] = {}
+    for source in run.sources:
+        shift_ns = reading.shift_ns(*source.called)
+        if shift_ns is not None:
+            by_hand[source.rank] = shift_ns
+    table = run.table
+    clocks = host_clocks(
+        table,
+        {gpu.index: gpu.rank for gpu in run.gpus},
+        {source.rank: source.host for source in run.sources},
+        {number for numbers in run.partial_iterations.values() for number in numbers},
+        by_hand,
+    )
+    correction_of = {rank: clock.correction_ns for clock in clocks for rank in clock.ranks}
+    moved = np.zeros(int(table.gpu.max()) + 1, np.int64)
+    for gpu in run.gpus:
+        moved[gpu.index] = correction_of[gpu.rank]
+    if moved.any():
+        by = moved[table.gpu]
+        launch_ns = np.where(table.launch_ns == NO_TIME, NO_TIME, table.launch_ns + by)
+        table = replace(table, start_ns=table.start_ns + by, launch_ns=launch_ns)
+    return replace(run, table=table, hosts=tuple(clocks))
 
 
 def _flow_findings(trace: Trace) -> dict[str, int]:
@@ -257,6 +290,17 @@ def _process(trace: Trace) -> int:
         return -1
     process = trace.threads[int(counts.argmax())][0]
     return process if isinstance(process, int) else -1
+
+
+def _host(trace: Trace) -> str:
+    """The host that a trace says, or that the profiler put before the process into its name."""
+    distributed = trace.metadata.get("distributedInfo")
+    for said in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
+        for key in _HOST_KEYS:
+            if isinstance(said.get(key), str) and said[key]:
+                return str(said[key])
+    match = _WORKER.match(trace.path.name)
+    return match[1] if match and int(match[2]) == _process(trace) else ""
 
 
 def _hardware(trace: Trace) -> str:

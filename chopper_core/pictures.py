@@ -26,6 +26,8 @@ class BarChart:
     unit: str
     labels: tuple[str, ...]
     series: tuple[Series, ...]
+    level: str = ""
+    """What the labels name, for their short forms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +67,7 @@ class BoxChart:
     labels: tuple[str, ...]
     quantiles: Numbers
     """Labels x (min, q1, median, q3, max)."""
+    level: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ A shift is spelled `SOURCE=+1.25s`, a device `SOURCE:ID=GPU` (`SOURCE:ID=none`: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -32,14 +33,12 @@ class Reading:
 
     def shift_ns(self, *called: str) -> int | None:
         """The shift of a source that is called so; None where nothing is said of it."""
-        found = [ns for part, ns in self.clocks if any(part in name for name in called)]
+        found = [ns for part, ns in self.clocks if is_meant(part, called)]
         return sum(found) if found else None
 
     def devices(self, *called: str) -> dict[str, int | None]:
         """What is said of the devices of a source that is called so."""
-        return {
-            device: gpu for part, device, gpu in self.gpus if any(part in name for name in called)
-        }
+        return {device: gpu for part, device, gpu in self.gpus if is_meant(part, called)}
 
     def clocks_text(self) -> str:
         """The shifts with commas between them."""
@@ -51,6 +50,12 @@ class Reading:
             f"{_quoted(part)}:{_quoted(device)}={NO_GPU if gpu is None else gpu}"
             for part, device, gpu in self.gpus
         )
+
+
+def is_meant(part: str, called: Iterable[str]) -> bool:
+    """Whether a person means what is called so by this part of a name: rank1 isn't rank10."""
+    ends = r"(?!\d)" if part[-1:].isdigit() else ""
+    return any(re.search(re.escape(part) + ends, name) for name in called)
 
 
 AS_IT_IS: Final = Reading()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,14 @@ class Source:
     clock: str
     facts: Mapping[str, str]
     """What the file says of itself: versions, world size, base time."""
+    host: str = ""
+    """The host of the process, '' where neither file nor name says it."""
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What a person may call it by: the file's name, its rank (`rank4`), its host."""
+        names = (PurePath(self.path).name, f"rank{self.rank}", self.host)
+        return tuple(name for name in names if name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,20 @@ class TelemetrySource:
     gpus: Mapping[int, int]
     samples: int
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """A clock that ranks of the run share."""
+
+    name: str
+    """The host, or `clock 2` where hosts are not known."""
+    ranks: tuple[int, ...]
+    correction_ns: int
+    """What its stamps needed to be on the run's clock; the run's times have it already."""
+    uncertainty_ns: int | None
+    """None where nothing tells it."""
+    method: str
 
 
 BY_HAND: Final = "hand (*)"
@@ -142,6 +165,8 @@ class Run:
     """The specification of the GPUs as a profiler describes them, where one does."""
     counters: tuple[CounterSource, ...] = ()
     telemetry: tuple[TelemetrySource, ...] = ()
+    hosts: tuple[HostClock, ...] = ()
+    """The clocks of the ranks, the first rank's first."""
     identities: tuple[Identity, ...] = ()
     """The devices of counters and telemetry."""
     reading: Reading = AS_IT_IS

@@ -32,7 +32,7 @@ from chopper_core.hardware import Hardware
 from chopper_core.paths import STORE_INDEX, is_store
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import Reading
-from chopper_core.run import CounterSource, Gpu, Identity, Run, Source, TelemetrySource
+from chopper_core.run import CounterSource, Gpu, HostClock, Identity, Run, Source, TelemetrySource
 from chopper_core.schema import COLUMNS, LEVELS, Float64, KernelTable
 from chopper_core.summary import Cube, Summary, summarise
 from chopper_core.tracks import Curve, Track
@@ -211,7 +211,18 @@ def read_index(folder: Path) -> Index:
 def fingerprint() -> str:
     """A digest of the names of everything that is stored."""
     parts = [SCHEMA, *COLUMNS]
-    kinds = (Run, Gpu, Source, CounterSource, TelemetrySource, Identity, Reading, Curve, Track)
+    kinds = (
+        Run,
+        Gpu,
+        Source,
+        CounterSource,
+        TelemetrySource,
+        HostClock,
+        Identity,
+        Reading,
+        Curve,
+        Track,
+    )
     for kind in (*kinds, Hardware):
         parts += [kind.__name__, *(column.name for column in fields(kind))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

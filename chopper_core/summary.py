@@ -99,9 +99,9 @@ class Summary:
     table: KernelTable
     cubes: Mapping[frozenset[str], Cube] = field(default_factory=dict)
 
-    def cells(self, wanted: Mapping[str, int], level: str | None) -> Cells | None:
-        """The cells with the wanted codes, grouped by a level; None where no cube has them."""
-        levels = {*wanted, level} if level else set(wanted)
+    def cells(self, wanted: Mapping[str, int], grouped: Sequence[str]) -> Cells | None:
+        """The cells with the wanted codes, grouped by levels; None where no cube has them."""
+        levels = {*wanted, *grouped}
         fitting = [cube for key, cube in self.cubes.items() if levels <= key]
         if not fitting:
             return None
@@ -111,13 +111,15 @@ class Summary:
         for name, code in wanted.items():
             mask &= cube.codes[name] == code
         at = np.flatnonzero(mask)
-        if level is None or not len(at):
+        if not grouped or not len(at):
             return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))
-        codes = cube.codes[level][at]
-        order = np.argsort(codes, kind="stable")
-        codes = codes[order]
-        first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-        return Cells(cube, at[order], first)
+        keys = [cube.codes[level][at] for level in grouped]
+        order = np.lexsort(keys[::-1])
+        changed = np.zeros(len(at), np.bool_)
+        changed[:1] = True
+        for key in keys:
+            changed[1:] |= key[order[1:]] != key[order[:-1]]
+        return Cells(cube, at[order], np.flatnonzero(changed))
 
 
 def summarise(

@@ -111,6 +111,23 @@ class Tree:
         labels = [self.table.text_of(level, int(code)) for code in groups.codes(level)]
         return Children(level, labels, groups)
 
+    def split(self, path: Sequence[str], levels: Sequence[str]) -> Groups:
+        """A node's rows, a group for each combination of the labels of levels, in their order."""
+        path = tuple(path)
+        wanted = self._codes(path)
+
+        def found() -> tuple[Selection, Index]:
+            parts, _ = self.node(path).split(levels)
+            return parts.rows, parts.first
+
+        cells = None
+        is_node = len(path) <= len(self.order)
+        if is_node and self._summary is not None and not self._is_small(wanted):
+            cells = self._summary.cells(wanted, levels)
+        if cells is None or not len(cells.at):
+            return Groups(self.table, *found())
+        return Groups(self.table, None, None, cells, found)
+
     def codes_of(self, level: str) -> NDArray[Any]:
         """The codes of a level that the table has."""
         cube = None if self._summary is None else self._summary.cubes.get(frozenset([level]))
@@ -177,7 +194,7 @@ class Tree:
         wanted = self._codes(path)
         cells = None
         if self._summary is not None and not self._is_small(wanted):
-            cells = self._summary.cells(wanted, level)
+            cells = self._summary.cells(wanted, [level] if level else [])
         if cells is None:
             rows, first = self._grouped(path, level)
             return Groups(self.table, rows, first)

@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from chopper_core.analyses import ANALYSES
 from chopper_core.errors import UsageError
 from chopper_core.outliers import RULE
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
+ASK: Final = "Ask"
 SEEK: Final = "Find"
 TABLE: Final = "Shape the table"
 COMPARE: Final = "Compare"
 TAKE: Final = "Take it with you"
 CHOPPER: Final = "Chopper"
-GROUPS: Final = (MOVE, WALK, SEEK, TABLE, COMPARE, TAKE, CHOPPER)
+GROUPS: Final = (MOVE, WALK, ASK, SEEK, TABLE, COMPARE, TAKE, CHOPPER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,21 @@ class Action:
     """What may follow the verb, for people; empty: nothing."""
     hint: str = ""
     """How the key line at the bottom names it; empty: it doesn't."""
+    gives: tuple[str, ...] = ()
+    """The argument that each key gives, where they differ."""
 
+
+EXPLORE: Final = "explore"
+INFO: Final = "info"
+SCREENS: Final = {
+    "1": (EXPLORE,),
+    **{
+        digit: tuple(known.name for known in ANALYSES if known.screen == digit)
+        for digit in sorted({known.screen for known in ANALYSES})
+    },
+    "0": (INFO,),
+}
+"""Digit → the views that it opens in turn."""
 
 ACTIONS: Final = (
     Action("down", ("down", "j"), "next-row", "Next row", "The cursor goes one row down.", MOVE),
@@ -127,6 +143,36 @@ ACTIONS: Final = (
         hint="GPU",
     ),
     Action("back", ("-",), "back", "Last view", "The scope before this one, and back.", WALK),
+    Action(
+        "view",
+        tuple(SCREENS),
+        "view",
+        "View",
+        "Asks another question of the scope: a screen by its digit (again: its next view), or a "
+        "view by name.",
+        ASK,
+        takes="NAME",
+        gives=tuple(SCREENS),
+    ),
+    Action(
+        "by",
+        (),
+        "by",
+        "Split the view by",
+        "Chooses what the rows of a view are: for kernels their name, class or operation; as p.",
+        ASK,
+        takes="WORD",
+    ),
+    Action(
+        "of",
+        (),
+        "of",
+        "Figure of the view",
+        "Chooses what a view is of, where it takes something: a figure, as m; a collective; "
+        "the tokens; `all` takes the choice back.",
+        ASK,
+        takes="METRIC|…|all",
+    ),
     Action(
         "find",
         ("f",),
@@ -381,6 +427,9 @@ ACTIONS: Final = (
     Action("quit", ("q", "ctrl+c"), "quit", "Quit", "Leaves Chopper.", CHOPPER, hint="quit"),
 )
 
+TYPED: Final = ("filter", "find", "go", "command")
+"""What opens the prompt where nothing is given."""
+
 PALETTE_KEY: Final = "ctrl+p"
 """Opens the palette: all actions, searched by name."""
 FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
@@ -415,6 +464,13 @@ def is_key(text: str) -> bool:
     if any(modifier not in ("ctrl", "alt", "shift") for modifier in modifiers):
         return False
     return key in _SPECIAL or (len(key) == 1 and key.isprintable() and key != " ")
+
+
+def bound(action: Action) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """The keys of an action that do the same, each with the argument that they give."""
+    if action.gives:
+        return tuple(((key,), given) for key, given in zip(action.keys, action.gives, strict=False))
+    return ((action.keys, ""),) if action.keys else ()
 
 
 def key_table(actions: Iterable[Action] = ACTIONS) -> list[tuple[str, str, str]]:

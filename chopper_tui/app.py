@@ -9,9 +9,10 @@ from threading import Event
 from time import monotonic
 from typing import ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import WorkerFailed
@@ -30,8 +31,9 @@ from chopper_tui.looks import Look, look
 from chopper_tui.remembered import fitting_columns
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.loading import LoadingScreen
-from chopper_tui.terminal import glyphs_of
+from chopper_tui.terminal import glyphs_of, terse
 from chopper_tui.theme import THEMES, Inks, inks, textual_theme
+from chopper_tui.widgets.prompt import Line
 
 _REPORTS_PER_SECOND = 10
 INTERRUPTED = 130
@@ -93,6 +95,23 @@ class ChopperApp(App[None], inherit_bindings=False):
         """The error that nobody expected, if one ended the app."""
         error = self._exception
         return error.error if isinstance(error, WorkerFailed) else error
+
+    def get_driver_class(self) -> type[Driver]:
+        """What writes to the terminal: tersely, since every byte may cross a slow line."""
+        plain = super().get_driver_class()
+
+        def write(driver: Driver, data: str) -> None:
+            plain.write(driver, terse(data))
+
+        return type("TerseDriver", (plain,), {"write": write})
+
+    async def on_event(self, event: events.Event) -> None:
+        """Put characters into the prompt at once: Enter after them must not overtake them."""
+        if isinstance(event, events.Key) and event.is_printable:
+            line = self.focused
+            if isinstance(line, Line) and line.typed(event):
+                return
+        await super().on_event(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 nothing else may reach the terminal than ASCII."""

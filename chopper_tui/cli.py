@@ -133,7 +133,8 @@ def _add_reading_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE=+S",
-        help="move telemetry whose file or format is named so by S seconds (+1.25s)",
+        help="move telemetry whose file or format is named so, or the trace of a rank or host "
+        "(rank4), by S seconds (+1.25s)",
     )
     parser.add_argument(
         "--gpu",
@@ -314,10 +315,10 @@ def _view_of(address: str, options: argparse.Namespace) -> View:
 
 def _print_view(view: View, options: argparse.Namespace) -> int:
     from chopper_core.query import query
-    from chopper_core.render import render
+    from chopper_tui.printing import printed
 
     frame = query(_open(view, options), view)
-    _write(render(frame, "text", width=_width(), glyphs=_glyphs()))
+    _write(printed(frame, width=_width(), glyphs=_glyphs()))
     return 0
 
 
@@ -330,7 +331,7 @@ def _show(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from chopper_core.query import query
-    from chopper_core.render import render
+    from chopper_tui.printing import printed
 
     view = _view_of(options.address, options)
     if options.columns:
@@ -339,7 +340,7 @@ def _show(options: argparse.Namespace) -> int:
     format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
     frame = query(_open(view, options), view)
     width = options.width if options.width is not None else (0 if options.output else _width())
-    text = render(frame, format_name, limit=options.limit, width=width, glyphs=_glyphs())
+    text = printed(frame, format_name, limit=options.limit, width=width, glyphs=_glyphs())
     if not options.output:
         _write(text)
         return 0

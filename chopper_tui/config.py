@@ -166,6 +166,15 @@ class _Reader:
 
 def _with_keys(action: Action, keys: tuple[str, ...] | None, owners: Mapping[str, str]) -> Action:
     """An action with a person's keys, or without those that they gave to another one."""
+    if keys is None and action.gives:
+        rest = [
+            pair for pair in zip(action.keys, action.gives, strict=True) if pair[0] not in owners
+        ]
+        return replace(
+            action,
+            keys=tuple(key for key, _ in rest),
+            gives=tuple(given for _, given in rest),
+        )
     if keys is None:
         keys = tuple(key for key in action.keys if key not in owners)
     fixed = tuple(key for key in action.keys if key in FIXED_KEYS)

@@ -12,7 +12,7 @@ from chopper_core.frame import Frame, Number
 from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
 from chopper_core.metrics.metric import IF_SAME
 from chopper_core.query import figures
-from chopper_core.render.cells import scale_of
+from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.run import Run
 from chopper_core.schema import STATES
@@ -39,17 +39,21 @@ class Figure:
     number: Number | None
     held: bool = False
     """Whether it is that of the nearest sample, none lying within the node."""
+    word: str = ""
+    """What stands in place of a number."""
 
     @property
     def is_nothing(self) -> bool:
         """Whether it is an amount of zero; stream 0 and launch 0 are no amounts."""
-        return self.number == 0 and self.metric.reduces != IF_SAME
+        return not self.word and self.number == 0 and self.metric.reduces != IF_SAME
 
     def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
         """The figure with its unit, in the scale that suits it alone; short: with few digits.
 
         Beside its title it has no unit where the title ends with it.
         """
+        if self.word:
+            return clean(self.word)
         if self.number is None:
             return glyphs.missing
         scale = scale_of(self.metric, abs(self.number))
@@ -69,7 +73,9 @@ def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
 
 
 def _figure(metric: Metric, values: Values, row: int) -> Figure:
-    return Figure(metric, values.at(row), values.is_held(row))
+    cell = values.cell(row)
+    word = cell if isinstance(cell, str) else ""
+    return Figure(metric, values.at(row), values.is_held(row), word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +94,21 @@ class Detail:
 def detail(run: Run, frame: Frame, row: int) -> Detail:
     """The detail of a row: the frame's columns and every other metric."""
     label = frame.labels[row]
-    view = frame.view if frame.view.is_leaf else drill(frame.view, label)
     told = {
         column.name: _figure(column, frame.values[column.name], row) for column in frame.columns
     }
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
     others = [name for name in METRICS if name not in told and name != "share_pct"]
-    with suppress(NoSuchNode):  # a row that only the baseline has
-        told |= figures_of(run, view, others)
+    if not frame.view.analysis:
+        view = frame.view if frame.view.is_leaf else drill(frame.view, label)
+        with suppress(NoSuchNode):  # a row that only the baseline has
+            told |= figures_of(run, view, others)
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     for name, figure in told.items():
         if figure.number is not None and not figure.is_nothing:
-            title = next((title for title, names in _KINDS.items() if name in names), _REST)
+            own = frame.view.analysis or _REST
+            title = next((title for title, names in _KINDS.items() if name in names), own)
+            groups.setdefault(title, [])
             groups[title].append(figure)
     return Detail(
         label,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from chopper_core.comparison import is_difference
-from chopper_core.view import Baseline, View, charting, drill
+from chopper_core.view import Baseline, View, asking, charting, drill
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def trail_to(view: View) -> Trail:
     """The trail of somebody who came to a view from outside."""
     parents = (
         Place(
-            replace(view, path=view.path[:depth], sort="", filter=""),
+            replace(asking(view, ""), path=view.path[:depth], sort="", filter=""),
             label=view.path[depth],
         )
         for depth in range(len(view.path))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from textual.binding import Binding
 from textual.keys import _character_to_key
 
-from chopper_tui.actions import Action
+from chopper_tui.actions import Action, bound
 
 
 def textual_keys(keys: Iterable[str]) -> str:
@@ -19,15 +19,15 @@ def bindings_of(actions: Iterable[Action]) -> list[Binding]:
     """The bindings of actions: their keys perform them."""
     return [
         Binding(
-            textual_keys(action.keys),
-            f"perform('{action.id}')",
+            textual_keys(keys),
+            f"perform('{action.id}', '{given}')" if given else f"perform('{action.id}')",
             action.title,
             show=False,
-            id=action.id,
+            id=action.id + given,
             tooltip=action.help,
         )
         for action in actions
-        if action.keys
+        for keys, given in bound(action)
     ]
 
 

@@ -16,7 +16,7 @@ from chopper_core.query import query
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.run import Run
 from chopper_core.tracks import Track
-from chopper_core.view import View, at_level, charting, drill
+from chopper_core.view import View, asking, at_level, charting, drill
 from chopper_tui.figures import Figure, figures_of
 
 KEY_FIGURES: Final = (
@@ -142,7 +142,7 @@ class OnGpus:
 def on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> OnGpus | None:
     """A row on every GPU; None where the path doesn't begin with a GPU."""
     view = frame.view
-    if not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
+    if view.analysis or not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
         return None
     target = view if view.is_leaf else drill(view, frame.labels[row])
     gpus = tuple(gpu.index for gpu in run.gpus)
@@ -198,6 +198,6 @@ def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:
 def siblings(run: Run, parent: View) -> Sequence[str]:
     """The labels of a view's rows, in the order in which they are shown."""
     try:
-        return query(run, parent).labels
+        return query(run, asking(parent, "")).labels
     except ChopperError:
         return ()

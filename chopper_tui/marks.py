@@ -34,7 +34,9 @@ Marks = tuple[Mark, ...]
 
 
 def mark_of(view: View, label: str) -> Mark:
-    """The mark of a row of a view."""
+    """The mark of a row of a view; raises UsageError where its rows are no nodes."""
+    if view.analysis:
+        raise UsageError("rows of the tree can be marked; these are a view's own")
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
 
 

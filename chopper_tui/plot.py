@@ -29,9 +29,9 @@ _LABEL: Final = 4
 _TALL: Final = 6
 """From this height on the time axis has labels of its own."""
 
-_ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
+ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
 # plotext draws on one figure for the whole process.
-_figure: Final = Lock()
+PLOTEXT: Final = Lock()
 
 
 def axis_width(track: Track) -> int:
@@ -79,7 +79,7 @@ def draw(
 ) -> list[Line]:
     """The chart as `height` lines of `width` cells: the median over the band of all GPUs."""
     time_axis = time_axis and height >= _TALL
-    with _figure:
+    with PLOTEXT:
         line = _rows(chart, (_over_gpus(np.nanmedian, chart),), width, height, time_axis, glyphs)
         if len(chart.gpus) <= 1:
             band = [" " * len(row) for row in line]
@@ -147,7 +147,7 @@ def _rows(
     figure.draw(drawn[0])
     text: str = figure.build().string(colorless=True)
     rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
-    return [row.translate(_ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
+    return [row.translate(ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
 
 
 def _time_ticks(chart: Chart, last: int) -> tuple[list[float], list[str]]:

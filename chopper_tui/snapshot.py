@@ -10,7 +10,8 @@ from typing import Final
 
 from chopper_core.errors import DataError, UsageError
 from chopper_core.frame import Frame
-from chopper_core.render import FORMATS, render
+from chopper_core.render import FORMATS
+from chopper_tui.printing import printed
 
 FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
@@ -37,7 +38,7 @@ def write_snapshot(frame: Frame, arguments: str = "", picture: str = "") -> Path
     `picture` is the screen as SVG, written where the format asks for it.
     """
     format_name, path = _parse(arguments)
-    content = picture if format_name == PICTURE else render(frame, format_name)
+    content = picture if format_name == PICTURE else printed(frame, format_name)
     if path is not None:
         return _write_new(path.expanduser(), content)
     stem, ending = _stem(frame), _ENDINGS.get(format_name, format_name)

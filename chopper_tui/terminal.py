@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -21,6 +22,8 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
 _CRASHED: Final = 1
+_NEXT_LINE: Final = re.compile(r"(?:\x1b\[(\d+);\d+H)?\n\x1b\[(\d+);(\d+)H")
+"""Textual ends a line by moves that the move to the next one undoes."""
 
 
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -60,6 +63,18 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
     if locale in ("C", "POSIX") or environment.get("TERM", "") in _NARROW_FONTS:
         return ASCII
     return glyphs_for(stream.encoding)
+
+
+def terse(output: str) -> str:
+    """The same on the screen in fewer bytes: lines that follow one another need no moves."""
+    return _NEXT_LINE.sub(_next_line, output)
+
+
+def _next_line(moves: re.Match[str]) -> str:
+    before, line, column = moves.groups()
+    if before is not None and int(line) == int(before) + 1 and column == "1":
+        return "\r\n"
+    return f"\x1b[{line};{column}H"
 
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:

@@ -34,6 +34,12 @@ class Inks:
     header: Style
     chosen: Style
     """The header of the column that the rows are sorted by."""
+    second: Style
+    """Of several series in a picture the second one; the first has the accent."""
+    third: Style
+    fourth: Style
+    fifth: Style
+    sixth: Style
 
     def of(self, name: str) -> Style:
         """The ink of a name."""
@@ -52,6 +58,11 @@ _PLAIN: Final = Inks(
     cursor=Style(reverse=True),
     header=Style(underline=True),
     chosen=Style(underline=True, bold=True),
+    second=Style(),
+    third=Style(dim=True),
+    fourth=Style(),
+    fifth=Style(dim=True),
+    sixth=Style(),
 )
 _DARK: Final = Inks(
     text=Style(),
@@ -64,6 +75,11 @@ _DARK: Final = Inks(
     cursor=Style(color="#ffffff", bgcolor="#1d4566", bold=True),
     header=Style(color="#8a929c"),
     chosen=Style(color="#e69f00", bold=True),
+    second=Style(color="#e69f00"),
+    third=Style(color="#009e73"),
+    fourth=Style(color="#cc79a7"),
+    fifth=Style(color="#f0e442"),
+    sixth=Style(color="#d55e00"),
 )
 _LIGHT: Final = Inks(
     text=Style(),
@@ -76,6 +92,11 @@ _LIGHT: Final = Inks(
     cursor=Style(color="#000000", bgcolor="#cfe4f3", bold=True),
     header=Style(color="#6b7280"),
     chosen=Style(color="#b34e00", bold=True),
+    second=Style(color="#b37400"),
+    third=Style(color="#007a5a"),
+    fourth=Style(color="#a8508a"),
+    fifth=Style(color="#8a7f00"),
+    sixth=Style(color="#d55e00"),
 )
 _CONTRAST: Final = Inks(
     text=Style(),
@@ -88,6 +109,11 @@ _CONTRAST: Final = Inks(
     cursor=Style(bold=True, reverse=True),
     header=Style(bold=True, underline=True),
     chosen=Style(bold=True, reverse=True),
+    second=Style(),
+    third=Style(),
+    fourth=Style(),
+    fifth=Style(),
+    sixth=Style(),
 )
 _ANSI: Final = Inks(
     text=Style(),
@@ -100,6 +126,11 @@ _ANSI: Final = Inks(
     cursor=Style(reverse=True),
     header=Style(underline=True),
     chosen=Style(color="yellow", bold=True, underline=True),
+    second=Style(color="yellow"),
+    third=Style(color="green"),
+    fourth=Style(color="magenta"),
+    fifth=Style(color="bright_yellow"),
+    sixth=Style(color="red"),
 )
 _INKS: Final = {"dark": _DARK, "light": _LIGHT, "contrast": _CONTRAST, "ansi": _ANSI}
 _MANY_COLOURS: Final = ("256", "truecolor")

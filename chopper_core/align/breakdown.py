@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from chopper_core.element_types import ElementType
 from chopper_core.hardware import Hardware
 from chopper_core.measured import (
+    AT_PEAK,
     BREAKDOWN,
     CYCLES,
     FLOPS,
@@ -24,6 +25,8 @@ Float64 = NDArray[np.float64]
 
 def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
     """The parts of `BREAKDOWN` for each activity, in whole ns; NaN where a part isn't known.
+
+    And `AT_PEAK`, the theoretical part of the whole duration, not of what is charged.
 
     All but frequency are at the nominal clock: theoretical = model FLOPs / peak of the matrix
     units for the type of what they multiply; extra instructions = executed operations, each at
@@ -42,7 +45,7 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     parts = dict.fromkeys(BREAKDOWN, unknown)
     if hardware is None:
         parts["unmodelled_ns"] = duration
-        return _whole(parts, charged, duration)
+        return {**_whole(parts, charged, duration), AT_PEAK: unknown}
 
     def column(name: str) -> Float64:
         return table.measured.get(name, unknown)
@@ -69,7 +72,7 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     parts["unseparated_ns"] = np.where(timed, 0.0, np.where(counted, duration - alone, np.nan))
     without_shapes = np.where(matrix & ~shaped, executed, 0.0)
     parts["unmodelled_ns"] = np.where(counted, without_shapes, spent - np.where(shaped, ideal, 0.0))
-    return _whole(parts, charged, duration)
+    return {**_whole(parts, charged, duration), AT_PEAK: ideal}
 
 
 def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:

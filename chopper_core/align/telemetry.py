@@ -65,13 +65,14 @@ def place(
     telemetry: Telemetry,
     table: KernelTable,
     gpus: Mapping[int, int],
-    run_clock_is_epoch: bool,
+    epoch_ns: int | None,
     shift_ns: int = 0,
 ) -> Placement:
     """Find the offset of a file: by its clock where that is the run's, else by its signals.
 
-    `gpus` says which GPU of the run each of the file's is. `shift_ns` is added to what is found;
-    where nothing is, it is the whole offset.
+    `gpus` says which GPU of the run each of the file's is, `epoch_ns` what stamps of its host's
+    epoch need to be on the run's clock, None where the run has another clock. `shift_ns` is added
+    to what is found; where nothing is, it is the whole offset.
     """
     count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
 
@@ -98,10 +99,11 @@ def place(
         return placed(None, 0, "none of its GPUs is one of the run's", can_shift=False)
     if telemetry.resolution_ns == 0:
         return placed(None, 0, "its samples have no times", can_shift=False)
-    if telemetry.clock is ClockDomain.EPOCH and run_clock_is_epoch:
-        if not _covers(telemetry, table, shift_ns):
+    if telemetry.clock is ClockDomain.EPOCH and epoch_ns is not None:
+        if not _covers(telemetry, table, epoch_ns + shift_ns):
             return placed(None, 0, "by its clock it covers another time than the run")
-        return placed(0, telemetry.resolution_ns, "its clock is the run's")
+        whose = "the run's" if not epoch_ns else "that of its ranks' host"
+        return placed(epoch_ns, telemetry.resolution_ns, f"its clock is {whose}")
     found = estimate_offset(telemetry, table, gpus)
     if isinstance(found, str):
         return placed(None, 0, found)

@@ -11,7 +11,11 @@ from chopper_core.errors import UsageError
 from chopper_core.run import Run
 from chopper_core.view import View
 
-__all__ = ["ANALYSES", "Analysis", "Answer", "analysis", "answer"]
+__all__ = ["ANALYSES", "FIGURE", "Analysis", "Answer", "analysis", "answer"]
+
+
+FIGURE: Final = "figure"
+"""What `of=` says where it names any column of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Analysis:
     """The question, in a sentence."""
     by: tuple[str, ...] = ()
     """What `by=` may be, the usual one first."""
+    of: str = ""
+    """What `of=` says, `FIGURE` or in other words; empty: the view takes none."""
 
 
 ANALYSES: Final = (
@@ -57,6 +63,21 @@ ANALYSES: Final = (
         "Throughput",
         "How long does an iteration take, how many tokens a second is that, what costs a token?",
         ("iteration", "gpu", "part"),
+        of="tokens:N, of a GPU and iteration",
+    ),
+    Analysis(
+        "ranks",
+        "5",
+        "Ranks",
+        "Which GPU do the others wait for, since where in the step, and why?",
+        ("gpu", "iteration", "phase", "layer", "operation"),
+    ),
+    Analysis(
+        "heatmap",
+        "5",
+        "Heat map",
+        "Where does a figure of one GPU differ from that of the others?",
+        ("layer", "iteration", "operation", "phase", "kernel"),
     ),
     Analysis(
         "comms",
@@ -64,6 +85,7 @@ ANALYSES: Final = (
         "Comms",
         "How fast are the collectives, which ranks wait in them, and for whom?",
         ("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
+        of="collective",
     ),
 )
 
@@ -83,6 +105,8 @@ def answer(run: Run, view: View) -> Answer:
     if view.by and view.by not in asked.by:
         choices = f"takes by={', '.join(asked.by)}" if asked.by else "takes no by="
         raise UsageError(f"the view {asked.name} {choices}, not {view.by!r}")
+    if view.of and not asked.of:
+        raise UsageError(f"the view {asked.name} takes no of=")
     module = import_module(f"chopper_core.analyses.{asked.name}")
     found: Answer = module.answer(run, view)
     return found

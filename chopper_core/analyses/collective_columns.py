@@ -66,6 +66,15 @@ WAIT: Final = column(
     reduces="sum",
     missing_because=_UNSEEN,
 )
+EXPOSED_WAIT: Final = column(
+    "exposed_wait_ns",
+    "ns",
+    "exp.wait",
+    "The part of wait_ns during which no compute runs on the waiting GPU, of each kernel at most "
+    "its exposed_comm_ns.",
+    reduces="sum",
+    missing_because=_UNSEEN,
+)
 ALGORITHM: Final = column(
     "algo_gbps",
     "GB/s",
@@ -144,6 +153,14 @@ CAUSED: Final = column(
     "ns",
     "made wait",
     "GPU time that the others waited where this GPU arrived last.",
+    reduces="sum",
+    missing_because=_UNSEEN,
+)
+CAUSED_EXPOSED: Final = column(
+    "caused_exposed_ns",
+    "ns",
+    "made idle",
+    "The part of caused_ns during which no compute ran on the waiting GPUs.",
     reduces="sum",
     missing_because=_UNSEEN,
 )

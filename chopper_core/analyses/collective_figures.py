@@ -47,6 +47,8 @@ class Chosen:
     """The position in `sets` of each of them."""
     wait_ns: Int64
     """How long each of them waits."""
+    exposed_ns: Int64
+    """The part of that without compute."""
 
     @property
     def table(self) -> KernelTable:
@@ -78,7 +80,8 @@ def chosen_in(run: Run, found: Collectives, parent: Groups) -> Chosen | None:
         return None
     sets, owner = np.unique(found.member_set[taken], return_inverse=True)
     rows = found.members.rows[taken]
-    return Chosen(run, found, sets, rows, owner.ravel(), found.member_wait_ns[taken])
+    waits = (found.member_wait_ns[taken], found.member_exposed_ns[taken])
+    return Chosen(run, found, sets, rows, owner.ravel(), *waits)
 
 
 def _factors(chosen: Chosen) -> Float64:
@@ -150,14 +153,19 @@ def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: NDArray[np.bool_]
     """Per GPU: the time that the others wait for it, how often it is last, and by how much."""
     found, sets, count = chosen.all, chosen.sets, len(codes)
     last, complete = found.last_gpu[sets], chosen.complete
-    of_set = np.bincount(found.member_set, weights=found.member_wait_ns, minlength=len(found))[sets]
-    caused = [of_set[complete & (last == gpu)].sum() for gpu in codes.tolist()]
-    times = [int((complete & (last == gpu)).sum()) for gpu in codes.tolist()]
+
+    def caused(waits: Int64) -> Values:
+        of_set = np.bincount(found.member_set, weights=waits, minlength=len(found))[sets]
+        sums = np.bincount(last[complete], weights=of_set[complete], minlength=int(codes.max()) + 1)
+        return Values(sums[codes].astype(np.int64), unknown)
+
+    times = np.bincount(last[complete], minlength=int(codes.max()) + 1)[codes]
     lag = chosen.table.start_ns[chosen.rows] - found.first_start_ns[sets][chosen.owner]
     known = complete[chosen.owner]
     return [
-        (columns.CAUSED, Values(np.array(caused, np.int64), unknown)),
-        (columns.TIMES_LAST, Values(np.array(times, np.int64), unknown)),
+        (columns.CAUSED, caused(found.member_wait_ns)),
+        (columns.CAUSED_EXPOSED, caused(found.member_exposed_ns)),
+        (columns.TIMES_LAST, Values(times, unknown)),
         (columns.LAG, numbered(quantiles_of(lag[known], owner[known], count, (0.5,))[:, 0])),
     ]
 
@@ -214,7 +222,8 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
         lines.append(
             f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: of "
             f"{total / 1e6:.3f} ms that GPUs wait for later ones, "
-            f"{wait[own].sum() / 1e6:.3f} ms are for it"
+            f"{wait[own].sum() / 1e6:.3f} ms are for it; {chosen.exposed_ns.sum() / 1e6:.3f} ms "
+            "of all waiting is without compute"
         )
     busy = int(table.duration_ns[rows].sum())
     exposed = int(table.exposed_comm_ns[rows].sum())

@@ -65,7 +65,10 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
     labels = [f"{kind} {number}" for kind, number in zip(kinds, sets.tolist(), strict=True)]
     one = found.members.rows[found.members.first[sets]]
     times, apart = outlying(chosen)
-    wait = np.bincount(chosen.owner, weights=chosen.wait_ns, minlength=len(sets)).astype(np.int64)
+    wait, exposed = (
+        np.bincount(chosen.owner, weights=waits, minlength=len(sets)).astype(np.int64)
+        for waits in (chosen.wait_ns, chosen.exposed_ns)
+    )
     layer = table.layer[one].astype(np.int64)
     size = found.bytes[sets]
     every = np.arange(len(sets))
@@ -75,6 +78,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
         (columns.TRANSFER, chosen.known(found.transfer_ns)),
         (columns.LAST, gpu_words(found.last_gpu[sets], chosen.complete)),
         (columns.WAIT, Values(wait, ~chosen.complete)),
+        (columns.EXPOSED_WAIT, Values(exposed, ~chosen.complete)),
         *rates(chosen, every, len(sets), chosen.owner),
         (columns.SIZE, Values(size, size < 0)),
         (columns.KIND, worded(kinds)),
@@ -104,7 +108,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
         opens=lambda row: replace(
             view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
         ),
-        total={"wait_ns": int(chosen.wait_ns.sum())} if chosen.complete.any() else {},
+        total=_waits(chosen),
         shown=shown,
         nodes=nodes,
         headline=headline(chosen),
@@ -141,10 +145,14 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
     transfer = over(found.transfer_ns, 0.5, 0.95)
     _, apart = outlying(chosen)
     strange = np.array([word is not None for word in apart], np.bool_)[pairs]
-    wait = np.bincount(member_owner, weights=chosen.wait_ns, minlength=count).astype(np.int64)
+    wait, exposed = (
+        np.bincount(member_owner, weights=waits, minlength=count).astype(np.int64)
+        for waits in (chosen.wait_ns, chosen.exposed_ns)
+    )
     own: Own = [
         (columns.CALLS, Values(np.bincount(owner, minlength=count))),
         (columns.WAIT, Values(wait, some)),
+        (columns.EXPOSED_WAIT, Values(exposed, some)),
         *(blame(chosen, codes, member_owner, some) if by == "gpu" else ()),
         (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
         (columns.P95_TRANSFER, numbered(transfer[:, 1])),
@@ -162,12 +170,21 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
     else:
         labels = [table.text_of(level, code) for code in codes.tolist()]
     shown: tuple[str, ...] = ("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct")
+    shown += ("exposed_wait_ns",)
     shown += ("median_transfer_ns", "median_skew_ns", "exposed_comm_ns", "hidden_ns")
     if not complete.any():
         shown = ("calls", "got_gbps", "exposed_comm_ns", "hidden_ns")
     shown += ("median_ns", "p95_ns", "max_ns")
     if by == "gpu":
-        shown = ("wait_ns", "caused_ns", "times_last", "calls", "lag_ns", "exposed_comm_ns")
+        shown = (
+            "wait_ns",
+            "caused_ns",
+            "times_last",
+            "exposed_wait_ns",
+            "calls",
+            "lag_ns",
+            "exposed_comm_ns",
+        )
         shown += ("hidden_ns", "median_ns", "p95_ns", "max_ns")
 
     def opens(row: int) -> View:
@@ -181,7 +198,7 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
         labels=labels,
         columns=tuple(own),
         opens=opens,
-        total={"wait_ns": int(chosen.wait_ns.sum())} if chosen.complete.any() else {},
+        total=_waits(chosen),
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
         shown=shown,
         nodes=nodes,
@@ -248,6 +265,15 @@ def _members(chosen: Chosen, view: View) -> Answer:
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )
+
+
+def _waits(chosen: Chosen) -> dict[str, int]:
+    if not chosen.complete.any():
+        return {}
+    return {
+        "wait_ns": int(chosen.wait_ns.sum()),
+        "exposed_wait_ns": int(chosen.exposed_ns.sum()),
+    }
 
 
 def _group_names(run: Run, codes: Int64) -> list[str | None]:

@@ -129,6 +129,7 @@ def answer(run: Run, view: View) -> Answer:
                 "ms",
                 tuple(labels[row] for row in top),
                 (Series("time", kernel_ns[top] / 1e6),),
+                "kernel" if by == "name" else LEVEL_OF[by],
             ),
         ),
     )

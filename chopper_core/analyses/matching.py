@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, KernelTable, Kind
+from chopper_core.tracks import union
 from chopper_core.tree import Groups
 
 Int64 = NDArray[np.int64]
@@ -61,6 +62,8 @@ class Collectives:
     A kernel of another kind than the synchronous ones that ends before the last arrival, such as
     a broadcast's root, did not wait for it.
     """
+    member_exposed_ns: Int64
+    """The part of that without compute, at most what the kernel is charged as exposed."""
     spread_ns: int | None
     """Median distance of the first from the last end of complete synchronous collectives."""
     shared_labels: tuple[str, ...]
@@ -269,6 +272,26 @@ def _described(
         last_gpu=np.maximum.reduceat(latest, first).astype(np.int64),
         member_set=member_set,
         member_wait_ns=wait,
+        member_exposed_ns=_exposed(table, rows, wait),
         spread_ns=int(np.median(spread)) if len(spread) else None,
         shared_labels=shared,
     )
+
+
+def _exposed(table: KernelTable, rows: Index, wait: Int64) -> Int64:
+    """The part of the kernels' waits during which no compute runs on their GPU."""
+    exposed = np.minimum(wait, table.exposed_comm_ns[rows])
+    for gpu in np.unique(table.gpu[rows]).tolist():
+        own = np.flatnonzero((table.gpu[rows] == gpu) & (exposed > 0))
+        compute = np.flatnonzero((table.gpu == gpu) & (table.kind == Kind.COMPUTE))
+        if not len(own) or not len(compute):
+            continue
+        begins, ends = union(table.start_ns[compute], table.duration_ns[compute])
+        edges = np.stack([begins, ends], axis=1).ravel() - begins[0]
+        running = np.cumsum(ends - begins)
+        covered = np.stack([running - (ends - begins), running], axis=1).ravel()
+        start = table.start_ns[rows[own]] - begins[0]
+        hidden = np.interp(start + wait[own], edges, covered) - np.interp(start, edges, covered)
+        alone = wait[own] - np.rint(hidden).astype(np.int64)
+        exposed[own] = np.minimum(exposed[own], alone)
+    return exposed

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from chopper_core.measured import BREAKDOWN, FLOPS, FLOPS_TYPE
+from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS
 from chopper_core.metrics.metric import Metric, Scope, Values
-
-Float64 = NDArray[np.float64]
 
 _SOURCE = "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)"
 _TITLES = {
@@ -82,49 +77,27 @@ def _flops(scope: Scope) -> Values:
 
 
 def _rate(scope: Scope) -> Values:
-    flops = _column(scope, FLOPS)
-    return _per_duration(scope, flops, 1e-3)
+    return _per_duration(scope, FLOPS, 1e-3)
 
 
 def _of_peak(scope: Scope) -> Values:
-    return _per_duration(scope, _at_peak_ns(scope), 100.0)
+    return _per_duration(scope, AT_PEAK, 100.0)
 
 
 def _without_peak(scope: Scope) -> Values:
-    flops = _column(scope, FLOPS)
-    without = np.where(np.isfinite(_at_peak_ns(scope)), 0.0, flops)
-    return Values(_sum(scope, without), _sum(scope, np.isfinite(flops)) == 0)
+    total, count = scope.nodes.known(FLOPS)
+    with_peak, _ = scope.nodes.known_together((FLOPS, AT_PEAK))
+    return Values(total - with_peak[FLOPS], count == 0)
 
 
-def _at_peak_ns(scope: Scope) -> Float64:
-    """The time of each activity's FLOPs at the peak of their type, NaN where it isn't known."""
-    flops = _column(scope, FLOPS)
-    if scope.hardware is None:
-        return np.full(len(flops), np.nan)
-    return scope.hardware.at_peak_ns(flops, _column(scope, FLOPS_TYPE))
-
-
-def _per_duration(scope: Scope, amount: Float64, factor: float) -> Values:
-    """Amounts per duration of the activities that have one; missing where none has."""
-    known = np.isfinite(amount)
-    duration = scope.nodes.table.duration_ns[scope.nodes.rows]
-    total_ns = _sum(scope, np.where(known, duration, 0))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rate = factor * _sum(scope, amount) / total_ns
+def _per_duration(scope: Scope, name: str, factor: float) -> Values:
+    """A column per duration of the activities that have it; missing where none has."""
+    total, _ = scope.nodes.known(name)
+    total_ns = scope.nodes.known_duration(name)
     missing = total_ns == 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = factor * total / total_ns
     return Values(np.where(missing, np.nan, rate), missing)
-
-
-def _column(scope: Scope, name: str) -> Float64:
-    table, rows = scope.nodes.table, scope.nodes.rows
-    column = table.measured.get(name)
-    return np.full(len(rows), np.nan) if column is None else column[rows]
-
-
-def _sum(scope: Scope, values: NDArray[Any]) -> Float64:
-    """The known values of the activities, summed over each node."""
-    known = np.where(np.isfinite(values), values, 0).astype(np.float64)
-    return np.add.reduceat(known, scope.nodes.first)
 
 
 _NO_FLOPS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from chopper_core.frame import Frame
@@ -22,6 +22,7 @@ def render(
     limit: int | None = None,
     width: int = 0,
     glyphs: Glyphs = UNICODE,
+    drawn: Sequence[str] = (),
 ) -> str:
     """A frame in one of `FORMATS`, ending in a newline.
 
@@ -29,8 +30,8 @@ def render(
     unlimited; `glyphs` are what `text` draws with.
     """
     renderers: dict[str, Callable[[], str]] = {
-        "text": lambda: as_text(frame, limit=limit, width=width, glyphs=glyphs),
-        "markdown": lambda: as_markdown(frame, limit=limit),
+        "text": lambda: as_text(frame, limit=limit, width=width, glyphs=glyphs, drawn=drawn),
+        "markdown": lambda: as_markdown(frame, limit=limit, drawn=drawn),
         "csv": lambda: as_csv(frame, limit=limit),
         "json": lambda: as_json(frame, limit=limit),
     }

@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from chopper_core.frame import Frame
 from chopper_core.statistic import instance_levels
@@ -30,10 +34,29 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
             for row in range(count)
         ],
         "total": dict(frame.total),
+        **({"pictures": [_plain(each) for each in frame.pictures]} if frame.pictures else {}),
         **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain_numbers(numbers: Any) -> Any:
+    if isinstance(numbers, list):
+        return [_plain_numbers(number) for number in numbers]
+    return numbers if math.isfinite(numbers) else None
+
+
+def _plain(thing: object) -> Any:
+    """A picture as plain lists and dictionaries, with its kind; what isn't known is null."""
+    if isinstance(thing, np.ndarray):
+        return _plain_numbers(thing.tolist())
+    if isinstance(thing, tuple):
+        return [_plain(part) for part in thing]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        own = {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+        return {"kind": type(thing).__name__, **own}
+    return thing
 
 
 def as_csv(frame: Frame, *, limit: int | None = None) -> str:

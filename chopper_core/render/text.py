@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import Final
 
@@ -37,9 +38,16 @@ _SCOPE: Final = "scope"
 
 
 def as_text(
-    frame: Frame, *, limit: int | None = None, width: int = 0, glyphs: Glyphs = UNICODE
+    frame: Frame,
+    *,
+    limit: int | None = None,
+    width: int = 0,
+    glyphs: Glyphs = UNICODE,
+    drawn: Sequence[str] = (),
 ) -> str:
     """A frame as a text table of at most `width` cells (0: as wide as it needs).
+
+    `drawn` are its pictures as lines, which stand over the table.
 
     Without columns of the view's own, those that don't fit are left out, the least telling
     first; columns that somebody asked for all stay.
@@ -69,7 +77,7 @@ def as_text(
     used += SPARK_BINS + 2 if spark else 0
     name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
 
-    lines = [_breadcrumb(frame, glyphs), *_headline(frame, width)]
+    lines = [_breadcrumb(frame, glyphs), *_headline(frame, width), *drawn]
     header = [title.ljust(name_width)]
     header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
     lines.append("  ".join([*header, scale_title(frame.track)] if spark else header).rstrip())
@@ -87,8 +95,8 @@ def as_text(
     return glyphs.spelled("\n".join([*lines, "", *_footer(frame, count)]) + "\n")
 
 
-def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
-    """A frame as a GitHub table with its notes, its address and the command that makes it."""
+def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
+    """A frame as a GitHub table with its pictures, its notes, its address and its command."""
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
     header = [level_title(frame.level), *(column.header for column in columns)]
@@ -96,6 +104,7 @@ def as_markdown(frame: Frame, *, limit: int | None = None) -> str:
         f"**{_escaped(_breadcrumb(frame, UNICODE))}**",
         "",
         *(f"{_escaped(clean(line))}\n" for line in frame.headline),
+        *(("```text", *drawn[:-1], "```", "") if drawn else ()),
         _markdown_row(header),
         _markdown_row([":--", *(":--" if column.is_word else "--:" for column in columns)]),
     ]

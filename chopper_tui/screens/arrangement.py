@@ -23,31 +23,59 @@ class Arrangement:
     too_small: bool = False
     lines: bool = True
     """Whether the breadcrumb, the status and the keys are shown."""
-    figures: bool = True
+    figures: int = 1
+    """Lines of the key figures, or of what a view comes to."""
     charts: tuple[int, int, int] = (0, 0, 0)
     """Above the table, and two in the pane at the right."""
     side: int = 0
     """Width of the pane at the right."""
+    pictures: tuple[int, int] = (0, 0)
+    """Height of a view's picture above the table, and in the pane at the right."""
     gpus: int = 0
     sparks: int = 1
     """Columns of sparklines, where the table has room for them."""
 
 
 def arrange(
-    width: int, height: int, *, chart: str = "small", zoom: bool = False, gpus: int = 0
+    width: int,
+    height: int,
+    *,
+    chart: str = "small",
+    zoom: bool = False,
+    gpus: int = 0,
+    pictures: bool = False,
+    told: int = 0,
 ) -> Arrangement:
-    """The arrangement for a size; `gpus` is the number of lines about the row on every GPU."""
+    """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
+
+    A view with `pictures` has them where the tree has its charts; `told` is the number of lines
+    of what it comes to.
+    """
     if width < SMALLEST[0] or height < SMALLEST[1]:
-        return Arrangement(too_small=True, lines=False, figures=False)
+        return Arrangement(too_small=True, lines=False, figures=0)
     if width < _WHOLE[0] or height < _WHOLE[1]:
-        return Arrangement(lines=False, figures=False)
+        return Arrangement(lines=False, figures=0)
     if zoom:
-        return Arrangement(figures=False, sparks=2 if width >= _SIDE_FROM else 1)
-    middle = height - 4
+        return Arrangement(figures=0, sparks=2 if width >= _SIDE_FROM else 1)
+    figures = min(max(told, 1), 4)
+    middle = height - 3 - figures
     full = max(middle // 2, 4)
+    if pictures:
+        small = max(middle * 2 // 5, 6)
+        room = {"small": small, "full": max(middle * 3 // 5, 6)}.get(chart, 0)
+        if width < _SIDE_FROM:
+            return Arrangement(figures=figures, pictures=(room, 0))
+        side = max(42, width * 40 // 100)
+        return Arrangement(
+            figures=figures,
+            pictures=(0, max(room, middle // 2) if room else 0),
+            side=side,
+            sparks=1 if width < _TWO_SPARKS_FROM else 2,
+        )
     if width < _SIDE_FROM:
         small = 4 if height < 40 else 6
-        return Arrangement(charts=({"small": small, "full": full}.get(chart, 0), 0, 0))
+        above = {"small": small, "full": full}.get(chart, 0)
+        return Arrangement(figures=figures, charts=(above, 0, 0))
     side = max(42, width * 36 // 100)
     both = {"small": max(6, min(height // 3, 20)), "full": full}.get(chart, 0)
     # The lower one has the time axis: two lines more give both the same room for their curves.
@@ -55,6 +83,7 @@ def arrange(
     room = middle - both
     lines = min(gpus + 3, max(room // 3, 0)) if gpus else 0
     return Arrangement(
+        figures=figures,
         charts=(0, both - lower, lower),
         side=side,
         gpus=lines,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from textwrap import wrap
 from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import BindingType
-from textual.widgets import Input
 
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
-from chopper_core.render import as_text
 from chopper_core.render.cells import (
     clean,
     display_name,
@@ -24,14 +22,15 @@ from chopper_core.render.cells import (
 from chopper_core.statistic import instance_levels
 from chopper_core.view import STATISTICS, SUM, as_statistic, filtered, pivot, sorted_by
 from chopper_tui import looks
-from chopper_tui.actions import ACTIONS, parse_command
+from chopper_tui.actions import ACTIONS, TYPED, parse_command
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import charted, columns_for, tallied
 from chopper_tui.keys import bindings_of
+from chopper_tui.printing import printed
 from chopper_tui.screens.arrangement import CHARTS
+from chopper_tui.screens.asker import Asker
 from chopper_tui.screens.chooser import Chooser, signal_options
-from chopper_tui.screens.columner import Columner
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
 from chopper_tui.snapshot import is_picture, write_snapshot
@@ -44,43 +43,50 @@ _CLIPBOARD_BYTES = 70_000
 """What terminals take over OSC 52 without dropping it."""
 
 
-class ExploreScreen(Columner):
+class ExploreScreen(Asker):
     """The tree: a table of the scope's children, and what is known of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of(ACTIONS)]
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
-        """Do an action of the registry, after those before it."""
+        """Do an action of the registry, after those before it.
+
+        What opens the prompt does so at once: the keys that follow are its text already.
+        """
 
         def step() -> object:
             self.say("")
             return getattr(self, f"do_{action_id}")(argument)
 
-        self.take(step)  # type: ignore[arg-type]
+        if action_id in TYPED and not argument:
+            step()
+        else:
+            self.take(step)  # type: ignore[arg-type]
 
     def on_frame_table_opened(self) -> None:
         """A click on the cursor's row goes into it."""
         self.action_perform("drill")
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    def prompt_entered(self, text: str) -> None:
         """Keep the filter, or do the command."""
-        is_command = self._trail_before_filter is None
-        if not is_command and event.value.strip():
-            self.sought = event.value
-        if event.value.strip():
-            self.query_one(Prompt).remember(event.value)
-        self._trail_before_filter = None
+        prompt = self.query_one(Prompt)
+        if text.strip():
+            prompt.remember(text)
         self.close_prompt()
-        if is_command and event.value.strip():
-            self.take(lambda: self._command(event.value))
+        if prompt.sign == "/":
+            self.sought = text if text.strip() else self.sought
+            self._filter_text = text
+            self.take(self._filter_live)
+        elif text.strip():
+            self.take(lambda: self._command(text))
 
-    async def do_filter(self, argument: str) -> None:
+    def do_filter(self, argument: str) -> Awaitable[None] | None:
         """A filter, typed or given."""
         if argument:
-            await self.change(filtered(self.view, argument))
-        else:
-            self._filter_text = self.view.filter
-            self.open_prompt("/", self.view.filter)
+            return self.change(filtered(self.view, argument))
+        self._filter_text = "" if self.is_busy else self.view.filter
+        self.open_prompt("/", self._filter_text)
+        return None
 
     async def do_sort(self, argument: str) -> None:
         """An order of the rows, chosen or given."""
@@ -110,6 +116,9 @@ class ExploreScreen(Columner):
 
     async def do_pivot(self, argument: str) -> None:
         """Another level next."""
+        if self.view.analysis:
+            await self.do_by(argument)
+            return
         rest = self.view.order[len(self.view.path) :]
         if argument:
             if argument not in rest:
@@ -137,7 +146,10 @@ class ExploreScreen(Columner):
         self.app.push_screen(Chooser(title, options, self.view.stat or SUM), self._stat_chosen)
 
     async def do_metric(self, argument: str) -> None:
-        """Another signal over time."""
+        """Another signal over time; in a view another figure or picture."""
+        if self.view.analysis and not argument:
+            await self._another()
+            return
         if argument:
             await self._chart(argument)
             return
@@ -145,7 +157,10 @@ class ExploreScreen(Columner):
         self.app.push_screen(Chooser("Chart", options, self.frame.track.name), self._metric_chosen)
 
     async def do_next_metric(self, _: str) -> None:
-        """The signal after this one."""
+        """The signal after this one; in a view its next picture."""
+        if self.view.analysis:
+            self.next_picture()
+            return
         await self._chart(looks.next_signal(self.run, self.frame.track.name))
 
     def do_names(self, _: str) -> None:
@@ -192,7 +207,7 @@ class ExploreScreen(Columner):
 
     async def do_copy_view(self, _: str) -> None:
         """The table to the clipboard."""
-        self._copy(await away(as_text, self.frame), "the view")
+        self._copy(await away(printed, self.frame), "the view")
 
     async def do_snapshot(self, argument: str) -> None:
         """The table to a file."""

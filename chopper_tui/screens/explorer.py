@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Input
 
-from chopper_core.errors import ChopperError
+from chopper_core.errors import ChopperError, UsageError
 from chopper_core.frame import Frame
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
@@ -37,6 +37,7 @@ from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.key_figures import KeyFigures
+from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.small import TooSmall
 from chopper_tui.widgets.status import KeyLine, Status
@@ -73,6 +74,14 @@ class Explorer(Screen[None]):
         self.last_trail: Trail | None = None
         self.marks: Marks = ()
         self.chart = config.chart or CHARTS[0]
+        self.picture = 0
+        """Which of a view's pictures is shown."""
+        self.left: dict[object, Place] = {}
+        """Views that were left for another question of the same scope, as they were."""
+        self.latest: dict[str, str] = {}
+        """Digit → the view that it opened last."""
+        self.entries: list[tuple[View, Trail]] = []
+        """Where rows of analyses led, and from where."""
         self.zoom = False
         self._arranged: Arrangement | None = None
         self._steps: deque[Step] = deque()
@@ -88,9 +97,11 @@ class Explorer(Screen[None]):
             yield Position()
         yield KeyFigures()
         yield TrackChart()
+        yield PicturePane()
         with Horizontal(id="middle"):
             yield FrameTable()
             with Vertical(id="side"):
+                yield PicturePane(id="side_picture")
                 yield TrackChart(time_axis=False)
                 yield TrackChart(1)
                 yield GpuPane()
@@ -155,8 +166,11 @@ class Explorer(Screen[None]):
         except ChopperError as error:
             self.say(str(error), error=True)
             return
-        if trail[-1].view.path != self.view.path:
+        before, after = self.view, trail[-1].view
+        if (before.path, before.analysis) != (after.path, after.analysis):
             self.last_trail = self.here
+        if (before.analysis, before.by) != (after.analysis, after.by):
+            self.picture = 0
         self.trail = trail
         self.show(seen)
         self.say(message)
@@ -169,9 +183,9 @@ class Explorer(Screen[None]):
         """Put a look on the screen, with the cursor where the trail says."""
         self.look = seen
         place = self.trail[-1]
+        self.query_one(KeyFigures).show(seen)
         self.fit_parts()
         self.query_one(Crumbs).show(seen.frame, self.run.generated is not None)
-        self.query_one(KeyFigures).show(seen)
         self.query_one(Status).show(seen.frame)
         self.table.show(seen.frame, seen.signals, _row_of(seen.frame, place), place.offset)
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
@@ -187,7 +201,18 @@ class Explorer(Screen[None]):
     def fit_parts(self) -> None:
         """Give each part its room."""
         gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
-        now = arrange(*self.app.size, chart=self.chart, zoom=self.zoom, gpus=gpus)
+        pictures, told = len(self.frame.pictures), 0
+        if self.view.analysis:
+            gpus = 0
+            told = len(self.query_one(KeyFigures).told(self.app.size.width))
+        now = arrange(
+            *self.app.size,
+            chart=self.chart,
+            zoom=self.zoom,
+            gpus=gpus,
+            pictures=bool(pictures),
+            told=told,
+        )
         if now == self._arranged:
             return
         self._arranged = now
@@ -198,13 +223,17 @@ class Explorer(Screen[None]):
         self.query_one(Position).styles.width = 18 if now.lines else 12
         self.query_one(Status).display = now.lines
         self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
-        self.query_one(KeyFigures).display = now.figures
+        self.query_one(KeyFigures).display = bool(now.figures)
+        self.query_one(KeyFigures).styles.height = now.figures
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
         self.table.spark_columns = now.sparks
         for chart, height in zip(self.query(TrackChart), now.charts, strict=True):
             chart.styles.height = height
             chart.display = bool(height)
+        for pane, height in zip(self.query(PicturePane), now.pictures, strict=True):
+            pane.styles.height = height
+            pane.display = bool(height)
         self._show_charts()
         self.query_one(GpuPane).styles.height = now.gpus
         self.query_one(GpuPane).display = bool(now.gpus)
@@ -222,15 +251,17 @@ class Explorer(Screen[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while somebody types."""
-        if self.query_one(Prompt).sign == "/":
+        prompt = self.query_one(Prompt)
+        if prompt.is_open and prompt.sign == "/":
             self._filter_text = event.value
             self.take(self._filter_live)
 
     def open_prompt(self, sign: str, text: str = "") -> None:
         """Take a filter or a command."""
-        self._trail_before_filter = self.here if sign == "/" else None
+        if sign == "/":
+            self.take(self._begin_filter)
         self.query_one(KeyLine).display = False
-        self.query_one(Prompt).open(sign, text, self.words())
+        self.query_one(Prompt).open(self, sign, text, self.words())
 
     def words(self) -> dict[str, tuple[str, ...]]:
         """What may follow the verbs of commands here, by action."""
@@ -251,14 +282,29 @@ class Explorer(Screen[None]):
         self.query_one(Prompt).close()
         self.query_one(KeyLine).display = self._arranged is None or self._arranged.lines
 
-    async def on_prompt_left(self) -> None:
+    def prompt_entered(self, text: str) -> None:
+        """Keep what was typed: a subclass knows what for."""
+        raise NotImplementedError
+
+    def prompt_left(self) -> None:
         """Restore what was there before a filter was typed."""
-        before, self._trail_before_filter = self._trail_before_filter, None
+        filtering = self.query_one(Prompt).sign == "/"
         self.close_prompt()
-        if before is not None:
-            self.take(lambda: self._restore(before))
+        if filtering:
+            self.take(self._restore)
+
+    def next_picture(self) -> None:
+        """The picture after this one."""
+        if len(self.frame.pictures) < 2:
+            raise UsageError("this view has no other picture")
+        self.picture = (self.picture + 1) % len(self.frame.pictures)
+        self._show_charts()
 
     def _show_charts(self) -> None:
+        pictures = self.frame.pictures
+        for pane in self.query(PicturePane):
+            if pane.display:
+                pane.show(pictures[min(self.picture, len(pictures) - 1)] if pictures else None)
         names = [signal.track.name for signal in self.look.signals]
         for chart in self.query(TrackChart):
             if chart.display:
@@ -287,12 +333,23 @@ class Explorer(Screen[None]):
         finally:
             self._stepping = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is under way: the view is about to change."""
+        return self._stepping
+
+    def _begin_filter(self) -> None:
+        self._trail_before_filter = self.here
+
     async def _filter_live(self) -> None:
         text = self._filter_text
         if text != self.view.filter or self.query_one(Status).is_error:
             await self.change(filtered(self.view, text))
 
-    async def _restore(self, trail: Trail) -> None:
+    async def _restore(self) -> None:
+        trail, self._trail_before_filter = self._trail_before_filter, None
+        if trail is None:
+            return
         self._filter_text = trail[-1].view.filter
         await self.go(trail)
 

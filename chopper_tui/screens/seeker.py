@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,11 +30,14 @@ class Seeker(Walker):
     sought = ""
     """What was found or filtered last."""
 
-    async def do_find(self, argument: str) -> None:
+    def do_find(self, argument: str) -> Awaitable[None] | None:
         """Names over the whole run."""
-        if not argument:
-            self.open_prompt(":", "find ")
-            return
+        if argument:
+            return self._find(argument)
+        self.open_prompt(":", "find ")
+        return None
+
+    async def _find(self, argument: str) -> None:
         order = self.view.order
         found = await away(find, self.run, order, argument)
         if not found.hits:

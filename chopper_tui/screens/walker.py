@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import replace
 
 from chopper_core import address
 from chopper_core.errors import UsageError
-from chopper_core.view import filtered, sibling
+from chopper_core.view import View, asking, filtered, sibling
 from chopper_tui import looks
 from chopper_tui.background import away
-from chopper_tui.history import beside, charted, into, out
+from chopper_tui.history import beside, changed, charted, into, out
 from chopper_tui.screens.explorer import Explorer
 
 
@@ -51,6 +52,9 @@ class Walker(Explorer):
     async def do_drill(self, _: str) -> None:
         """Into the row under the cursor."""
         label = self.table.label
+        if self.view.analysis:
+            await self._to_evidence()
+            return
         if self.view.is_leaf:
             raise UsageError("a single activity has nothing under it")
         if label is None:
@@ -58,7 +62,14 @@ class Walker(Explorer):
         await self.go(into(self.here, label, self.columns))
 
     async def do_leave(self, _: str) -> None:
-        """To the parent."""
+        """To the parent; out of a view back to the tree, from a row's evidence to its row."""
+        if self.entries and _same_place(self.entries[-1][0], self.view):
+            before = self.entries.pop()[1]
+            await self.go(before)
+            return
+        if self.view.analysis:
+            await self.go(changed(self.here, asking(self.view, "")))
+            return
         if len(self.trail) == 1:
             if self.view.filter:
                 await self.change(filtered(self.view, ""))
@@ -88,11 +99,14 @@ class Walker(Explorer):
             raise UsageError("there is no view before this one yet")
         await self.go(charted(self.last_trail, self.view.metric))
 
-    async def do_go(self, argument: str) -> None:
+    def do_go(self, argument: str) -> Awaitable[None] | None:
         """To an address."""
-        if not argument:
-            self.open_prompt(":", f"go {self.frame.address}")
-            return
+        if argument:
+            return self._go(argument)
+        self.open_prompt(":", f"go {self.frame.address}")
+        return None
+
+    async def _go(self, argument: str) -> None:
         own = self.view.run
         has_run = argument.startswith(own)
         view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
@@ -102,6 +116,20 @@ class Walker(Explorer):
             raise UsageError(f"{own} is not read so; leave, and start with this address")
         view = replace(view, reading=self.view.reading)
         await self.go(self.trail_to(view))
+
+    async def _to_evidence(self) -> None:
+        """To where the row of a view leads; the way up then leads back here."""
+        if not self.table.rows:
+            raise UsageError("there is no row to go into")
+        there = self.frame.opens(self.table.cursor)
+        if there.run != self.view.run:
+            raise UsageError(f"the row is of another run: {there.run}")
+        if _same_place(there, self.view):
+            raise UsageError("the row leads to nothing more")
+        before = self.here
+        await self.go(self.trail_to(there))
+        if _same_place(self.view, there):
+            self.entries.append((there, before))
 
     async def _sibling(self, step: int) -> None:
         if len(self.trail) < 2:
@@ -122,3 +150,14 @@ class Walker(Explorer):
             for depth, old in enumerate(here[: len(trail) - 1])
         )
         await self.go((*parents, replace(here[len(trail) - 1], view=view)), message)
+
+
+def _same_place(one: View, other: View) -> bool:
+    """Whether two views are of the same node and ask the same of it."""
+    return (one.path, one.order, one.analysis, one.by, one.of) == (
+        other.path,
+        other.order,
+        other.analysis,
+        other.by,
+        other.of,
+    )

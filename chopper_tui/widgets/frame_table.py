@@ -182,10 +182,13 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     def _fill_sparks(self) -> None:
         top = self.scroll_offset.y
         if self.sparks:
-            self._draw_sparks(self.sparks, range(top, min(top + self.page, self.rows)))
+            rows = range(top, min(top + self.page, self.rows))
+            # The neighbouring pages too: a page that is turned is then painted once.
+            around = range(max(top - len(rows), 0), min(rows.stop + len(rows), self.rows))
+            self._draw_sparks(self.sparks, rows, around)
 
     @work(exclusive=True, group="sparks")
-    async def _draw_sparks(self, columns: Sequence[Sparks], rows: range) -> None:
+    async def _draw_sparks(self, columns: Sequence[Sparks], rows: range, around: range) -> None:
         for number, sparks in enumerate(columns):
             wanted = sparks.missing(rows)
             if wanted:
@@ -193,7 +196,5 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             if wanted and columns is self.sparks and self.layout_plan is not None:
                 top, x = self.scroll_offset.y - 1, self.layout_plan.spark_x(number)
                 self.refresh(*(Region(x, row - top, sparks.bins, 1) for row in wanted))
-        # Draw the neighbouring pages too: a page that is turned is then painted once.
-        around = range(max(rows.start - len(rows), 0), min(rows.stop + len(rows), self.rows))
         for sparks in columns:
             await away(sparks.draw, around)

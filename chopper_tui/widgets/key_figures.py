@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import wrap
 from typing import Final
 
+from chopper_core.render.cells import clean
 from chopper_tui.figures import Figure
 from chopper_tui.looks import KEY_FIGURES, Look
 from chopper_tui.widgets.pane import Pane, Pieces, width_of
@@ -34,9 +36,14 @@ class KeyFigures(Pane):
         self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many figures as fit, the most telling first; no telemetry, no word of it."""
+        """As many figures as fit, the most telling first; no telemetry, no word of it.
+
+        Of a view it is what the view comes to.
+        """
         if self.seen is None:
             return []
+        if self.seen.frame.view.analysis:
+            return [[(" ", "text"), (line, "strong")] for line in self.told(width)]
         line: list[tuple[str, str]] = [(" ", "text")]
         for name in KEY_FIGURES:
             figure = self.seen.figures[name]
@@ -50,6 +57,13 @@ class KeyFigures(Pane):
                 break
             line += piece
         return [line]
+
+    def told(self, width: int) -> list[str]:
+        """What a view comes to, in lines of a width."""
+        if self.seen is None:
+            return []
+        headline = self.seen.frame.headline
+        return [line for text in headline for line in wrap(clean(text), max(width - 2, 20))]
 
     def _text(self, figure: Figure) -> str:
         if figure.metric.unit == "%" and figure.number is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
@@ -40,7 +40,17 @@ def completions(text: str, words: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"{verb} {word}" for word in words.get(action.id, ()) if word.startswith(rest)]
 
 
-class _Line(Input):
+class Owner(Protocol):
+    """Whoever takes what is typed."""
+
+    def prompt_entered(self, text: str) -> None:
+        """The text is complete."""
+
+    def prompt_left(self) -> None:
+        """Nothing shall come of it."""
+
+
+class Line(Input):
     """The text itself; Esc gives up, Tab completes, the arrows bring back what was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,6 +64,7 @@ class _Line(Input):
     words: Mapping[str, Sequence[str]] | None = None
     """Arguments by action; None where nothing is completed."""
     history: Sequence[str] = ()
+    owner: Owner
     _offered: Sequence[str] = ()
     _place = 0
     _draft = ""
@@ -92,16 +103,24 @@ class _Line(Input):
         self.value = text
         self.cursor_position = len(text)
 
+    def typed(self, event: events.Key) -> bool:
+        """Take a character; not while some of the text is selected."""
+        if event.character is None or not self.selection.is_empty:
+            return False
+        self.insert_text_at_cursor(event.character)
+        return True
+
+    async def action_submit(self) -> None:
+        """The text is complete: its owner takes it at once, before the keys that follow."""
+        self.owner.prompt_entered(self.value)
+
     def action_give_up(self) -> None:
-        """Tell the prompt."""
-        self.post_message(Prompt.Left())
+        """Nothing shall come of the text."""
+        self.owner.prompt_left()
 
 
 class Prompt(Horizontal):
     """A sign and a text; hidden until it is opened."""
-
-    class Left(Message):
-        """Nothing shall come of the text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +129,7 @@ class Prompt(Horizontal):
     def compose(self) -> ComposeResult:
         """The sign and the text."""
         yield _Sign()
-        line = _Line(compact=True, select_on_focus=False)
+        line = Line(compact=True, select_on_focus=False)
         line.cursor_blink = False
         yield line
 
@@ -132,10 +151,15 @@ class Prompt(Horizontal):
         kept.append(text)
 
     def open(
-        self, sign: str, text: str = "", words: Mapping[str, Sequence[str]] | None = None
+        self,
+        owner: Owner,
+        sign: str,
+        text: str = "",
+        words: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Take the focus with a text to begin with."""
-        line = self.query_one(_Line)
+        line = self.query_one(Line)
+        line.owner = owner
         mark = self.query_one(_Sign)
         mark.sign = sign
         mark.redraw()
@@ -144,7 +168,8 @@ class Prompt(Horizontal):
         given = None if sign == "/" else words or {}
         line.begin(text, given, tuple(self._entered.get(sign, ())))
         self.display = True
-        line.focus()
+        # At once: Widget.focus waits for its turn, after the keys that came in between.
+        self.screen.set_focus(line)
 
     def close(self) -> None:
         """Give the keys back to the screen."""

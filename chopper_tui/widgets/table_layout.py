@@ -172,7 +172,7 @@ def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:
 def _fitting(frame: Frame, columns: Sequence[Column], room: int) -> list[Column]:
     """The columns that fit, in their order; the chosen ones from the first on."""
     ranked = list(columns)
-    if not frame.view.columns:
+    if not frame.view.columns and not frame.view.analysis:
         head = len(columns[:2])
         ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _TELLING)
     taken = ranked[: fitting([column.cells for column in ranked], room, GAP)]

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chopper_core.address import parse
 from chopper_core.element_types import ElementType
 from chopper_core.info import as_text, describe
 from chopper_core.measured import FLOPS, FLOPS_TYPE
+from chopper_core.query import query
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align
 
 BF16, FP32 = ["c10::BFloat16"] * 2, ["float"] * 2
@@ -177,3 +179,22 @@ def test_attention_of_unknown_mask_is_said(tiny: TinyTrace, tmp_path: Path) -> N
     assert aligned.findings[said] == 1
     assert [flops for _, flops, _ in works(tiny, tmp_path)] == [None, 2 * 2 * 2 * 8 * 8 / 2 * 16,
                                                                 None]  # fmt: skip
+
+
+def test_the_same_product_in_fp32_is_8_times_as_near_to_its_peak(
+    tiny: TinyTrace, tmp_path: Path
+) -> None:
+    """On an MI300X: 304 x 256 instead of 304 x 2048 operations per clock of 2100 MHz."""
+    tiny.members["deviceProperties"] = [{"id": 0, "name": "AMD Instinct MI300X"}]
+    matrices = [[1024, 1024], [1024, 1024]]
+    for at, types, kernel in ((0, BF16, f"{GEMM}_b"), (40, FP32, f"{GEMM}_s")):
+        tiny.op("aten::mm", at, at + 10, **{"Input Dims": matrices, "Input type": types})
+        tiny.launch(kernel, at + 1, duration=20)
+    tree = align(tiny, tmp_path).run
+    frame = query(tree, parse("R?order=kernel&columns=theoretical_ns,peak_pct,model_tflops"))
+    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    bf16, fp32 = rows[f"{GEMM}_b"], rows[f"{GEMM}_s"]
+    assert bf16["model_tflops"] == fp32["model_tflops"] == pytest.approx(2 * 1024**3 / 20e6)
+    assert bf16["theoretical_ns"] == round(2 * 1024**3 / (304 * 2048 * 2.1))
+    assert fp32["theoretical_ns"] == round(2 * 1024**3 / (304 * 256 * 2.1))
+    assert fp32["peak_pct"] == pytest.approx(8 * bf16["peak_pct"])

@@ -16,7 +16,7 @@ from support import Row, table_of
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.element_types import ElementType
 from chopper_core.hardware import hardware_of
-from chopper_core.measured import BREAKDOWN, FLOPS, FLOPS_TYPE
+from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.metric import Scope
 from chopper_core.schema import KernelTable
@@ -39,13 +39,13 @@ def table(measured: Measured, *durations_ns: int) -> KernelTable:
 def parts(measured: Measured, *durations_ns: int, product: str = "MI300X") -> list[dict[str, int]]:
     """The parts of each kernel that are there; they add up to its duration."""
     columns = breakdown_columns(table(measured, *durations_ns), hardware_of(product))
-    assert tuple(columns) == BREAKDOWN
+    assert tuple(columns) == (*BREAKDOWN, AT_PEAK)
     found = []
     for row, duration in enumerate(durations_ns):
         own = {
             name: int(values[row])
             for name, values in columns.items()
-            if np.isfinite(values[row]) and values[row] != 0
+            if name in BREAKDOWN and np.isfinite(values[row]) and values[row] != 0
         }
         assert sum(own.values()) == duration
         found.append(own)
@@ -55,8 +55,10 @@ def parts(measured: Measured, *durations_ns: int, product: str = "MI300X") -> li
 def metric(
     name: str, measured: Measured, *durations_ns: int, product: str = "MI300X"
 ) -> float | None:
-    nodes = Tree(table(measured, *durations_ns)).node(())
-    return METRICS[name].compute(Scope(nodes, nodes, 0, hardware_of(product))).at(0)
+    hardware = hardware_of(product)
+    kernels = table(measured, *durations_ns)
+    nodes = Tree(kernels.with_measured(breakdown_columns(kernels, hardware))).node(())
+    return METRICS[name].compute(Scope(nodes, nodes, 0, hardware)).at(0)
 
 
 def typed(*works: tuple[float, float]) -> dict[str, list[float]]:
@@ -72,18 +74,12 @@ def test_the_same_work_takes_longer_at_the_peak_of_a_wider_type() -> None:
     assert bf16 == {"theoretical_ns": 300, "unmodelled_ns": 3_700}
     assert fp32 == {"theoretical_ns": 2_400, "unmodelled_ns": 1_600}
     assert fp8 == {"theoretical_ns": 150, "unmodelled_ns": 3_850}
-    assert metric("theoretical_ns", work | dict(breakdown(work)), 4_000, 4_000, 4_000) == 2_850
+    assert metric("theoretical_ns", work, 4_000, 4_000, 4_000) == 2_850
     assert metric("peak_pct", work, 4_000, 4_000, 4_000) == pytest.approx(100 * 2_850 / 12_000)
     assert metric("model_tflops", work, 4_000, 4_000, 4_000) == pytest.approx(
         3 * 300 * 1_307.4432 / 12_000
     )
     assert metric("flops_without_peak", work, 4_000, 4_000, 4_000) == 0
-
-
-def breakdown(work: Measured) -> list[tuple[str, list[float]]]:
-    durations = [4_000] * len(work[FLOPS])
-    columns = breakdown_columns(table(work, *durations), hardware_of("MI300X"))
-    return [(name, values.tolist()) for name, values in columns.items()]
 
 
 def test_work_of_unknown_type_has_no_theory_and_is_told() -> None:

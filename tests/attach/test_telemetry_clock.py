@@ -250,7 +250,7 @@ def test_a_file_without_a_place_makes_no_track() -> None:
     table = table_of_work(work)
     samples = sampled(work, 1, 0, (-500, 2000))
     constant = telemetry_of(Samples(samples.time_ns, np.full(len(samples), 400.0)))
-    placement = place(constant, table, GPUS, run_clock_is_epoch=True)
+    placement = place(constant, table, GPUS, epoch_ns=0)
     assert placement.offset_ns is None
     assert placement.method
     assert tracks([(constant, placement)], (BEGIN, BEGIN + 900 * MS)) == {}
@@ -259,8 +259,8 @@ def test_a_file_without_a_place_makes_no_track() -> None:
 def test_a_shift_is_added_and_said() -> None:
     work = bursts(np.random.default_rng(16), 900)
     table, telemetry = table_of_work(work), telemetry_of(sampled(work, 1, 0, (-500, 2000)))
-    plain = place(telemetry, table, GPUS, True)
-    shifted = place(telemetry, table, GPUS, True, 1_250 * MS)
+    plain = place(telemetry, table, GPUS, 0)
+    shifted = place(telemetry, table, GPUS, 0, 1_250 * MS)
     assert plain.offset_ns is not None
     assert shifted.offset_ns == plain.offset_ns + 1_250 * MS
     assert "+1.25 s" in shifted.method
@@ -270,7 +270,7 @@ def test_a_file_that_no_signal_places_is_placed_by_hand() -> None:
     work = bursts(np.random.default_rng(18), 900)
     table, samples = table_of_work(work), sampled(work, 1, 33 * MS, (-500, 2000))
     constant = telemetry_of(Samples(samples.time_ns, np.full(len(samples), 400.0)))
-    placement = place(constant, table, GPUS, True, 33 * MS)
+    placement = place(constant, table, GPUS, 0, 33 * MS)
     assert placement.offset_ns == 33 * MS
     assert "by hand" in placement.method
     (track,) = tracks([(constant, placement)], (BEGIN, BEGIN + 900 * MS)).values()

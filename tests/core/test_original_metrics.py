@@ -11,6 +11,7 @@ from support import Row, table_of
 from chopper_core.hardware import hardware_of
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.metric import Scope
+from chopper_core.schema import Kind, Phase
 from chopper_core.tree import Tree
 
 MFMA_OPS = "SQ_INSTS_VALU_MFMA_MOPS_BF16"
@@ -47,3 +48,79 @@ def test_frequency() -> None:
     assert value_of("original_freq", cycles) == pytest.approx(1.5)
     assert value_of("original_freq", cycles, "unheard of") is None
     assert value_of("original_freq", {}) is None
+
+
+COMM = Kind.COMM
+
+
+def overlap_of(*rows: Row) -> float | None:
+    nodes = Tree(table_of(rows)).node(())
+    return METRICS["original_ovl"].compute(Scope(nodes, nodes, 0)).at(0)
+
+
+def test_overlap_compares_the_middle_instance_with_the_least_overlapped() -> None:
+    """Shares of 0, 1/2, 1 and 1; of four the second is in the middle: 120 ns over 100 ns."""
+    layers = [
+        Row(0, 100, layer=0),
+        Row(1_000, 50, layer=1),
+        Row(1_080, 40, layer=1),
+        Row(2_000, 300, layer=2),
+        Row(3_000, 310, layer=3),
+    ]
+    beside = [
+        # Two at once count once; the gap of layer 1 counts as well: 60 of 120 ns.
+        Row(1_040, 60, COMM, stream=1, operation="all_gather"),
+        Row(1_050, 20, COMM, stream=2, operation="all_gather"),
+        Row(1_990, 400, COMM, stream=1, operation="all_gather"),
+        Row(3_000, 310, COMM, stream=1, operation="all_gather"),
+    ]
+    table = table_of([*layers, *beside])
+    nodes = Tree(table, ("operation", "gpu")).children(()).groups
+    values = METRICS["original_ovl"].compute(Scope(nodes, nodes, 0))
+    assert [values.at(row) for row in range(len(nodes))] == [None, pytest.approx(120 / 100)]
+
+
+def test_overlap_is_1_where_the_middle_has_none_or_is_faster() -> None:
+    slow, fast = Row(0, 100, layer=0), Row(1_000, 150, layer=1)
+    assert overlap_of(slow, fast) == 1.0
+    assert overlap_of(slow) is None
+    comm = [Row(start, 200, COMM, stream=1) for start in (1_000, 2_000, 3_000)]
+    faster = [Row(start, 80, layer=start) for start in (1_000, 2_000, 3_000)]
+    assert overlap_of(slow, *faster, *comm) == 1.0
+    slower = [Row(start, 180, layer=start) for start in (1_000, 2_000, 3_000)]
+    assert overlap_of(slow, *slower, *comm) == 1.8
+
+
+def test_overlap_is_that_of_the_instance_s_own_gpu() -> None:
+    own = [Row(0, 100, layer=0), Row(1_000, 170, layer=1), Row(2_000, 170, layer=2),
+           Row(3_000, 170, layer=3)]  # fmt: skip
+    comm = [Row(start, 200, COMM, stream=1, gpu=1) for start in (1_000, 2_000, 3_000)]
+    assert overlap_of(*own, *comm) == 1.0
+
+
+def test_overlap_of_several_operations_or_phases_is_missing() -> None:
+    assert overlap_of(Row(0, 9), Row(10, 9, operation="other")) is None
+    assert overlap_of(Row(0, 9), Row(10, 9, phase=Phase.BACKWARD)) is None
+    assert overlap_of(Row(0, 9, COMM)) is None
+
+
+def test_the_stack_goes_from_theory_to_the_duration() -> None:
+    counts = {
+        MFMA_OPS: [1_000_000.0] * 3,
+        "model_flops": [400e6] * 3,
+        "GRBM_GUI_ACTIVE": [8 * 2_100.0] * 3,
+        "SQ_VALU_MFMA_BUSY_CYCLES": [2_100 * 304 * 4 / 2.0] * 3,
+    }
+    theory = 3 * 400e6 / (304 * 2048 * 2.1)
+    assert value_of("original_upto_theory_ns", counts) == pytest.approx(theory)
+    assert value_of("original_upto_inst_ns", counts) == pytest.approx(theory * 512 / 400)
+    assert value_of("original_upto_util_ns", counts) == pytest.approx(theory * 512 / 400 * 2)
+    assert value_of("original_upto_ovl_ns", counts) is None  # Of one instance.
+    # 7 us in the trace, 3 us of cycles at the nominal clock.
+    freq = 7 / 3
+    assert value_of("original_upto_freq_ns", counts) == pytest.approx(theory * 512 / 400 * 2 * freq)
+    assert value_of("original_upto_theory_ns", counts, "V100-SXM2") is None
+    assert value_of("original_upto_inst_ns", counts, "unheard of") is None
+    del counts[MFMA_OPS]
+    assert value_of("original_upto_theory_ns", counts) == pytest.approx(theory)
+    assert value_of("original_upto_freq_ns", counts) is None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chopper_core.address import parse
+from chopper_core.align.clocks import host_clocks
 from chopper_core.frame import Frame
 from chopper_core.query import query
 from chopper_core.run import Run
@@ -74,6 +77,23 @@ def test_the_others_of_ddp_wait_for_rank_3(opened: Open) -> None:
     assert rows["3"]["caused_ns"] == others == found.total["wait_ns"]
 
 
+@pytest.mark.parametrize(("name", "scatter_ns"), [("mi300x_ddp4", 10_000),
+                                                   ("v100_dlrm_8rank", 5_000)])  # fmt: skip
+def test_real_collectives_tell_a_clock_that_is_ahead(
+    opened: Open, name: str, scatter_ns: int
+) -> None:
+    run = opened(name)
+    assert len(run.hosts) == 1
+    half, ahead_ns = len(run.gpus) // 2, 5_000_000_000
+    shift = np.where(run.table.gpu >= half, ahead_ns, 0)
+    moved = replace(run.table, start_ns=run.table.start_ns + shift)
+    ranks = {gpu.index: gpu.rank for gpu in run.gpus}
+    first, second = host_clocks(moved, ranks, {}, set(), {})
+    assert (first.ranks, second.ranks) == (tuple(range(half)), tuple(range(half, 2 * half)))
+    assert second.uncertainty_ns is not None and second.uncertainty_ns < scatter_ns
+    assert abs(second.correction_ns + ahead_ns) < scatter_ns
+
+
 def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
     found = query(opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"), parse("R?view=comms"))
     assert all(
@@ -90,3 +110,39 @@ def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
             assert row["got_gbps"] == pytest.approx(
                 2 * 7 / 8 * row["message_bytes"] / row["kernel_ns"]
             )
+
+
+def test_rank_3_of_ddp_is_the_host_bound_straggler(opened: Open) -> None:
+    found = query(opened("mi300x_ddp4"), parse("R?view=ranks"))
+    rows = rows_of(found)
+    assert rows["3"]["starts_last_pct"] == 100.0 and rows["3"]["lead_ns"] == 0
+    assert rows["3"]["apart_by"] == "host"
+    assert rows["3"]["caused_ns"] == found.total["wait_ns"] == found.total["caused_ns"]
+    assert rows["3"]["slower_pct"] < 0 < rows["3"]["extra_host_ns"]
+    assert found.headline[0].startswith("GPU 3 is behind: it starts 100 % of")
+    assert found.headline[-1].startswith("host-bound: ")
+
+
+def test_leads_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
+    """By name and count on each rank, as the reference code of Lit Silicon has it."""
+    starts: list[dict[tuple[str, int], float]] = []
+    for rank in range(4):
+        with gzip.open(realdata / f"mi300x_ddp4/rank{rank}.json.gz") as file:
+            events = json.load(file)["traceEvents"]
+        kernels = [e for e in events if e.get("cat") == "kernel" and "nccl" not in e["name"]]
+        seen: dict[str, int] = {}
+        own: dict[tuple[str, int], float] = {}
+        for event in sorted(kernels, key=lambda event: event["ts"]):
+            place = seen[event["name"]] = seen.get(event["name"], -1) + 1
+            own[(event["name"], place)] = event["ts"]
+        starts.append(own)
+    common = set.intersection(*map(set, starts))
+    late = [max(own[key] for own in starts) for key in common]
+    by_hand = [
+        sum(last - own[key] for last, key in zip(late, common, strict=True)) / len(common)
+        for own in starts
+    ]
+    found = rows_of(query(opened("mi300x_ddp4"), parse("R?view=ranks")))
+    for rank, lead_us in enumerate(by_hand):
+        # The view leaves out the cut iteration and tells places of the step apart.
+        assert found[str(rank)]["mean_lead_ns"] == pytest.approx(1000 * lead_us, rel=0.25, abs=1)

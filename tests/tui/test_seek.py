@@ -40,7 +40,7 @@ async def test_find_says_what_it_does_not_find() -> None:
 async def test_n_takes_the_filter_that_was_typed() -> None:
     async with explorer(view=View("sample.json", ("0", "10", "forward", "1"))) as at:
         await at.type("/mlp")
-        await at.press("enter", "escape")
+        await at.press("enter")
         await at.command("filter .")
         await at.press("g", "n")
         assert at.label == "mlp_up"

@@ -6,10 +6,11 @@ import io
 import signal
 from pathlib import Path
 
+import pyte
 import pytest
 
 from chopper_core.render.glyphs import ASCII, UNICODE
-from chopper_tui.terminal import can_draw, glyphs_of
+from chopper_tui.terminal import can_draw, glyphs_of, terse
 from tests.tui.terminal_harness import Terminal
 
 SHOWN = "4 of 4 rows"
@@ -167,6 +168,26 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
         assert terminal.bytes_for("\x1b[6~") <= page
         assert terminal.bytes_for("\x1b[6~") <= page
         assert terminal.quiet(0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "shorter"),
+    [
+        ("a\x1b[2;9H\n\x1b[3;1Hb", "a\r\nb"),
+        ("a\x1b[2;9H\n\x1b[3;4Hb", "a\x1b[3;4Hb"),
+        ("a\x1b[2;9H\n\x1b[5;1Hb", "a\x1b[5;1Hb"),
+        ("a\n\x1b[3;1Hb", "a\x1b[3;1Hb"),
+        ("a\nb\x1b[2;1Hc", "a\nb\x1b[2;1Hc"),
+    ],
+)
+def test_fewer_bytes_show_the_same(output: str, shorter: str) -> None:
+    assert terse(output) == shorter
+    screens = []
+    for text in (output, shorter):
+        screen = pyte.Screen(12, 6)
+        pyte.Stream(screen).feed("\x1b[2;7H" + text)
+        screens.append((screen.display, screen.cursor.x, screen.cursor.y))
+    assert screens[0] == screens[1]
 
 
 class _Tty(io.StringIO):

@@ -1,0 +1,212 @@
+"""Clocks of ranks on several hosts: how far they are apart, by collectives that end together.
+
+No rank leaves an all-reduce, all-gather, reduce-scatter or all-to-all before the last one has come,
+so its kernels end at about the same time everywhere. The median difference over many of them is
+the distance of two clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.run import HostClock
+from chopper_core.schema import KernelTable, Kind
+
+Int64 = NDArray[np.int64]
+Index = NDArray[np.intp]
+
+SYNCHRONOUS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_GROUP_SIZE: Final = re.compile(r" of (\d+)$")
+_FEWEST: Final = 5
+"""Collectives that an estimate needs."""
+_IMPLAUSIBLE_NS: Final = 1_000_000
+"""Ends of one collective lie closer on GPUs of one host."""
+_STAMP_NS: Final = 1_000
+"""Kineto's stamps were whole µs in older versions: no difference of them is surer."""
+_CLEAR: Final = 10
+"""Two clocks are further apart than so many times the uncertainty."""
+_ABSENT: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class RankClock:
+    """What the stamps of a rank need to be on the clock of the first one."""
+
+    correction_ns: int
+    uncertainty_ns: int
+    collectives: int
+
+
+def host_clocks(
+    table: KernelTable,
+    rank_of_gpu: Mapping[int, int],
+    host_of_rank: Mapping[int, str],
+    partial_iterations: Set[int],
+    by_hand: Mapping[int, int],
+) -> list[HostClock]:
+    """The clocks of a run, the first rank's first; one clock only where nothing speaks for more.
+
+    Ranks of one host share a clock. Where hosts are not known (''), ranks whose ends are
+    implausibly far apart have several clocks. `by_hand` are corrections by rank that replace what
+    is found.
+    """
+    ranks = sorted(set(rank_of_gpu.values()))
+    found = {ranks[0]: RankClock(0, 0, 0)}
+    if len(ranks) > 1:
+        found = rank_clocks(table, rank_of_gpu, partial_iterations)
+    if all(host_of_rank.get(rank) for rank in ranks):
+        groups: dict[str, list[int]] = {}
+        for rank in ranks:
+            groups.setdefault(host_of_rank[rank], []).append(rank)
+    else:
+        parts = _apart(ranks, found)
+        groups = {f"clock {number}": part for number, part in enumerate(parts, 1)}
+    clocks = [_clock(name, group, found) for name, group in groups.items()]
+    first = clocks[0]
+    clocks = [_first(first), *(_relative(clock, first) for clock in clocks[1:])]
+    return [part for clock in clocks for part in _with_hand(clock, by_hand)]
+
+
+def rank_clocks(
+    table: KernelTable, rank_of_gpu: Mapping[int, int], partial_iterations: Set[int]
+) -> dict[int, RankClock]:
+    """The clock of each rank against the lowest one's, as far as collectives connect them."""
+    ranks = sorted(set(rank_of_gpu.values()))
+    ends = _ends(table, rank_of_gpu, ranks, partial_iterations)
+    reference = ends[0].copy()
+    found = {ranks[0]: RankClock(0, 0, int((reference != _ABSENT).sum()))}
+    left = ranks[1:]
+    while left:
+        for rank in left:
+            own = ends[ranks.index(rank)]
+            both = (own != _ABSENT) & (reference != _ABSENT)
+            if both.sum() < _FEWEST:
+                continue
+            distance = reference[both] - own[both]
+            correction = int(np.median(distance))
+            low, high = np.percentile(distance - correction, [10, 90])
+            doubt = max(int((high - low) / 2), _STAMP_NS)
+            found[rank] = RankClock(correction, doubt, int(both.sum()))
+            new = (own != _ABSENT) & (reference == _ABSENT)
+            reference[new] = own[new] + correction
+        connected = [rank for rank in left if rank not in found]
+        if connected == left:
+            break
+        left = connected
+    return found
+
+
+def _ends(
+    table: KernelTable,
+    rank_of_gpu: Mapping[int, int],
+    ranks: Sequence[int],
+    partial_iterations: Set[int],
+) -> Int64:
+    """Ends of collectives: a row per rank, a column per collective that is surely the same.
+
+    The n-th of a process group, kind and iteration is the same where all ranks have as many, of
+    the same sizes.
+    """
+    codes = [table.operations.index(name) for name in SYNCHRONOUS if name in table.operations]
+    rows = np.flatnonzero((table.kind == Kind.COMM) & np.isin(table.operation, codes))
+    rows = rows[~np.isin(table.iteration[rows], list(partial_iterations))]
+    place_of_gpu = np.full(int(table.gpu.max(initial=0)) + 1, -1, np.int64)
+    for gpu, number in rank_of_gpu.items():
+        place_of_gpu[gpu] = ranks.index(number)
+    rank = place_of_gpu[table.gpu[rows]]
+    keys = table.group[rows], table.operation[rows], table.iteration[rows]
+    order = np.lexsort((table.start_ns[rows], rank, *keys))
+    rows, rank = rows[order], rank[order]
+    changes = np.ones(len(rows), np.bool_)
+    if len(rows):
+        changes[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    bounds = [*np.flatnonzero(changes).tolist(), len(rows)]
+    columns = [np.empty((len(ranks), 0), np.int64)]
+    for begin, end in pairwise(bounds):
+        own, places = rows[begin:end], rank[begin:end]
+        there, counts = np.unique(places, return_counts=True)
+        if len(there) < 2 or counts.min() != counts.max():
+            continue
+        if len(there) > _group_size(table, int(table.group[own[0]]), len(ranks)):
+            continue
+        by_rank = own.reshape(len(there), -1)
+        if (table.bytes[by_rank] != table.bytes[by_rank[0]]).any():
+            continue
+        block = np.full((len(ranks), by_rank.shape[1]), _ABSENT, np.int64)
+        block[there] = table.start_ns[by_rank] + table.duration_ns[by_rank]
+        columns.append(block)
+    return np.concatenate(columns, axis=1)
+
+
+def _group_size(table: KernelTable, group: int, ranks: int) -> int:
+    """How many ranks a process group has: more that call theirs so are several groups."""
+    size = _GROUP_SIZE.search(table.names[group]) if group >= 0 else None
+    return int(size.group(1)) if size else ranks
+
+
+def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[int]]:
+    """Ranks by clock, where only the clocks tell: the first rank's group first."""
+    known = sorted((found[rank].correction_ns, rank) for rank in ranks if rank in found)
+    parts: list[list[int]] = []
+    before: RankClock | None = None
+    for _, rank in known:
+        clock = found[rank]
+        if before is not None:
+            doubt = max(clock.uncertainty_ns, before.uncertainty_ns)
+            gap = clock.correction_ns - before.correction_ns
+            if gap <= max(_IMPLAUSIBLE_NS, _CLEAR * doubt):
+                parts[-1].append(rank)
+                before = clock
+                continue
+        parts.append([rank])
+        before = clock
+    # What no collective connects is taken to be on the first rank's clock.
+    of_first = next(part for part in parts if ranks[0] in part)
+    of_first += [rank for rank in ranks if rank not in found]
+    return sorted((sorted(part) for part in parts), key=lambda part: part[0])
+
+
+def _clock(name: str, ranks: Sequence[int], found: Mapping[int, RankClock]) -> HostClock:
+    """The clock of some ranks: the middle of theirs, with how far they are apart."""
+    known = [found[rank] for rank in ranks if rank in found]
+    if not known:
+        return HostClock(name, tuple(ranks), 0, None, "no collectives connect it with the others")
+    corrections = np.array([clock.correction_ns for clock in known])
+    doubt = np.median([clock.uncertainty_ns for clock in known])
+    spread = max(int(doubt), int(corrections.max() - corrections.min()) // 2)
+    count = sum(clock.collectives for clock in known)
+    method = f"estimated from {count} ends of collectives"
+    return HostClock(name, tuple(ranks), int(np.median(corrections)), spread, method)
+
+
+def _first(clock: HostClock) -> HostClock:
+    return HostClock(clock.name, clock.ranks, 0, 0, "the run's clock")
+
+
+def _relative(clock: HostClock, first: HostClock) -> HostClock:
+    """The clock against that of the first host; what lies within the doubt is no distance."""
+    if clock.uncertainty_ns is None:
+        return clock
+    doubt = max(clock.uncertainty_ns, first.uncertainty_ns or 0)
+    distance = clock.correction_ns - first.correction_ns
+    if abs(distance) <= doubt:
+        distance = 0
+    return HostClock(clock.name, clock.ranks, distance, doubt, clock.method)
+
+
+def _with_hand(clock: HostClock, by_hand: Mapping[int, int]) -> list[HostClock]:
+    """The clock, and apart from it the ranks whose correction a person gave."""
+    kept = tuple(rank for rank in clock.ranks if rank not in by_hand)
+    parts = [HostClock(clock.name, kept, clock.correction_ns, clock.uncertainty_ns, clock.method)]
+    given = sorted({by_hand[rank] for rank in clock.ranks if rank in by_hand})
+    for correction in given:
+        ranks = tuple(rank for rank in clock.ranks if by_hand.get(rank) == correction)
+        parts.append(HostClock(clock.name, ranks, correction, 0, "by hand"))
+    return [part for part in parts if part.ranks]

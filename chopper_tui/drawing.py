@@ -1,0 +1,395 @@
+"""Pictures of frames drawn as characters in named inks: for the screen and, without inks, as text.
+
+Bars, boxes, heat maps and lanes are rows of text with their labels, which no plotting library
+lays out for long names; curves and points are drawn by plotext.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.pictures import (
+    BarChart,
+    BoxChart,
+    HeatMap,
+    Lanes,
+    LineChart,
+    Picture,
+    Series,
+)
+from chopper_core.render.cells import cell_width, clean, elide, pad
+from chopper_core.render.glyphs import UNICODE, Glyphs, bar
+from chopper_core.render.names import display_names
+from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
+
+SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
+"""Inks of series, in their order; the glyphs tell them apart without colours."""
+_FILLS: Final = {"unicode": "█▓▒░▚▞", "ascii": "#=+-ox"}
+_MARKERS: Final = {"unicode": "●▲■◆○△", "ascii": "*+xo@%"}
+_SHADES: Final = {"unicode": " ░▒▓█", "ascii": " .-+#"}
+_MOST_LABEL: Final = 28
+_LEAST_LABEL: Final = 8
+_TEXT_SIZE: Final = (100, 14)
+_MARKS_ON_A_CURVE: Final = 6
+
+
+def draw(picture: Picture, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """A picture as at most `height` lines of at most `width` cells, its title first."""
+    lines: list[Line]
+    if isinstance(picture, BarChart | BoxChart) and picture.level:
+        picture = replace(picture, labels=display_names(picture.labels, picture.level))
+    match picture:
+        case BarChart():
+            lines = _bars(picture, width, height - 1, glyphs)
+        case BoxChart():
+            lines = _boxes(picture, width, height - 1, glyphs)
+        case HeatMap():
+            lines = _heat(picture, width, height - 1, glyphs)
+        case Lanes():
+            lines = _lanes(picture, width, height - 1, glyphs)
+        case LineChart():
+            lines = _curves(picture, width, height - 1, glyphs)
+    return [_title(picture, width, glyphs), *lines][: max(height, 0)]
+
+
+def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[str]:
+    """Pictures as plain lines of text, with a blank line after each."""
+    lines: list[str] = []
+    for picture in pictures:
+        rows = max(_TEXT_SIZE[1], _rows_of(picture) + 2)
+        drawn = draw(picture, width or _TEXT_SIZE[0], min(rows, 40), glyphs)
+        lines += ["".join(text for text, _ in line).rstrip() for line in drawn]
+        lines.append("")
+    return lines
+
+
+def _rows_of(picture: Picture) -> int:
+    match picture:
+        case BarChart() | BoxChart():
+            return len(picture.labels)
+        case HeatMap():
+            return len(picture.rows) + 2
+        case Lanes():
+            return len(picture.lanes) + 1
+        case LineChart():
+            return 0
+
+
+def _title(picture: Picture, width: int, glyphs: Glyphs) -> Line:
+    line: Line = [(clean(picture.title), "strong")]
+    unit = "" if isinstance(picture, Lanes) else picture.unit
+    if unit:
+        line.append((f" {unit}", "dim"))
+    fills = _FILLS[glyphs.name]
+    legend: list[tuple[str, str]] = []
+    match picture:
+        case BarChart() if len(picture.series) > 1:
+            legend = _legend([each.name for each in picture.series], fills)
+        case LineChart() if len(picture.series) > 1 and len(picture.series) <= len(SERIES_INKS):
+            legend = _legend([each.name for each in picture.series], _MARKERS[glyphs.name])
+        case Lanes():
+            legend = _legend(picture.kinds, fills)
+    return _cut([*line, *legend], width, glyphs)
+
+
+def _legend(names: Sequence[str], marks: str) -> Line:
+    legend: Line = []
+    for number, name in enumerate(names):
+        ink = SERIES_INKS[number % len(SERIES_INKS)]
+        legend += [(f"  {marks[number % len(marks)]}", ink), (f" {clean(name)}", "dim")]
+    return legend
+
+
+def _cut(line: Line, width: int, glyphs: Glyphs) -> Line:
+    """As much of a line as fits."""
+    used, kept = 0, []
+    for text, ink in line:
+        room = width - used
+        if room <= 0:
+            break
+        shown = text if cell_width(text) <= room else elide(text, room, glyphs)
+        kept.append((shown, ink))
+        used += cell_width(shown)
+    return kept
+
+
+def _label_width(labels: Sequence[str], width: int) -> int:
+    longest = max((cell_width(clean(label)) for label in labels), default=0)
+    return max(min(longest, _MOST_LABEL, width // 3), min(_LEAST_LABEL, longest))
+
+
+def _label(text: str, width: int, glyphs: Glyphs) -> str:
+    return pad(elide(clean(text), width, glyphs), width)
+
+
+def _number(value: float) -> str:
+    if not np.isfinite(value):
+        return ""
+    size = abs(value)
+    return f"{value:.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
+def _left_out(count: int, what: str) -> Line:
+    return [(f"{count} more {what} in the table", "dim")]
+
+
+def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """A row per label: its bar, of parts where there are several series, and the sum."""
+    count = len(picture.labels)
+    shown = count if count <= height else max(height - 1, 0)
+    numbers = np.stack([series.numbers for series in picture.series]).astype(np.float64)
+    known = np.isfinite(numbers)
+    parts = np.where(known, numbers, 0.0)
+    signed = bool((parts < 0).any())
+    sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
+    texts = [_number(value) or glyphs.missing for value in sums]
+    value_width = max(map(len, texts), default=0)
+    label_width = _label_width(picture.labels, width)
+    room = max(width - label_width - value_width - 3, 1)
+    largest = float(np.abs(parts).sum(axis=0).max()) if count else 0.0
+    fills = _FILLS[glyphs.name]
+    lines: list[Line] = []
+    for row in range(shown):
+        line: Line = [
+            (_label(picture.labels[row], label_width, glyphs) + " ", "text"),
+            (texts[row].rjust(value_width) + " ", "text"),
+        ]
+        if len(picture.series) == 1 and not signed:
+            share = parts[0, row] / largest if largest else 0.0
+            line.append((bar(share, room, glyphs), "accent"))
+        elif largest:
+            ends = np.rint(np.cumsum(np.abs(parts[:, row])) / largest * room).astype(int)
+            begins = np.concatenate([[0], ends[:-1]])
+            for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+                mark = fills[number % len(fills)]
+                # A part below nothing is drawn, and said to be so.
+                sign = "-" if parts[number, row] < 0 and end > begin else ""
+                text = (sign + mark * (end - begin - len(sign)))[: end - begin]
+                line.append((text, SERIES_INKS[number % len(SERIES_INKS)]))
+        lines.append(line)
+    if shown < count and height > 0:
+        lines.append(_left_out(count - shown, "rows"))
+    return lines
+
+
+def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """A row per label: whiskers to the extremes, a box between the quartiles, the median."""
+    count = len(picture.labels)
+    room_for = max(height - 1, 0)
+    shown = count if count <= room_for else max(room_for - 1, 0)
+    label_width = _label_width(picture.labels, width)
+    room = max(width - label_width - 1, 8)
+    known = picture.quantiles[np.isfinite(picture.quantiles)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    span = (high - low) or 1.0
+    line_, box, middle = ("─", "▒", "█") if glyphs is UNICODE else ("-", "=", "|")
+    lines: list[Line] = []
+    for row in range(shown):
+        label = (_label(picture.labels[row], label_width, glyphs) + " ", "text")
+        quantiles = picture.quantiles[row]
+        if not np.isfinite(quantiles).all():
+            lines.append([label, (glyphs.missing, "dim")])
+            continue
+        least, q1, median, q3, most = (
+            round((value - low) / span * (room - 1)) for value in quantiles.tolist()
+        )
+        cells = [" "] * room
+        cells[least : most + 1] = line_ * (most - least + 1)
+        cells[q1 : q3 + 1] = box * (q3 - q1 + 1)
+        cells[median] = middle
+        lines.append([label, ("".join(cells), "accent")])
+    if shown < count and height > 1:
+        lines.append(_left_out(count - shown, "rows"))
+    ends = (_number(low), _number(high))
+    axis = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
+    lines.append([(" " * (label_width + 1) + axis, "dim")])
+    return lines
+
+
+def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """A row per row, a cell or more per column; the darker, the larger."""
+    count = len(picture.rows)
+    room_for = max(height - 2, 0)
+    shown = count if count <= room_for else max(room_for - 1, 0)
+    label_width = _label_width(picture.rows, width)
+    room = max(width - label_width - 1, 1)
+    columns = len(picture.columns)
+    known = picture.numbers[np.isfinite(picture.numbers)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    shades = _SHADES[glyphs.name]
+    wide = max(min(room // max(columns, 1), 6), 1)
+    # More columns than cells: each cell is the largest of those that fall on it.
+    bins = min(columns, room)
+    owner = np.arange(columns) * bins // max(columns, 1)
+    lines: list[Line] = []
+    for row in range(shown):
+        cells = []
+        for cell in range(bins):
+            own = picture.numbers[row, owner == cell]
+            own = own[np.isfinite(own)]
+            if not len(own):
+                cells.append("·" if glyphs is UNICODE else "?")
+                continue
+            share = (float(own.max()) - low) / (high - low) if high > low else 0.5
+            cells.append(shades[1 + min(int(share * (len(shades) - 1)), len(shades) - 2)])
+        drawn = "".join(cell * wide for cell in cells)
+        lines.append(
+            [(_label(picture.rows[row], label_width, glyphs) + " ", "text"), (drawn, "accent")]
+        )
+    if shown < count and height > 2:
+        lines.append(_left_out(count - shown, "rows"))
+    if columns:
+        first, last = clean(picture.columns[0]), clean(picture.columns[-1])
+        axis = first + last.rjust(max(bins * wide - cell_width(first), cell_width(last) + 1))
+        lines.append([(" " * (label_width + 1) + axis + f"  {clean(picture.x_title)}", "dim")])
+    scale = [(" " * (label_width + 1), "text"), (f"{_number(low)} ", "dim")]
+    scale += [(shades[1:], "accent"), (f" {_number(high)} {picture.unit}", "dim")]
+    lines.append(scale)
+    return [_cut(line, width, glyphs) for line in lines]
+
+
+def _lanes(picture: Lanes, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """A row per lane: in every bin of time the kind that has most of it."""
+    count = len(picture.lanes)
+    room_for = max(height - 1, 0)
+    shown = count if count <= room_for else max(room_for - 1, 0)
+    label_width = _label_width(picture.lanes, width)
+    fills = _FILLS[glyphs.name]
+    bins = picture.shares.shape[2]
+    lines: list[Line] = []
+    for row in range(shown):
+        line: Line = [(_label(picture.lanes[row], label_width, glyphs) + " ", "text")]
+        shares = picture.shares[row]
+        most = shares.argmax(axis=0)
+        busy = shares.sum(axis=0) > 0
+        kinds = np.where(busy, most, -1).tolist()
+        for kind, cells in groupby(kinds):
+            length = len(list(cells))
+            if kind < 0:
+                line.append((" " * length, "text"))
+            else:
+                ink = SERIES_INKS[kind % len(SERIES_INKS)]
+                line.append((fills[kind % len(fills)] * length, ink))
+        lines.append(line)
+    if shown < count and height > 1:
+        lines.append(_left_out(count - shown, "lanes"))
+    start, end = (f"{value / 1e6:.3f} ms" for value in (picture.start_ns, picture.end_ns))
+    axis = start + end.rjust(max(bins - len(start), len(end) + 1))
+    lines.append([(" " * (label_width + 1) + axis, "dim")])
+    return lines
+
+
+def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Curves over numbers by plotext; each series has its ink where there are few."""
+    canvas = max(height - 1, 2)
+    rows: list[str] = [" " * width] * canvas
+    inks = np.full((canvas, width), -1, np.int64)
+    bounds = _bounds(picture)
+    if bounds is None:
+        return [[("nothing known to draw", "dim")]]
+    with PLOTEXT:
+        for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):
+            drawn = _curve(picture, x, series, number, width, canvas, bounds, glyphs)
+            merged = []
+            for y, (below, above) in enumerate(zip(rows, drawn, strict=True)):
+                chars = list(below)
+                for place, char in enumerate(above):
+                    if char not in " \u2800":
+                        chars[place] = char
+                        inks[y, place] = number
+                merged.append("".join(chars))
+            rows = merged
+    low, high = bounds[1]
+    axis = max(len(_number(mark)) for mark in (low, (low + high) / 2, high)) + 1
+    lines = [_inked(row, inks[y], axis) for y, row in enumerate(rows)]
+    (x_low, x_high), _ = bounds
+    unit = f" {picture.x_unit}" if picture.x_unit else ""
+    left, right = _number(x_low), f"{_number(x_high)}{unit}"
+    middle = clean(picture.x_title).center(max(width - axis - len(left) - len(right), 0))
+    lines.append([(" " * axis + left + middle + right, "dim")])
+    return [_cut(line, width, glyphs) for line in lines]
+
+
+def _bounds(
+    picture: LineChart,
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    pairs = [
+        (x[ok], series.numbers[ok])
+        for x, series in zip(picture.x, picture.series, strict=True)
+        if (ok := np.isfinite(x) & np.isfinite(series.numbers)).any()
+    ]
+    if not pairs:
+        return None
+    x = np.concatenate([pair[0] for pair in pairs])
+    y = np.concatenate([pair[1] for pair in pairs])
+    return (float(x.min()), float(x.max())), (float(y.min()), float(y.max()))
+
+
+def _curve(
+    picture: LineChart,
+    x: NDArray[np.float64],
+    series: Series,
+    number: int,
+    width: int,
+    height: int,
+    bounds: tuple[tuple[float, float], tuple[float, float]],
+    glyphs: Glyphs,
+) -> list[str]:
+    import plotext
+
+    (x_low, x_high), (low, high) = bounds
+    figure: Any = plotext.figure
+    plotext.terminal.limit(False, False)
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    figure.axes(False)
+    figure.axes(True, axis="y", side="left")
+    flat = low >= high
+    figure.ruler("y").lim(low - flat, high + flat)
+    marks = [low] if flat else [low, (low + high) / 2, high] if height >= 5 else [low, high]
+    label = max(len(_number(mark)) for mark in marks)
+    figure.ruler("y").ticks(marks, [_number(mark).rjust(label)[:label] for mark in marks])
+    figure.ruler("x").lim(x_low - (x_low >= x_high), x_high + (x_low >= x_high))
+    figure.ruler("x").ticks([], [])
+    known = np.isfinite(x) & np.isfinite(series.numbers)
+    if known.any():
+        markers = _MARKERS[glyphs.name]
+        marker = markers[number % len(markers)] if picture.points else "braille"
+        if glyphs is not UNICODE:
+            marker = markers[number % len(markers)]
+        signal = figure.signal(x[known].tolist(), series.numbers[known].tolist(), marker=marker)
+        if not picture.points:
+            signal.lines()
+        figure.draw(signal)
+        if len(picture.series) > 1 and not picture.points and glyphs is UNICODE:
+            # A curve carries its mark here and there, to be told apart without colours.
+            places = np.flatnonzero(known)
+            step = max(len(places) // _MARKS_ON_A_CURVE, 1)
+            some = places[(number * step // len(picture.series)) :: step]
+            mark = markers[number % len(markers)]
+            figure.draw(figure.signal(x[some].tolist(), series.numbers[some].tolist(), marker=mark))
+    text: str = figure.build().string(colorless=True)
+    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
+    rows += [" " * width] * (height - len(rows))
+    return [row.translate(ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
+
+
+def _inked(row: str, inks: NDArray[np.int64], axis: int) -> Line:
+    def ink(place: int) -> str:
+        if place < axis or inks[place] < 0:
+            return "dim"
+        return SERIES_INKS[int(inks[place]) % len(SERIES_INKS)]
+
+    return [
+        ("".join(row[place] for place in places), name)
+        for name, places in (
+            (name, list(group)) for name, group in groupby(range(len(row)), key=ink)
+        )
+    ]

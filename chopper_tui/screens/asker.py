@@ -1,0 +1,118 @@
+"""The actions that ask: another question of the same scope, another split, another figure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from textwrap import wrap
+from typing import Final
+
+from rich.text import Text
+
+from chopper_core import info
+from chopper_core.analyses import ANALYSES, FIGURE, analysis
+from chopper_core.errors import UsageError
+from chopper_core.metrics import METRICS
+from chopper_core.view import View, asking
+from chopper_tui.actions import EXPLORE, INFO, SCREENS
+from chopper_tui.background import away
+from chopper_tui.history import Place
+from chopper_tui.screens.chooser import Chooser
+from chopper_tui.screens.columner import Columner
+from chopper_tui.screens.reader import Reader
+
+ALL: Final = "all"
+"""What `:of` is given for no choice."""
+_TREE: Final = (EXPLORE, "Explore", "the scope's children")
+
+
+class Asker(Columner):
+    """A columner that asks."""
+
+    async def do_view(self, argument: str) -> None:
+        """A view of the scope by its digit or its name."""
+        if not argument:
+            options = [_TREE] + [(each.name, each.title, each.asks) for each in ANALYSES]
+            self.app.push_screen(
+                Chooser("View", options, self.view.analysis or EXPLORE), self._view_chosen
+            )
+            return
+        names = SCREENS.get(argument, (argument,))
+        current = self.view.analysis or EXPLORE
+        if current in names:
+            name = names[(names.index(current) + 1) % len(names)]
+        else:
+            name = self.latest.get(argument, names[0])
+        if argument in SCREENS:
+            self.latest[argument] = name
+        if name == INFO:
+            await self._tell()
+            return
+        await self._ask("" if name == EXPLORE else analysis(name).name)
+
+    async def do_by(self, argument: str) -> None:
+        """Another split of the view's rows."""
+        choices = analysis(self.view.analysis).by if self.view.analysis else ()
+        if not choices:
+            raise UsageError("this view has no other split; p splits the tree")
+        if argument:
+            await self.change(replace(self.view, by=argument, filter="", sort="", columns=()))
+            return
+        options = [(choice, choice, "") for choice in choices]
+        self.app.push_screen(
+            Chooser("Split the view by", options, self.view.by or choices[0]), self._by_chosen
+        )
+
+    async def do_of(self, argument: str) -> None:
+        """Another figure of the view."""
+        takes = analysis(self.view.analysis).of if self.view.analysis else ""
+        if not takes:
+            raise UsageError("this view is of nothing that could be chosen")
+        if argument:
+            await self.change(replace(self.view, of="" if argument == ALL else argument))
+            return
+        if takes != FIGURE:
+            self.say(f"of what: {takes}, or {ALL}")
+            self.open_prompt(":", f"of {self.view.of}")
+            return
+        options = [(name, metric.title, metric.definition) for name, metric in METRICS.items()]
+        self.app.push_screen(Chooser("Figure", options, self.view.of), self._of_chosen)
+
+    async def _another(self) -> None:
+        """Another figure, where the view takes any, else another picture."""
+        if analysis(self.view.analysis).of == FIGURE:
+            await self.do_of("")
+        else:
+            self.next_picture()
+
+    async def _ask(self, name: str) -> None:
+        """Another question of the same scope; a view that was left is as it was."""
+        here = self.here
+        self.left[_key(self.view)] = here[-1]
+        view = asking(self.view, name)
+        place = self.left.get(_key(view), Place(view))
+        await self.go((*here[:-1], place))
+
+    async def _tell(self) -> None:
+        width = max(self.size.width - 8, 20)
+        told = await away(info.as_text, self.run)
+        text = Text()
+        for line in told.splitlines():
+            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
+        self.app.push_screen(Reader("Info", text))
+
+    def _view_chosen(self, name: str | None) -> None:
+        if name is not None:
+            self.take(lambda: self._ask("" if name == EXPLORE else name))
+
+    def _by_chosen(self, choice: str | None) -> None:
+        if choice is not None:
+            self.take(lambda: self.do_by(choice))
+
+    def _of_chosen(self, name: str | None) -> None:
+        if name is not None:
+            self.take(lambda: self.do_of(name))
+
+
+def _key(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    return view.analysis, view.order, view.path

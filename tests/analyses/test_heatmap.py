@@ -1,0 +1,118 @@
+"""Heat map: every cell against the tree's own figure and a plain loop."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse, render
+from chopper_core.analyses.standing import others_median
+from chopper_core.errors import UsageError
+from chopper_core.pictures import HeatMap
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.summary import Summary, summarise
+from chopper_core.tree import level_order
+from tests.support import Row, run_of, sample_run
+
+
+def map_of(run: Run, address: str) -> HeatMap:
+    (picture,) = query(run, parse(address)).pictures
+    assert isinstance(picture, HeatMap)
+    return picture
+
+
+def test_a_sum_against_a_plain_loop(run: Run) -> None:
+    table = run.table
+    picture = map_of(run, "R:gpu=2/iteration=11?view=heatmap&of=exposed_comm_ns")
+    sums: dict[tuple[str, str], int] = {}
+    for row in range(len(table)):
+        if table.iteration[row] == 11:
+            layer = "unlabelled" if table.layer[row] < 0 else str(table.layer[row])
+            place = (f"GPU {table.gpu[row]}", layer)
+            sums[place] = sums.get(place, 0) + int(table.exposed_comm_ns[row])
+    assert picture.unit == "ms" and len(sums) == picture.numbers.size == 8 * 33
+    for place, gpu in enumerate(picture.rows):
+        for at, layer in enumerate(picture.columns):
+            assert picture.numbers[place, at] == pytest.approx(sums[(gpu, layer)] / 1e6)
+
+
+@pytest.mark.parametrize("of", ["gfx_mhz", "mfma_util_pct", "busy_pct"])
+@pytest.mark.parametrize("by", ["layer", "operation", "phase"])
+def test_each_cell_is_the_figure_of_its_node(run: Run, of: str, by: str) -> None:
+    picture = map_of(run, f"R:iteration=12?order=iteration&view=heatmap&of={of}&by={by}")
+    compared = 0
+    for place, gpu in enumerate(picture.rows[::5]):
+        path = f"R:iteration=12/gpu={gpu.removeprefix('GPU ')}?order=iteration,gpu,{by}"
+        frame = query(run, parse(f"{path}&columns={of}"))
+        for number, label in enumerate(frame.labels):
+            at = picture.columns.index("unlabelled" if label == "none" else label)
+            value = frame.row(number)[of]
+            found = picture.numbers[5 * place, at]
+            assert np.isnan(found) if value is None else found == pytest.approx(value)
+            compared += value is not None
+    assert compared > 2
+
+
+def test_the_rows_say_how_each_gpu_spreads(run: Run) -> None:
+    address = "R?view=heatmap&of=gfx_mhz&by=operation"
+    frame, picture = query(run, parse(address)), map_of(run, address)
+    for place in range(8):
+        row, own = frame.row(place), picture.numbers[place]
+        assert row["min_gfx_mhz"] == pytest.approx(np.nanmin(own))
+        assert row["max_gfx_mhz"] == pytest.approx(np.nanmax(own))
+        assert row["median_gfx_mhz"] == pytest.approx(np.nanmedian(own))
+        assert picture.columns[int(np.nanargmin(own))] == row["min_at"]
+        apart = {}
+        for at, label in enumerate(picture.columns):
+            others = [v for other, v in enumerate(picture.numbers[:, at]) if other != place]
+            known = [value for value in others if np.isfinite(value)]
+            if known and np.isfinite(own[at]):
+                apart[label] = own[at] - statistics.median(known)
+        largest = max(apart, key=lambda label: abs(apart[label]))
+        assert row["apart_at"] == largest
+        assert row["apart_gfx_mhz"] == pytest.approx(apart[largest])
+    assert frame.headline[0].startswith("GPU 5 differs most from the others at operation ")
+    address = frame.addresses(5)
+    assert render(parse(address)) == address
+    there = query(run, parse(address))
+    assert dict(there.view.scope) == {"gpu": "5"} and there.level == "operation"
+
+
+def test_sums_over_levels_give_the_same() -> None:
+    made = sample_run()
+    table = made.table.take(level_order(made.table))
+    cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
+    plain = replace(made, table=table)
+    quick = replace(made, table=table, summary=Summary(table, cubes))
+    for by in ("layer", "iteration", "kernel"):
+        for scope in ("", ":gpu=0/iteration=11", ":gpu=0/iteration=11/phase=forward/layer=1"):
+            address = f"R{scope}?view=heatmap&by={by}"
+            left, right = map_of(plain, address), map_of(quick, address)
+            assert left.columns == right.columns and left.rows == right.rows
+            assert np.array_equal(left.numbers, right.numbers, equal_nan=True)
+
+
+def test_medians_of_the_others() -> None:
+    random = np.random.default_rng(3)
+    numbers = random.integers(0, 5, (7, 40)).astype(np.float64)
+    numbers[random.random(numbers.shape) < 0.4] = np.nan
+    found = others_median(numbers)
+    for column in range(40):
+        for row in range(7):
+            others = np.delete(numbers[:, column], row)
+            known = others[np.isfinite(others)]
+            expected = np.median(known) if len(known) else np.nan
+            assert found[row, column] == pytest.approx(expected, nan_ok=True)
+
+
+def test_what_has_no_map_is_said(run: Run) -> None:
+    with pytest.raises(UsageError, match="no column"):
+        query(run, parse("R?view=heatmap&of=nothing"))
+    with pytest.raises(UsageError, match="gfx_mhz isn't known of anything here"):
+        query(run_of([Row(0, 5)]), parse("R?view=heatmap&of=gfx_mhz"))
+    alone = query(run_of([Row(0, 5)]), parse("R?view=heatmap"))
+    assert alone.row(0)["apart_pct"] is None and "one GPU only" in alone.headline[0]

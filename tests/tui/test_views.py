@@ -1,0 +1,94 @@
+"""Views by digits: the scope and the cursor survive, rows lead to their evidence and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from chopper_core.analyses import ANALYSES
+from chopper_core.view import View, asking
+from chopper_tui.actions import SCREENS
+from tests.tui.explorer import explorer
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_digit_asks_another_question_and_back(size: tuple[int, int]) -> None:
+    async with explorer(size, view=View("sample.json", ("1",))) as at:
+        await at.press("down", "down")
+        label = at.explore.table.label
+        await at.press("3")
+        assert at.frame.view.analysis == "kernels" and at.path == ("1",)
+        assert at.frame.level == "kernel" and at.explore.trail[-1].view.path == ("1",)
+        await at.press("down")
+        kernel = at.explore.table.label
+        await at.press("1")
+        assert at.frame.view.analysis == "" and at.explore.table.label == label
+        await at.press("3")
+        assert at.explore.table.label == kernel
+        await at.press("escape")
+        assert at.frame.view.analysis == "" and at.path == ("1",)
+
+
+async def test_a_row_leads_to_its_evidence_and_the_way_up_leads_back() -> None:
+    async with explorer() as at:
+        await at.press("3", "down")
+        kernel = at.explore.table.label
+        await at.press("enter")
+        assert at.frame.view.analysis == "" and at.path == (kernel,)
+        assert at.frame.view.order[0] == "kernel"
+        await at.press("enter", "escape", "escape")
+        assert at.frame.view.analysis == "kernels" and at.explore.table.label == kernel
+
+
+async def test_the_scope_moves_under_a_view() -> None:
+    async with explorer(view=View("sample.json", ("0",))) as at:
+        await at.press("3", "}")
+        assert at.path == ("1",) and at.frame.view.analysis == "kernels"
+        await at.press("[")
+        assert at.path == ("0",) and at.frame.view.analysis == "kernels"
+        await at.press("-")
+        assert at.path == ("1",)
+
+
+async def test_a_view_is_split_by_what_it_takes() -> None:
+    async with explorer() as at:
+        await at.press("3", "p")
+        await at.press("down", "enter")
+        assert at.frame.view.by == "class"
+        await at.command("by operation")
+        assert at.frame.view.by == "operation"
+        await at.command("by nonsense")
+        assert "takes by=" in at.status and at.frame.view.by == "operation"
+        await at.press("space")
+        assert "nodes of the tree" in at.status
+
+
+@pytest.mark.parametrize("known", ANALYSES, ids=lambda known: known.name)
+async def test_every_view_opens_by_name_and_by_digit(known: object) -> None:
+    name, digit = known.name, known.screen  # type: ignore[attr-defined]
+    assert name in SCREENS[digit]
+    async with explorer((100, 30)) as at:
+        await at.command(f"view {name}")
+        assert at.frame.view == asking(View("sample.json"), name) or at.status
+        await at.press("1")
+        for _ in SCREENS[digit]:
+            await at.press(digit)
+
+
+async def test_info_is_a_screen() -> None:
+    async with explorer() as at:
+        await at.press("0")
+        assert "Info" in at.text()
+        await at.press("escape", "9")
+
+
+async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
+    async with explorer() as at:
+        at.send("enter", *"/!10", "enter", "G")
+        await at.settle()
+        assert at.path == ("0",) and at.frame.view.filter == "!10"
+        assert at.label == at.frame.labels[-1]
+        at.send("escape", *":sort name", "enter", *"/3", "escape", "3")
+        await at.settle()
+        assert at.path == () and at.frame.view.analysis == "kernels"
