@@ -76,6 +76,16 @@ class Match(IntEnum):
 _COUNTER: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
 
 
+def part_of(signal: str, part: str) -> str:
+    """The name of a signal of one of several instances; that of the GPU itself for ''."""
+    return f"{signal}.{part}" if part else signal
+
+
+def is_part(name: str) -> bool:
+    """Whether a signal is that of one of several instances, such as `gfx_mhz.xcd3`."""
+    return "." in name
+
+
 def integral_of(signal: str) -> str:
     """The column of a signal's value times ns over each activity."""
     return f"{signal} integral"

@@ -60,7 +60,7 @@ def query(run: Run, view: View) -> Frame:
     else:
         children = tree.children(view.path)
         labels, nodes = list(children.labels), children.groups
-    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
+    scope = Scope(nodes, parent, run.origin_ns, run.hardware, run.measured)
     computed: dict[str, Values] = {}
 
     statistic = statistic_of(view, run.partial_iterations)
@@ -77,7 +77,7 @@ def query(run: Run, view: View) -> Frame:
     hidden_ns = 0 if mask.all() else int(elapsed[~mask].sum())
     sort = view.sort or ("-elapsed_ns" if view.level in _LONGEST_FIRST else "")
     shown = shown[_ordered(shown, view.level, labels, sort, values)]
-    totals = Scope(parent, parent, run.origin_ns, run.hardware)
+    totals = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
     total = {column.name: column.compute(totals).at(0) for column in columns}
     shown_labels = [labels[row] for row in shown]
     return Frame(
@@ -108,8 +108,10 @@ def _analysed(run: Run, view: View) -> Frame:
     parent = run.tree(view.order).node(view.path)
     own = {column.name: (column, values) for column, values in answer.columns}
     nodes = answer.nodes
-    scope = None if nodes is None else Scope(nodes, parent, run.origin_ns, run.hardware)
-    whole = Scope(parent, parent, run.origin_ns, run.hardware)
+    scope = (
+        None if nodes is None else Scope(nodes, parent, run.origin_ns, run.hardware, run.measured)
+    )
+    whole = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
     computed = {name: values for name, (_, values) in own.items()}
 
     def known(name: str) -> Metric:
@@ -296,7 +298,7 @@ def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None
 def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode where there is none."""
     node = run.tree(view.order).node(view.path)
-    scope = Scope(node, node, run.origin_ns, run.hardware)
+    scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
     return {name: metric(name, run.table).compute(scope) for name in names}
 
 

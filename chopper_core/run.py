@@ -12,6 +12,7 @@ import numpy as np
 
 from chopper_core.errors import UsageError
 from chopper_core.hardware import Hardware, hardware_of
+from chopper_core.measured import is_part
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import LEVELS, Int64, KernelTable, Kind
 from chopper_core.summary import Summary
@@ -207,8 +208,9 @@ class Run:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the signals over time, the most telling first."""
-        return (*self.measured, *_RUNNING)
+        """The names of the signals over time, the most telling first, those of parts last."""
+        parts = [name for name in self.measured if is_part(name)]
+        return (*(name for name in self.measured if name not in parts), *_RUNNING, *parts)
 
     def track(self, name: str = "") -> Track:
         """A signal over time, made once; without a name the first. Raises UsageError."""

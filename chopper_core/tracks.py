@@ -167,13 +167,17 @@ def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> Curve:
     half = int(np.median(np.diff(times_ns))) // 2 if len(times_ns) > 1 else reach_ns
     begins = np.maximum(np.concatenate([times_ns[:1] - half, middles]), times_ns - reach_ns)
     ends = np.minimum(np.concatenate([middles, times_ns[-1:] + half]), times_ns + reach_ns)
-    known = np.isfinite(values)
-    stands = np.where(known, ends - begins, 0).astype(np.float64)
-    area = np.cumsum(np.where(known, values, 0.0) * stands)
+    return between(begins, ends, values)
+
+
+def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> Curve:
+    """A curve of values that each stand for a stretch; the stretches rise and don't overlap."""
+    stands = np.where(np.isfinite(values), ends_ns - begins_ns, 0).astype(np.float64)
+    area = np.cumsum(np.where(np.isfinite(values), values, 0.0) * stands)
     covered = np.cumsum(stands)
     zero = np.zeros(1)
     return Curve(
-        np.stack([begins, ends], axis=1).ravel(),
+        np.stack([begins_ns, ends_ns], axis=1).ravel(),
         np.stack([np.concatenate([zero, area[:-1]]), area], axis=1).ravel(),
         np.stack([np.concatenate([zero, covered[:-1]]), covered], axis=1).ravel(),
     )

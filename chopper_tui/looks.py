@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from chopper_core.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.frame import Frame
+from chopper_core.measured import is_part
 from chopper_core.query import query
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.run import Run
@@ -96,8 +97,10 @@ def second_signal(run: Run, chosen: str) -> str:
 
 
 def next_signal(run: Run, chosen: str) -> str:
-    """The name of the signal after the chosen one; after the last, the first."""
-    return run.metrics[(run.metrics.index(chosen) + 1) % len(run.metrics)]
+    """The name of the signal after the chosen one; after the last, the first; not of parts."""
+    after = run.metrics.index(chosen) + 1
+    later = (*run.metrics[after:], *run.metrics)
+    return next(name for name in later if not is_part(name))
 
 
 def _means_later(run: Run, view: View, name: str) -> Means:

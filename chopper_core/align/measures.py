@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from chopper_core.measured import (
     ENERGY,
     Match,
     integral_of,
+    is_part,
     known_of,
     samples_in,
 )
@@ -30,12 +32,17 @@ from chopper_core.tracks import Track
 
 Float64 = NDArray[np.float64]
 
+_POWERS: Final = ("energy_rate_w", "power_w")
+"""What energy comes from, the surer one first."""
+
 
 def telemetry_columns(table: KernelTable, tracks: Mapping[str, Track]) -> dict[str, Float64]:
     """Integrals of the signals over each activity, and the energy charged to it."""
     columns: dict[str, Float64] = {}
     end_ns = table.start_ns + table.duration_ns
     for name, track in tracks.items():
+        if is_part(name):
+            continue
         integral = np.full(len(table), np.nan)
         known = np.full(len(table), np.nan)
         samples = np.full(len(table), np.nan)
@@ -49,15 +56,22 @@ def telemetry_columns(table: KernelTable, tracks: Mapping[str, Track]) -> dict[s
                 curve.edges_ns, table.start_ns[own]
             )
         columns |= {integral_of(name): integral, known_of(name): known, samples_in(name): samples}
-    if "power_w" in tracks:
-        columns[ENERGY] = _energy(table, tracks["power_w"])
+    powers = [tracks[name] for name in _POWERS if name in tracks]
+    if powers:
+        columns[ENERGY] = _energy(table, powers)
     return columns
 
 
-def _energy(table: KernelTable, power: Track) -> Float64:
-    """The energy of each piece of a GPU's span, charged as its time is, in J."""
+def _energy(table: KernelTable, powers: Sequence[Track]) -> Float64:
+    """The energy of each piece of a GPU's span, charged as its time is, in J.
+
+    Of two signals the energy counter's, unless the other one has more than twice the samples.
+    """
     energy = np.full(len(table), np.nan)
-    for gpu, curve in power.curves.items():
+    for gpu in sorted({gpu for power in powers for gpu in power.curves}):
+        curves = [power.curves[gpu] for power in powers if gpu in power.curves]
+        most = max(len(np.unique(curve.edges_ns)) for curve in curves)
+        curve = next(each for each in curves if 2 * len(np.unique(each.edges_ns)) >= most)
         own = np.flatnonzero(table.gpu == gpu)
         pieces = cut(
             table.start_ns[own], table.duration_ns[own], table.kind[own], table.stream[own]

@@ -10,9 +10,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.measured import part_of
 from chopper_core.schema import KernelTable, Kind
+from chopper_core.sources.discover import natural_key
 from chopper_core.sources.signals import ClockDomain, Samples, Signal, Telemetry
-from chopper_core.tracks import Curve, Track, nearest, share_running
+from chopper_core.tracks import Curve, Track, between, nearest, share_running
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -39,8 +41,14 @@ _TITLES: Final = {
     Signal.MEM_C: ("mem temp", "°C"),
     Signal.EDGE_C: ("edge", "°C"),
     Signal.MEM_UTIL_PCT: ("mem util", "%"),
+    Signal.POWER_CAP_W: ("power cap", "W"),
+    Signal.ENERGY_RATE_W: ("by energy", "W"),
+    Signal.PCIE_GBPS: ("PCIe", "GB/s"),
+    Signal.XGMI_READ_GBPS: ("xGMI in", "GB/s"),
+    Signal.XGMI_WRITE_GBPS: ("xGMI out", "GB/s"),
+    Signal.VRAM_BYTES: ("VRAM", "bytes"),
 }
-"""Signals that are levels; the accumulated ones are no tracks."""
+"""Signals that are levels or rates; of the accumulated ones the rates are tracks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,39 +245,61 @@ def tracks(
 ) -> dict[str, Track]:
     """The signals of all files that have a place; of two files, the one with finer stamps.
 
-    Their scale is what they reach within the span of the run.
+    Their scale is what they reach within the span of the run. Those of parts, such as the clock of
+    an XCD, come last, as `gfx_mhz.xcd3`.
     """
-    found: dict[Signal, dict[int, Curve]] = {}
+    found: dict[tuple[Signal, str], dict[int, Curve]] = {}
     ranges: dict[Signal, list[float]] = {}
     finest = sorted(placed, key=lambda pair: pair[0].resolution_ns)
     for telemetry, placement in finest:
         if placement.offset_ns is None:
             continue
-        for signal in _TITLES:
-            for number, gpu in placement.gpus.items():
-                samples = own_figure(telemetry, number, signal)
-                if samples is None or not len(samples) or gpu in found.get(signal, {}):
-                    continue
-                found.setdefault(signal, {})[gpu] = _placed(samples, placement.offset_ns)
-                times = samples.time_ns + placement.offset_ns
-                inside = (times >= span[0]) & (times <= span[1]) & np.isfinite(samples.value)
-                reached = samples.value[inside if inside.any() else np.isfinite(samples.value)]
-                if len(reached):
-                    ranges.setdefault(signal, []).extend((reached.min(), reached.max()))
+        for number, gpu in placement.gpus.items():
+            for signal in _TITLES:
+                for samples in telemetry.signals.get((number, signal), ()):
+                    curves = found.setdefault((signal, samples.part), {})
+                    if not len(samples) or gpu in curves:
+                        continue
+                    curves[gpu] = _placed(samples, placement.offset_ns)
+                    ranges.setdefault(signal, []).extend(
+                        _reached(samples, placement.offset_ns, span)
+                    )
+    order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
-        signal.value: Track(
-            signal.value,
-            *_TITLES[signal],
-            found[signal],
-            0.0 if _TITLES[signal][1] == "%" else float(min(ranges[signal])),
-            100.0 if _TITLES[signal][1] == "%" else float(max(ranges[signal])),
+        name: Track(
+            name,
+            f"{title} {part}".rstrip(),
+            unit,
+            found[signal, part],
+            0.0 if unit == "%" else float(min(ranges[signal])),
+            100.0 if unit == "%" else float(max(ranges[signal])),
         )
-        for signal in _TITLES
-        if signal in ranges
+        for signal, part in sorted(
+            found, key=lambda key: (key[1] != "", order[key[0]], natural_key(Path(key[1])))
+        )
+        for name in [part_of(signal.value, part)]
+        for title, unit in [_TITLES[signal]]
+        if found[signal, part] and ranges.get(signal)
     }
 
 
+def _reached(samples: Samples, offset_ns: int, span: tuple[int, int]) -> tuple[float, ...]:
+    """The lowest and the highest value within the span, else of all; none without any."""
+    times = samples.time_ns + offset_ns
+    known = np.isfinite(samples.value)
+    inside = (times >= span[0]) & (times <= span[1]) & known
+    reached = samples.value[inside if inside.any() else known]
+    return (float(reached.min()), float(reached.max())) if len(reached) else ()
+
+
 def _placed(samples: Samples, offset_ns: int) -> Curve:
+    """Samples as a curve; what lies far from the next sample is not known."""
     distances = np.diff(samples.time_ns)
     period = int(np.median(distances)) if len(distances) else 1_000_000_000
-    return nearest(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)
+    if samples.begin_ns is None:
+        return nearest(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)
+    begins = samples.begin_ns.copy()
+    begins[1:] = np.maximum(begins[1:], samples.time_ns[:-1])
+    near = samples.time_ns - begins <= REACH_PERIODS * period
+    ends = samples.time_ns[near] + offset_ns
+    return between(begins[near] + offset_ns, ends, samples.value[near])

@@ -121,6 +121,8 @@ def metric(name: str, table: KernelTable | None = None) -> Metric:
             f"the run has no counter {name}; a counter run that collects it "
             f"(rocprofv3 --pmc {name}) beside the traces would give it"
         )
+    if of_part := telemetry.part(name):
+        return of_part
     near = get_close_matches(name, METRICS, 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"no column {name!r}{hint or ';'} `chopper metrics` lists all")

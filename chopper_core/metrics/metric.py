@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.hardware import Hardware
+from chopper_core.tracks import Track
 from chopper_core.tree import Groups
 
 IF_SAME: Final = "if all are equal"
@@ -85,6 +86,8 @@ class Scope:
     origin_ns: int
     hardware: Hardware | None = None
     """The run's GPUs, where they are known."""
+    tracks: Mapping[str, Track] = field(default_factory=dict)
+    """The run's signals over time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,19 @@ class Signal(StrEnum):
     XGMI_WRITE_BYTES = "xgmi_write_bytes"
     """PCIe and xGMI are accumulated, unwrapped."""
     VRAM_BYTES = "vram_bytes"
+    ENERGY_RATE_W = "energy_rate_w"
+    PCIE_GBPS = "pcie_gbps"
+    XGMI_READ_GBPS = "xgmi_read_gbps"
+    XGMI_WRITE_GBPS = "xgmi_write_gbps"
+
+
+RATES: Final[Mapping[Signal, tuple[Signal, float]]] = {
+    Signal.ENERGY_J: (Signal.ENERGY_RATE_W, 1e9),
+    Signal.PCIE_BYTES: (Signal.PCIE_GBPS, 1.0),
+    Signal.XGMI_READ_BYTES: (Signal.XGMI_READ_GBPS, 1.0),
+    Signal.XGMI_WRITE_BYTES: (Signal.XGMI_WRITE_GBPS, 1.0),
+}
+"""What is accumulated → its rate, and how much of that one per ns is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,8 @@ class Samples:
     value: NDArray[np.float64]
     part: str = ""
     """Which instance (`xcd3`) where a signal has several; '' is the GPU's own figure."""
+    begin_ns: NDArray[np.int64] | None = None
+    """Where each value is the mean from here to its time; None: it is of that moment."""
 
     def __len__(self) -> int:
         return len(self.time_ns)

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from chopper_core.metrics import METRICS
+from chopper_core.metrics import metric
 from chopper_core.run import Run
 
 _WIDTH: Final = 80
@@ -32,7 +32,7 @@ def signal_options(run: Run) -> list[tuple[str, str, str]]:
         (
             track.name,
             f"{track.title:<{widest}}  {track.low:.0f}-{track.high:.0f} {track.unit}",
-            METRICS[track.name].definition.partition(", mean over")[0]
+            metric(track.name).definition.partition(", mean over")[0]
             if track.name in run.measured
             else "Share of time in which such work ran, from the trace",
         )

@@ -329,3 +329,8 @@ def test_gzip_is_read_by_its_content(tmp_path: Path) -> None:
 
 def test_json_text_of_a_list(tmp_path: Path) -> None:
     assert values(read(tmp_path, metric_list(), "m.json"), Signal.POWER_W) == [700, 700]
+
+
+def test_amd_smi_says_pcie_in_megabits(tmp_path: Path) -> None:
+    text = "timestamp,gpu,power_usage,gfx_clk,pcie_bw\n1754585900,0,700,2100,8000 Mb/s\n"
+    assert values(read(tmp_path, text), Signal.PCIE_GBPS) == [pytest.approx(1.0)]

@@ -48,6 +48,7 @@ _METRIC: Final[Sequence[tuple[str, Field]]] = (
     ("mem", Field(Signal.MEM_C, "c")),
     ("total_energy_consumption", Field(Signal.ENERGY_J, "j")),
     ("used_vram", Field(Signal.VRAM_BYTES, "mb")),
+    ("bandwidth", Field(Signal.PCIE_GBPS, "mb/s")),
     ("accumulation_counter", Field(Signal.THROTTLE_PCT, "", kind=Kind.TICKS)),
     *(
         (f"{limiter}_accumulated", Field(Signal.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
@@ -58,7 +59,7 @@ _METRIC: Final[Sequence[tuple[str, Field]]] = (
         for limiter in _LIMITERS
     ),
 )
-_METRIC_ONLY: Final = frozenset(heading for heading, _ in _METRIC) - {"mem"}
+_METRIC_ONLY: Final = frozenset(heading for heading, _ in _METRIC) - {"mem", "bandwidth"}
 
 _MONITOR: Final[Sequence[tuple[str, Field]]] = (
     ("power_usage", Field(Signal.POWER_W, "w")),
@@ -71,6 +72,7 @@ _MONITOR: Final[Sequence[tuple[str, Field]]] = (
     ("mem", Field(Signal.MEM_UTIL_PCT, "%")),
     ("mem_clock", Field(Signal.MEM_MHZ, "mhz")),
     ("vram_used", Field(Signal.VRAM_BYTES, "mb", convert=_with_gigabytes)),
+    ("pcie_bw", Field(Signal.PCIE_GBPS, "mb/s")),
     ("phot_tviol", Field(Signal.THROTTLE_PCT, "%", "prochot")),
     ("pviol", Field(Signal.THROTTLE_PCT, "%", "ppt")),
     ("tviol", Field(Signal.THROTTLE_PCT, "%", "socket_thermal")),

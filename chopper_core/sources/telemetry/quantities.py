@@ -48,6 +48,8 @@ _BYTES: Final = Dimension(
     }
 )
 """The tools count in powers of two under either name."""
+_RATE: Final = Dimension({"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3}, highest=100_000.0)
+"""The Mb/s of amd-smi are megabits."""
 
 DIMENSIONS: Final[Mapping[Signal, Dimension]] = {
     Signal.GFX_MHZ: _MEGAHERTZ,
@@ -65,6 +67,10 @@ DIMENSIONS: Final[Mapping[Signal, Dimension]] = {
     Signal.XGMI_READ_BYTES: _BYTES,
     Signal.XGMI_WRITE_BYTES: _BYTES,
     Signal.VRAM_BYTES: _BYTES,
+    Signal.ENERGY_RATE_W: _WATTS,
+    Signal.PCIE_GBPS: _RATE,
+    Signal.XGMI_READ_GBPS: _RATE,
+    Signal.XGMI_WRITE_GBPS: _RATE,
 }
 
 _MISSING_WORDS: Final = frozenset(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from chopper_core.errors import DataError
 from chopper_core.sources.discover import natural_key
-from chopper_core.sources.signals import ClockDomain, GpuName, Samples, Signal, Telemetry
+from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, Signal, Telemetry
 from chopper_core.sources.telemetry.accumulators import steps, unwrapped
 from chopper_core.sources.telemetry.quantities import Flaw
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss, Series
@@ -35,6 +37,8 @@ _COMBINED: Final[Mapping[Signal, Callable[..., NDArray[np.float64]]]] = {
     Signal.THROTTLE_PCT: np.nanmax,
     Signal.XGMI_READ_BYTES: np.sum,
     Signal.XGMI_WRITE_BYTES: np.sum,
+    Signal.XGMI_READ_GBPS: np.sum,
+    Signal.XGMI_WRITE_GBPS: np.sum,
 }
 """How the parts make the GPU's own figure; a sum needs all of them."""
 
@@ -87,6 +91,8 @@ class _Tables:
         for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
             if column.kind is Kind.VALUE and column.part not in parts[column.signal]:
                 parts[column.signal][column.part] = self._samples(column, series)
+                if column.signal in RATES:
+                    self._add_rates(parts, column, series)
         for part, samples in _residencies(fields).items():
             parts[Signal.THROTTLE_PCT][part] = samples
         for signal, samples_of in parts.items():
@@ -130,6 +136,23 @@ class _Tables:
         values = np.array([value * series.factor for value in counted], np.float64)
         return Samples(times_ns[last], values, column.part)
 
+    def _add_rates(
+        self, parts: dict[Signal, dict[str, Samples]], column: Field, series: Series
+    ) -> None:
+        """Add what was counted between neighbouring samples per time, where that is known."""
+        signal, per_ns = RATES[column.signal]
+        times_ns = np.array(series.times_ns, np.int64)
+        last = _last_of_ties(times_ns)
+        times_ns = times_ns[last]
+        counted = steps([series.values[index] for index in last])
+        amounts = np.array([np.nan if step is None else step for step in counted], np.float64)
+        known = np.isfinite(amounts)
+        if known.any() and column.part not in parts[signal]:
+            rates = amounts * series.factor * per_ns / np.diff(times_ns)
+            parts[signal][column.part] = Samples(
+                times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
+            )
+
     def _with_own_figure(self, signal: Signal, samples_of: Mapping[str, Samples]) -> list[Samples]:
         """Return the parts behind the GPU's own figure, made of them where the file has none."""
         order = sorted(samples_of, key=lambda part: natural_key(Path(part)))
@@ -139,7 +162,7 @@ class _Tables:
         if order[0] == "" or signal not in _COMBINED:
             return parts
         if len(parts) == 1 and signal is not Signal.THROTTLE_PCT:
-            return [Samples(parts[0].time_ns, parts[0].value)]
+            return [replace(parts[0], part="")]
         self._derived.add(signal)
         return [_combined(signal, parts), *parts]
 
@@ -171,7 +194,14 @@ def _combined(signal: Signal, parts: Sequence[Samples]) -> Samples:
         values[row, np.searchsorted(times_ns, samples.time_ns)] = samples.value
     combined = _COMBINED[signal](values, axis=0)
     is_known = ~np.isnan(combined)
-    return Samples(times_ns[is_known], combined[is_known])
+    begins = [samples.begin_ns for samples in parts]
+    latest = np.full(len(times_ns), np.iinfo(np.int64).min)
+    for samples, begin_ns in zip(parts, begins, strict=True):
+        if begin_ns is not None:
+            at = np.searchsorted(times_ns, samples.time_ns)
+            latest[at] = np.maximum(latest[at], begin_ns)
+    spans = None if any(begin is None for begin in begins) else latest[is_known]
+    return Samples(times_ns[is_known], combined[is_known], "", spans)
 
 
 def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
@@ -189,14 +219,19 @@ def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
         limited = steps([under[time_ns] for time_ns in times_ns])
         passed = steps([ticks_at[time_ns] for time_ns in times_ns])
         known = [
-            (time_ns, min(100.0, 100.0 * part / whole))
-            for time_ns, part, whole in zip(times_ns[1:], limited, passed, strict=True)
+            (begin_ns, time_ns, min(100.0, 100.0 * part / whole))
+            for (begin_ns, time_ns), part, whole in zip(
+                pairwise(times_ns), limited, passed, strict=True
+            )
             if part is not None and whole and part <= whole * (1 + _ROUNDING_PCT / 100)
         ]
         if known:
-            stamps, values = zip(*known, strict=True)
+            begins, stamps, values = zip(*known, strict=True)
             shares[column.part] = Samples(
-                np.array(stamps, np.int64), np.array(values, np.float64), column.part
+                np.array(stamps, np.int64),
+                np.array(values, np.float64),
+                column.part,
+                np.array(begins, np.int64),
             )
     return shares
 
