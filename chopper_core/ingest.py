@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,10 +13,11 @@ import numpy as np
 
 from chopper_core.align.clocks import host_clocks
 from chopper_core.align.dispatches import align_dispatches
-from chopper_core.align.rank import AlignedRank, align_rank
+from chopper_core.align.rank import align_rank
 from chopper_core.attach import attach, attach_telemetry, check_reading, with_reading
-from chopper_core.errors import DataError, UsageError
+from chopper_core.errors import ChopperError, DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
+from chopper_core.parts import RankFile
 from chopper_core.paths import is_store, paths_of
 from chopper_core.pool import read_all
 from chopper_core.progress import Progress, silent
@@ -41,16 +42,8 @@ _VERSIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RankFile:
-    """What one file gave: its aligned rank and what is to say about it."""
-
-    aligned: AlignedRank
-    source: Source
-    rank_in_file: int | None
-    hardware: str
-    process: int
-    generated: str | None
+Ranks = Callable[[Sequence[Path], Progress], Sequence[RankFile | ChopperError]]
+"""What reads the traces at paths: of each what it gave, or why it can't be used."""
 
 
 def open_run(
@@ -59,12 +52,14 @@ def open_run(
     *,
     jobs: int | None = None,
     reading: Reading = AS_IT_IS,
+    ranks: Ranks | None = None,
+    gather: Callable[[Sequence[KernelTable]], KernelTable] = concatenate,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
-    Files are read by `jobs` processes (default: one per processor when the files are large). A
-    file that can't be read is left out and named in `Run.failed`; raises DataError where nothing
-    is left.
+    Files are read by `jobs` processes (default: one per processor when the files are large), or
+    by `ranks`; `gather` makes one table of theirs. A file that can't be read is left out and named
+    in `Run.failed`; raises DataError where nothing is left.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
@@ -92,7 +87,12 @@ def open_run(
     ]
     read: list[tuple[TraceFile, RankFile]] = []
     paths_found = [trace.path for trace in discovery.traces]
-    outcomes = read_all(paths_found, read_rank, progress, jobs)
+    if ranks is None:
+        outcomes: Sequence[RankFile | ChopperError] = read_all(
+            paths_found, read_rank, progress, jobs
+        )
+    else:
+        outcomes = ranks(paths_found, progress)
     for trace, outcome in zip(discovery.traces, outcomes, strict=True):
         if isinstance(outcome, RankFile):
             read.append((trace, outcome))
@@ -101,7 +101,7 @@ def open_run(
     if not read:
         raise DataError(" ".join(reason for _, reason in failed[:3]))
     progress("put the ranks together", 0, 1)
-    run = replace(_together(name, read), skipped=tuple(skipped), failed=tuple(failed))
+    run = replace(_together(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
     run = on_one_clock(run, reading)
     progress("put the ranks together", 1, 1)
     return check_reading(attach(with_reading(run, reading), paths, progress))
@@ -188,7 +188,11 @@ def read_rank(path: Path, progress: Progress = silent) -> RankFile:
     return RankFile(aligned, source, trace.rank, _hardware(trace), _process(trace), trace.generated)
 
 
-def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
+def _together(
+    name: str,
+    read: Sequence[tuple[TraceFile, RankFile]],
+    gather: Callable[[Sequence[KernelTable]], KernelTable],
+) -> Run:
     assigned = assign_ranks([(file, rank.rank_in_file) for file, rank in read])
     by_rank = sorted(
         zip(assigned, (rank for _, rank in read), strict=True), key=lambda pair: pair[0].rank
@@ -209,7 +213,7 @@ def _together(name: str, read: Sequence[tuple[TraceFile, RankFile]]) -> Run:
     generated = next((rank.generated for _, rank in by_rank if rank.generated), None)
     return Run(
         name=name,
-        table=concatenate(tables),
+        table=gather(tables),
         gpus=tuple(gpus),
         sources=tuple(sources),
         generated=generated,

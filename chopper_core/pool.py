@@ -5,14 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from chopper_core.errors import ChopperError
-from chopper_core.progress import Cancelled, Progress
+from chopper_core.errors import ChopperError, DataError
+from chopper_core.progress import Cancelled, Progress, silent
 
 Read = TypeVar("Read")
 Reader = Callable[[Path, Progress], Read]
@@ -25,13 +25,20 @@ _POLL_SECONDS: Final = 0.1
 
 
 def read_all(
-    paths: Sequence[Path], reader: Reader[Read], progress: Progress, jobs: int | None
+    paths: Sequence[Path],
+    reader: Reader[Read],
+    progress: Progress,
+    jobs: int | None,
+    executor: Executor | None = None,
 ) -> list[Read | ChopperError]:
     """What the reader makes of each file, or the error that it raised for it.
 
-    `jobs` processes share the files; None decides by their size and the processors. The reader is
-    a function of a module, so that a worker can import it.
+    `jobs` processes share the files; None decides by their size and the processors. Another
+    executor may do it instead. The reader is a function of a module, so that a worker can import
+    it.
     """
+    if executor is not None:
+        return _by_executor(paths, reader, progress, executor)
     sizes = [path.stat().st_size for path in paths]
     workers = min(jobs or os.cpu_count() or 1, len(paths))
     packed = sum(
@@ -57,6 +64,33 @@ def _here(
         except ChopperError as error:
             outcomes.append(error)
     return outcomes
+
+
+def _by_executor(
+    paths: Sequence[Path], reader: Reader[Read], progress: Progress, executor: Executor
+) -> list[Read | ChopperError]:
+    """As `read_all`; what the executor itself can't do for a file is an error of that file."""
+    futures = {executor.submit(reader, path, silent): n for n, path in enumerate(paths)}
+    outcomes: dict[int, Read | ChopperError] = {}
+    waiting = set(futures)
+    try:
+        while waiting:
+            finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            for future in finished:
+                number, error = futures[future], future.exception()
+                if error is None:
+                    outcomes[number] = future.result()
+                elif isinstance(error, ChopperError):
+                    outcomes[number] = error
+                else:
+                    words = str(error) or type(error).__name__
+                    outcomes[number] = DataError(f"{paths[number]} was not read: {words}")
+            count = len(outcomes)
+            progress(f"read and align {count} of {len(paths)} ranks", count, len(paths))
+    finally:
+        for future in waiting:
+            future.cancel()
+    return [outcomes[number] for number in range(len(paths))]
 
 
 @dataclass(frozen=True, slots=True)

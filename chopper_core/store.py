@@ -10,13 +10,10 @@ checked then, `verify` reads them.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +24,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from chopper_core.arrows import (
+    beside,
+    column_of,
+    numbers_of,
+    put_folder,
+    read_arrow,
+    stamp_of,
+    write_arrow,
+    write_file,
+)
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import Hardware
 from chopper_core.paths import STORE_INDEX, is_store
@@ -48,11 +55,10 @@ _LARGE_ROWS: Final = 1 << 18
 """Rows from which a table is mapped and summed up; a smaller one is compressed."""
 _LARGE_BYTES: Final = 1 << 25
 """Size from which a file is not read whole on opening."""
+_ATTEMPTS: Final = 5
+"""Of reading a store that others replace meanwhile."""
 _ABSENT: Final = -2
 """The code of a level that a cube hasn't."""
-_CHUNK: Final = 1 << 22
-_ATTEMPTS: Final = 20
-"""Of putting a store where other processes put theirs: each of them is right."""
 _APART: Final = ("table", "measured", "others", "summary", "_trees", "_running")
 """Fields of a run that have files of their own, or are worked out."""
 
@@ -119,7 +125,7 @@ class StoredColumns(Mapping[str, Float64]):
                 # Else all would be unpacked; what is mapped lies there, and is not read for this.
                 options = pa.ipc.IpcReadOptions(included_fields=[self.names.index(name)])
             table = pa.ipc.open_file(pa.BufferReader(self.content), options=options).read_all()
-            self._read[name] = _numpy(table, name)
+            self._read[name] = column_of(table, name)
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
@@ -137,15 +143,14 @@ def write_store(run: Run, folder: Path, *, of: str = "", progress: Progress = si
 
     Raises UsageError where something else is at the name, DataError where it can't be written.
     """
-    if folder.exists() and not is_store(folder):
-        raise UsageError(f"{folder} is there and is no store; name another place for the store")
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    check_place(folder)
+    fresh = beside(folder, "new")
     progress("write the store", 0, 1)
     try:
         fresh.mkdir(parents=True)
         try:
             _write_files(run, fresh, of)
-            _put(fresh, folder)
+            put_folder(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, pa.ArrowException, UnicodeEncodeError) as error:
@@ -154,16 +159,44 @@ def write_store(run: Run, folder: Path, *, of: str = "", progress: Progress = si
     progress("write the store", 1, 1)
 
 
+def check_place(folder: Path) -> None:
+    """Raise UsageError where something else than a store is at the name of one."""
+    if folder.exists() and not is_store(folder):
+        raise UsageError(f"{folder} is there and is no store; name another place for the store")
+
+
 def read_store(folder: Path, progress: Progress = silent) -> Run:
     """Open a store; raises DataError where it is of another version, cut or changed."""
     progress("open the store", 0, 1)
-    index = read_index(folder)
+    for _ in range(_ATTEMPTS):
+        index = read_index(folder)
+        try:
+            run = _read_files(folder, index)
+        except DataError:
+            if _index_now(folder) == index:
+                raise
+        else:
+            # Else another process put another store there while this one was read.
+            if _index_now(folder) == index:
+                progress("open the store", 1, 1)
+                return run
+    raise DataError(f"{folder} is being replaced again and again; try later")
+
+
+def _index_now(folder: Path) -> Index | None:
+    try:
+        return read_index(folder)
+    except DataError:
+        return None
+
+
+def _read_files(folder: Path, index: Index) -> Run:
     try:
         for name, stamp in index.files.items():
             _check(folder / name, stamp, name == _MEASURED or stamp[0] >= _LARGE_BYTES)
         described = msgspec.json.decode((folder / _RUN).read_bytes(), type=_Described)
         rest = msgspec.json.decode(described.run, type=_run_type())
-        kernels = _read_arrow(folder / _KERNELS)
+        kernels = read_arrow(folder / _KERNELS)
         measured = pa.memory_map(str(folder / _MEASURED)).read_buffer()
         table = KernelTable(
             names=described.names,
@@ -175,15 +208,14 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
                 index.files[_MEASURED][1],
                 len(kernels) >= _LARGE_ROWS,
             ),
-            **{name: _numpy(kernels, name) for name in COLUMNS},
+            **{name: column_of(kernels, name) for name in COLUMNS},
         )
         tracks = _read_signals(folder / _SERIES, described.signals)
         summary = Summary(table, _read_cubes(folder / _OPERATIONS, described))
-    except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
+    except (OSError, LookupError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
     described_fields = {name: getattr(rest, name) for name in _run_fields()}
     run = Run(table=table, measured=tracks, summary=summary, **described_fields)
-    progress("open the store", 1, 1)
     return replace(run, name=str(folder))
 
 
@@ -233,16 +265,16 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
     if not in_order(table):
         table = table.take(level_order(table))
     large = len(table) >= _LARGE_ROWS
-    _write_arrow(
+    write_arrow(
         folder / _KERNELS,
         pa.table({name: pa.array(table.column(name)) for name in COLUMNS}),
         mapped=large,
     )
     measured = {name: pa.array(table.measured[name]) for name in table.measured}
-    _write_arrow(folder / _MEASURED, pa.table(measured), mapped=large)
+    write_arrow(folder / _MEASURED, pa.table(measured), mapped=large)
     cubes = summarise(table) if large else []
-    _write_arrow(folder / _OPERATIONS, _cells(cubes), mapped=True)
-    _write_arrow(folder / _SERIES, _series(run))
+    write_arrow(folder / _OPERATIONS, _cells(cubes), mapped=True)
+    write_arrow(folder / _SERIES, _series(run))
     described = _Described(
         msgspec.Raw(msgspec.json.encode({name: _plain(run, name) for name in _run_fields()})),
         tuple(table.names),
@@ -254,10 +286,10 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
         tuple((cube.levels, len(cube)) for cube in cubes),
         cubes[0].patterns if cubes else {},
     )
-    _write(folder / _RUN, msgspec.json.encode(described))
-    files = {path.name: _stamp(path) for path in sorted(folder.iterdir())}
+    write_file(folder / _RUN, msgspec.json.encode(described))
+    files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
     index = Index(SCHEMA, fingerprint(), run.name, of, files)
-    _write(folder / STORE_INDEX, msgspec.json.encode(index))
+    write_file(folder / STORE_INDEX, msgspec.json.encode(index))
 
 
 def _plain(run: Run, name: str) -> Any:
@@ -273,41 +305,6 @@ def _plain(run: Run, name: str) -> Any:
         return value.item() if isinstance(value, np.generic) else value
 
     return plain(getattr(run, name))
-
-
-def _put(fresh: Path, folder: Path) -> None:
-    """Give a whole store its name; of two writers at once the last one stays."""
-    _sync(fresh)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError):
-            os.rename(folder, aside)
-        try:
-            os.rename(fresh, folder)
-        except OSError as error:
-            # Another process put its store there between the two renames.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            break
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _cells(cubes: Sequence[Cube]) -> pa.Table:
@@ -329,8 +326,8 @@ def _cells(cubes: Sequence[Cube]) -> pa.Table:
 def _read_cubes(path: Path, described: _Described) -> dict[frozenset[str], Cube]:
     if not described.cubes:
         return {}
-    table = _read_arrow(path)
-    columns = {name: _numpy(table, name) for name in table.column_names}
+    table = read_arrow(path)
+    columns = {name: column_of(table, name) for name in table.column_names}
     cubes, begin = {}, 0
     for levels, count in described.cubes:
         own = {name: values[begin : begin + count] for name, values in columns.items()}
@@ -345,47 +342,8 @@ def _read_cubes(path: Path, described: _Described) -> dict[frozenset[str], Cube]
     return cubes
 
 
-def _write_arrow(path: Path, table: pa.Table, mapped: bool = False) -> None:
-    options = pa.ipc.IpcWriteOptions(compression=None if mapped else "zstd")
-    with path.open("wb") as file:
-        with pa.ipc.new_file(file, table.schema, options=options) as writer:
-            writer.write_table(table)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read_arrow(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
-
-
-def _numpy(table: pa.Table, name: str) -> NDArray[Any]:
-    parts = [_values(chunk) for chunk in table.column(name).chunks]
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, _dtype(table.schema.field(name).type))
-
-
-def _values(array: pa.Array) -> NDArray[Any]:
-    """The numbers of an array without nulls; pyarrow's own way there imports pandas: 0.4 s."""
-    numbers = np.frombuffer(array.buffers()[1], _dtype(array.type))
-    return numbers[array.offset : array.offset + len(array)]
-
-
-def _dtype(type_: pa.DataType) -> np.dtype[Any]:
-    return np.dtype("float64" if type_ == pa.float64() else str(type_))
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return path.stat().st_size, checksum
-
-
 def _check(path: Path, stamp: tuple[int, int], size_only: bool = False) -> None:
-    if path.stat().st_size != stamp[0] or not (size_only or _stamp(path) == tuple(stamp)):
+    if path.stat().st_size != stamp[0] or not (size_only or stamp_of(path) == tuple(stamp)):
         raise DataError(_changed(path))
 
 
@@ -407,13 +365,13 @@ def _series(run: Run) -> pa.Table:
 
 
 def _read_signals(path: Path, signals: tuple[_Signal, ...]) -> dict[str, Track]:
-    series = _read_arrow(path).combine_chunks()
+    series = read_arrow(path).combine_chunks()
     columns = {name: series.column(name) for name in series.column_names}
     tracks, row = {}, 0
     for signal in signals:
         curves = {}
         for gpu in signal.gpus:
-            values = {name: _values(column[row].values) for name, column in columns.items()}
+            values = {name: numbers_of(column[row].values) for name, column in columns.items()}
             curves[gpu] = Curve(**values)
             row += 1
         tracks[signal.name] = Track(

@@ -6,7 +6,8 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,8 @@ from chopper_core.render import FORMATS
 from chopper_core.view import View
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from chopper_core.render.glyphs import Glyphs
     from chopper_core.run import Run
     from chopper_tui.config import Config
@@ -221,8 +224,21 @@ def _parser(name: str) -> argparse.ArgumentParser:
             parser.set_defaults(run_command=_metrics)
         case "ingest":
             parser.description = "Align a run once and write it to a store: a directory to share."
-            parser.add_argument("run", metavar="RUN")
-            parser.add_argument("-o", "--output", metavar="STORE", required=True)
+            parser.add_argument("run", metavar="RUN", nargs="?")
+            target = parser.add_mutually_exclusive_group(required=True)
+            target.add_argument("-o", "--output", metavar="STORE", help="read all and write STORE")
+            target.add_argument(
+                "--into",
+                metavar="STORE",
+                help="read only, for a STORE that others read for at the same time",
+            )
+            target.add_argument(
+                "--finish", metavar="STORE", help="write STORE from all that was read into it"
+            )
+            parser.add_argument("--engine", choices=("processes", "dask"), default="processes")
+            parser.add_argument(
+                "--scheduler", metavar="ADDRESS", help="of Dask, such as tcp://host:8786"
+            )
             _add_reading_options(parser)
             parser.set_defaults(run_command=_ingest)
         case "cache":
@@ -362,17 +378,67 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _ingest(options: argparse.Namespace) -> int:
-    from chopper_core.ingest import open_run
-    from chopper_core.store import write_store
+    from chopper_core import batch
 
-    with ProgressLine() as progress:
-        reading = reading_of(options.clock, options.gpu)
-        run = open_run(options.run, progress, jobs=options.jobs, reading=reading)
-        write_store(run, Path(options.output), progress=progress)
+    reading = reading_of(options.clock, options.gpu)
+    if options.into:
+        return _ingest_into(options)
+    if not options.run and not options.finish:
+        raise UsageError("ingest what? chopper ingest RUN -o STORE")
+    store = Path(options.output or options.finish)
+    try:
+        with ProgressLine() as progress, _executor(options) as executor:
+            if options.finish:
+                run = batch.finish(store, options.run or "", progress, reading=reading)
+            else:
+                run = batch.ingest_store(
+                    options.run,
+                    store,
+                    progress,
+                    jobs=options.jobs,
+                    reading=reading,
+                    executor=executor,
+                )
+    except (KeyboardInterrupt, Cancelled):
+        print(f"{PROGRAM}: what is read is kept; the same command goes on", file=sys.stderr)
+        raise
     for path, reason in run.failed:
         print(f"{PROGRAM}: left out {path}: {reason}", file=sys.stderr)
-    print(options.output, file=sys.stderr)
+    print(store, file=sys.stderr)
     return 0
+
+
+def _ingest_into(options: argparse.Namespace) -> int:
+    """Read some of a run's traces; fails where none of them can be used."""
+    from chopper_core import batch
+
+    if not options.run:
+        raise UsageError("ingest what? chopper ingest RANKFILE --into STORE")
+    if options.clock or options.gpu:
+        raise UsageError("--clock and --gpu go with --finish: a single rank does not need them")
+    if options.engine != "processes" or options.scheduler:
+        raise UsageError("--engine goes with -o: --into reads on this machine only")
+    with ProgressLine() as progress:
+        outcomes = batch.ingest_into(options.run, Path(options.into), progress, jobs=options.jobs)
+    for trace, error in outcomes.items():
+        print(f"{PROGRAM}: {f'left out {trace}: {error}' if error else trace}", file=sys.stderr)
+    return 0 if any(error is None for error in outcomes.values()) else 1
+
+
+@contextmanager
+def _executor(options: argparse.Namespace) -> Iterator[Executor | None]:
+    """What reads the ranks: None is Chopper's own processes."""
+    if options.engine != "dask":
+        if options.scheduler:
+            raise UsageError("--scheduler goes with --engine dask")
+        yield None
+        return
+    if not options.scheduler:
+        raise UsageError("--engine dask needs --scheduler ADDRESS, such as tcp://host:8786")
+    from chopper_core.cluster import dask_executor
+
+    with dask_executor(options.scheduler) as executor:
+        yield executor
 
 
 def _cache(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core import cache, info, store
+from chopper_core import arrows, cache, info, store
 from chopper_core.address import parse
 from chopper_core.errors import DataError, UsageError
 from chopper_core.ingest import open_run
@@ -189,6 +189,69 @@ def test_writers_at_once_leave_one_whole_store(run: Run, tmp_path: Path) -> None
         codes = list(pool.map(lambda each: subprocess.run(each, cwd=ROOT).returncode, commands))
     assert codes == [0, 0, 0]
     assert len(store.read_store(target).table) == len(run.table)
+
+
+def test_a_replaced_store_is_always_there_and_whole(
+    run: Run, copy: Path, trace: Path, tmp_path: Path
+) -> None:
+    """One process replaces it by one of two runs in turn, this one reads."""
+    _can_exchange(tmp_path)
+    other = tmp_path / "other"
+    store.write_store(open_run(str(trace), jobs=1), other)
+    sizes = {len(store.read_store(other).table), len(run.table)}
+    code = (
+        "import sys; from pathlib import Path; from chopper_core import store\n"
+        "runs = [store.read_store(Path(path)) for path in sys.argv[1:3]]\n"
+        "for n in range(30): store.write_store(runs[n % 2], Path(sys.argv[3]))"
+    )
+    source = shutil.copytree(copy, tmp_path / "source")
+    target = tmp_path / "target"
+    store.write_store(run, target)
+    found = set()
+    command = [sys.executable, "-c", code, *map(str, (other, source, target))]
+    with subprocess.Popen(command, cwd=ROOT) as writer:
+        while writer.poll() is None:
+            for _ in range(200):
+                assert (target / "store.json").exists()
+            try:
+                found.add(len(store.read_store(target).table))
+            except DataError as error:
+                assert "again and again" in str(error)
+    assert writer.returncode == 0 and found <= sizes and found
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def _can_exchange(folder: Path) -> None:
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    if not arrows._exchange(folder / "one", folder / "two"):
+        pytest.skip("this file system can't exchange two names")
+
+
+def test_without_an_exchange_it_is_replaced_all_the_same(
+    run: Run, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrows, "_exchange", lambda *_: False)
+    store.write_store(run, copy)
+    assert len(store.read_store(copy).table) == len(run.table)
+    assert [path.name for path in copy.parent.iterdir()] == ["copy"]
+
+
+def test_a_name_that_is_not_given_leaves_the_older_store(
+    run: Run, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = os.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if str(source).endswith(".new"):
+            raise OSError(5, "Input/output error")
+        plain(source, target)
+
+    monkeypatch.setattr(arrows, "_exchange", lambda *_: False)
+    monkeypatch.setattr(arrows.os, "rename", failing)
+    with pytest.raises(DataError, match="Input/output error"):
+        store.write_store(run, copy)
+    assert len(store.read_store(copy).table) == len(run.table)
 
 
 def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,357 @@
+"""Stores made rank by rank: by processes, by any executor, by calls on many machines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chopper_core import batch, info, parts
+from chopper_core.batch import finish, ingest_into, ingest_store
+from chopper_core.errors import ChopperError, DataError, UsageError
+from chopper_core.ingest import open_run
+from chopper_core.progress import Cancelled, Progress
+from chopper_core.run import Run
+from chopper_core.schema import COLUMNS
+from chopper_core.store import read_store
+from chopper_tui.cli import main
+from tests.conftest import ROOT
+
+RANKS = (0, 3, 5)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Three ranks and the telemetry of the demo run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank in RANKS:
+        shutil.copy(ROOT / "demo_data" / "fsdp2" / f"rank{rank}.json.gz", folder)
+    for path in (ROOT / "demo_data" / "fsdp2").glob("*smi*"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the traces that are read from now on in this process."""
+    names: list[str] = []
+    plain = batch.read_rank
+
+    def counted(path: Path, progress: Progress) -> parts.RankFile:
+        names.append(path.name)
+        return plain(path, progress)
+
+    monkeypatch.setattr(batch, "read_rank", counted)
+    return names
+
+
+def trace(source: Path, rank: int) -> Path:
+    return source / f"rank{rank}.json.gz"
+
+
+def same(ours: Run, theirs: Run) -> None:
+    assert len(ours.table) > 1000
+    for name in COLUMNS:
+        np.testing.assert_array_equal(ours.table.column(name), theirs.table.column(name))
+    assert (ours.table.names, ours.table.operations) == (
+        theirs.table.names,
+        theirs.table.operations,
+    )
+    assert list(ours.table.measured) == list(theirs.table.measured)
+    for name in theirs.table.measured:
+        np.testing.assert_array_equal(ours.table.measured[name], theirs.table.measured[name])
+    assert info.as_json(ours) == info.as_json(theirs)
+
+
+def leftovers(store: Path) -> list[str]:
+    return sorted(path.name for path in store.parent.iterdir() if path.name.startswith("."))
+
+
+def test_one_go_gives_what_reading_gives(source: Path, tmp_path: Path) -> None:
+    store = tmp_path / "out"
+    same(ingest_store(str(source), store, jobs=1), open_run(str(source), jobs=1))
+    assert leftovers(store) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_calls_for_each_rank_give_the_same(
+    source: Path, tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    store = tmp_path / "out"
+    for number in order:
+        (outcome,) = ingest_into(str(trace(source, RANKS[number])), store).values()
+        assert outcome is None
+        assert not store.exists()
+    run = finish(store, str(source))
+    same(run, open_run(str(source), jobs=1))
+    assert leftovers(store) == []
+    with pytest.raises(DataError, match="is finished"):
+        finish(store)
+
+
+def test_calls_at_once_in_processes(source: Path, tmp_path: Path) -> None:
+    """As a job array does it, the same rank twice among them, then a process that finishes."""
+    chopper = [sys.executable, "-m", "chopper_tui.cli", "ingest"]
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*chopper, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=source, env={**os.environ, **PATHS}
+        )
+
+    with ThreadPoolExecutor() as pool:
+        jobs = [f"rank{rank}.json.gz" for rank in (*RANKS, RANKS[0])]
+        done = list(pool.map(lambda name: call(name, "--into", "../out"), jobs))
+    assert [each.returncode for each in done] == [0] * 4, [each.stderr for each in done]
+    last = call("--finish", "../out")
+    assert (last.returncode, last.stdout) == (0, ""), last.stderr
+    ours, theirs = read_store(tmp_path / "out"), open_run(str(source), jobs=1)
+    np.testing.assert_array_equal(ours.table.start_ns, theirs.table.start_ns)
+    assert [each.path for each in ours.sources] == [each.path for each in theirs.sources]
+
+
+PATHS = {"PYTHONPATH": str(ROOT)}
+
+
+def test_a_killed_ingest_goes_on_where_it_was(
+    source: Path, tmp_path: Path, reads: list[str]
+) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from chopper_core import batch\n"
+        "plain, done = batch.read_rank, []\n"
+        "def read(path, progress):\n"
+        "    done.append(path)\n"
+        "    return os._exit(9) if len(done) == 3 else plain(path, progress)\n"
+        "batch.read_rank = read\n"
+        "batch.ingest_store(sys.argv[1], Path(sys.argv[2]), jobs=1)"
+    )
+    store = tmp_path / "out"
+    command = [sys.executable, "-c", code, str(source), str(store)]
+    assert subprocess.run(command, cwd=ROOT).returncode == 9
+    assert not store.exists() and leftovers(store) == [".out.parts"]
+    same(ingest_store(str(source), store, jobs=1), open_run(str(source), jobs=1))
+    assert reads == [trace(source, RANKS[2]).name]
+    assert leftovers(store) == []
+
+
+def test_cancelling_keeps_what_is_read(source: Path, tmp_path: Path, reads: list[str]) -> None:
+    def stop(step: str, done: int, total: int) -> None:
+        if len(reads) == 2:
+            raise Cancelled
+
+    store = tmp_path / "out"
+    with pytest.raises(Cancelled):
+        ingest_store(str(source), store, stop, jobs=1)
+    ingest_store(str(source), store, jobs=1)
+    names = [trace(source, rank).name for rank in RANKS]
+    assert reads == [names[0], names[1], names[1], names[2]]
+
+
+def test_a_worker_process_is_cancelled(source: Path, tmp_path: Path) -> None:
+    calls = 0
+
+    def stop(step: str, done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        ingest_store(str(source), tmp_path / "out", stop, jobs=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rank_that_cannot_be_read_is_named(source: Path, tmp_path: Path) -> None:
+    content = trace(source, 3).read_bytes()
+    trace(source, 3).write_bytes(
+        b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op"'
+    )
+    store = tmp_path / "out"
+    (error,) = ingest_into(str(trace(source, 3)), store).values()
+    assert error is not None and "rank3.json.gz" in str(error)
+    for rank in (0, 5):
+        ingest_into(str(trace(source, rank)), store)
+    run = finish(store, str(source))
+    assert [each.rank for each in run.sources] == [0, 5]
+    assert [Path(path).name for path, _ in run.failed] == ["rank3.json.gz"]
+    assert [Path(path).name for path, _ in read_store(store).failed] == ["rank3.json.gz"]
+    trace(source, 3).write_bytes(content)
+    assert not ingest_store(str(source), store, jobs=1).failed
+
+
+def test_a_rank_that_was_not_read_is_named(source: Path, tmp_path: Path) -> None:
+    store = tmp_path / "out"
+    for rank in (0, 3):
+        ingest_into(str(trace(source, rank)), store)
+    ((path, reason),) = finish(store, str(source)).failed
+    assert path == str(trace(source, 5)) and "not ingested yet" in reason
+    # Over a finished store a part of the ranks must not replace all of them.
+    ingest_into(str(trace(source, 5)), store)
+    with pytest.raises(DataError, match="stays as it is"):
+        finish(store, str(source))
+    assert len(read_store(store).sources) == 2
+
+
+def test_a_changed_trace_is_read_again(source: Path, tmp_path: Path, reads: list[str]) -> None:
+    store = tmp_path / "out"
+    ingest_into(str(source), store, jobs=1)
+    assert len(reads) == 3
+    ingest_into(str(source), store, jobs=1)
+    assert len(reads) == 3
+    shutil.copy(trace(source, 3), trace(source, 0))
+    ((path, reason),) = finish(store, str(source)).failed
+    assert path == str(trace(source, 0)) and "has changed" in reason
+
+
+def test_another_version_reads_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    store = tmp_path / "out"
+    ingest_into(str(trace(source, 0)), store)
+    monkeypatch.setattr(parts, "_code", lambda: "newer")
+    ingest_into(str(trace(source, 0)), store)
+    assert len(reads) == 2
+
+
+def test_a_damaged_part_is_named(source: Path, tmp_path: Path) -> None:
+    store = tmp_path / "out"
+    ingest_into(str(source), store, jobs=1)
+    (table,) = (tmp_path / ".out.parts").glob("rank3*/kernels.arrow")
+    content = table.read_bytes()
+    middle = len(content) // 2
+    table.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
+    ((path, reason),) = finish(store, str(source)).failed
+    assert path == str(trace(source, 3)) and "is damaged" in reason
+
+
+def test_a_full_disk_ends_it(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parts, "write_arrow", full)
+    with pytest.raises(DataError, match="No space left"):
+        ingest_store(str(source), tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no store"):
+        ingest_into(str(source), source)
+    with pytest.raises(DataError, match="--into"):
+        finish(tmp_path / "nothing")
+
+
+class Odd(Executor):
+    """Breaks at one file, as a worker does whose machine goes away."""
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            if "rank5" in str(arguments[0]):
+                raise ConnectionError("the worker is gone")
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def test_any_executor_will_do(source: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        run = ingest_store(str(source), tmp_path / "a", executor=threads)
+    same(run, open_run(str(source), jobs=1))
+    run = ingest_store(str(source), tmp_path / "b", executor=Odd())
+    assert [each.rank for each in run.sources] == [0, 3]
+    ((path, reason),) = run.failed
+    assert path == str(trace(source, 5)) and "the worker is gone" in reason
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A Dask cluster of two worker processes on this machine."""
+    distributed = pytest.importorskip(
+        "distributed", reason="Dask is not installed: pip install 'chopper-tui[dask]'"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    )
+    with cluster:
+        yield cluster.scheduler_address
+
+
+def test_dask_on_two_workers(
+    source: Path, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace(source, 3).write_bytes(b'{"schemaVersion": 1, "traceEvents": [')
+    # A relative name: the workers were started elsewhere.
+    monkeypatch.chdir(tmp_path)
+    arguments = ["ingest", "run", "-o", "out", "--engine", "dask", "--scheduler", scheduler]
+    assert main(arguments) == 0
+    run = read_store(tmp_path / "out")
+    assert [Path(path).name for path, _ in run.failed] == ["rank3.json.gz"]
+    trace(source, 3).unlink()
+    theirs = open_run("run", jobs=1)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(run.table.column(name), theirs.table.column(name))
+    assert [each.path for each in run.sources] == [each.path for each in theirs.sources]
+
+
+def test_no_scheduler_is_a_sentence(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip(
+        "distributed", reason="Dask is not installed: pip install 'chopper-tui[dask]'"
+    )
+    monkeypatch.setattr("chopper_core.cluster._TIMEOUT", "1s")
+    arguments = ["ingest", str(source), "-o", str(tmp_path / "out"), "--engine", "dask"]
+    assert main([*arguments, "--scheduler", "tcp://127.0.0.1:9"]) == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-o", "out"], "ingest what?"),
+        (["--into", "out"], "ingest what?"),
+        (["RUN", "-o", "out", "--scheduler", "a:1"], "goes with --engine dask"),
+        (["RUN", "-o", "out", "--engine", "dask"], "needs --scheduler"),
+        (["RUN", "--into", "out", "--clock", "amd_smi=1"], "go with --finish"),
+        (["RUN", "--into", "out", "--engine", "dask"], "goes with -o"),
+    ],
+)
+def test_wrong_use_is_a_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = [str(tmp_path / word) if word in ("RUN", "out") else word for word in arguments]
+    assert main(["ingest", *given]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_ranks_are_gathered_from_files(source: Path, tmp_path: Path) -> None:
+    tables = []
+    for rank in RANKS:
+        outcome = batch.read_rank(trace(source, rank), lambda *_: None)
+        assert not isinstance(outcome, ChopperError)
+        tables.append(outcome.aligned.table)
+    measured = {"power_w": np.arange(float(len(tables[1])))}
+    tables[1] = tables[1].with_measured(measured)
+    theirs = parts.concatenate(tables)
+    ours = parts.gather(tables, tmp_path / "all")
+    begin, end = len(tables[0]), len(tables[0]) + len(tables[1])
+    for column in ("start_ns", "kernel", "operation", "bytes"):
+        # All are of GPU 0 here: within each, the rows are in the order of the levels.
+        assert sorted(ours.column(column)[begin:end]) == sorted(theirs.column(column)[begin:end])
+    assert np.isnan(ours.measured["power_w"][:begin]).all()
+    assert sorted(ours.measured["power_w"][begin:end]) == sorted(measured["power_w"])
