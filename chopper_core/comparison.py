@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,18 +29,25 @@ class Pairs:
     labels: tuple[str, ...]
     ours: np.ndarray[tuple[int], np.dtype[np.intp]]
     base: np.ndarray[tuple[int], np.dtype[np.intp]]
+    partners: tuple[str, ...]
+    """The label that a row has in the baseline, where that is another one."""
 
 
-def matched(ours: Sequence[str], base: Sequence[str]) -> Pairs:
-    """Pairs of rows with the same label."""
+def matched(
+    ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str] | None = None
+) -> Pairs:
+    """Pairs of rows with the same label, or as `renamed` says: ours → the baseline's."""
+    renamed = renamed or {}
     places = {label: place for place, label in enumerate(base)}
-    own = set(ours)
+    own = {renamed.get(label, label) for label in ours}
     alone = [label for label in base if label not in own]
     labels = (*ours, *alone)
+    partners = [*(renamed.get(label, label) for label in ours), *alone]
     return Pairs(
         labels,
         np.array([*range(len(ours)), *(-1 for _ in alone)], np.intp),
-        np.array([places.get(label, -1) for label in labels], np.intp),
+        np.array([places.get(label, -1) for label in partners], np.intp),
+        tuple(renamed.get(label, "") for label in ours) + ("",) * len(alone),
     )
 
 

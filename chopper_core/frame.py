@@ -53,6 +53,8 @@ class Frame:
     track: Track
     """The signal of the sparklines."""
     means: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+    partners: Sequence[str] = ()
+    """What each row is called in the baseline, where that is another name; else empty."""
     sparks: bool = True
     """Whether the rows have a time of their own, over which a signal may be drawn."""
     headline: tuple[str, ...] = ()
@@ -72,6 +74,10 @@ class Frame:
     def addresses(self, row: int) -> str:
         """The address to which a row leads."""
         return address.render(self.opens(row))
+
+    def partner(self, row: int) -> str:
+        """What a row is called in the baseline, where that is another name."""
+        return self.partners[row] if self.partners else ""
 
     def row(self, number: int) -> dict[str, Cell | None]:
         """The figures of one row by column name."""

@@ -24,6 +24,7 @@ from chopper_core.comparison import (
     underlying,
     with_differences,
 )
+from chopper_core.counterparts import Side, counterparts
 from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
@@ -42,7 +43,8 @@ Index = NDArray[np.intp]
 
 NAME = "name"
 """The column of the labels, for sorting."""
-_LONGEST_FIRST = ("operation", "kernel")
+_KERNEL = "kernel"
+_LONGEST_FIRST = ("operation", _KERNEL)
 
 
 def query(run: Run, view: View) -> Frame:
@@ -194,7 +196,8 @@ def _compared(run: Run, view: View) -> Frame:
     base = query(other, replace(beside(view), columns=wanted))
     # Two activities are compared as what they are, whatever their numbers.
     leaves = view.is_leaf and base.view.is_leaf
-    pairs = matched(ours.labels, ours.labels if leaves else base.labels)
+    renamed = {} if leaves else _renamed((run, ours), (other, base))
+    pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
     computed: dict[str, Values] = {}
 
     def values(name: str) -> Values:
@@ -228,16 +231,23 @@ def _compared(run: Run, view: View) -> Frame:
     sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
     shown = shown[_ordered(shown, view.level, list(pairs.labels), sort, values)]
     labels = [pairs.labels[row] for row in shown]
+    partners = [pairs.partners[row] for row in shown]
     alone = (int((pairs.base < 0).sum()), int((pairs.ours < 0).sum()))
     notes = [f"the baseline is {address.render(beside(view))}"]
     for count, where in zip(alone, ("not in the baseline", "only in the baseline"), strict=True):
         if count:
             notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
 
+    if renamed:
+        notes.append(
+            f"{len(renamed)} kernel{' has' if len(renamed) == 1 else 's have'} another name in the "
+            "baseline, where the one before the arrow stands at the same places"
+        )
+
     def opens(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
             return base.opens(int(pairs.base[shown[row]]))
-        return view if view.is_leaf else drill(view, labels[row])
+        return view if view.is_leaf else drill(view, labels[row], partners[row])
 
     def means(rows: Index, bins: int) -> NDArray[np.float64]:
         result = np.full((len(rows), bins), np.nan)
@@ -260,7 +270,22 @@ def _compared(run: Run, view: View) -> Frame:
         notes=(*notes, *_notes(run, view, pairs.labels, len(shown), hidden_ns)),
         opens=opens,
         means=means,
+        partners=partners if renamed else (),
     )
+
+
+def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]:
+    """Kernels at the same places under other names: ours → the baseline's."""
+    if any(frame.level != _KERNEL for _, frame in (ours, base)):
+        return {}
+    common = set(ours[1].labels) & set(base[1].labels)
+    if any(len(common) == len(frame) for _, frame in (ours, base)):
+        return {}
+    sides = [
+        Side(run.tree(frame.view.order).node(frame.view.path), dict(frame.view.scope).keys())
+        for run, frame in (ours, base)
+    ]
+    return counterparts(sides[0], sides[1], common)
 
 
 def _names(run: Run, view: View) -> tuple[str, ...]:

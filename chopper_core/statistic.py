@@ -104,10 +104,9 @@ class Statistic:
 
     def _whole(self, groups: Groups) -> NDArray[np.bool_]:
         whole = np.ones(len(groups), np.bool_)
-        first = groups.rows[groups.first]
         for gpu, iterations in self.cut.items():
-            is_cut = np.isin(groups.table.iteration[first], list(iterations))
-            whole &= ~((groups.table.gpu[first] == gpu) & is_cut)
+            is_cut = np.isin(groups.codes(_ITERATION), list(iterations))
+            whole &= ~((groups.codes("gpu") == gpu) & is_cut)
         return whole if whole.any() else ~whole
 
     def _counts(self, scope: Scope) -> Values:

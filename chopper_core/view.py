@@ -80,13 +80,17 @@ class View:
         return len(self.path) > len(self.order)
 
 
-def drill(view: View, label: str) -> View:
-    """Into a child; its rows come unsorted and unfiltered, with the same columns chosen."""
+def drill(view: View, label: str, partner: str = "") -> View:
+    """Into a child; its rows come unsorted and unfiltered, with the same columns chosen.
+
+    `partner` is what the child is called in the baseline, where that is another name.
+    """
     if view.is_leaf:
         return view
     baseline = view.baseline
-    if baseline is not None and baseline.path is not None:
-        baseline = replace(baseline, path=(*baseline.path, label))
+    if baseline is not None and (baseline.path is not None or partner):
+        above = view.path if baseline.path is None else baseline.path
+        baseline = replace(baseline, path=(*above, partner or label))
     sort = view.sort if baseline is not None else ""
     return replace(
         view,

@@ -39,9 +39,14 @@ def trail_to(view: View) -> Trail:
     return compared((*parents, Place(view)), view.baseline)
 
 
-def into(trail: Trail, label: str, columns: Columns = MappingProxyType({})) -> Trail:
-    """Into a child of the last place, with the columns that were chosen for its level."""
-    view = drill(trail[-1].view, label)
+def into(
+    trail: Trail, label: str, columns: Columns = MappingProxyType({}), partner: str = ""
+) -> Trail:
+    """Into a child of the last place, with the columns that were chosen for its level.
+
+    `partner` is what the child is called in the baseline, where that is another name.
+    """
+    view = drill(trail[-1].view, label, partner)
     names = columns_for(view.level, trail[-1].view, columns)
     return (*trail, Place(replace(view, columns=names)))
 

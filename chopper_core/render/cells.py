@@ -57,6 +57,10 @@ def level_title(level: str) -> str:
     return LEVEL_TITLES.get(level, level)
 
 
+_TWO_NAMES: Final = 15
+"""Cells from which on two names with an arrow between them are both shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """One unit for a whole column, so that its figures can be compared by eye."""
@@ -249,11 +253,16 @@ def statistic_title(view: View) -> str:
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:
-    """Text of at most `width` cells: its middle gives way, both ends stay."""
+    """Text of at most `width` cells: its middle gives way, both ends stay; so do two names."""
     if cell_width(text) <= width:
         return text
     if width <= 1:
         return glyphs.ellipsis[: max(width, 0)]
+    before, arrow, after = text.partition(f" {glyphs.arrow} ")
+    if arrow and width >= _TWO_NAMES:
+        half = (width - len(arrow)) // 2
+        before = elide(before, max(half, width - len(arrow) - cell_width(after)), glyphs)
+        return before + arrow + elide(after, width - len(arrow) - cell_width(before), glyphs)
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
     return _first_cells(text, head) + glyphs.ellipsis + _first_cells(text[::-1], tail)[::-1]

@@ -30,7 +30,12 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
             for column in frame.columns
         ],
         "rows": [
-            {"name": frame.labels[row], "address": frame.addresses(row), **frame.row(row)}
+            {
+                "name": frame.labels[row],
+                **({"base_name": frame.partner(row)} if frame.partner(row) else {}),
+                "address": frame.addresses(row),
+                **frame.row(row),
+            }
             for row in range(count)
         ],
         "total": dict(frame.total),

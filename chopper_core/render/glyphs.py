@@ -26,14 +26,18 @@ class Glyphs:
     cursor: str
     mark: str
     micro: str
+    arrow: str
+    """Between the name of a baseline's row and ours."""
 
     def spelled(self, text: str) -> str:
         """Text with the units that this set spells otherwise."""
         return text.replace("µ", self.micro)
 
 
-UNICODE: Final = Glyphs("unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ")
-ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u")
+UNICODE: Final = Glyphs(
+    "unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ", "→"
+)
+ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:

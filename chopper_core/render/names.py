@@ -8,13 +8,27 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
+from chopper_core.frame import Frame
 from chopper_core.render.cells import clean, display_name
+from chopper_core.render.glyphs import Glyphs
 
 FOLDED: Final = "…"
 _TENSILE: Final = re.compile(r"^(?:Custom_)?Cijk_")
 _TENSILE_KEPT: Final = re.compile(r"^MT\d+x\d+x\d+$")
 _TENSILE_HEAD: Final = 5
 """Tokens of a Tensile name that say the operands' layouts and types."""
+
+
+def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
+    """The names of a frame's rows; of a renamed one, `the baseline's → ours`."""
+    count = len(frame)
+    names = display_names((*frame.labels, *frame.partners), frame.level)
+    if not frame.partners:
+        return names
+    return tuple(
+        f"{before} {glyphs.arrow} {name}" if partner else name
+        for name, before, partner in zip(names[:count], names[count:], frame.partners, strict=True)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
-from chopper_core.render.names import display_names
+from chopper_core.render.names import row_names
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
@@ -55,7 +55,7 @@ def as_text(
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
-    names = display_names(tuple(frame.labels), frame.level)[:count]
+    names = row_names(frame, glyphs)[:count]
     title = level_title(frame.level)
     longest = max(map(cell_width, (*names, title, _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
@@ -108,7 +108,7 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
         _markdown_row(header),
         _markdown_row([":--", *(":--" if column.is_word else "--:" for column in columns)]),
     ]
-    names = display_names(tuple(frame.labels), frame.level)
+    names = row_names(frame, UNICODE)
     for row in range(count):
         cells = [_markdown_cell(frame, column, row) for column in columns]
         lines.append(_markdown_row([_escaped(names[row]), *cells]))

@@ -59,7 +59,7 @@ class Walker(Explorer):
             raise UsageError("a single activity has nothing under it")
         if label is None:
             raise UsageError("there is no row to go into")
-        await self.go(into(self.here, label, self.columns))
+        await self.go(into(self.here, label, self.columns, self.frame.partner(self.table.cursor)))
 
     async def do_leave(self, _: str) -> None:
         """To the parent; out of a view back to the tree, from a row's evidence to its row."""

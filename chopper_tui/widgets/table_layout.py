@@ -19,7 +19,7 @@ from chopper_core.render.cells import (
     scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
-from chopper_core.render.names import display_names
+from chopper_core.render.names import row_names
 from chopper_core.tracks import Track
 from chopper_tui.widgets.pane import Pieces, fit
 
@@ -91,8 +91,12 @@ class TableLayout:
         """The name of a row as it is shown."""
         if self.names is not None:
             return self.names[row]
-        label = self.frame.labels[row]
-        return shown_name(label, self.frame.level, self.full_names)
+        label, partner = self.frame.labels[row], self.frame.partner(row)
+        name = shown_name(label, self.frame.level, self.full_names)
+        if not partner:
+            return name
+        before = shown_name(partner, self.frame.level, self.full_names)
+        return f"{before} {self.glyphs.arrow} {name}"
 
     def header(self) -> Pieces:
         """The titles; that of the column that sorts in its own ink."""
@@ -150,7 +154,7 @@ def plan(
     columns = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
     names = None
     if len(frame) <= _MEASURED and not (full_names and frame.level == "kernel"):
-        names = display_names(tuple(frame.labels), frame.level)
+        names = row_names(frame, glyphs)
     longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1

@@ -1,0 +1,171 @@
+"""Kernels that were renamed between two runs are paired by where they stand: a planted truth."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.frame import Frame
+from chopper_core.query import query
+from chopper_core.render import render as rendered
+from chopper_core.render.cells import elide
+from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_core.run import Run
+from chopper_core.schema import Phase
+from chopper_core.view import View
+from tests.support import Row, run_of
+from tests.tui.explorer import explorer, sample_run
+
+BEFORE = {"mlp": ("a", "b", "c"), "attn": ("d", "e"), "norm": ("n",)}
+AFTER = {"mlp": ("x", "a", "b2", "c2"), "attn": ("d2", "e"), "norm": ("n",)}
+RENAMED = {"b2": "b", "c2": "c", "d2": "d"}
+
+
+def run_with(
+    kernels: dict[str, Sequence[str]], gpus: int = 2, iterations: int = 2, layers: int = 3
+) -> Run:
+    rows, now = [], 0
+    for gpu in range(gpus):
+        for iteration in range(iterations):
+            for layer in range(layers):
+                for operation, names in kernels.items():
+                    for place, name in enumerate(names):
+                        took = 100 + 10 * place + layer
+                        rows.append(
+                            Row(
+                                now,
+                                took,
+                                gpu=gpu,
+                                iteration=iteration,
+                                phase=Phase.FORWARD,
+                                layer=layer,
+                                operation=operation,
+                                kernel=name,
+                            )
+                        )
+                        now += took + 7
+    return run_of(rows, name="after")
+
+
+def compared(address: str, after: dict[str, Sequence[str]] = AFTER) -> Frame:
+    base = run_with(BEFORE, gpus=1, iterations=3)
+    run = replace(run_with(after), others={"before": base})
+    return query(run, parse(address))
+
+
+def pairs(frame: Frame) -> dict[str, str]:
+    return {
+        label: frame.partner(row) for row, label in enumerate(frame.labels) if frame.partner(row)
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "renamed"),
+    [
+        ("?order=kernel&", RENAMED),
+        (":gpu=1?order=gpu,kernel&", RENAMED),
+        (":operation=mlp?order=operation,kernel&", {"b2": "b", "c2": "c"}),
+        (":gpu=0/iteration=1/phase=forward/layer=2/operation=attn?", {"d2": "d"}),
+        (":layer=1?order=layer,kernel&", RENAMED),
+    ],
+)
+def test_the_planted_pairs_are_found(path: str, renamed: dict[str, str]) -> None:
+    base = "before:gpu=0" if path.startswith(":gpu=1") else "before"
+    frame = compared(f"after{path}base={base}")
+    assert pairs(frame) == renamed
+    rows = {label: frame.row(row) for row, label in enumerate(frame.labels)}
+    assert not set(renamed.values()) & set(rows)
+    if "mlp" in path or len(renamed) == 3:
+        assert rows["x"]["elapsed_ns_delta"] == rows["x"]["elapsed_ns"]
+    total = sum(row["elapsed_ns_delta"] or 0 for row in rows.values())
+    assert total == frame.total["elapsed_ns_delta"]
+
+
+def test_the_difference_is_that_of_the_pair() -> None:
+    frame = compared("after?order=kernel&columns=kernel_ns&base=before")
+    base = query(run_with(BEFORE, gpus=1, iterations=3), parse("r?order=kernel&columns=kernel_ns"))
+    own = query(run_with(AFTER), parse("r?order=kernel&columns=kernel_ns"))
+    times = {label: base.row(row)["kernel_ns"] for row, label in enumerate(base.labels)}
+    ours = {label: own.row(row)["kernel_ns"] for row, label in enumerate(own.labels)}
+    for label, partner in RENAMED.items():
+        row = frame.labels.index(label)
+        assert frame.row(row)["kernel_ns_delta"] == ours[label] - times[partner]
+
+
+def test_what_stands_elsewhere_is_no_counterpart() -> None:
+    moved = {"mlp": ("a", "b", "c"), "attn": ("e",), "norm": ("n", "d2")}
+    frame = compared("after?order=kernel&base=before", moved)
+    assert pairs(frame) == {}
+    assert {"d", "d2"} <= set(frame.labels)
+    assert "another name" not in " ".join(frame.notes)
+
+
+def test_half_of_the_places_is_the_least() -> None:
+    """A kernel that took the place of two: the one with which it shares the most."""
+    split = {"mlp": ("a", "y"), "attn": ("d", "e"), "norm": ("n",)}
+    assert pairs(compared("after?order=kernel&base=before", split)) == {"y": "b"}
+    merged = {"mlp": ("a", "z"), "attn": ("z", "z"), "norm": ("z",)}
+    assert pairs(compared("after?order=kernel&base=before", merged)) == {}
+
+
+def test_a_pair_is_shown_as_one_and_leads_to_both() -> None:
+    frame = compared("after?order=kernel&base=before")
+    text = rendered(frame, "text")
+    assert "b → b2" in text and "3 kernels have another name in the baseline" in text
+    assert "b > b2" in rendered(frame, "text", glyphs=ASCII)
+    assert "b → b2" in rendered(frame, "markdown")
+    document = json.loads(rendered(frame, "json"))
+    names = {row["name"]: row.get("base_name") for row in document["rows"]}
+    assert names["b2"] == "b" and names["a"] is None
+    row = next(row for row in document["rows"] if row["name"] == "b2")
+    inside = compared(row["address"])
+    assert inside.view.baseline is not None and inside.view.baseline.path == ("b",)
+    assert (
+        sum(inside.row(n)["elapsed_ns_delta"] or 0 for n in range(len(inside)))
+        == (row["elapsed_ns_delta"])
+    )
+
+
+def test_two_long_names_are_both_seen() -> None:
+    text = f"{'a' * 60} → {'b' * 80}"
+    for width in range(15, 150):
+        shown = elide(text, width, UNICODE)
+        assert len(shown) <= width and " → " in shown
+        before, _, after = shown.partition(" → ")
+        assert before.startswith("a") and after.endswith("b")
+        assert len(shown) == min(width, len(text))
+
+
+def test_the_sample_with_all_kernels_renamed() -> None:
+    base = sample_run()
+    table = base.table
+    run = replace(base, table=replace(table, names=[f"{name}.v2" for name in table.names]))
+    run.others["old"] = base
+    frame = query(run, parse("sample.json?order=kernel&base=old"))
+    assert pairs(frame) == {f"{name}.v2": name for name in table.names}
+    assert all(frame.row(row)["elapsed_ns_delta"] == 0 for row in range(len(frame)))
+
+
+async def test_into_a_pair_and_back() -> None:
+    base = sample_run()
+    table = base.table
+    names = [name.replace("Cijk_Alik", "Tensile") for name in table.names]
+    run = replace(base, table=replace(table, names=names))
+    run.others["old"] = base
+    view = parse("sample.json:gpu=1/iteration=11/phase=forward/layer=2/operation=qkv_ip?base=old")
+    async with explorer((120, 30), run, view) as at:
+        assert re.search(r"Cijk\S*256 → Tens\S*256", at.text())
+        await at.press("enter")
+        assert at.frame.level == "activity" and at.frame.row(0)["kernel_ns_delta"] == 0
+        await at.press("escape")
+        assert at.label == "Tensile_Bljk_MT256x256"
+        assert at.frame.view == View(
+            "sample.json", ("1", "11", "forward", "2", "qkv_ip"), baseline=view.baseline
+        )
+        await at.press("x")
+        assert re.search(r"Cijk\S*256 → Tens\S*256", at.text())
