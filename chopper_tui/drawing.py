@@ -30,10 +30,11 @@ from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
 
 SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
 """Inks of series, in their order; the glyphs tell them apart without colours."""
-_FILLS: Final = {"unicode": "█▓▒░▚▞", "ascii": "#=+-ox"}
+_FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
 _MARKERS: Final = {"unicode": "●▲■◆○△", "ascii": "*+xo@%"}
-_SHADES: Final = {"unicode": " ░▒▓█", "ascii": " .-+#"}
-_MOST_LABEL: Final = 28
+_NUMBERED_CELL: Final = 9
+"""Cells of a heat map that have room for a number."""
+_MOST_LABEL: Final = 40
 _LEAST_LABEL: Final = 8
 _TEXT_SIZE: Final = (100, 14)
 _MARKS_ON_A_CURVE: Final = 6
@@ -44,25 +45,29 @@ def draw(picture: Picture, width: int, height: int, glyphs: Glyphs) -> list[Line
     lines: list[Line]
     if isinstance(picture, BarChart | BoxChart) and picture.level:
         picture = replace(picture, labels=display_names(picture.labels, picture.level))
+    title = _title(picture, width, glyphs)
+    if len(title) > max(height // 3, 1):
+        title = title[:1]
+    room = height - len(title)
     match picture:
         case BarChart():
-            lines = _bars(picture, width, height - 1, glyphs)
+            lines = _bars(picture, width, room, glyphs)
         case BoxChart():
-            lines = _boxes(picture, width, height - 1, glyphs)
+            lines = _boxes(picture, width, room, glyphs)
         case HeatMap():
-            lines = _heat(picture, width, height - 1, glyphs)
+            lines = _heat(picture, width, room, glyphs)
         case Lanes():
-            lines = _lanes(picture, width, height - 1, glyphs)
+            lines = _lanes(picture, width, room, glyphs)
         case LineChart():
-            lines = _curves(picture, width, height - 1, glyphs)
-    return [_title(picture, width, glyphs), *lines][: max(height, 0)]
+            lines = _curves(picture, width, room, glyphs)
+    return [_cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
 
 
 def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[str]:
     """Pictures as plain lines of text, with a blank line after each."""
     lines: list[str] = []
     for picture in pictures:
-        rows = max(_TEXT_SIZE[1], _rows_of(picture) + 2)
+        rows = max(_TEXT_SIZE[1], _rows_of(picture) + 4)
         drawn = draw(picture, width or _TEXT_SIZE[0], min(rows, 40), glyphs)
         lines += ["".join(text for text, _ in line).rstrip() for line in drawn]
         lines.append("")
@@ -81,13 +86,12 @@ def _rows_of(picture: Picture) -> int:
             return 0
 
 
-def _title(picture: Picture, width: int, glyphs: Glyphs) -> Line:
-    line: Line = [(clean(picture.title), "strong")]
+def _title(picture: Picture, width: int, glyphs: Glyphs) -> list[Line]:
+    """The title, its unit and the legend; what doesn't fit goes on in further lines."""
     unit = "" if isinstance(picture, Lanes) else picture.unit
-    if unit:
-        line.append((f" {unit}", "dim"))
+    title: Line = [(clean(picture.title), "strong"), (f", {unit}" if unit else "", "dim")]
     fills = _FILLS[glyphs.name]
-    legend: list[tuple[str, str]] = []
+    legend: list[Line] = []
     match picture:
         case BarChart() if len(picture.series) > 1:
             legend = _legend([each.name for each in picture.series], fills)
@@ -95,15 +99,24 @@ def _title(picture: Picture, width: int, glyphs: Glyphs) -> Line:
             legend = _legend([each.name for each in picture.series], _MARKERS[glyphs.name])
         case Lanes():
             legend = _legend(picture.kinds, fills)
-    return _cut([*line, *legend], width, glyphs)
+    lines, used = [title], sum(cell_width(text) for text, _ in title)
+    for entry in legend:
+        size = sum(cell_width(text) for text, _ in entry)
+        if used + size > width:
+            lines.append([])
+            used = 0
+        lines[-1].extend(entry)
+        used += size
+    return lines
 
 
-def _legend(names: Sequence[str], marks: str) -> Line:
-    legend: Line = []
-    for number, name in enumerate(names):
-        ink = SERIES_INKS[number % len(SERIES_INKS)]
-        legend += [(f"  {marks[number % len(marks)]}", ink), (f" {clean(name)}", "dim")]
-    return legend
+def _legend(names: Sequence[str], marks: str) -> list[Line]:
+    """An entry per series: its mark and its name."""
+    inks = (SERIES_INKS[number % len(SERIES_INKS)] for number in range(len(names)))
+    return [
+        [(f"  {marks[number % len(marks)]}", ink), (f" {clean(name)}", "dim")]
+        for number, (name, ink) in enumerate(zip(names, inks, strict=True))
+    ]
 
 
 def _cut(line: Line, width: int, glyphs: Glyphs) -> Line:
@@ -132,7 +145,9 @@ def _number(value: float) -> str:
     if not np.isfinite(value):
         return ""
     size = abs(value)
-    return f"{value:.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+    if size >= 1000 or value == round(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
 
 
 def _left_out(count: int, what: str) -> Line:
@@ -213,7 +228,10 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
 
 
 def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A row per row, a cell or more per column; the darker, the larger."""
+    """A row per row, a cell or more per column: the higher, the larger; with numbers if they fit.
+
+    What lies far out is drawn as the end of the scale, which then says so.
+    """
     count = len(picture.rows)
     room_for = max(height - 2, 0)
     shown = count if count <= room_for else max(room_for - 1, 0)
@@ -221,37 +239,66 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
     room = max(width - label_width - 1, 1)
     columns = len(picture.columns)
     known = picture.numbers[np.isfinite(picture.numbers)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    shades = _SHADES[glyphs.name]
-    wide = max(min(room // max(columns, 1), 6), 1)
+    least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    low, high = _scale(known)
+    wide = max(min(room // max(columns, 1), _NUMBERED_CELL), 1)
+    numbered = wide == _NUMBERED_CELL
     # More columns than cells: each cell is the largest of those that fall on it.
     bins = min(columns, room)
     owner = np.arange(columns) * bins // max(columns, 1)
     lines: list[Line] = []
     for row in range(shown):
-        cells = []
+        line: Line = [(_label(picture.rows[row], label_width, glyphs) + " ", "text")]
         for cell in range(bins):
             own = picture.numbers[row, owner == cell]
             own = own[np.isfinite(own)]
             if not len(own):
-                cells.append("·" if glyphs is UNICODE else "?")
+                line.append((pad(glyphs.missing, wide)[:wide], "dim"))
                 continue
-            share = (float(own.max()) - low) / (high - low) if high > low else 0.5
-            cells.append(shades[1 + min(int(share * (len(shades) - 1)), len(shades) - 2)])
-        drawn = "".join(cell * wide for cell in cells)
-        lines.append(
-            [(_label(picture.rows[row], label_width, glyphs) + " ", "text"), (drawn, "accent")]
-        )
+            number = float(own.max())
+            share = (number - low) / (high - low) if high > low else 0.5
+            level = round(min(max(share, 0.0), 1.0) * (len(glyphs.spark) - 1))
+            if numbered:
+                line.append((glyphs.spark[level], "accent"))
+                line.append((f" {pad(_number(number), wide - 2)}"[: wide - 1], "text"))
+            else:
+                line.append((glyphs.spark[level] * wide, "accent"))
+        lines.append(line)
     if shown < count and height > 2:
         lines.append(_left_out(count - shown, "rows"))
     if columns:
-        first, last = clean(picture.columns[0]), clean(picture.columns[-1])
-        axis = first + last.rjust(max(bins * wide - cell_width(first), cell_width(last) + 1))
-        lines.append([(" " * (label_width + 1) + axis + f"  {clean(picture.x_title)}", "dim")])
-    scale = [(" " * (label_width + 1), "text"), (f"{_number(low)} ", "dim")]
-    scale += [(shades[1:], "accent"), (f" {_number(high)} {picture.unit}", "dim")]
+        lines.append([(" " * (label_width + 1) + _columns_axis(picture, bins, wide), "dim")])
+    ends = ("<=" if least < low else "", ">=" if most > high else "")
+    scale = [(" " * (label_width + 1), "text"), (f"{ends[0]}{_number(low)} ", "dim")]
+    scale += [(glyphs.spark, "accent"), (f" {ends[1]}{_number(high)} {picture.unit}", "dim")]
+    if any(ends):
+        scale.append((f"  all: {_number(least)} to {_number(most)}", "dim"))
     lines.append(scale)
-    return [_cut(line, width, glyphs) for line in lines]
+    return lines
+
+
+def _scale(known: NDArray[np.float64]) -> tuple[float, float]:
+    """The ends of a scale: of all, or where a few lie far out, of the middle nine tenths."""
+    if not len(known):
+        return 0.0, 1.0
+    least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
+    span = high - low
+    if span <= 0:
+        return least, most
+    return (
+        low if low - least > span else least,
+        high if most - high > span else most,
+    )
+
+
+def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
+    """The names of the columns: all where they fit, else the first and the last."""
+    names = [clean(name) for name in picture.columns]
+    title = f"  {clean(picture.x_title)}"
+    if len(names) == bins and max(map(cell_width, names)) < wide:
+        return "".join(pad(name, wide) for name in names) + title
+    first, last = names[0], names[-1]
+    return first + last.rjust(max(bins * wide - cell_width(first), cell_width(last) + 1)) + title
 
 
 def _lanes(picture: Lanes, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -313,7 +360,7 @@ def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list
     left, right = _number(x_low), f"{_number(x_high)}{unit}"
     middle = clean(picture.x_title).center(max(width - axis - len(left) - len(right), 0))
     lines.append([(" " * axis + left + middle + right, "dim")])
-    return [_cut(line, width, glyphs) for line in lines]
+    return lines
 
 
 def _bounds(

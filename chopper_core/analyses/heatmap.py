@@ -161,13 +161,13 @@ def _headline(
 ) -> tuple[str, ...]:
     apart, at = _apart(numbers)
     if not np.isfinite(apart).any():
-        return (f"{figure.name} is known of one GPU only: there is none to compare it with",)
+        return (f"{figure.title} is known of one GPU only: there is none to compare it with",)
     row = int(np.nanargmax(np.abs(apart)))
     usual = others_median(numbers)[row, at[row]]
     share = f" ({100 * apart[row] / usual:+.1f} %)" if usual > 0 else ""
     number, unit = _written(figure, numbers[row, at[row]])
     return (
-        f"GPU {names[row]} differs most from the others at {by} {labels[at[row]]}: {figure.name} "
+        f"GPU {names[row]} differs most from the others at {by} {labels[at[row]]}: {figure.title} "
         f"is {number} against a median of {_written(figure, usual)[0]}{unit}{share}",
     )
 

@@ -1,0 +1,98 @@
+"""Pictures as text: what is drawn is what the numbers say, and nothing is wider than it may be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chopper_core.pictures import BarChart, BoxChart, HeatMap, LineChart, Picture, Series
+from chopper_core.render.cells import cell_width
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_tui.drawing import draw
+
+NAN = float("nan")
+
+
+def text(
+    picture: Picture, width: int = 80, height: int = 12, glyphs: Glyphs = UNICODE
+) -> list[str]:
+    return ["".join(piece for piece, _ in line) for line in draw(picture, width, height, glyphs)]
+
+
+def bars(parts: int, labels: int = 3) -> BarChart:
+    numbers = np.arange(1.0, parts * labels + 1).reshape(parts, labels)
+    series = tuple(Series(f"part number {n}", row) for n, row in enumerate(numbers))
+    return BarChart("time", "ms", tuple(f"row {n}" for n in range(labels)), series)
+
+
+def heat(numbers: object, columns: int) -> HeatMap:
+    rows = np.array(numbers, np.float64)
+    return HeatMap(
+        "time",
+        "ms",
+        tuple(f"GPU {n}" for n in range(len(rows))),
+        tuple(str(n) for n in range(columns)),
+        "layer",
+        rows,
+    )
+
+
+@pytest.mark.parametrize("parts", [2, 6, 10])
+def test_every_part_of_a_bar_has_its_own_mark_in_a_legend_that_is_whole(parts: int) -> None:
+    lines = text(bars(parts), height=20)
+    legend = " ".join(lines[: next(n for n, line in enumerate(lines) if line.startswith("row"))])
+    marks = [legend[legend.index(f"part number {n}") - 2] for n in range(parts)]
+    assert len(set(marks)) == parts and "…" not in legend
+    longest = lines[-1]
+    assert [mark for mark in marks if mark in longest] == marks
+
+
+def test_parts_are_as_long_as_they_are_large() -> None:
+    chart = BarChart(
+        "t", "ms", ("a",), (Series("x", np.array([30.0])), Series("y", np.array([10.0])))
+    )
+    line = text(chart)[-1]
+    assert line.count("█") == pytest.approx(3 * line.count("▓"), abs=3)
+    assert " 40 " in line
+
+
+def test_a_heat_map_of_few_columns_has_its_numbers() -> None:
+    lines = text(heat([[0.0, 850.5], [66.2, NAN]], 2))
+    assert "▁ 0" in lines[1] and "█ 850.5" in lines[1]
+    assert "66.2" in lines[2] and lines[2].rstrip().endswith("–")
+    assert lines[-1].split() == ["0", UNICODE.spark, "850.5", "ms"]
+
+
+def test_what_lies_far_out_does_not_flatten_a_heat_map_and_is_said() -> None:
+    rows = np.tile(np.linspace(10, 20, 40), (8, 1))
+    rows[0, 0] = 5000
+    lines = text(heat(rows, 40), width=60)
+    assert set(UNICODE.spark) <= set("".join(lines[2:-2]))
+    assert ">=" in lines[-1] and "all: 10 to 5000" in lines[-1]
+
+
+def test_a_few_far_out_on_both_sides() -> None:
+    rows = np.tile(np.linspace(10, 20, 40), (8, 1))
+    rows[0, 0], rows[1, 3] = 5000, -4000
+    assert "<=" in text(heat(rows, 40), width=60)[-1]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda glyphs: glyphs.name)
+@pytest.mark.parametrize("size", [(20, 4), (40, 10), (80, 14), (200, 30)])
+def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs: Glyphs) -> None:
+    width, height = size
+    x = np.arange(50.0)
+    pictures: list[Picture] = [
+        bars(10, 30),
+        heat(np.full((20, 50), NAN), 50),
+        heat(np.arange(1000.0).reshape(20, 50), 50),
+        heat(np.zeros((0, 0)), 0),
+        BoxChart("d", "ms", ("a", "b"), np.array([[1, 2, 3, 4, 5], [NAN] * 5])),
+        LineChart("c", "MHz", "time", "ms", (x, x), (Series("a", x), Series("b", x * NAN))),
+    ]
+    for picture in pictures:
+        lines = text(picture, width, height, glyphs)
+        assert len(lines) <= height
+        assert all(cell_width(line) <= width for line in lines)
+        if glyphs is ASCII:
+            assert all(line.isascii() for line in lines)
