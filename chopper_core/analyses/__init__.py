@@ -87,6 +87,13 @@ ANALYSES: Final = (
         ("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
         of="collective",
     ),
+    Analysis(
+        "overlap",
+        "6",
+        "Overlap",
+        "How much communication runs beside the operations, and how much longer do they take?",
+        ("operation", "instance", "phase", "layer", "iteration", "gpu"),
+    ),
 )
 
 

@@ -7,8 +7,9 @@ is the share of that in which communication runs on the GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,18 @@ class Instances:
     """The instances of the operations of some nodes, node by node."""
 
     node: Index
+    row: Index
+    """A row of each, which has its labels."""
     start_ns: Int64
     elapsed_ns: Int64
-    overlap: Float64
-    """Share of the elapsed time in which communication runs."""
+    beside_ns: Int64
+    """For how long of that communication runs."""
+
+    @property
+    def overlap(self) -> Float64:
+        """Share of the elapsed time in which communication runs."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.elapsed_ns > 0, self.beside_ns / self.elapsed_ns, 0.0)
 
 
 def overlap_ratio(nodes: Groups) -> Values:
@@ -66,32 +75,48 @@ def instances(nodes: Groups) -> Instances:
     computes = table.kind[nodes.rows] == Kind.COMPUTE
     rows = nodes.rows[computes]
     node = np.repeat(np.arange(len(nodes)), sizes)[computes]
-    keys = [table.column(name)[rows] for name in _KEYS]
-    order = np.lexsort((*keys, node))
+    keys = [node, *(table.column(name)[rows] for name in _KEYS)]
+    if not _in_order(keys):
+        order = np.lexsort(keys[::-1])
+        rows, keys = rows[order], [key[order] for key in keys]
     changes = np.zeros(max(len(rows) - 1, 0), np.bool_)
-    for key in (node, *keys):
-        changes |= np.diff(key[order]) != 0
+    for key in keys:
+        changes |= key[1:] != key[:-1]
     first = np.flatnonzero(np.concatenate([[True], changes])) if len(rows) else np.zeros(0, np.intp)
-    rows, node = rows[order], node[order]
     if not len(first):
         nothing = np.zeros(0, np.int64)
-        return Instances(np.zeros(0, np.intp), nothing, nothing, np.zeros(0))
-    start = np.minimum.reduceat(table.start_ns[rows], first)
-    end = np.maximum.reduceat(table.start_ns[rows] + table.duration_ns[rows], first)
-    beside = _communication_ns(table, table.gpu[rows[first]], start, end)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        overlap = np.where(end > start, beside / (end - start), 0.0)
-    return Instances(node[first], start, end - start, overlap)
+        return Instances(np.zeros(0, np.intp), np.zeros(0, np.intp), nothing, nothing, nothing)
+    start_ns = table.start_ns[rows]
+    start = np.minimum.reduceat(start_ns, first)
+    end = np.maximum.reduceat(start_ns + table.duration_ns[rows], first)
+    row = rows[first]
+    beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
+    return Instances(keys[0][first], row, start, end - start, beside)
 
 
-def _communication_ns(
-    table: KernelTable, gpu: NDArray[np.int32], start: Int64, end: Int64
+def _in_order(keys: Sequence[NDArray[Any]]) -> bool:
+    """Whether rows are in the order of keys, the first one above the others."""
+    same = np.ones(max(len(keys[0]) - 1, 0), np.bool_)
+    for key in keys:
+        if (same & (key[1:] < key[:-1])).any():
+            return False
+        same &= key[1:] == key[:-1]
+    return True
+
+
+def running_ns(
+    table: KernelTable,
+    running: NDArray[np.bool_],
+    gpu: NDArray[np.int32],
+    start: Int64,
+    end: Int64,
 ) -> Int64:
-    """For how long communication runs on a GPU in each of some spans."""
+    """For how long any of some activities (a mask of the table) run on a GPU in spans of time."""
     beside = np.zeros(len(start), np.int64)
-    communicates = table.kind == Kind.COMM
+    where = np.flatnonzero(running)
+    whose = table.gpu[where]
     for number in np.unique(gpu):
-        own = np.flatnonzero(communicates & (table.gpu == number))
+        own = where[whose == number]
         begins, ends = union(table.start_ns[own], table.duration_ns[own])
         if not len(begins):
             continue

@@ -80,15 +80,18 @@ class Scale:
         return f"+{text}" if self.signed and number > 0 else text
 
 
-def scale_of(metric: Metric, largest: float) -> Scale:
-    """The scale in which a column with this largest absolute figure reads best."""
+def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> Scale:
+    """The scale in which a column with this largest absolute figure reads best.
+
+    Figures without a unit are counts, unless they are not whole numbers.
+    """
     if metric.unit == "%":
         return Scale("%", 1, 1, metric.signed)
     steps = _STEPS.get(metric.unit, ())
     for threshold, unit, divisor, decimals in steps:
         if largest >= threshold:
             return Scale(unit, divisor, decimals, metric.signed)
-    return Scale(metric.unit, 1, 0, metric.signed)
+    return Scale(metric.unit, 1, 0 if metric.unit or is_whole else 2, metric.signed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,11 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     return tuple(
         ColumnText(
             column,
-            scale_of(column, common if _is_time(column) else _largest(frame, column)),
+            scale_of(
+                column,
+                common if _is_time(column) else _largest(frame, column),
+                frame.values[column.name].numbers.dtype.kind in "iub",
+            ),
             frame.values[column.name].words is not None,
         )
         for column in frame.columns

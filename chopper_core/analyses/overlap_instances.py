@@ -1,0 +1,194 @@
+"""Instances of operations, with how long communication runs beside each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.analyses.groups import quantiles_of
+from chopper_core.metrics.original_overlap import instances, running_ns
+from chopper_core.run import Run
+from chopper_core.schema import ACTIVITY, KernelTable, Kind
+from chopper_core.view import View
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
+"""How the operations begin in which FSDP copies what it gathers and scatters."""
+_DENSE: Final = 1 << 22
+_LEAST_SPREAD: Final = 0.1
+"""Overlaps that differ by less aren't told apart."""
+_FEWEST: Final = 2
+"""A side with fewer instances has no median worth its name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Overlaps:
+    """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
+
+    FSDP's own operations are none of them: they are what overlaps.
+    """
+
+    table: KernelTable
+    row: Index
+    """A row of each, which has its labels."""
+    start_ns: Int64
+    elapsed_ns: Int64
+    """From the start of the first compute activity to the end of the last."""
+    comm_ns: Int64
+    """For how long of that collectives run on the GPU."""
+    masked_ns: Int64
+    """For how long collectives or FSDP's copies run."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def share(self) -> Float64:
+        """Overlap with collectives, from 0 to 1."""
+        return self.comm_ns / np.maximum(self.elapsed_ns, 1)
+
+    @property
+    def masked_share(self) -> Float64:
+        """Overlap with collectives and FSDP's copies."""
+        return self.masked_ns / np.maximum(self.elapsed_ns, 1)
+
+    def codes(self, level: str) -> Int64:
+        """The code of each at a level."""
+        return self.table.column(level)[self.row].astype(np.int64)
+
+    def take(self, chosen: NDArray[np.generic]) -> Overlaps:
+        """Some of the instances."""
+        columns = (self.row, self.start_ns, self.elapsed_ns, self.comm_ns, self.masked_ns)
+        return Overlaps(self.table, *(values[chosen] for values in columns))
+
+
+_KNOWN: WeakKeyDictionary[Run, Overlaps] = WeakKeyDictionary()
+
+
+def overlaps_in(run: Run, view: View) -> Overlaps:
+    """The instances of a view's scope; those of the whole run are found once."""
+    node = run.tree(view.order).node(view.path)
+    if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
+        return _found(run, view)
+    if run not in _KNOWN:
+        _KNOWN[run] = _found(run, View(view.run))
+    everything = _KNOWN[run]
+    if not view.path:
+        return everything
+    inside = np.zeros(len(run.table), np.bool_)
+    inside[node.selection] = True
+    return everything.take(inside[everything.row])
+
+
+def _found(run: Run, view: View) -> Overlaps:
+    table = run.table
+    found = instances(run.tree(view.order).node(view.path))
+    copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
+    # The code of a missing operation is -1: the name that is none.
+    copying = copies[table.operation] & (table.kind != Kind.COMM)
+    end_ns = found.start_ns + found.elapsed_ns
+    masked = found.beside_ns
+    if copying.any():
+        running = copying | (table.kind == Kind.COMM)
+        masked = running_ns(table, running, table.gpu[found.row], found.start_ns, end_ns)
+    kept = ~copies[table.operation[found.row]]
+    columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns, masked)
+    return Overlaps(table, *(values[kept] for values in columns))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effect:
+    """What overlap goes along with, per row; NaN where that can't be said.
+
+    Only like instances are compared: those of the same operation, phase and GPU.
+    """
+
+    pearson: Float64
+    cosine: Float64
+    slowdown: Float64
+    cost_ns: Float64
+
+
+def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effect:
+    """How durations go with overlap in the rows to which `owner` gives the instances."""
+    like, sets = _like(found, owner, count)
+    size = np.bincount(like, minlength=sets)
+    whose = np.zeros(sets, np.int64)
+    whose[like] = owner
+    share, elapsed = found.share, found.elapsed_ns.astype(np.float64)
+
+    def summed(values: Float64) -> Float64:
+        return np.bincount(like, weights=values, minlength=sets).astype(np.float64)
+
+    many = np.maximum(size, 1)
+    mean = np.maximum(summed(elapsed) / many, 1e-9)
+    relative = elapsed / mean[like]
+    x, y = share - (summed(share) / many)[like], relative - 1.0
+    pearson = _cosine(owner, count, x, y)
+    cosine = _cosine(owner, count, share, relative)
+    slowdown, cost = _slowdown(found, like, sets, whose, count)
+    return Effect(pearson, cosine, slowdown, cost)
+
+
+def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> tuple[Int64, int]:
+    """A code of the like instances of each row, and how many there may be."""
+    code, width = np.asarray(owner, np.int64), count
+    for level in ("gpu", "phase", "operation"):
+        codes = found.codes(level)
+        low = int(codes.min(initial=0))
+        wide = int(codes.max(initial=0)) - low + 1
+        code, width = code * wide + (codes - low), width * wide
+        if width > _DENSE:
+            different, code = np.unique(code, return_inverse=True)
+            code, width = code.ravel().astype(np.int64), len(different)
+    return code, width
+
+
+def _cosine(owner: NDArray[np.integer[Any]], count: int, x: Float64, y: Float64) -> Float64:
+    def summed(values: Float64) -> Float64:
+        return np.bincount(owner, weights=values, minlength=count).astype(np.float64)
+
+    # What is left of equal numbers after rounding is no spread.
+    size = np.sqrt(summed(x * x) * summed(y * y))
+    enough = size > 1e-9 * np.maximum(np.bincount(owner, minlength=count), 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Float64 = np.where(enough, summed(x * y) / size, np.nan)
+    return found
+
+
+def _slowdown(
+    found: Overlaps, like: Int64, sets: int, whose: Int64, count: int
+) -> tuple[Float64, Float64]:
+    """Medians at high over medians at low overlap, and what the difference adds up to."""
+    share = found.share
+    least, most = np.full(sets, 2.0), np.full(sets, -1.0)
+    np.minimum.at(least, like, share)
+    np.maximum.at(most, like, share)
+    quarter = (most - least) / 4
+    wide = (most - least >= _LEAST_SPREAD)[like]
+    low = wide & (share <= (least + quarter)[like])
+    high = wide & (share >= (most - quarter)[like])
+    elapsed = found.elapsed_ns.astype(np.float64)
+
+    def side(where: Mask) -> tuple[Float64, Int64]:
+        number = np.bincount(like[where], minlength=sets)
+        return quantiles_of(elapsed[where], like[where], sets, (0.5,))[:, 0], number
+
+    (low_ns, lows), (high_ns, highs) = side(low), side(high)
+    both = (lows >= _FEWEST) & (highs >= _FEWEST)
+    weight = np.bincount(like, minlength=sets)[both]
+    own = whose[both]
+    slow = np.bincount(own, weights=weight * high_ns[both], minlength=count)
+    fast = np.bincount(own, weights=weight * low_ns[both], minlength=count)
+    more = np.bincount(own, weights=(highs * (high_ns - low_ns))[both], minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(fast > 0, slow / fast, np.nan)
+    return ratio, np.where(fast > 0, more, np.nan)

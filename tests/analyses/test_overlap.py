@@ -1,0 +1,251 @@
+"""Overlap: ratios, correlations and slowdowns against plain loops and what was planted."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse, render
+from chopper_core.errors import UsageError
+from chopper_core.pictures import LineChart
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import Kind
+from tests.analyses.conftest import DEMO
+from tests.support import Row, run_of
+
+LEVELS = ("gpu", "iteration", "phase", "layer", "operation")
+COLUMNS = (
+    "overlap_pct,overlap_copies_pct,slowdown_x,overlap_cost_ns,pearson_r,cosine,"
+    "median_overlap_pct,p5_overlap_pct,p95_overlap_pct,instances,instance_ns,beside_comm_ns"
+)
+
+
+@dataclass
+class Instance:
+    labels: dict[str, str]
+    elapsed: int
+    comm: int
+    masked: int
+
+    @property
+    def share(self) -> float:
+        return self.comm / self.elapsed
+
+
+def covered(begin: int, end: int, others: list[tuple[int, int]]) -> int:
+    """How much of begin to end any of the others covers."""
+    until, total = begin, 0
+    for start, stop in sorted(others):
+        low, high = max(start, until), min(stop, end)
+        if high > low:
+            total += high - low
+            until = high
+    return total
+
+
+def plain(run: Run, scope: str) -> list[Instance]:
+    table = run.table
+    rows: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    comm: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    masked: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    wanted = set(run.tree().node(parse(f"R{scope}").path).rows.tolist())
+    for row in range(len(table)):
+        start = int(table.start_ns[row])
+        span = (start, start + int(table.duration_ns[row]))
+        gpu = str(table.gpu[row])
+        name = table.text_of("operation", int(table.operation[row]))
+        if table.kind[row] == Kind.COMM:
+            comm[gpu].append(span)
+            masked[gpu].append(span)
+        elif name.startswith("FSDP::"):
+            masked[gpu].append(span)
+        elif table.kind[row] == Kind.COMPUTE and row in wanted:
+            key = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
+            rows[key].append(span)
+    found = []
+    for key, spans in rows.items():
+        begin, end = min(low for low, _ in spans), max(high for _, high in spans)
+        near = [
+            [one for one in of[key[0]] if one[1] > begin and one[0] < end] for of in (comm, masked)
+        ]
+        labels = dict(zip(LEVELS, key, strict=True))
+        found.append(Instance(labels, end - begin, *(covered(begin, end, own) for own in near)))
+    return found
+
+
+def cosine(x: list[float], y: list[float]) -> float | None:
+    size = math.sqrt(sum(a * a for a in x) * sum(b * b for b in y))
+    return sum(a * b for a, b in zip(x, y, strict=True)) / size if size > 1e-9 * len(x) else None
+
+
+SCOPES = [":gpu=2/iteration=12", ":gpu=5/iteration=11/phase=backward"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("by", ["operation", "phase", "layer"])
+def test_each_row_against_a_plain_loop(run: Run, scope: str, by: str) -> None:
+    frame = query(run, parse(f"R{scope}?view=overlap&by={by}&columns={COLUMNS}"))
+    expected: dict[str, list[Instance]] = defaultdict(list)
+    for one in plain(run, scope):
+        expected[one.labels[by]].append(one)
+    assert set(frame.labels) == set(expected)
+    slowed = 0
+    for number, label in enumerate(frame.labels):
+        row, own = frame.row(number), expected[label]
+        elapsed = sum(one.elapsed for one in own)
+        assert row["instances"] == len(own)
+        assert row["instance_ns"] == elapsed
+        assert row["beside_comm_ns"] == sum(one.comm for one in own)
+        assert row["overlap_pct"] == pytest.approx(100 * sum(one.comm for one in own) / elapsed)
+        assert row["overlap_copies_pct"] == pytest.approx(
+            100 * sum(one.masked for one in own) / elapsed
+        )
+        shares = [100 * one.share for one in own]
+        assert row["median_overlap_pct"] == pytest.approx(statistics.median(shares))
+        assert row["p5_overlap_pct"] == pytest.approx(np.quantile(shares, 0.05))
+        assert row["p95_overlap_pct"] == pytest.approx(np.quantile(shares, 0.95))
+        alike: dict[tuple[str, ...], list[Instance]] = defaultdict(list)
+        for one in own:
+            alike[tuple(one.labels[name] for name in ("gpu", "phase", "operation"))].append(one)
+        x, y, share, relative = [], [], [], []
+        low_sum = high_sum = cost = 0.0
+        for like in alike.values():
+            mean = statistics.fmean(one.elapsed for one in like)
+            usual = statistics.fmean(one.share for one in like)
+            share += [one.share for one in like]
+            relative += [one.elapsed / mean for one in like]
+            x += [one.share - usual for one in like]
+            y += [one.elapsed / mean - 1 for one in like]
+            least, most = min(one.share for one in like), max(one.share for one in like)
+            quarter = (most - least) / 4
+            low = [one.elapsed for one in like if one.share <= least + quarter]
+            high = [one.elapsed for one in like if one.share >= most - quarter]
+            if most - least >= 0.1 and len(low) > 1 and len(high) > 1:
+                difference = statistics.median(high) - statistics.median(low)
+                low_sum += len(like) * statistics.median(low)
+                high_sum += len(like) * statistics.median(high)
+                cost += len(high) * difference
+        slowed += low_sum > 0
+        for name, pair in (("pearson_r", (x, y)), ("cosine", (share, relative))):
+            known = cosine(*pair)
+            assert row[name] == (None if known is None else pytest.approx(known, abs=1e-6))
+        assert row["slowdown_x"] == (pytest.approx(high_sum / low_sum) if low_sum else None)
+        assert row["overlap_cost_ns"] == (pytest.approx(cost) if low_sum else None)
+    assert slowed or by == "layer"
+
+
+def test_of_one_operation_it_is_the_plain_correlation(run: Run) -> None:
+    scope = ":gpu=2/iteration=12/phase=forward"
+    own = [one for one in plain(run, scope) if one.labels["operation"] == "attn_op"]
+    frame = query(run, parse(f"R{scope}?view=overlap"))
+    row = frame.row(list(frame.labels).index("attn_op"))
+    shares, times = [one.share for one in own], [float(one.elapsed) for one in own]
+    assert row["pearson_r"] == pytest.approx(statistics.correlation(shares, times))
+    assert row["cosine"] == pytest.approx(cosine(shares, times))
+
+
+def test_the_planted_slowdown_is_found(run: Run) -> None:
+    truth = json.loads((DEMO / "truth.json").read_text())["overlap_slowed_operation"]
+    place = f"phase={truth['phase']}/operation={truth['operation']}"
+    frame = query(run, parse(f"R:{place}?order=phase,operation&view=overlap&by=gpu"))
+    assert len(frame) == 8
+    for number, gpu in enumerate(frame.labels):
+        each = truth["per_rank"][gpu]
+        expected = each["fully"]["mean_ns"] / each["alone"]["mean_ns"]
+        # The truth's means are of the whole iterations, the medians of the cut one too.
+        assert frame.row(number)["slowdown_x"] == pytest.approx(expected, rel=0.02)
+    for iteration in (11, 12):
+        path = f"R:iteration={iteration}/{place}?order=iteration,phase,operation"
+        ones = query(run, parse(f"{path}&view=overlap&by=instance"))
+        assert len(ones) == 8 * 32
+    overall = query(run, parse("R?view=overlap"))
+    assert overall.headline[1].startswith("attn_op loses most by it: ")
+
+
+def test_counts_of_alone_partly_and_fully_are_the_planted_ones(run: Run) -> None:
+    truth = json.loads((DEMO / "truth.json").read_text())["overlap_slowed_operation"]
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for iteration in (11, 12):
+        path = f"R:iteration={iteration}/phase=forward/operation=attn_op"
+        address = f"{path}?order=iteration,phase,operation&view=overlap&by=instance"
+        frame = query(run, parse(address))
+        for number in range(len(frame)):
+            row = frame.row(number)
+            share = row["overlap_pct"]
+            kind = "alone" if share == 0 else "fully" if share == 100 else "partly"
+            found[str(row["gpu"])][kind] += 1
+    expected = {
+        rank: {kind: one["count"] for kind, one in kinds.items()}
+        for rank, kinds in truth["per_rank"].items()
+    }
+    assert found == expected
+
+
+def test_instances_lead_to_their_operation(run: Run) -> None:
+    scope = ":gpu=1/iteration=12/phase=backward/layer=9"
+    frame = query(run, parse(f"R{scope}?view=overlap&by=instance"))
+    expected = {
+        one.labels["operation"]: one
+        for one in plain(run, scope)
+        if not one.labels["operation"].startswith("FSDP::")
+    }
+    assert sorted(frame.labels) == sorted(expected)
+    for number, label in enumerate(frame.labels):
+        row, one = frame.row(number), expected[label]
+        assert row["instance_ns"] == one.elapsed and row["beside_comm_ns"] == one.comm
+        assert row["overlap_pct"] == pytest.approx(100 * one.share)
+        address = frame.addresses(number)
+        assert render(parse(address)) == address
+        there = query(run, parse(address))
+        assert dict(there.view.scope) == one.labels
+
+
+def test_the_cumulative_curves_are_shares_of_instances(run: Run) -> None:
+    frame = query(run, parse("R:iteration=12?order=iteration&view=overlap&by=gpu"))
+    chart = frame.pictures[0]
+    assert isinstance(chart, LineChart) and len(chart.series) == 8
+    own: dict[str, list[float]] = defaultdict(list)
+    for gpu in ("2", "5"):
+        own[gpu] = [100 * one.share for one in plain(run, f":gpu={gpu}/iteration=12")]
+        line = next(line for line in chart.series if line.name == f"GPU {gpu}")
+        for x, y in zip(chart.x[0], line.numbers, strict=True):
+            share = sum(one <= x + 1e-9 for one in own[gpu]) / len(own[gpu])
+            assert y == pytest.approx(100 * share)
+
+
+def test_a_table_made_by_hand() -> None:
+    comm = {"kind": Kind.COMM, "stream": 7, "operation": "all_gather"}
+    rows = [
+        Row(0, 100, layer=0, operation="mlp"),
+        Row(200, 150, layer=1, operation="mlp"),
+        Row(400, 100, layer=2, operation="mlp"),
+        Row(600, 150, layer=3, operation="mlp"),
+        # Two collectives at once count once; the copy counts for the other ratio alone.
+        Row(190, 200, **comm),
+        Row(250, 50, **comm | {"stream": 8}),
+        Row(590, 200, **comm),
+        Row(440, 20, stream=9, layer=2, operation="FSDP::all_gather_copy_out"),
+    ]
+    row = query(run_of(rows), parse(f"R?view=overlap&columns={COLUMNS}")).row(0)
+    assert row["overlap_pct"] == pytest.approx(60) and row["beside_comm_ns"] == 300
+    assert row["overlap_copies_pct"] == pytest.approx(64)
+    assert row["slowdown_x"] == pytest.approx(1.5) and row["overlap_cost_ns"] == 100
+    assert row["pearson_r"] == pytest.approx(1.0)
+
+
+def test_without_communication_nothing_is_claimed() -> None:
+    found = query(run_of([Row(0, 10), Row(20, 10)]), parse(f"R?view=overlap&columns={COLUMNS}"))
+    row = found.row(0)
+    assert row["overlap_pct"] == 0 and row["instances"] == 1
+    assert row["slowdown_x"] is row["pearson_r"] is row["cosine"] is None
+    assert any("no collective runs" in note for note in found.notes)
+    only = run_of([Row(0, 10, Kind.COMM, operation="all_reduce")])
+    with pytest.raises(UsageError, match="no operation computes here"):
+        query(only, parse("R?view=overlap"))
