@@ -78,6 +78,7 @@ ANALYSES: Final = (
         "Heat map",
         "Where does a figure of one GPU differ from that of the others?",
         ("layer", "iteration", "operation", "phase", "kernel"),
+        of=FIGURE,
     ),
     Analysis(
         "comms",
