@@ -67,23 +67,28 @@ def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[st
     """Pictures as plain lines of text, with a blank line after each."""
     lines: list[str] = []
     for picture in pictures:
-        rows = max(_TEXT_SIZE[1], _rows_of(picture) + 4)
-        drawn = draw(picture, width or _TEXT_SIZE[0], min(rows, 40), glyphs)
+        width = width or _TEXT_SIZE[0]
+        rows = max(_TEXT_SIZE[1], lines_of(picture, width, glyphs))
+        drawn = draw(picture, width, min(rows, 40), glyphs)
         lines += ["".join(text for text, _ in line).rstrip() for line in drawn]
         lines.append("")
     return lines
 
 
-def _rows_of(picture: Picture) -> int:
+def lines_of(picture: Picture, width: int, glyphs: Glyphs) -> int:
+    """The lines that a picture would like to have."""
+    title = len(_title(picture, width, glyphs))
     match picture:
-        case BarChart() | BoxChart():
-            return len(picture.labels)
+        case BarChart():
+            return title + len(picture.labels)
+        case BoxChart():
+            return title + len(picture.labels) + 1
         case HeatMap():
-            return len(picture.rows) + 2
+            return title + len(picture.rows) + 2
         case Lanes():
-            return len(picture.lanes) + 1
+            return title + len(picture.lanes) + 1
         case LineChart():
-            return 0
+            return _TEXT_SIZE[1]
 
 
 def _title(picture: Picture, width: int, glyphs: Glyphs) -> list[Line]:

@@ -43,13 +43,14 @@ def arrange(
     chart: str = "small",
     zoom: bool = False,
     gpus: int = 0,
-    pictures: bool = False,
+    picture: int = 0,
+    rows: int = 0,
     told: int = 0,
 ) -> Arrangement:
     """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
 
-    A view with `pictures` has them where the tree has its charts; `told` is the number of lines
-    of what it comes to.
+    A view's `picture`, of as many lines as it would like, stands where the tree has its charts;
+    it gets what the table doesn't need for its `rows`. `told` are the lines of what it comes to.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
@@ -60,11 +61,11 @@ def arrange(
     figures = min(max(told, 1), 4)
     middle = height - 3 - figures
     full = max(middle // 2, 4)
-    if pictures:
-        small = max(middle * 2 // 5, 6)
-        room = {"small": small, "full": max(middle * 3 // 5, 6)}.get(chart, 0)
+    if picture:
+        small = max(middle * 2 // 5, 6, min(picture, middle - rows - 1))
+        room = {"small": small, "full": max(middle * 3 // 5, small)}.get(chart, 0)
         if width < _SIDE_FROM:
-            return Arrangement(figures=figures, pictures=(room, 0))
+            return Arrangement(figures=figures, pictures=(min(room, picture), 0))
         side = max(42, width * 40 // 100)
         return Arrangement(
             figures=figures,

@@ -18,6 +18,7 @@ from textual.widgets import Input
 
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.frame import Frame
+from chopper_core.pictures import Picture
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
 from chopper_core.view import STATISTICS, View, charting, filtered
@@ -25,6 +26,7 @@ from chopper_tui import looks
 from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away
 from chopper_tui.config import AS_IT_COMES, Config
+from chopper_tui.drawing import lines_of
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
 from chopper_tui.keys import bindings_of
@@ -201,7 +203,7 @@ class Explorer(Screen[None]):
     def fit_parts(self) -> None:
         """Give each part its room."""
         gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
-        pictures, told = len(self.frame.pictures), 0
+        picture, told = self._picture, 0
         if self.view.analysis:
             gpus = 0
             told = len(self.query_one(KeyFigures).told(self.app.size.width))
@@ -210,7 +212,8 @@ class Explorer(Screen[None]):
             chart=self.chart,
             zoom=self.zoom,
             gpus=gpus,
-            pictures=bool(pictures),
+            picture=lines_of(picture, self.app.size.width, self.table.glyphs) if picture else 0,
+            rows=len(self.frame),
             told=told,
         )
         if now == self._arranged:
@@ -298,13 +301,18 @@ class Explorer(Screen[None]):
         if len(self.frame.pictures) < 2:
             raise UsageError("this view has no other picture")
         self.picture = (self.picture + 1) % len(self.frame.pictures)
+        self.fit_parts()
         self._show_charts()
 
-    def _show_charts(self) -> None:
+    @property
+    def _picture(self) -> Picture | None:
         pictures = self.frame.pictures
+        return pictures[min(self.picture, len(pictures) - 1)] if pictures else None
+
+    def _show_charts(self) -> None:
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(pictures[min(self.picture, len(pictures) - 1)] if pictures else None)
+                pane.show(self._picture)
         names = [signal.track.name for signal in self.look.signals]
         for chart in self.query(TrackChart):
             if chart.display:

@@ -97,6 +97,16 @@ def test_what_has_room() -> None:
     assert not any(arrange(80, 24, zoom=True).charts)
 
 
+def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
+    assert arrange(80, 24, picture=40, rows=100).pictures == (8, 0)
+    assert arrange(80, 24, picture=40, rows=3).pictures == (16, 0)
+    assert arrange(80, 24, picture=12, rows=3).pictures == (12, 0)
+    assert arrange(80, 24, picture=40, rows=3, chart="off").pictures == (0, 0)
+    assert arrange(80, 24, picture=5, rows=100).pictures == (5, 0)
+    beside = arrange(120, 40, picture=12, rows=3)
+    assert beside.pictures[0] == 0 and beside.pictures[1] and beside.side
+
+
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("colours", [None, "standard", "256", "truecolor"])
 def test_every_theme_tells_the_cursor_and_the_alerts_apart(theme: str, colours: str | None) -> None:
