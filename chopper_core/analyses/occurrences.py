@@ -1,7 +1,7 @@
 """Compute matched across GPUs: the same kernel at the same place of the step, and who leads.
 
 An occurrence is one kernel of an iteration, phase, layer and operation, the n-th of its name
-there. Its lead on a GPU is how much earlier it starts there than on the GPU that starts it last
+there, where all GPUs have as many. Its lead on a GPU is how much earlier it starts there than on the GPU that starts it last
 (Lit Silicon, algorithm 1, over every occurrence).
 """
 
@@ -84,8 +84,10 @@ def _matched(run: Run) -> Occurrences:
     first = np.flatnonzero(changes)
     lane = np.cumsum(changes) - 1
     place = np.arange(len(rows)) - first[lane]
+    # Where a GPU has more of a kernel than the others, its n-th there may not be their n-th.
+    size = np.diff(np.append(first, len(rows)))[lane]
     code = np.zeros(len(rows), np.int64)
-    for key in (*keys[1:], place):
+    for key in (*keys[1:], size, place):
         known = np.asarray(key, np.int64)
         if not len(known):
             break

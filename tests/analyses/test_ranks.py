@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from chopper_core.address import parse, render
+from chopper_core.analyses.occurrences import occurrences_of
 from chopper_core.errors import UsageError
 from chopper_core.frame import Frame
 from chopper_core.pictures import HeatMap, LineChart
@@ -64,7 +65,11 @@ class Plain:
             gpu = int(table.gpu[row])
             starts[(*key, seen[(gpu, *key)])][gpu] = row
             seen[(gpu, *key)] += 1
-        found = [own for own in starts.values() if len(own) == 8]
+        found = [
+            own
+            for (*key, _), own in starts.items()
+            if len(own) == 8 and len({seen[(gpu, *key)] for gpu in GPUS}) == 1
+        ]
         self.found = sorted(found, key=self.last)
 
     def start(self, row: int) -> int:
@@ -304,3 +309,9 @@ def test_a_row_leads_somewhere(run: Run, by: str) -> None:
         there = query(run, parse(address))
         assert len(there)
         assert dict(there.view.scope)[by] == found.labels[number]
+
+
+def test_a_kernel_that_one_gpu_has_once_more_takes_no_part(run: Run) -> None:
+    """One copy of GPU 0 lacks its layer, so that it is the first of two of no layer there."""
+    found = occurrences_of(run)
+    assert float(found.lead_ns.max()) < 30e6
