@@ -1,8 +1,8 @@
 """Compute matched across GPUs: the same kernel at the same place of the step, and who leads.
 
 An occurrence is one kernel of an iteration, phase, layer and operation, the n-th of its name
-there, where all GPUs have as many. Its lead on a GPU is how much earlier it starts there than on the GPU that starts it last
-(Lit Silicon, algorithm 1, over every occurrence).
+there, where all GPUs have as many. Its lead on a GPU is how much earlier it starts there than on
+the GPU that starts it last (Lit Silicon, algorithm 1, over every occurrence).
 """
 
 from __future__ import annotations
