@@ -303,6 +303,8 @@ def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
     if len(names) == bins and max(map(cell_width, names)) < wide:
         return "".join(pad(name, wide) for name in names) + title
     first, last = names[0], names[-1]
+    if len(names) == 1:
+        return first + title
     return first + last.rjust(max(bins * wide - cell_width(first), cell_width(last) + 1)) + title
 
 

@@ -15,7 +15,7 @@ from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered
 from chopper_core.pictures import HeatMap
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL_TEXT
-from chopper_core.tree import Groups
+from chopper_core.tree import Groups, Tree
 from chopper_core.view import View, pivot
 
 Float64 = NDArray[np.float64]
@@ -30,12 +30,12 @@ _LARGEST_FIRST: Final = ("operation", "kernel")
 
 def answer(run: Run, view: View) -> Answer:
     """A row per GPU: its figure, how that spreads over the labels, and where it stands apart."""
-    by = view.by or "layer"
     figure = metric(view.of or USUAL, run.table)
     view = of_all_gpus(view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
     gpus = tree.split(view.path, ("gpu",))
+    by = view.by or _telling(tree, view)
     cells = tree.split(view.path, ("gpu", by))
     numbers, codes = _matrix(run, figure, parent, gpus, cells, by)
     texts = [run.table.text_of(by, code) for code in codes.tolist()]
@@ -67,6 +67,14 @@ def answer(run: Run, view: View) -> Answer:
         notes=notes,
         pictures=(picture,),
     )
+
+
+def _telling(tree: Tree, view: View) -> str:
+    """The first split that has more than one label here; of a run without layers, another one."""
+    for by in ("layer", "iteration", "operation", "phase"):
+        if len(np.unique(tree.split(view.path, (by,)).codes(by))) > 1:
+            return by
+    return "kernel"
 
 
 def _matrix(

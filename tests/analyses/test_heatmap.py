@@ -116,3 +116,10 @@ def test_what_has_no_map_is_said(run: Run) -> None:
         query(run_of([Row(0, 5)]), parse("R?view=heatmap&of=gfx_mhz"))
     alone = query(run_of([Row(0, 5)]), parse("R?view=heatmap"))
     assert alone.row(0)["apart_pct"] is None and "one GPU only" in alone.headline[0]
+
+
+def test_the_usual_split_is_the_first_that_tells_anything(run: Run) -> None:
+    assert map_of(run, "R?view=heatmap").x_title == "layer"
+    assert map_of(run, "R:gpu=0/layer=3?order=gpu,layer&view=heatmap").x_title == "iteration"
+    within = "R:gpu=0/iteration=11/layer=3?order=gpu,iteration,layer&view=heatmap"
+    assert map_of(run, within).x_title == "operation"
