@@ -17,7 +17,7 @@ _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
 _KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
-    "over", "clock", "gpu",
+    "over", "clock", "gpu", "hardware",
 )  # fmt: skip
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
@@ -47,7 +47,9 @@ def parse(address: str) -> View:
         analysis=options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
-        reading=parse_reading(options.get("clock", ""), options.get("gpu", "")),
+        reading=parse_reading(
+            options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
+        ),
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
 
@@ -70,6 +72,7 @@ def render(view: View) -> str:
         # Names in them are quoted once as parts of a list and once as an option.
         "clock": quote(view.reading.clocks_text(), safe=_PLAIN + "=/"),
         "gpu": quote(view.reading.gpus_text(), safe=_PLAIN + "=/"),
+        "hardware": quote(view.reading.hardware, safe=_PLAIN),
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
     return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")

@@ -12,7 +12,7 @@ from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
 from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import Placement, place, tracks
 from chopper_core.errors import DataError, UsageError
-from chopper_core.hardware import hardware_of_agent
+from chopper_core.hardware import hardware_of, hardware_of_agent, own_file, specifications
 from chopper_core.measured import PASSING
 from chopper_core.progress import Progress
 from chopper_core.reading import Reading, is_meant
@@ -79,9 +79,8 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
         )
         for match in matches
     )
-    described = [
-        hardware_of_agent(match.run.agents[match.agent], run.gpus[0].hardware) for match in matches
-    ]
+    product = run.reading.hardware or run.gpus[0].hardware
+    described = [hardware_of_agent(match.run.agents[match.agent], product) for match in matches]
     sampled = {
         str(file.path)
         for file in found.of_kind(CounterKind.DEVICE_SAMPLES, CounterKind.DEVICE_KERNELS)
@@ -153,6 +152,11 @@ def with_reading(run: Run, reading: Reading) -> Run:
             raise UsageError(
                 f"--gpu '{part}:{device}={gpu}': the run has no GPU {gpu}; it has {there}"
             )
+    if reading.hardware and hardware_of(reading.hardware) is None:
+        raise UsageError(
+            f"--hardware {reading.hardware!r} is no GPU that Chopper knows; it knows "
+            f"{', '.join(specifications())}, and {own_file()} can add others"
+        )
     return replace(run, reading=reading)
 
 

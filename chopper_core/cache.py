@@ -124,6 +124,7 @@ def _forget_older(kept: Path, of: str) -> None:
 def _origin(name: str, paths: Sequence[Path], reading: Reading) -> str:
     """What makes a reading of files another one than a reading of others."""
     said = [text for text in (reading.clocks_text(), reading.gpus_text()) if text]
+    said += [f"hardware {reading.hardware}"] if reading.hardware else []
     return "\n".join([name, *(str(path.resolve()) for path in paths), *said])
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.element_types import ElementType
-from chopper_core.measured import FLOPS, FLOPS_TYPE, is_counter
+from chopper_core.hardware import own_file
+from chopper_core.measured import FLOPS, FLOPS_TYPE, NO_TIMES, is_counter
 from chopper_core.metrics import METRICS
 from chopper_core.reading import seconds_text
 from chopper_core.render.cells import clean, scale_of
@@ -48,7 +49,11 @@ def describe(run: Run) -> dict[str, Any]:
             {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
             for i in run.identities
         ],
-        "read_with": {"clock": run.reading.clocks_text(), "gpu": run.reading.gpus_text()},
+        "read_with": {
+            "clock": run.reading.clocks_text(),
+            "gpu": run.reading.gpus_text(),
+            "hardware": run.reading.hardware,
+        },
         "sources": [
             {
                 "path": source.path,
@@ -118,7 +123,7 @@ def _collectives(run: Run) -> list[dict[str, Any]]:
 
 
 def _missing(run: Run) -> list[str]:
-    missing = []
+    missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
     if not run.counters and not any(map(is_counter, run.table.measured)):
         missing.append("no hardware counters: use of the GPU's units and their losses are unknown")
     elif run.counters:
@@ -128,7 +133,10 @@ def _missing(run: Run) -> list[str]:
     if not run.measured:
         missing.append("no telemetry that could be placed: clocks, power, temperature are unknown")
     if run.hardware is None:
-        missing.append("no known GPU: no peak to compare with (see hardware.toml)")
+        missing.append(
+            "no known GPU: no peak to compare with; --hardware MI300X says what it is, "
+            f"{own_file()} adds others"
+        )
     return missing
 
 
@@ -173,7 +181,8 @@ def as_text(run: Run) -> str:
     if found["skipped"]:
         lines += ["", "skipped files"]
         lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
-    lines += ["", "labels, in % of GPU time (sum of durations), by the rule that found them"]
+    what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
+    lines += ["", f"labels, in % of {what}, by the rule that found them"]
     for level in LABELLED:
         cover = found["coverage"][level]
         lines.append(f"  {level:<10} {cover['labelled_pct']:6.2f} % labelled")
@@ -188,12 +197,14 @@ def as_text(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _gpu_counts(run: Run, gpu: int) -> dict[str, int]:
+def _gpu_counts(run: Run, gpu: int) -> dict[str, int | None]:
     table = run.table
     own = table.gpu == gpu
     kernel = own & (table.category == Category.KERNEL)
     return {
-        "span_ns": int(sum(table.column(state)[own].sum() for state in STATES)),
+        "span_ns": int(sum(table.column(state)[own].sum() for state in STATES))
+        if table.has_times
+        else None,
         "kernels": int(kernel.sum()),
         "collectives": int((own & (table.kind == Kind.COMM)).sum()),
         "copies": int((own & (table.category == Category.MEMCPY)).sum()),
@@ -205,14 +216,15 @@ def _gpu_counts(run: Run, gpu: int) -> dict[str, int]:
 def _coverage(run: Run, level: str) -> dict[str, Any]:
     table = run.table
     rules = table.column(f"{level}_rule").astype(np.intp)
-    by_rule = np.bincount(rules, weights=table.duration_ns, minlength=len(Rule))
+    weights = table.duration_ns if table.has_times else np.ones(len(table))
+    by_rule = np.bincount(rules, weights=weights, minlength=len(Rule))
     whole = float(by_rule.sum()) or 1.0
     shares = {
         Rule(rule).text: 100.0 * float(by_rule[rule]) / whole
         for rule in np.argsort(-by_rule)
         if by_rule[rule] > 0
     }
-    labelled = table.duration_ns[table.column(level) != NO_LABEL].sum()
+    labelled = weights[table.column(level) != NO_LABEL].sum()
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 
@@ -224,7 +236,7 @@ def _gpu_lines(found: dict[str, Any]) -> list[str]:
             str(gpu["gpu"]),
             str(gpu["rank"]),
             str(gpu["device"]),
-            f"{gpu['span_ns'] / 1e6:.3f}",
+            f"{gpu['span_ns'] / 1e6:.3f}" if gpu["span_ns"] is not None else "-",
             str(gpu["kernels"]),
             str(gpu["collectives"]),
             str(gpu["copies"]),

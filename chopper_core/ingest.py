@@ -30,6 +30,7 @@ from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import Trace
 
+NO_CLOCK: Final = "none: dispatches without times stand in their order"
 _EPOCH_US: Final = 10**15
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
@@ -119,11 +120,6 @@ def _of_dispatches(
         raise DataError(f"{chosen.paths[0]} has no kernel dispatches")
     found = align_dispatches(chosen)
     table = found.aligned.table
-    if not len(table):
-        raise DataError(
-            f"{chosen.paths[0]} has counters but no times of its dispatches; "
-            "give the kernel trace of the same run too"
-        )
     gpus = tuple(
         Gpu(number, 0, device, product)
         for number, (device, product) in enumerate(
@@ -138,11 +134,11 @@ def _of_dispatches(
         events={"dispatch": len(chosen.dispatches)},
         unused={"dispatch": found.without_times},
         findings={
-            "dispatches without times": found.without_times,
+            "dispatches without times": found.without_times if table.has_times else len(table),
             "communication kernels": found.aligned.findings["communication kernels"],
         },
         losses=(*chosen.losses.notes, *chosen.join_notes),
-        clock=f"{chosen.clock}: since the boot, without a date",
+        clock=f"{chosen.clock}: since the boot, without a date" if table.has_times else NO_CLOCK,
         facts={"format": chosen.format, "passes": str(chosen.passes)},
     )
     run = Run(
@@ -156,7 +152,7 @@ def _of_dispatches(
             for path in other.paths
             if path not in chosen.paths
         ),
-        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]]),
+        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], reading.hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
     run = attach_telemetry(with_reading(run, reading), paths_of(name), progress)

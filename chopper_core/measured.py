@@ -64,6 +64,11 @@ BREAKDOWN: Final = (
 """What the time charged to compute is made of; the parts add up to it."""
 
 
+NO_TIMES: Final = (
+    "the counter run has no times of its dispatches; the kernel trace of the same run has them"
+)
+
+
 class Match(IntEnum):
     """How an activity got its counters."""
 

@@ -29,6 +29,7 @@ from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
 from chopper_core.metrics import Metric, Scope, Values, default_columns, metric
+from chopper_core.metrics.reasons import sentences
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.run import Run
 from chopper_core.statistic import Statistic, instance_levels, leaves_out_cut, statistic_of
@@ -81,6 +82,13 @@ def query(run: Run, view: View) -> Frame:
     shown = shown[_ordered(shown, view.level, labels, sort, values)]
     totals = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
     total = {column.name: column.compute(totals).at(0) for column in columns}
+    nowhere = [
+        column
+        for column in columns
+        if column.name in view.columns
+        and total[column.name] is None
+        and not values(column.name).present().any()
+    ]
     shown_labels = [labels[row] for row in shown]
     return Frame(
         view=view,
@@ -95,7 +103,10 @@ def query(run: Run, view: View) -> Frame:
         hidden_ns=hidden_ns,
         parent_ns=int(metric("elapsed_ns", run.table).compute(totals).numbers[0]),
         elapsed_ns=elapsed[shown],
-        notes=_notes(run, view, labels, len(shown), hidden_ns),
+        notes=(
+            *_notes(run, view, labels, len(shown), hidden_ns),
+            *sentences(nowhere, run.table, run.hardware),
+        ),
         opens=lambda row: view if view.is_leaf else drill(view, shown_labels[row]),
         track=track,
         means=_means(track, nodes, shown),

@@ -27,9 +27,11 @@ class Reading:
     gpus: tuple[tuple[str, str, int | None], ...] = ()
     """(part of a source's name or format, device as the source calls it, GPU of the run or None
     where it is none of them), in order."""
+    hardware: str = ""
+    """What the GPUs are, where the files don't say it or say it wrongly."""
 
     def __bool__(self) -> bool:
-        return bool(self.clocks or self.gpus)
+        return bool(self.clocks or self.gpus or self.hardware)
 
     def shift_ns(self, *called: str) -> int | None:
         """The shift of a source that is called so; None where nothing is said of it."""
@@ -66,6 +68,7 @@ def reading_of(
     clocks: Iterable[tuple[str, int]] = (),
     gpus: Iterable[tuple[str, str, int | None]] = (),
     before: Reading | None = None,
+    hardware: str = "",
 ) -> Reading:
     """A reading in its order; of two that name the same the last one counts."""
     shifts = dict(before.clocks if before else ()) | dict(clocks)
@@ -74,16 +77,18 @@ def reading_of(
     return Reading(
         tuple(sorted(shifts.items())),
         tuple((part, device, gpu) for (part, device), gpu in sorted(devices.items())),
+        hardware or (before.hardware if before else ""),
     )
 
 
-def parse_reading(clocks: str, gpus: str) -> Reading:
-    """The reading of two texts as `clocks_text` and `gpus_text` give them."""
+def parse_reading(clocks: str, gpus: str, hardware: str = "") -> Reading:
+    """The reading of texts as `clocks_text` and `gpus_text` give them, and of a GPU's name."""
     shifts = [parse_clock(item) for item in clocks.split(",") if item]
     devices = [parse_gpu(item) for item in gpus.split(",") if item]
     return reading_of(
         [(unquote(part), ns) for part, ns in shifts],
         [(unquote(part), unquote(device), gpu) for part, device, gpu in devices],
+        hardware=hardware,
     )
 
 

@@ -184,8 +184,12 @@ class Run:
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None where it isn't known or they differ."""
-        if self.described_hardware is not None:
-            return self.described_hardware
+        said = hardware_of(self.reading.hardware) if self.reading.hardware else None
+        described = self.described_hardware
+        if described is not None and (said is None or said.name == described.name):
+            return described
+        if said is not None:
+            return said
         known = {hardware_of(gpu.hardware) for gpu in self.gpus}
         return known.pop() if len(known) == 1 else None
 
@@ -236,7 +240,7 @@ class Run:
             running = np.isin(self.table.kind[rows], kinds)
             return share_running(start[running], duration[running], span)
 
-        gpus = tuple(gpu.index for gpu in self.gpus)
+        gpus = tuple(gpu.index for gpu in self.gpus) if self.table.has_times else ()
         return Track(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int) -> BusyCurve:

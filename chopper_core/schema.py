@@ -94,6 +94,7 @@ _RULE_TEXTS: Final = {
     Rule.CONTEXT: "same kernels around it elsewhere",
 }
 
+_FEW: Final = 1000
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 
 
@@ -156,6 +157,11 @@ class KernelTable:
         """One column of labels, times or counts by its name."""
         values: NDArray[np.int64] = getattr(self, name)
         return values
+
+    @property
+    def has_times(self) -> bool:
+        """Whether any activity lasts: counters without times have only their order."""
+        return bool(self.duration_ns[:_FEW].any() or self.duration_ns.any())
 
     def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
         """The table with more measured columns."""

@@ -148,6 +148,12 @@ def _add_reading_options(parser: argparse.ArgumentParser) -> None:
         help="the device ID of counters or telemetry is this GPU of the run, or none",
     )
     parser.add_argument(
+        "--hardware",
+        default="",
+        metavar="NAME",
+        help="what the GPUs are (MI300X), where the files don't say it or say it wrongly",
+    )
+    parser.add_argument(
         "--no-cache", action="store_true", help="read the files anew and keep nothing of them"
     )
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
@@ -326,7 +332,9 @@ def _view_of(address: str, options: argparse.Namespace) -> View:
     from chopper_core.address import parse
 
     view = View(address) if Path(address).exists() else parse(address)
-    return replace(view, reading=reading_of(options.clock, options.gpu, view.reading))
+    return replace(
+        view, reading=reading_of(options.clock, options.gpu, view.reading, options.hardware)
+    )
 
 
 def _print_view(view: View, options: argparse.Namespace) -> int:
@@ -371,7 +379,7 @@ def _show(options: argparse.Namespace) -> int:
 def _info(options: argparse.Namespace) -> int:
     from chopper_core import info
 
-    reading = reading_of(options.clock, options.gpu)
+    reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
     run = _open(View(options.run, reading=reading), options)
     _write(info.as_json(run) if options.format == "json" else info.as_text(run))
     return 0
@@ -380,7 +388,7 @@ def _info(options: argparse.Namespace) -> int:
 def _ingest(options: argparse.Namespace) -> int:
     from chopper_core import batch
 
-    reading = reading_of(options.clock, options.gpu)
+    reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
     if options.into:
         return _ingest_into(options)
     if not options.run and not options.finish:
@@ -414,8 +422,10 @@ def _ingest_into(options: argparse.Namespace) -> int:
 
     if not options.run:
         raise UsageError("ingest what? chopper ingest RANKFILE --into STORE")
-    if options.clock or options.gpu:
-        raise UsageError("--clock and --gpu go with --finish: a single rank does not need them")
+    if options.clock or options.gpu or options.hardware:
+        raise UsageError(
+            "--clock, --gpu and --hardware go with --finish: a single rank does not need them"
+        )
     if options.engine != "processes" or options.scheduler:
         raise UsageError("--engine goes with -o: --into reads on this machine only")
     with ProgressLine() as progress:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from chopper_core.errors import NoSuchNode
 from chopper_core.frame import Frame, Number
+from chopper_core.measured import is_counter
 from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
 from chopper_core.metrics.metric import IF_SAME
+from chopper_core.metrics.reasons import lacking_counters, reasons
 from chopper_core.query import figures
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.glyphs import Glyphs
@@ -89,6 +91,10 @@ class Detail:
     """Title → figures other than zero, those of the frame first; no group is empty."""
     zeros: tuple[Metric, ...]
     missing: tuple[Metric, ...]
+    reasons: Mapping[str, Sequence[Metric]]
+    """Why they are, but for those that lack counters."""
+    lacking: Mapping[tuple[str, ...], Sequence[Metric]]
+    """Counters that the run has not → what they would give."""
 
 
 def detail(run: Run, frame: Frame, row: int) -> Detail:
@@ -110,11 +116,22 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
             title = next((title for title, names in _KINDS.items() if name in names), own)
             groups.setdefault(title, [])
             groups[title].append(figure)
+    missing = tuple(figure.metric for figure in told.values() if figure.number is None)
+    lacking: dict[tuple[str, ...], list[Metric]] = {}
+    if any(map(is_counter, run.table.measured)):
+        for metric in missing:
+            if names := lacking_counters(metric.name, run.table):
+                lacking.setdefault(names, []).append(metric)
+    others_missing = [
+        metric for metric in missing if not any(metric in each for each in lacking.values())
+    ]
     return Detail(
         label,
         frame.level,
         frame.addresses(row),
         {title: tuple(figures) for title, figures in groups.items() if figures},
         tuple(figure.metric for figure in told.values() if figure.is_nothing),
-        tuple(figure.metric for figure in told.values() if figure.number is None),
+        missing,
+        reasons(others_missing, run.table, run.hardware),
+        lacking,
     )

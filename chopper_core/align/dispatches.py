@@ -41,14 +41,18 @@ class DispatchTable:
 def align_dispatches(run: DispatchRun) -> DispatchTable:
     """Label and account the dispatches as far as kernel names and roctx ranges tell.
 
-    Streams are queues. The operation is the innermost roctx range, else the kernel's class.
+    Streams are queues. The operation is the innermost roctx range, else the kernel's class. Where
+    no dispatch has times they stand in their order, 1 ns apart, and last 0 ns.
     """
+    if not (run.dispatches.start_ns >= 0).any():
+        order = np.arange(len(run.dispatches), dtype=np.int64)
+        run = replace(run, dispatches=replace(run.dispatches, start_ns=order, end_ns=order))
     dispatches = run.dispatches
     timed = np.flatnonzero((dispatches.start_ns >= 0) & (dispatches.end_ns >= dispatches.start_ns))
     aligned = align_rank(_trace(run, timed))
     order = _order_of(aligned, run, timed)
     columns = {name: values[order] for name, values in dispatches.counters.items()}
-    if columns:
+    if columns and aligned.table.has_times:
         lasted = (dispatches.end_ns - dispatches.start_ns)[order].astype(np.float64)
         columns[COUNTER_DURATION] = lasted
     table = aligned.table.with_measured(columns)

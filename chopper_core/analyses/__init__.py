@@ -8,6 +8,7 @@ from typing import Final
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.errors import UsageError
+from chopper_core.measured import NO_TIMES
 from chopper_core.run import Run
 from chopper_core.view import View
 
@@ -110,6 +111,8 @@ def analysis(name: str) -> Analysis:
 def answer(run: Run, view: View) -> Answer:
     """The answer to a view's question; raises UsageError where it can't be asked."""
     asked = analysis(view.analysis)
+    if not run.table.has_times:
+        raise UsageError(f"the view {asked.name} needs times: {NO_TIMES}")
     if view.by and view.by not in asked.by:
         choices = f"takes by={', '.join(asked.by)}" if asked.by else "takes no by="
         raise UsageError(f"the view {asked.name} {choices}, not {view.by!r}")

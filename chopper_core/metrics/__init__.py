@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final
 
+import numpy as np
+
 from chopper_core.errors import UsageError
-from chopper_core.measured import integral_of, is_counter
+from chopper_core.measured import NO_TIMES, integral_of, is_counter
 from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time, tokens
 from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered, worded
 from chopper_core.schema import ACTIVITY, KernelTable
@@ -76,10 +79,18 @@ ACTIVITY_COLUMNS: Final = (
 MEASURED_COLUMNS: Final = ("gfx_mhz", "gfx_util_pct", "power_w", "mfma_util_pct")
 """What default frames gain, after the first figures, where a run has it."""
 _FIRST: Final = 3
+_TIMELESS: Final = frozenset(
+    (*time.COUNTS, *(each.name for each in (*matching.METRICS, *counters.METRICS)))
+)
+_COUNTED_COLUMNS: Final = 8
+"""So many metrics of counters are shown of a run without times."""
 
 
 def default_columns(level: str, table: KernelTable) -> tuple[str, ...]:
     """The columns of a level when nobody asks for others: with what the run has measured."""
+    if not table.has_times:
+        known = [name for name in counters.NEEDS if not counters.lacking(name, table.measured)]
+        return ("kernels", *known[:_COUNTED_COLUMNS])
     columns = ACTIVITY_COLUMNS if level == ACTIVITY else DEFAULT_COLUMNS
     measured = tuple(name for name in MEASURED_COLUMNS if is_measured(name, table))
     return (*columns[:_FIRST], *measured, *columns[_FIRST:])
@@ -110,10 +121,23 @@ def raw_counter(name: str) -> Metric:
     )
 
 
+def _without_times(known: Metric) -> Metric:
+    """A metric of a run without times: what is no count of something is missing."""
+    if known.name in _TIMELESS:
+        return known
+
+    def compute(scope: Scope) -> Values:
+        nothing = np.zeros(len(scope.nodes), np.int64)
+        return Values(nothing, np.ones(len(nothing), np.bool_))
+
+    return replace(known, compute=compute, missing_because=NO_TIMES)
+
+
 def metric(name: str, table: KernelTable | None = None) -> Metric:
     """The metric of a name, of raw counters too; raises UsageError with the nearest names."""
     if name in METRICS:
-        return METRICS[name]
+        known = METRICS[name]
+        return _without_times(known) if table is not None and not table.has_times else known
     if table is not None and name in table.measured and is_counter(name):
         return raw_counter(name)
     if is_counter(name):
@@ -123,7 +147,8 @@ def metric(name: str, table: KernelTable | None = None) -> Metric:
         )
     if of_part := telemetry.part(name):
         return of_part
-    near = get_close_matches(name, METRICS, 3, 0.4)
+    near = [known.name for known in METRICS.values() if known.title == name]
+    near = near or get_close_matches(name, METRICS, 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"no column {name!r}{hint or ';'} `chopper metrics` lists all")
 

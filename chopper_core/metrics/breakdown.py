@@ -128,7 +128,7 @@ METRICS = (
     Metric(
         "peak_pct",
         "%",
-        "% peak",
+        "peak %",
         "ratio of sums",
         "Time of the model's FLOPs at the nominal clock and the peak of the matrix units for the "
         "type of what they multiply, in % of the durations of the kernels that they belong to.",

@@ -22,6 +22,7 @@ from chopper_core.metrics.counters_formula import (
 _MFMA_TYPES: Final = ("BF16", "F16", "F8", "F32", "F64", "I8")
 _TRAINING_TYPES: Final = ("BF16", "F16", "F8")
 _FLOP_PER_MOP: Final = 512
+_CLOCK_LIMIT: Final = 1.1
 _VALU_FLOP: Final = " + ".join(
     f"64 SQ_INSTS_VALU_ADD_{dtype} + 64 SQ_INSTS_VALU_MUL_{dtype} + "
     f"64 SQ_INSTS_VALU_TRANS_{dtype} + 128 SQ_INSTS_VALU_FMA_{dtype}"
@@ -79,6 +80,11 @@ def _mfma_peak(dtype: str) -> Formula:
     )
 
 
+def _possible_clock(mhz: NDArray[np.float64], chip: Chip) -> NDArray[np.float64]:
+    """The clocks that the GPU can have."""
+    return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, np.nan, mhz)
+
+
 def _utilisation(name: str, title: str, of: str, part: str) -> Formula:
     return Formula(
         name,
@@ -111,11 +117,13 @@ _WHOLE_GPU: Final = (
         "MHz",
         "count.MHz",
         "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
-        "duration; too high for kernels of a few µs, as the cycles reach beyond their ends.",
+        "duration; missing where it is over 1.1 x the GPU's highest clock: of kernels of a few µs "
+        "the cycles reach beyond their ends.",
         "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
         CYCLES,
         TIME,
         lambda chip: 1e3 / chip.xccs,
+        _possible_clock,
     ),
     Formula(
         "gpu_util_pct",

@@ -29,9 +29,9 @@ MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
 
 _ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
 _TERM: Final = re.compile(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
-_FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
+FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
 """The counters of the fabric's interface: since gfx942, and on gfx90a."""
-_READS_OF_128_B: Final = "TCC_BUBBLE_sum"
+READS_OF_128_B: Final = "TCC_BUBBLE_sum"
 
 Weights = Mapping[str, float]
 """Counter → factor: a weighted sum of counters."""
@@ -141,12 +141,17 @@ class Formula:
         """The counters without which there is no value, as they are called on gfx942."""
         return tuple({**self._part(_ANY_CHIP), **weights(self.whole)})
 
+    @property
+    def needs_specification(self) -> bool:
+        """Whether the specification of the GPU is part of it."""
+        return callable(self.part) or callable(self.scale)
+
     def metric(self) -> Metric:
         """The formula as a metric of the registry."""
         needed = list(self.needs())
-        if any(counter.startswith(_FABRIC[0]) for counter in needed):
-            needed[-1] += f" ({_FABRIC[1]}… on gfx90a)"
-        if callable(self.part) or callable(self.scale):
+        if any(counter.startswith(FABRIC[0]) for counter in needed):
+            needed[-1] += f" ({FABRIC[1]}… on gfx90a)"
+        if self.needs_specification:
             needed.append("the GPU's specification")
         return Metric(
             self.name,
@@ -206,13 +211,13 @@ def _weighted(terms: Weights, sums: Mapping[str, NDArray[np.float64]]) -> NDArra
 
 def _as_named(terms: Weights, measured: Iterable[str]) -> Weights:
     """The terms by the names of the run: gfx90a has other ones, and no reads of 128 B."""
-    newer, older = _FABRIC
+    newer, older = FABRIC
     if any(counter.startswith(newer) for counter in measured):
         return terms
     return {
         counter.replace(newer, older): factor
         for counter, factor in terms.items()
-        if counter != _READS_OF_128_B
+        if counter != READS_OF_128_B
     }
 
 

@@ -49,7 +49,7 @@ def part(name: str) -> Metric | None:
     return replace(
         whole,
         name=name,
-        title=f"{whole.title} {instance}",
+        title=f"{instance} {whole.title}",
         definition=f"Of {instance}: {whole.definition[0].lower()}{whole.definition[1:]}",
         compute=compute,
         missing_because=f"the run has no telemetry of {instance} for {signal} at the times of "

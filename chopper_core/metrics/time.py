@@ -73,6 +73,9 @@ def _end(scope: Scope) -> Values:
     return Values(scope.nodes.max("end_ns") - scope.origin_ns)
 
 
+COUNTS = ("kernels", "activities", "collectives", "copies", "unlinked", "bytes", "stream")
+"""What needs no times."""
+
 METRICS = (
     Metric(
         "elapsed_ns",

@@ -133,12 +133,20 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
             scale_of(
                 column,
                 common if _is_time(column) else _largest(frame, column),
-                frame.values[column.name].numbers.dtype.kind in "iub",
+                _is_whole(column, frame.values[column.name]),
             ),
             frame.values[column.name].words is not None,
         )
         for column in frame.columns
     )
+
+
+def _is_whole(metric: Metric, values: Values) -> bool:
+    """Whether all figures are integers: counts, and sums of what a profiler counted."""
+    if values.numbers.dtype.kind in "iub":
+        return True
+    present = values.numbers[values.present()]
+    return metric.reduces == "sum" and bool((present == np.round(present)).all())
 
 
 def _is_time(metric: Metric) -> bool:

@@ -53,14 +53,16 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
         yield []
         yield [("zero", "strong")]
         yield from _wrapped(", ".join(metric.title for metric in detail.zeros), width, "text")
-    reasons: dict[str, list[str]] = {}
-    for metric in detail.missing:
-        reasons.setdefault(metric.missing_because, []).append(metric.title)
-    if reasons:
+    if detail.reasons:
         yield []
         yield [("not known", "strong")]
-    for reason, titles in reasons.items():
-        yield from _wrapped(f"{glyphs.missing} {', '.join(titles)}: {reason}", width, "text")
+    for reason, metrics in detail.reasons.items():
+        yield from _wrapped(f"{glyphs.missing} {_joined(metrics)}: {reason}", width, "text")
+    if detail.lacking:
+        yield []
+        yield [("counters that the run lacks", "strong"), (", and what they would give", "dim")]
+    for counters, metrics in detail.lacking.items():
+        yield from _wrapped(f"{', '.join(counters)}: {_joined(metrics)}", width, "text")
 
 
 def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
@@ -90,6 +92,10 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
                 shown = fit(title, max(room - len(text) - 1, 0), glyphs)
                 pieces += [(f"{shown} ", "dim"), (text, "text"), (" " * _GAP, "text")]
             yield pieces
+
+
+def _joined(metrics: Iterable[Metric]) -> str:
+    return ", ".join(metric.title for metric in metrics)
 
 
 def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:

@@ -93,7 +93,7 @@ def test_a_gpu_s_clock_is_that_of_its_xcds_and_each_is_a_column(run: Run) -> Non
     # 40 to 50 ms is nearest to the sample at 40 ms, 50 to 60 ms to that at 60 ms.
     assert column(run, "gfx_mhz.xcd1")["c"] == pytest.approx((1000 + 1100) / 2)
     frame = query(run, parse("R?order=kernel&columns=gfx_mhz.xcd1,gfx_mhz.xcd9"))
-    assert frame.columns[0].title == "gfx MHz xcd1"
+    assert frame.columns[0].title == "xcd1 gfx MHz"
     held = dict(zip(frame.labels, map(frame.values["gfx_mhz.xcd1"].is_held, range(4)), strict=True))
     assert held == {"a": False, "b": True, "c": False, "d": False}
     assert frame.total["gfx_mhz.xcd9"] is None

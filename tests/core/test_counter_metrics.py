@@ -596,7 +596,13 @@ def test_an_unknown_architecture_has_what_its_specification_gives() -> None:
 def test_cycles_are_of_one_xcc() -> None:
     counters = {"GRBM_GUI_ACTIVE": [160_000.0], TIME: [10_000.0]}
     assert value_of("counter_mhz", counters) == pytest.approx(2_000)
-    assert value_of("counter_mhz", counters, replace(MI300X, xccs=1)) == pytest.approx(16_000)
+    assert value_of("counter_mhz", counters, replace(MI300X, xccs=16)) == pytest.approx(1_000)
+
+
+def test_a_clock_that_no_gpu_has_is_missing() -> None:
+    counters = {"GRBM_GUI_ACTIVE": [8 * 24_000.0], TIME: [10_000.0]}
+    assert value_of("counter_mhz", counters) is None
+    assert value_of("counter_mhz", counters, replace(MI300X, clock_mhz=2400)) == 2_400
 
 
 def test_occupancy_of_a_full_gpu_is_100() -> None:
@@ -765,6 +771,9 @@ def test_counters_of_a_real_copy() -> None:
     assert occupancy == pytest.approx(100 * resident / (32 * 304), rel=0.05)
     found = {name: value_of(name, counters) for name in BY_NAME}
     nothing_to_divide_by = {"mfma_inst_cycles", "lds_conflict_pct", "lds_latency_cycles"}
-    assert {name for name, value in found.items() if value is None} == nothing_to_divide_by
+    too_short_for_a_clock = {"counter_mhz"}
+    assert {name for name, value in found.items() if value is None} == (
+        nothing_to_divide_by | too_short_for_a_clock
+    )
     shares = [value for name, value in found.items() if name.endswith("_pct") and value is not None]
     assert all(0 <= share <= 100 for share in shares)

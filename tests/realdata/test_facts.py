@@ -255,3 +255,13 @@ def test_resnet_18_takes_its_published_multiplications(opened: Open) -> None:
     per_image = 3 * 1_814_073_344 - 118_013_952
     total = table_of(opened(RESNET18), columns="model_flops").values()
     assert sum(row["model_flops"] for row in total) == 2 * 5 * 512 * per_image
+
+
+def test_the_wide_vcopy_alone_is_a_run_of_counts(opened: Open) -> None:
+    """Its times are rounded to 8.1097E+14, so there are none; the figures are those of the file."""
+    run = opened("mi300x_vcopy_wide")
+    columns = "kernels,SQ_WAVES,TCC_EA0_RDREQ_sum,elapsed_ns,cu_util_pct"
+    frame = query(run, parse(f"R:gpu=0/iteration=none/phase=none/layer=none?columns={columns}"))
+    assert frame.total["kernels"] == 3 and frame.total["SQ_WAVES"] == 3 * 16384
+    assert frame.total["elapsed_ns"] is None
+    assert frame.total["cu_util_pct"] == pytest.approx(5.0, abs=0.1)

@@ -1,0 +1,126 @@
+"""Counters without times of their dispatches: a run that has counts, and says why no more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse, render
+from chopper_core.errors import UsageError
+from chopper_core.info import as_text, describe
+from chopper_core.ingest import open_run
+from chopper_core.metrics import METRICS
+from chopper_core.metrics.reasons import NO_COUNTERS, NO_SPECIFICATION, why_missing
+from chopper_core.query import query
+from chopper_core.reading import reading_of
+from chopper_core.run import Run
+from chopper_core.store import read_store, write_store
+
+HEADINGS = (
+    "Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,Kernel_Name,"
+    "SQ_WAVES,SQ_INSTS,SQ_BUSY_CYCLES,GRBM_GUI_ACTIVE"
+)
+ROWS = ("0,2,1048576,256,copy (.kd),16384,800,334738,272355",
+        "1,2,1048576,256,copy (.kd),16384,400,334738,272355",
+        "2,2,524288,256,add (.kd),8192,200,1000,2000")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("untimed")
+    (made / "pmc_perf.csv").write_text("\n".join((HEADINGS, *ROWS)) + "\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return open_run(str(folder))
+
+
+def test_counts_are_there_and_times_are_not(run: Run) -> None:
+    frame = query(
+        run, parse("R?order=kernel&columns=kernels,SQ_WAVES,elapsed_ns,busy_pct,share_pct")
+    )
+    rows = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    assert (rows["copy"]["kernels"], rows["copy"]["SQ_WAVES"]) == (2, 32768)
+    assert (rows["add"]["kernels"], rows["add"]["SQ_WAVES"]) == (1, 8192)
+    assert frame.total["SQ_WAVES"] == 40960
+    for name in ("elapsed_ns", "busy_pct", "share_pct"):
+        assert {row[name] for row in rows.values()} == {frame.total[name]} == {None}
+    assert frame.notes[-1] == (
+        "elapsed_ns, busy_pct, share_pct are not known: the counter run has no times of its "
+        "dispatches; the kernel trace of the same run has them"
+    )
+
+
+def test_what_is_shown_by_itself_is_what_was_counted(run: Run) -> None:
+    frame = query(run, parse("R"))
+    assert frame.columns[0].name == "kernels"
+    assert all(frame.total[column.name] is not None for column in frame.columns)
+    assert np.isnan(frame.means(np.array([0]), 8)).all()
+
+
+def test_every_figure_of_time_is_missing(run: Run) -> None:
+    timed = [name for name, metric in METRICS.items() if metric.unit in ("ns", "MHz", "GB/s")]
+    frame = query(run, parse(f"R?columns={','.join(timed)}"))
+    assert {frame.total[name] for name in timed} == {None}
+
+
+def test_other_questions_are_refused(run: Run) -> None:
+    with pytest.raises(UsageError, match="the view kernels needs times: the counter run has no"):
+        query(run, parse("R?view=kernels"))
+
+
+def test_info_says_it(run: Run) -> None:
+    assert describe(run)["gpus"][0]["span_ns"] is None
+    shown = as_text(run)
+    assert "times: the counter run has no times of its dispatches" in shown
+    assert "labels, in % of the dispatches" in shown
+    assert "clock: none" in shown
+
+
+def test_a_store_keeps_it(run: Run, tmp_path: Path) -> None:
+    write_store(run, tmp_path / "store")
+    again = query(read_store(tmp_path / "store"), parse("R?columns=SQ_WAVES,elapsed_ns"))
+    assert again.total == {"SQ_WAVES": 40960, "elapsed_ns": None}
+
+
+def test_the_person_says_what_the_gpu_is(folder: Path, run: Run) -> None:
+    said = open_run(str(folder), reading=reading_of(hardware="MI300X"))
+    assert run.hardware is None and said.hardware is not None
+    assert said.hardware.name == "MI300X"
+    with pytest.raises(UsageError, match="'MI9' is no GPU that Chopper knows; it knows MI300X"):
+        open_run(str(folder), reading=reading_of(hardware="MI9"))
+    view = parse("R?hardware=MI300X")
+    assert view.reading.hardware == "MI300X" and parse(render(view)) == view
+
+
+def test_the_reason_is_what_the_run_lacks(run: Run) -> None:
+    def why(name: str) -> str:
+        return why_missing(METRICS[name], run.table, None)
+
+    assert why("l2_hit_pct") == (
+        "the run lacks counters, which rocprofv3 --pmc TCC_HIT_sum TCC_MISS_sum collects"
+    )
+    assert why("counter_mhz") == "the counter run has no times of its dispatches"
+    assert why("gfx_mhz").startswith("the run has no telemetry of it")
+    bare = run.table.without_measured(*run.table.measured)
+    assert why_missing(METRICS["mix_valu_pct"], bare, None) == NO_COUNTERS
+    whole = run.table.with_measured({"SQ_BUSY_CU_CYCLES": run.table.measured["SQ_WAVES"]})
+    assert why_missing(METRICS["cu_util_pct"], whole, None) == NO_SPECIFICATION
+
+
+def test_the_command_line_opens_it(folder: Path) -> None:
+    command = [sys.executable, "-m", "chopper_tui.cli", "show", str(folder), "--no-cache",
+               "--columns", "SQ_WAVES,cu_util_pct,gfx_mhz"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "40960" in done.stdout
+    assert (
+        "cu_util_pct is not known: the run lacks counters, which rocprofv3 --pmc SQ_BUSY"
+        in done.stdout
+    )
+    assert "gfx_mhz is not known: the counter run has no times" in done.stdout
