@@ -96,6 +96,14 @@ ANALYSES: Final = (
         "How much communication runs beside the operations, and how much longer do they take?",
         ("operation", "instance", "phase", "layer", "iteration", "gpu"),
     ),
+    Analysis(
+        "compare",
+        "8",
+        "Compare",
+        "What contributes most to the difference from the baseline?",
+        ("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
+        of=FIGURE,
+    ),
 )
 
 

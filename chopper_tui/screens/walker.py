@@ -154,10 +154,8 @@ class Walker(Explorer):
 
 def _same_place(one: View, other: View) -> bool:
     """Whether two views are of the same node and ask the same of it."""
-    return (one.path, one.order, one.analysis, one.by, one.of) == (
-        other.path,
-        other.order,
-        other.analysis,
-        other.by,
-        other.of,
-    )
+    return _question(one) == _question(other)
+
+
+def _question(view: View) -> tuple[object, ...]:
+    return view.path, view.order, view.analysis, view.by, view.of, view.baseline

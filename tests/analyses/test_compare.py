@@ -1,0 +1,226 @@
+"""Compare: the parts add up to the whole, at any level; what was planted comes first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chopper_core.address import parse
+from chopper_core.analyses import analysis
+from chopper_core.errors import UsageError
+from chopper_core.frame import Frame
+from chopper_core.query import query
+from chopper_core.render import render as rendered
+from chopper_core.run import Run
+from chopper_core.schema import STATES
+from chopper_core.view import Baseline, View
+from tests.core.test_counterparts import AFTER, BEFORE, RENAMED, run_with
+from tests.tui.explorer import explorer, sample_run
+
+SPLITS = analysis("compare").by
+RUN = sample_run(gpus=3, iterations=2, layers=4)
+OTHER = sample_run(gpus=3, iterations=2, layers=3, seed=2)
+LONGER = sample_run(gpus=3, iterations=3, layers=4, seed=3)
+RUN.others.update({"other": OTHER, "longer": LONGER})
+EXACT = ("elapsed_ns", *STATES, "kernels")
+
+
+def frame(address: str, run: Run = RUN) -> Frame:
+    return query(run, parse(address))
+
+
+def sums(of: Frame, name: str) -> float:
+    return sum(of.row(row)[name] or 0 for row in range(len(of)))  # type: ignore[misc]
+
+
+def time_of(run: Run, address: str, name: str = "elapsed_ns") -> float:
+    return query(run, parse(f"{address}{'&' if '?' in address else '?'}columns={name}")).total[name]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("by", SPLITS)
+@pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        ("", "other"),
+        (":gpu=1", "gpu=0"),
+        (":gpu=1/iteration=11", "gpu=0/iteration=10"),
+        (":gpu=2/iteration=10/phase=backward", "other"),
+        (":gpu=1/iteration=10/phase=backward/layer=2", "gpu=1/iteration=10/phase=forward/layer=2"),
+    ],
+)
+def test_the_parts_add_up_to_the_whole(path: str, base: str, by: str) -> None:
+    compared = frame(f"R{path}?view=compare&by={by}&base={base}")
+    there = f"other{path}" if base == "other" else f"R:{base}"
+    ours, theirs = time_of(RUN, f"R{path}"), time_of(OTHER if base == "other" else RUN, there)
+    assert compared.total["elapsed_ns_delta"] == ours - theirs
+    assert compared.total["elapsed_ns"] == ours and compared.total["base_elapsed_ns"] == theirs
+    for name in EXACT:
+        assert sums(compared, f"{name}_delta") == compared.total[f"{name}_delta"]
+    for row in map(compared.row, range(len(compared))):
+        change = row["elapsed_ns_delta"] or 0
+        assert change == sum(row[f"{state}_delta"] or 0 for state in STATES)
+        parts = (row["number_elapsed_ns"] or 0) + (row["each_elapsed_ns"] or 0)
+        assert parts == pytest.approx(change)
+        assert (row["elapsed_ns"] or 0) - (row["base_elapsed_ns"] or 0) == change
+
+
+@given(
+    st.sampled_from(SPLITS),
+    st.sampled_from([(), ("0",), ("1", "10"), ("2", "11", "forward")]),
+    st.sampled_from([(), ("0",), ("1",), ("1", "11"), ("0", "10", "backward", "2")]),
+    st.sampled_from(["", "other", "longer"]),
+    st.sampled_from(["elapsed_ns", "kernel_ns", "idle_ns", "kernels"]),
+)
+def test_they_do_wherever_the_two_are(
+    by: str, path: tuple[str, ...], base: tuple[str, ...], other: str, of: str
+) -> None:
+    view = View("R", path, analysis="compare", by=by, of=of, baseline=Baseline(other, base))
+    compared = query(RUN, view)
+    assert sums(compared, f"{of}_delta") == pytest.approx(compared.total[f"{of}_delta"])
+    sizes = [abs(compared.row(row)[f"{of}_delta"] or 0) for row in range(len(compared))]
+    assert sizes == sorted(sizes, reverse=True)
+    if any(sizes):
+        shares = [compared.row(row)["of_change_pct"] for row in range(len(compared))]
+        assert sum(abs(share) for share in shares) == pytest.approx(100)
+
+
+def test_other_numbers_of_iterations_are_compared_step_by_step() -> None:
+    compared = frame("R?view=compare&by=phase&base=longer")
+    assert compared.total["elapsed_ns"] == time_of(RUN, "R") / 6
+    assert compared.total["base_elapsed_ns"] == time_of(LONGER, "longer") / 9
+    single = frame("R:gpu=1?view=compare&by=phase&base=longer:gpu=1")
+    assert single.total["elapsed_ns"] == time_of(RUN, "R:gpu=1") / 2
+    assert single.total["base_elapsed_ns"] == time_of(LONGER, "longer:gpu=1") / 3
+    assert any("2 here, 3 in the baseline" in note for note in single.notes)
+
+
+def test_what_the_profiler_cut_does_not_count_against_another_run() -> None:
+    cut = replace(RUN, partial_iterations={0: frozenset([10])}, others={"other": OTHER})
+    compared = query(cut, parse("R?view=compare&base=other"))
+    assert any("iteration 10 here: left out" in note for note in compared.notes)
+    whole = query(RUN, parse("R?order=iteration&columns=elapsed_ns"))
+    kept = whole.row(whole.labels.index("11"))["elapsed_ns"]
+    assert compared.total["elapsed_ns"] == kept / 3  # type: ignore[operator]
+    assert compared.total["base_elapsed_ns"] == time_of(OTHER, "other") / 6
+    # Within one run both sides miss the same.
+    same = query(cut, parse("R:gpu=1?view=compare&base=gpu=2"))
+    assert same.total["elapsed_ns"] == time_of(RUN, "R:gpu=1")
+    assert not any("cuts" in note for note in same.notes)
+
+
+def test_number_and_length_are_told_apart() -> None:
+    """Twice as many kernels of one operation; those of another three times as long."""
+    base = run_with({"more": ("a",), "longer": ("b",), "same": ("c",)})
+    run = run_with({"more": ("a", "a"), "longer": ("b",), "same": ("c",)})
+    table = run.table
+    slow = table.operation == table.operations.index("longer")
+    duration = table.duration_ns * (1 + 2 * slow)
+    compute = table.compute_ns + (duration - table.duration_ns)
+    run = replace(run, table=replace(table, duration_ns=duration, compute_ns=compute))
+    run.others["base"] = base
+    compared = query(run, parse("R?view=compare&of=compute_ns&base=base"))
+    rows = {label: compared.row(row) for row, label in enumerate(compared.labels)}
+    assert rows["longer"]["number_compute_ns"] == 0
+    assert rows["longer"]["each_compute_ns"] == rows["longer"]["compute_ns_delta"] != 0
+    assert rows["more"]["number_compute_ns"] == rows["more"]["base_compute_ns"]
+    assert rows["more"]["kernels_delta"] == 12
+    assert rows["same"]["compute_ns_delta"] == 0
+    assert compared.labels[-1] == "same"
+
+
+def test_rows_without_a_partner_and_renamed_kernels_are_said() -> None:
+    run = replace(run_with(AFTER), others={"before": run_with(BEFORE)})
+    compared = query(run, parse("after?view=compare&by=kernel&base=before"))
+    partners = {label: compared.row(row)["partner"] for row, label in enumerate(compared.labels)}
+    assert {label: name for label, name in partners.items() if name} == {
+        **RENAMED,
+        "x": "only here",
+    }
+    back = replace(run_with(BEFORE), others={"after": run_with(AFTER)})
+    compared = query(back, parse("before?view=compare&by=kernel&base=after"))
+    assert compared.row(compared.labels.index("x"))["partner"] == "only base"
+
+
+@pytest.mark.parametrize("by", SPLITS)
+@pytest.mark.parametrize("base", ["other", "gpu=0/iteration=10", "other:gpu=0/iteration=10"])
+def test_rows_lead_to_what_they_say(by: str, base: str) -> None:
+    path = "" if base == "other" else ":gpu=1/iteration=11"
+    compared = frame(f"R{path}?view=compare&by={by}&base={base}")
+    document = json.loads(rendered(compared, "json"))
+    for row in document["rows"]:
+        view = parse(row["address"])
+        where = OTHER if view.run == "other" else RUN
+        assert not view.analysis
+        inside = query(where, replace(view, columns=("elapsed_ns",)))
+        if view.run == "R" and row["elapsed_ns"] is not None:
+            assert inside.total["elapsed_ns"] == row["elapsed_ns"]
+        if view.baseline is not None:
+            assert inside.total["elapsed_ns_delta"] == row["elapsed_ns_delta"]
+
+
+def test_without_a_baseline_it_says_how_to_set_one() -> None:
+    compared = frame("R:gpu=1/iteration=11?view=compare")
+    assert "press b" in compared.headline[0] and "base=gpu=0" in compared.headline[0]
+    assert compared.labels == ["other", "longer", "gpu=0", "gpu=2", "iteration=10"]
+    for row, label in enumerate(compared.labels):
+        view = parse(compared.addresses(row))
+        assert view.analysis == "compare" and view.baseline is not None
+        delta = compared.row(row)["scope_ns_delta"]
+        there = query(RUN, view)
+        if label != "longer":
+            assert delta == there.total["elapsed_ns_delta"]
+    assert len(frame("S?view=compare", LONGER)) == 0
+
+
+def test_only_sums_can_be_taken_apart() -> None:
+    with pytest.raises(UsageError, match="busy_pct is no sum"):
+        frame("R?view=compare&base=other&of=busy_pct")
+
+
+def test_two_runs_of_the_demo(run: Run) -> None:
+    """FSDP1 copies with `_post_backward_hook` what FSDP2 does by operations of its own."""
+    from chopper_core.ingest import open_run
+    from tests.analyses.conftest import DEMO
+
+    fsdp1 = open_run(str(DEMO.parent / "fsdp1"))
+    beside = replace(run, others={"fsdp1": fsdp1})
+    compared = query(beside, parse("fsdp2?view=compare&base=fsdp1"))
+    first = compared.row(0)
+    assert "post_backward_hook" in compared.labels[0] and first["partner"] == "only base"
+    assert compared.total["elapsed_ns_delta"] == sums(compared, "elapsed_ns_delta")
+    assert any("iteration 10 here: left out" in note for note in compared.notes)
+    clock = compared.total["gfx_mhz_delta"]
+    assert clock is not None and 60 < clock < 100
+
+
+async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
+    async with explorer((120, 40), view=View("sample.json", ("1",))) as at:
+        await at.press("8")
+        assert at.frame.level == "baseline" and "press b" in at.text()
+        assert at.label == "gpu=0"
+        await at.press("enter")
+        assert at.frame.view.baseline == Baseline("", ("0",)) and at.frame.level == "operation"
+        assert at.frame.sort == "-elapsed_ns_delta"
+        label = at.label
+        await at.press("enter")
+        assert at.frame.view.analysis == "" and at.path == ("1", label)
+        assert at.frame.view.baseline == Baseline("", ("0", label))
+        await at.press("escape")
+        assert at.frame.view.analysis == "compare" and at.label == label
+        await at.press("escape")
+        assert at.frame.level == "baseline"
+        await at.press("enter", "p", "down", "enter")
+        assert at.frame.level == "kernel" and at.frame.view.baseline is not None
+
+
+async def test_the_figure_is_chosen() -> None:
+    view = View("sample.json", ("1",), analysis="compare", baseline=Baseline("", ("0",)))
+    async with explorer((120, 40), view=view) as at:
+        await at.command("of kernels")
+        assert at.frame.columns[0].name == "kernels"
+        await at.command("of busy_pct")
+        assert "no sum" in at.status and at.frame.columns[0].name == "kernels"
