@@ -18,6 +18,7 @@ from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.names import counter_info, counter_infos
+from chopper_core.sources.counters.rocpd_events import Events, Stacks, by_guid, integers
 from chopper_core.sources.counters.rocpd_relations import DISPATCHES, SQLITE_ERRORS, Relations
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import Agent, CounterInfo, DispatchRun, Int64
@@ -70,8 +71,7 @@ class _Process:
     """The dispatches of one guid."""
 
     def __init__(self, agents: Iterable[Agent]) -> None:
-        self.table = DispatchTable(Losses(), AgentTable(agents))
-        self.table.sums_repeated_values = True
+        self.table = DispatchTable(Losses(), AgentTable(agents), sums_repeated_values=True)
         self.infos: dict[str, CounterInfo] = {}
         self._events: list[Int64] = []
         self._lookup: tuple[Int64, Int64] | None = None
@@ -84,6 +84,7 @@ class _Process:
         """Return the row of the dispatch with each event, or ABSENT."""
         if self._lookup is None:
             ids = np.concatenate(self._events)
+            self._events = []
             order = np.argsort(ids, kind="stable")
             self._lookup = ids[order], order
         ids, order = self._lookup
@@ -106,12 +107,10 @@ class _Database:
         self._threads = self._looked_up("rocpd_info_thread", "tid")
         self._counters = self._looked_up("rocpd_info_pmc", "name", "units", "description")
         self._agents = self._read_agents()
-        self._stacks: _Ids = {}
-        self._categories: _Ids = {}
+        self._events = Events(relations, self._is_marker, self._losses)
 
     def runs(self) -> list[DispatchRun]:
         """Return one run per process that dispatched anything."""
-        self._read_events()
         self._read_dispatches()
         self._read_regions()
         self._read_values()
@@ -142,19 +141,12 @@ class _Database:
                 found.setdefault(fields.get("guid", ""), {})[fields["id"]] = fields
         return {guid: gpus_by_id(agents) for guid, agents in found.items()}
 
-    def _read_events(self) -> None:
-        columns = ("guid", "id", "category_id", "stack_id", "correlation_id")
-        for rows in self._relations.rows("rocpd_event", columns, self._losses):
-            for guid, number, category, stack, correlation in rows:
-                self._stacks.setdefault(guid or "", {})[number] = stack or correlation
-                self._categories.setdefault(guid or "", {})[number] = category
-
     def _read_dispatches(self) -> None:
         columns = ("guid", *_DISPATCH_COLUMNS.values(), *_LOOKED_UP)
         total = self._relations.count(DISPATCHES)
         done = 0
         for rows in self._relations.rows(DISPATCHES, columns, self._losses):
-            for guid, ours in _by_guid(rows):
+            for guid, ours in by_guid(rows):
                 self._add_dispatches(guid, dict(zip(columns, zip(*ours, strict=True), strict=True)))
             done += len(rows)
             self._progress(f"read {self._path.name}", done, total)
@@ -163,7 +155,7 @@ class _Database:
         agents, kernels = self._agents.get(guid, {}), self._kernels.get(guid, {})
         process = self._processes.setdefault(guid, _Process(agents.values()))
         table = process.table
-        strings, stacks = self._strings.get(guid, {}), self._stacks.get(guid, {})
+        strings, stacks = self._strings.get(guid, {}), self._events.stacks.get(guid, Stacks())
         pids, threads = self._pids.get(guid, {}), self._threads.get(guid, {})
 
         def gpu(agent_id: Any) -> int:
@@ -179,12 +171,12 @@ class _Database:
         def region(name_id: Any) -> int:
             return table.names[str(strings[name_id])] if strings.get(name_id) else ABSENT
 
-        columns = {name: _integers(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
+        columns = {name: integers(given[column]) for name, column in _DISPATCH_COLUMNS.items()}
         columns["gpu"] = _coded(given["agent_id"], gpu)
         columns["name"] = _coded(given["kernel_id"], kernel)
-        columns["process"] = _integers([pids.get(one) for one in given["pid"]])
-        columns["thread"] = _integers([threads.get(one) for one in given["tid"]])
-        columns["correlation"] = _integers([stacks.get(one) for one in given["event_id"]])
+        columns["process"] = integers([pids.get(one) for one in given["pid"]])
+        columns["thread"] = integers([threads.get(one) for one in given["tid"]])
+        columns["correlation"] = stacks.of(columns["event"])
         columns["region"] = _coded(given["region_name_id"], region)
         columns["region"][columns["region"] == columns["name"]] = ABSENT
         process.add_dispatches(columns)
@@ -193,7 +185,7 @@ class _Database:
         columns = ("guid", "tid", "start", "end", "name_id", "event_id")
         messages = self._messages()
         for rows in self._relations.rows("rocpd_region", columns, self._losses):
-            for guid, ours in _by_guid(rows):
+            for guid, ours in by_guid(rows):
                 process = self._processes.get(guid)
                 if process is not None:
                     self._add_regions(guid, process.table, ours, messages.get(guid, {}))
@@ -206,13 +198,14 @@ class _Database:
         messages: dict[int, str],
     ) -> None:
         _, tids, starts, ends, name_ids, event_ids = zip(*rows, strict=True)
-        threads, stacks = self._threads.get(guid, {}), self._stacks.get(guid, {})
+        threads = self._threads.get(guid, {})
+        stacks = self._events.stacks.get(guid, Stacks())
         strings = self._strings.get(guid, {})
         columns: Columns = {
-            "thread": _integers([threads.get(one) for one in tids]),
-            "start_ns": _integers(starts),
-            "end_ns": _integers(ends),
-            "correlation": _integers([stacks.get(one) for one in event_ids]),
+            "thread": integers([threads.get(one) for one in tids]),
+            "start_ns": integers(starts),
+            "end_ns": integers(ends),
+            "correlation": stacks.of(integers(event_ids)),
         }
         is_marker = np.array([event in messages for event in event_ids], np.bool_)
         marks = {name: column[is_marker] for name, column in columns.items()}
@@ -229,10 +222,7 @@ class _Database:
     def _messages(self) -> dict[str, dict[int, str]]:
         """Return the text of the events of roctx; '' where only the name of the region says it."""
         found: dict[str, dict[int, str]] = {}
-        marked = {
-            guid: {event for event, category in events.items() if self._is_marker(guid, category)}
-            for guid, events in self._categories.items()
-        }
+        marked = self._events.marks
         if any(marked.values()):
             columns = ("guid", "id", "extdata")
             for rows in self._relations.rows("rocpd_event", columns, self._losses):
@@ -249,13 +239,13 @@ class _Database:
         stray = 0
         columns = ("guid", "event_id", "pmc_id", "value")
         for rows in self._relations.rows("rocpd_pmc_event", columns, self._losses):
-            for guid, ours in _by_guid(rows):
+            for guid, ours in by_guid(rows):
                 process = self._processes.get(guid)
                 if process is None:
                     stray += len(ours)
                     continue
                 _, events, counters, values = zip(*ours, strict=True)
-                row = process.rows_of(_integers(events))
+                row = process.rows_of(integers(events))
                 known = row >= 0
                 stray += int((~known).sum())
                 codes = _coded(counters, self._counter_coder(guid, process))
@@ -278,22 +268,10 @@ class _Database:
         return code
 
 
-def _by_guid(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Return the rows of each guid, which is their first column."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for row in rows:
-        found.setdefault(row[0] or "", []).append(row)
-    return list(found.items())
-
-
 def _coded(ids: Sequence[Any], code: Callable[[Any], int]) -> Int64:
     """Return the code of each id, asked for once per different id."""
     codes = {one: code(one) for one in dict.fromkeys(ids)}
     return np.fromiter((codes[one] for one in ids), np.int64, len(ids))
-
-
-def _integers(values: Sequence[Any]) -> Int64:
-    return int_column([ABSENT if value is None else value for value in values])
 
 
 def _float(value: Any) -> float:

@@ -6,6 +6,7 @@ The text is walked piece by piece; only the lists that matter are decoded, a bat
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -28,8 +29,9 @@ from chopper_core.sources.counters.rocprofv3_records import (
     KernelDispatch,
 )
 from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.dispatches import Agent, DispatchRun, Float64, Int64
-from chopper_core.sources.kineto.columns import Columns, int_column
+from chopper_core.sources.counters.values import CounterValues
+from chopper_core.sources.dispatches import Agent, DispatchRun, Int64
+from chopper_core.sources.kineto.columns import Columns, Interner, int_column
 from chopper_core.sources.trace import ABSENT, Losses
 
 FORMAT: Final = "rocprofv3 JSON"
@@ -89,16 +91,16 @@ class _Process:
     def __init__(self) -> None:
         self.losses = Losses()
         self.dispatch_count = 0
-        self._table = DispatchTable(self.losses)
-        self._table.sums_repeated_values = True
+        self._table = DispatchTable(self.losses, sums_repeated_values=True)
         self._pid = ABSENT
         self._agents: dict[int, dict[str, Any]] = {}
         self._kernels: dict[int, str] = {}
         self._messages: dict[int, str] = {}
         self._descriptions: dict[int, CounterDescription] = {}
-        self._ranges: list[ApiCall] = []
-        self._dispatches: list[Columns] = []
-        self._values: list[tuple[Int64, Int64, Float64]] = []
+        self._ranges: deque[Columns] = deque()
+        self._dispatches: deque[Columns] = deque()
+        self._counters = Interner()
+        self._values = CounterValues(sums=True)
 
     def read(self, pieces: JsonPieces, prefix: str = "") -> None:
         """Take what matters of the object that comes next."""
@@ -137,16 +139,21 @@ class _Process:
                 nameless.add(kernel)
             return table.kernel_codes[name or f"kernel {kernel}"]
 
-        for columns in self._dispatches:
+        while self._dispatches:
+            columns = self._dispatches.popleft()
             columns["process"] = np.full(len(columns["name"]), self._pid, np.int64)
             columns["gpu"] = _looked_up(columns["gpu"], gpu_number)
             columns["name"] = _looked_up(columns["name"], kernel_code)
             table.add_dispatches(columns)
         if nameless:
             self.losses.notes.append(f"{len(nameless):,} kernels have no name in the file.")
-        for rows, handles, values in self._values:
-            table.add_values(rows, _looked_up(handles, self._counter_code), values)
-        table.host.add_ranges(self._range_columns())
+        for handle, number in self._counters.items():
+            rows, values = self._values.take(number)
+            if len(rows):
+                code = np.full(len(rows), self._counter_code(handle), np.int64)
+                table.add_values(rows.astype(np.int64), code, values)
+        while self._ranges:
+            table.host.add_ranges(self._named(self._ranges.popleft()))
         infos = counter_infos(table.counter_names)
         for known in self._descriptions.values():
             if known.name in infos:
@@ -197,7 +204,10 @@ class _Process:
         elif name == "strings/marker_api":
             self._messages.update((record.key, record.value) for record in records)
         elif name == "buffer_records/marker_api":
-            self._ranges += records
+            self._ranges.append(
+                _call_columns(records)
+                | {"end_ns": int_column([record.end_timestamp for record in records])}
+            )
         elif name == "buffer_records/hip_api":
             self._table.host.add_calls(_call_columns(records))
         elif name == "buffer_records/kernel_dispatch":
@@ -248,26 +258,25 @@ class _Process:
         )
         counts = [len(record.records) for record in records]
         values = list(chain.from_iterable(record.records for record in records))
-        self._values.append(
-            (
-                np.repeat(rows, counts),
-                int_column([value.counter_id.handle for value in values]),
-                np.array([value.value for value in values], np.float64),
-            )
+        numbers = self._counters
+        self._values.add(
+            np.repeat(rows, counts),
+            int_column([numbers[value.counter_id.handle] for value in values]),
+            np.array([value.value for value in values], np.float64),
         )
 
     def _counter_code(self, handle: int) -> int:
         known = self._descriptions.get(handle)
         return self._table.counter_names[known.name if known else f"counter {handle}"]
 
-    def _range_columns(self) -> Columns:
+    def _named(self, ranges: Columns) -> Columns:
+        """Return the ranges that have a text, with its code."""
         names, known = self._table.names, self._messages
-        ranges = [one for one in self._ranges if one.correlation_id.internal in known]
+        texts = [known.get(number) for number in ranges["correlation"].tolist()]
+        has_text = np.array([text is not None for text in texts], np.bool_)
         return {
-            "thread": int_column([one.thread_id for one in ranges]),
-            "start_ns": int_column([one.start_timestamp for one in ranges]),
-            "end_ns": int_column([one.end_timestamp for one in ranges]),
-            "name": int_column([names[known[one.correlation_id.internal]] for one in ranges]),
+            **{name: column[has_text] for name, column in ranges.items()},
+            "name": int_column([names[text] for text in texts if text is not None]),
         }
 
 

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from chopper_core.sources.counters.agents import AgentTable
 from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
+from chopper_core.sources.counters.values import CounterValues
 from chopper_core.sources.dispatches import (
     CLOCK_BOOTTIME,
     CounterInfo,
@@ -27,11 +28,13 @@ from chopper_core.sources.trace import ABSENT, Losses
 GRID: Final = ("grid_x", "grid_y", "grid_z")
 WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
 
-_IDS: Final = ("name", "gpu", "process", "thread", "queue", "dispatch_id", "correlation", "region")
+_CODES: Final = ("name", "gpu", "region")
+_IDS: Final = ("process", "thread", "queue", "dispatch_id", "correlation")
 _TIMES: Final = ("start_ns", "end_ns")
-_DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = dict.fromkeys(
-    (*_IDS, *_TIMES, *GRID, *WORKGROUP), np.int64
-)
+_DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
+    **dict.fromkeys((*_IDS, *_TIMES), np.int64),
+    **dict.fromkeys((*_CODES, *GRID, *WORKGROUP), np.int32),
+}
 _INT32_LIMIT: Final = 2**31
 
 
@@ -53,30 +56,40 @@ class DispatchTable:
     Rows with one (process, GPU, dispatch id) are one dispatch; rows without an id are one each.
     """
 
-    def __init__(self, losses: Losses, agents: AgentTable | None = None) -> None:
+    def __init__(
+        self,
+        losses: Losses,
+        agents: AgentTable | None = None,
+        *,
+        sums_repeated_values: bool = False,
+    ) -> None:
+        """Start empty; several values of one counter and dispatch may be those of its instances."""
         self.names = Interner()
         self.kernel_codes = NameCodes(self.names)
         self.counter_names = Interner()
         self.agents = agents or AgentTable()
         self.host = HostSide()
         self.losses = losses
-        self.sums_repeated_values = False
-        """Whether several values of one counter and dispatch are those of its instances."""
+        self._sums = sums_repeated_values
         self._rows = ChunkedColumns(_DISPATCH_COLUMNS)
-        self._values = ChunkedColumns({"row": np.int64, "counter": np.int32, "value": np.float64})
+        self._values = CounterValues(sums_repeated_values)
         self._count = 0
 
     def add_dispatches(self, columns: Columns) -> Int64:
         """Append rows and return their numbers; a column that isn't given is ABSENT."""
         count = len(columns["name"])
         absent = np.full(count, ABSENT, np.int64)
-        self._rows.add({name: columns.get(name, absent) for name in _DISPATCH_COLUMNS})
+        given = {name: columns.get(name, absent) for name in _DISPATCH_COLUMNS}
+        for name in (*GRID, *WORKGROUP):
+            size = given[name]
+            given[name] = np.where((size > 0) & (size < _INT32_LIMIT), size, 0)
+        self._rows.add(given)
         self._count += count
         return np.arange(self._count - count, self._count)
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
-        self._values.add({"row": row, "counter": counter, "value": value})
+        self._values.add(row, counter, value)
 
     def finish(
         self,
@@ -87,13 +100,14 @@ class DispatchTable:
         """Return the dispatches, one row each, in the order of dispatch of each GPU."""
         rows = self._rows.joined()
         first, group = _dispatch_groups(rows)
-        rows = {name: column[first] for name, column in rows.items()}
+        _take(rows, first)
         _drop_bad_times(rows, self.losses)
         order = dispatch_order(rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"])
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        rows = {name: column[order] for name, column in rows.items()}
-        counters = self._dense(place[group], len(order))
+        _take(rows, order)
+        counters = self._dense(place[group].astype(np.int32), len(order))
+        del first, group, order, place
         region, by_gpu_time = self.host.regions(rows)
         region = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         _note_losses(self.losses, paths[0])
@@ -105,8 +119,8 @@ class DispatchTable:
             names=list(self.names),
             agents=tuple(self.agents.agents),
             dispatches=Dispatches(
-                name=rows["name"].astype(np.int32),
-                gpu=rows["gpu"].astype(np.int32),
+                name=rows["name"],
+                gpu=rows["gpu"],
                 process=rows["process"],
                 queue=rows["queue"],
                 dispatch_id=rows["dispatch_id"],
@@ -125,26 +139,20 @@ class DispatchTable:
             losses=self.losses,
         )
 
-    def _dense(self, row_of: Int64, count: int) -> dict[str, Float64]:
+    def _dense(self, row_of: Int32, count: int) -> dict[str, Float64]:
         """Return one column per counter: the sum, or the first, of the values of a dispatch."""
-        values = self._values.joined()
-        row = row_of[values["row"]]
-        by_counter = np.argsort(values["counter"], kind="stable")
-        bounds = np.searchsorted(
-            values["counter"][by_counter], np.arange(len(self.counter_names) + 1)
-        )
         columns: dict[str, Float64] = {}
         repeated = 0
         for code, name in enumerate(self.counter_names):
-            these = by_counter[bounds[code] : bounds[code + 1]]
-            these = these[~np.isnan(values["value"][these])]
+            given, values = self._values.take(code)
+            row = row_of[given]
             column = np.full(count, np.nan)
-            if self.sums_repeated_values:
-                column[row[these]] = 0.0
-                np.add.at(column, row[these], values["value"][these])
+            if self._sums:
+                column[row] = 0.0
+                np.add.at(column, row, values)
             else:
-                column[row[these[::-1]]] = values["value"][these[::-1]]
-                repeated += int((column[row[these]] != values["value"][these]).sum())
+                column[row[::-1]] = values[::-1]
+                repeated += int((column[row] != values).sum())
             columns[name] = column
         if repeated:
             self.losses.notes.append(
@@ -152,6 +160,15 @@ class DispatchTable:
                 "the first counts."
             )
         return columns
+
+
+def _take(columns: Columns, rows: Int64) -> None:
+    """Keep these rows, in their order; one column at a time is there twice."""
+    count = len(next(iter(columns.values())))
+    if len(rows) == count and (rows[1:] > rows[:-1]).all():
+        return
+    for name in columns:
+        columns[name] = columns[name][rows]
 
 
 def _note_losses(losses: Losses, path: Path) -> None:
@@ -212,5 +229,4 @@ def dispatch_order(
 
 def _sizes(rows: Columns, names: Sequence[str]) -> Int32:
     """Return three columns as one n x 3 table; 0 where unknown or too large."""
-    table = np.stack([rows[name] for name in names], axis=1)
-    return np.where((table > 0) & (table < _INT32_LIMIT), table, 0).astype(np.int32)
+    return np.stack([rows.pop(name) for name in names], axis=1)

@@ -1,0 +1,115 @@
+"""Large files of counters are read in little memory: a process has a limit on its address space."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.sources.counters.values import CounterValues
+from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
+from tests.conftest import ROOT
+
+HEADROOM_MB = 96
+"""Above what the process has after its imports."""
+LIMITED = """
+import csv, json, resource, sqlite3, sys
+from pathlib import Path
+import numpy as np
+from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.sources.counters.rocprofv3_json import read_json
+
+path, headroom = Path(sys.argv[1]), int(sys.argv[2])
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (headroom << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+"""
+READ = {
+    ".csv": "run = read_process(CsvProcess(counters=path))",
+    ".json": "(run,) = read_json(path)",
+    ".db": "(run,) = read_rocpd(path)",
+}
+CHECK = """
+wanted = 100 * np.arange(len(run.dispatches))
+for number, (name, values) in enumerate(run.dispatches.counters.items()):
+    assert (values == wanted + number).all(), name
+print(len(run.dispatches), *run.dispatches.counters)
+"""
+WHOLE = {
+    ".csv": "rows = list(csv.reader(path.open()))",
+    ".json": "json.loads(path.read_bytes())",
+    ".db": "sqlite3.connect(path).execute('SELECT * FROM rocpd_pmc_event_0198c1f2').fetchall()",
+}
+SHAPES: dict[str, tuple[Callable[[Path, int], None], int]] = {
+    "a_counter_collection.csv": (write_counter_csv, 60_000),
+    "a_results.json": (write_counter_json, 24_000),
+    "a_results.db": (write_rocpd, 24_000),
+}
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="the limit on addresses is that of Linux"
+)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    write, dispatches = SHAPES[request.param]
+    path: Path = tmp_path_factory.mktemp("large") / request.param
+    write(path, dispatches)
+    assert path.stat().st_size > 44e6
+    return path
+
+
+def _run(path: Path, code: str) -> subprocess.CompletedProcess[str]:
+    # One arena and one thread: what others reserve, they don't use.
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", LIMITED + code, str(path), str(HEADROOM_MB)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_it_is_read_within_the_limit(large: Path) -> None:
+    done = _run(large, READ[large.suffix] + CHECK)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(SHAPES[large.name][1]), *COUNTERS]
+
+
+def test_the_limit_is_too_low_for_all_at_once(large: Path) -> None:
+    done = _run(large, WHOLE[large.suffix])
+    assert done.returncode != 0 and "MemoryError" in done.stderr
+
+
+def test_instances_are_added_up_on_the_way() -> None:
+    """Whatever their order: here all rows for one instance, then all for the next."""
+    values, rows = CounterValues(sums=True), np.arange(300_000)
+    most = 0
+    for instance in range(64):
+        given = np.full(len(rows), float(instance))
+        given[instance] = np.nan
+        values.add(rows, np.zeros(len(rows), np.int64), given)
+        most = max(most, sum(len(part) for part, _ in values._parts[0]._parts))
+    assert most < (1 << 20) + 4 * len(rows)
+    found, sums = values.take(0)
+    np.testing.assert_array_equal(found, rows)
+    wanted = np.full(len(rows), float(sum(range(64))))
+    wanted[:64] -= np.arange(64)
+    np.testing.assert_array_equal(sums, wanted)
+    assert len(values.take(0)[0]) == 0
+
+
+def test_without_sums_every_value_stays() -> None:
+    values = CounterValues(sums=False)
+    values.add(np.array([5, 5, 2, 5]), np.array([1, 0, 1, 1]), np.array([1.0, 2.0, 3.0, 4.0]))
+    assert values.codes() == [0, 1]
+    rows, given = values.take(1)
+    assert (rows.tolist(), given.tolist()) == ([5, 2, 5], [1.0, 3.0, 4.0])
