@@ -97,6 +97,14 @@ ANALYSES: Final = (
         ("operation", "instance", "phase", "layer", "iteration", "gpu"),
     ),
     Analysis(
+        "power",
+        "7",
+        "Power",
+        "What do the GPUs draw, how fast are they clocked, how hot are they, what limits them?",
+        ("gpu", "iteration", "phase", "layer", "operation"),
+        of="window:MS, burst:W or tokens:N",
+    ),
+    Analysis(
         "compare",
         "8",
         "Compare",

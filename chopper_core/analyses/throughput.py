@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
 from chopper_core.analyses.step_parts import PARTS, step_times
+from chopper_core.analyses.step_tokens import tokens_in
 from chopper_core.errors import UsageError
-from chopper_core.measured import TOKENS
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BarChart, LineChart, Series
 from chopper_core.run import Run
@@ -227,24 +227,10 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
         np.where(there, (last - first).reshape(shape), 0),
         there,
         whole & there.all(axis=0),
-        np.full(shape, float(tokens)) if tokens else _tokens_of(run, rows, step, shape),
+        np.full(shape, float(tokens))
+        if tokens
+        else tokens_in(run, gpus.tolist(), iterations.tolist()),
     )
-
-
-def _tokens_of(run: Run, rows: NDArray[np.intp], step: Int64, shape: tuple[int, int]) -> Float64:
-    """The tokens of each GPU's iterations from the trace; of a GPU that lacks some, its others.
-
-    A GPU whose iterations have different numbers lacks those that show none.
-    """
-    column = run.table.measured.get(TOKENS)
-    if column is None:
-        return np.full(shape, np.nan)
-    tokens = np.nan_to_num(column[rows])
-    found = np.bincount(step, tokens, shape[0] * shape[1]).astype(np.float64).reshape(shape)
-    for own in found:
-        known = np.unique(own[own > 0])
-        own[own == 0] = known[0] if len(known) == 1 else np.nan
-    return found
 
 
 Columns = tuple[list[str], list[tuple[Metric, Values]], dict[str, int | float]]

@@ -1,0 +1,182 @@
+"""The columns of the view of power: what each figure is, over which time, and from where."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chopper_core.metrics import Metric, column
+
+_TIME: Final = (
+    "over the scope's time on the GPU: of iterations from the first start to the last end, of what "
+    "lies deeper while any of it runs"
+)
+_NEEDS: Final = "the run has no such telemetry of the GPU in the scope's time"
+
+
+def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
+    return column(
+        name, unit, title, f"{what}, {_TIME}.", source="telemetry", missing_because=_NEEDS
+    )
+
+
+POWER: Final = _over_time("mean_power_w", "W", "power", "Mean power of the socket")
+POWER_HIGH: Final = _over_time(
+    "p95_power_w", "W", "p95", "The power that isn't exceeded in 95 % of the time"
+)
+PEAK: Final = _over_time("peak_power_w", "W", "peak", "The largest sample of the power")
+PEAK_AT: Final = column(
+    "peak_at_ns",
+    "ns",
+    "peak at",
+    "When that sample was taken: the middle of its time, from the run's first activity on.",
+    source="telemetry",
+    missing_because=_NEEDS,
+)
+POWER_DEVIATION: Final = _over_time("sd_power_w", "W", "± power", "Standard deviation of the power")
+ROLLING_POWER: Final = _over_time(
+    "rolling_power_w",
+    "W",
+    "rolling p95",
+    "Mean of the rolling 0.95 quantile of the power's samples (of=window:MS, 100 ms at first)",
+)
+POWER_RATIO: Final = column(
+    "power_x",
+    "x",
+    "of largest",
+    "mean_power_w over that of the GPU with the largest.",
+    source="telemetry",
+    missing_because=_NEEDS,
+)
+LIMIT: Final = column(
+    "limit_w",
+    "W",
+    "limit",
+    "The power cap that telemetry shows, mean over the scope's time; else the product's power by "
+    "hardware.toml.",
+    source="telemetry or hardware.toml",
+    missing_because="no power cap in the telemetry, and the GPU is not in hardware.toml",
+)
+AT_LIMIT: Final = column(
+    "at_limit_pct",
+    "%",
+    "at limit",
+    "Share of the time with power in which it is at 98 % of limit_w or more.",
+    source="telemetry",
+    missing_because=f"{_NEEDS}, or limit_w isn't known",
+)
+BURSTS: Final = column(
+    "bursts",
+    "",
+    "bursts",
+    "How often the power rises above a level and falls again: 110 % of mean_power_w, or "
+    "of=burst:W.",
+    source="telemetry",
+    missing_because=_NEEDS,
+)
+BURST_SHARE: Final = column(
+    "burst_pct",
+    "%",
+    "in bursts",
+    "Share of the time with power that is in bursts.",
+    source="telemetry",
+    missing_because=_NEEDS,
+)
+LONGEST_BURST: Final = column(
+    "longest_burst_ns",
+    "ns",
+    "longest",
+    "The time of the longest burst.",
+    source="telemetry",
+    missing_because=_NEEDS,
+)
+STEP_ENERGY: Final = column(
+    "iteration_energy_j",
+    "J",
+    "per iteration",
+    "Mean energy_j of the GPU in the scope's iterations that no start or end of the profiler cuts; "
+    "whole iterations, whatever else the scope names.",
+    source="telemetry",
+    missing_because="no whole iteration in the scope, or no telemetry for all of one",
+)
+TOKEN_ENERGY: Final = column(
+    "token_energy_mj",
+    "mJ",
+    "per token",
+    "Energy of an iteration over its tokens (see the view throughput): of a GPU its own, of an "
+    "iteration those of all GPUs.",
+    source="telemetry, and trace or address",
+    missing_because="the tokens aren't known, or no telemetry for all of an iteration",
+)
+GFX: Final = _over_time("mean_gfx_mhz", "MHz", "gfx", "Mean clock of the compute units")
+GFX_LOW: Final = _over_time(
+    "p05_gfx_mhz", "MHz", "p05", "The clock of the compute units that 5 % of the time don't exceed"
+)
+GFX_DEVIATION: Final = _over_time(
+    "sd_gfx_mhz", "MHz", "± gfx", "Standard deviation of the clock of the compute units"
+)
+ROLLING_GFX: Final = _over_time(
+    "rolling_gfx_mhz",
+    "MHz",
+    "rolling p05",
+    "Mean of the rolling 0.05 quantile of the clock's samples (of=window:MS, 100 ms at first)",
+)
+GFX_RATIO: Final = column(
+    "gfx_x",
+    "x",
+    "of lowest",
+    "mean_gfx_mhz over that of the GPU with the lowest.",
+    source="telemetry",
+    missing_because=_NEEDS,
+)
+MEM: Final = _over_time("mean_mem_mhz", "MHz", "mem", "Mean clock of the memory")
+MEM_DEVIATION: Final = _over_time(
+    "sd_mem_mhz", "MHz", "± mem", "Standard deviation of the clock of the memory"
+)
+HOT: Final = _over_time("mean_hotspot_c", "°C", "hotspot", "Mean temperature of the hottest spot")
+HOTTEST: Final = _over_time("max_hotspot_c", "°C", "max", "Largest temperature of the hottest spot")
+MEM_HOT: Final = _over_time("mean_mem_c", "°C", "mem °C", "Mean temperature of the memory")
+EDGE: Final = _over_time("mean_edge_c", "°C", "edge °C", "Mean temperature at the edge of the die")
+THROTTLED: Final = _over_time(
+    "throttled_pct", "%", "throttled", "Share of time under the driver's largest limiter"
+)
+BY_TEMPERATURE: Final = column(
+    "r_gfx_hotspot",
+    "",
+    "r gfx °C",
+    "Pearson's correlation of the clock's samples with the hottest spot's temperature over their "
+    "times.",
+    source="telemetry",
+    missing_because=f"{_NEEDS}, or one of the two doesn't change",
+    signed=True,
+)
+BY_POWER: Final = column(
+    "r_gfx_power",
+    "",
+    "r gfx W",
+    "Pearson's correlation of the clock's samples with the power over their times.",
+    source="telemetry",
+    missing_because=f"{_NEEDS}, or one of the two doesn't change",
+    signed=True,
+)
+ENERGY_SHARE: Final = column(
+    "energy_pct",
+    "%",
+    "of energy",
+    "Share of the scope's energy.",
+    source="telemetry",
+    missing_because="no telemetry of power or energy for all of the row's time",
+)
+CHARGED_POWER: Final = column(
+    "charged_power_w",
+    "W",
+    "power",
+    "energy_j over elapsed_ns: mean power of a GPU over the time charged to the row, idle time "
+    "before its activities too.",
+    source="telemetry",
+    missing_because="no telemetry of power or energy for all of the row's time",
+)
+
+
+def limiter(part: str) -> Metric:
+    """The column of one limiter's residency."""
+    return _over_time(f"throttled_{part}_pct", "%", part, f"Share of time under the limiter {part}")

@@ -1,0 +1,217 @@
+"""Power: figures over time against a value per ns, the demo's truth, and pandas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import Row, run_of, sample_run
+
+from chopper_core.address import parse, render
+from chopper_core.analyses.power import samples_of
+from chopper_core.analyses.samples import Stretches, correlation, sampled
+from chopper_core.errors import UsageError
+from chopper_core.pictures import BarChart, LineChart
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.tracks import Track, between
+
+TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(TRUTH.read_text())
+    return document
+
+
+def expanded(begins: list[int], ends: list[int], values: list[float], size: int) -> np.ndarray:
+    """A value for every ns; NaN where none is known."""
+    series = np.full(size, np.nan)
+    for begin, end, value in zip(begins, ends, values, strict=True):
+        series[begin:end] = value
+    return series
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_figures_over_stretches_are_those_of_a_value_per_ns(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    edges = np.sort(random.choice(np.arange(1, 400), 40, replace=False))
+    begins, ends = edges[::2].copy(), edges[1::2].copy()
+    # Most samples follow each other without a gap.
+    ends[:-1] = np.where(random.random(19) < 0.7, begins[1:], ends[:-1])
+    values = random.integers(50, 90, 20).astype(np.float64)
+    values[3] = np.nan
+    cuts = np.sort(random.choice(np.arange(0, 420), 6, replace=False))
+    stretches = Stretches(cuts[::2].astype(np.int64), cuts[1::2].astype(np.int64))
+    found = sampled(between(begins.astype(np.int64), ends.astype(np.int64), values), stretches)
+    series = expanded(begins.tolist(), ends.tolist(), values.tolist(), 420)
+    inside = np.zeros(420, np.bool_)
+    for low, high in zip(cuts[::2], cuts[1::2], strict=True):
+        inside[low:high] = True
+    known = series[inside & np.isfinite(series)]
+    assert int(found.weights_ns.sum()) == len(known)
+    if not len(known):
+        assert np.isnan(found.mean()) and np.isnan(found.quantile(0.5))
+        return
+    assert found.mean() == pytest.approx(known.mean())
+    assert found.deviation() == pytest.approx(known.std())
+    for share in (0.05, 0.5, 0.95, 1.0):
+        level = min(v for v in known.tolist() if np.mean(known <= v) >= share - 1e-12)
+        assert found.quantile(share) == level
+    assert stretches.total_ns == int(inside.sum())
+
+
+def test_bursts_are_runs_of_samples_above_a_level() -> None:
+    begins = np.arange(0, 80, 10)
+    values = np.array([1.0, 5, 6, 1, 7, 1, 1, 9])
+    curve = between(begins, begins + 10, values)
+    whole = sampled(curve, Stretches(np.array([0]), np.array([80])))
+    assert whole.above(4) == (3, 40, 20)
+    assert whole.above(5) == (3, 30, 10)
+    assert whole.above(9) == (0, 0, 0)
+    part = sampled(curve, Stretches(np.array([15]), np.array([75])))
+    assert part.above(4) == (3, 30, 15)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.95])
+def test_rolling_quantiles_are_those_of_pandas(run: Run, share: float) -> None:
+    gpu = samples_of(run, parse("R:gpu=3"))[0]
+    own = gpu.signals["gfx_mhz"]
+    size = own.window(25e6)
+    assert size == 20
+    expected = pd.Series(own.values).rolling(size).quantile(share).dropna()
+    ends, found = own.rolling(25e6, share)
+    assert found == pytest.approx(expected.to_numpy())
+    assert ends.tolist() == own.ends_ns[size - 1 :].tolist()
+    frame = query(run, parse("R:gpu=3?view=power&of=window:25"))
+    if share == 0.05:
+        assert frame.row(0)["rolling_gfx_mhz"] == pytest.approx(expected.mean())
+
+
+def test_clocks_and_power_of_iterations_are_the_truth_s(run: Run, truth: dict[str, Any]) -> None:
+    for iteration in ("11", "12"):
+        for gpu in range(8):
+            frame = query(run, parse(f"R:gpu={gpu}/iteration={iteration}?view=power"))
+            row = frame.row(0)
+            known = truth["stability"]["per_gpu"][str(gpu)]
+            for signal, tolerance in (("gfx_mhz", 0.001), ("power_w", 0.003)):
+                mean = known[signal][iteration]["mean"]
+                assert row[f"mean_{signal}"] == pytest.approx(mean, rel=tolerance)
+            assert row["sd_gfx_mhz"] == pytest.approx(
+                known["gfx_mhz"][iteration]["deviation"], abs=1
+            )
+            assert row["mean_mem_mhz"] == 1300
+            joules = (
+                known["power_w"][iteration]["mean"] * truth["spans_ns"][str(gpu)][iteration] / 1e9
+            )
+            assert row["iteration_energy_j"] == pytest.approx(joules, rel=0.01)
+            assert row["token_energy_mj"] == pytest.approx(1e3 * joules / 8192, rel=0.01)
+
+
+def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
+    frame = query(run, parse("R?view=power"))
+    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    assert min(rows, key=lambda gpu: rows[gpu]["mean_gfx_mhz"] or 0) == "5"
+    assert max(rows, key=lambda gpu: rows[gpu]["mean_hotspot_c"] or 0) == "5"
+    assert [gpu for gpu, row in rows.items() if row["throttled_pct"]] == ["5"]
+    assert "GPU 5 the most" in frame.headline[0]
+    assert frame.headline[1].startswith("GPU 5 has the lowest clock, 1574 MHz")
+    assert "GPU 5 80 %" in frame.headline[2]
+    assert rows["0"]["limit_w"] == 750
+    assert any("the limit is the product's power" in note for note in frame.notes)
+    assert frame.total["mean_power_w"] == pytest.approx(
+        sum(float(row["mean_power_w"] or 0) for row in rows.values())
+    )
+    titles = [picture.title for picture in frame.pictures]
+    assert "gfx clock against hotspot" in titles and "gfx clock against power" in titles
+    assert all(isinstance(p, LineChart) and len(p.series) == 8 for p in frame.pictures)
+
+
+def test_correlation_is_numpy_s_over_the_same_times(run: Run) -> None:
+    gpu = samples_of(run, parse("R:gpu=5/iteration=11"))[0]
+    clock, power = gpu.signals["gfx_mhz"], gpu.signals["power_w"]
+    # Both come from one file, so that their samples stand for the same times.
+    assert clock.begins_ns.tolist() == power.begins_ns.tolist()
+    expected = np.corrcoef(clock.values, power.values)[0, 1]
+    assert correlation(clock, gpu.curves["power_w"]) == pytest.approx(expected)
+    frame = query(run, parse("R:gpu=5/iteration=11?view=power"))
+    assert frame.row(0)["r_gfx_power"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("by", ["iteration", "phase", "layer", "operation"])
+def test_energy_adds_up_over_any_level(run: Run, by: str) -> None:
+    frame = query(run, parse(f"R:gpu=2?view=power&by={by}"))
+    whole = query(run, parse("R?columns=energy_j")).row(2)["energy_j"]
+    rows = [frame.row(place) for place in range(len(frame))]
+    assert sum(row["energy_j"] or 0 for row in rows) == pytest.approx(whole)
+    assert sum(row["energy_pct"] or 0 for row in rows) == pytest.approx(100)
+    for row in rows:
+        power = float(row["energy_j"] or 0) / (float(row["elapsed_ns"] or 0) * 1e-9)
+        assert row["charged_power_w"] == pytest.approx(power)
+    assert isinstance(frame.pictures[0], BarChart)
+    if by == "iteration":
+        assert [row["token_energy_mj"] is None for row in rows] == [True, False, False]
+
+
+def test_deeper_scopes_count_only_while_their_work_runs(run: Run) -> None:
+    frame = query(run, parse("R:gpu=0/iteration=11/phase=optimizer?view=power"))
+    memory_bound = frame.row(0)["mean_power_w"]
+    backward = query(run, parse("R:gpu=0/iteration=11/phase=backward?view=power")).row(0)
+    assert float(memory_bound or 0) < 600 < float(backward["mean_power_w"] or 0)
+
+
+def with_power(caps: bool) -> Run:
+    """Two GPUs for 100 ns: power 10 W for 50 ns, then 99 W; a cap of 100 W if so."""
+    rows = [Row(0, 100, gpu=gpu, iteration=1) for gpu in (0, 1)]
+    made = run_of(rows)
+    begins, ends = np.array([0, 50]), np.array([50, 100])
+    curves = {gpu: between(begins, ends, np.array([10.0, 99.0])) for gpu in (0, 1)}
+    measured = {"power_w": Track("power_w", "power", "W", curves, 0, 100)}
+    if caps:
+        cap = {0: between(begins, ends, np.array([100.0, 100.0]))}
+        measured["power_cap_w"] = Track("power_cap_w", "cap", "W", cap, 0, 100)
+        limiter = {1: between(begins, ends, np.array([0.0, 40.0]))}
+        measured["throttle_pct.ppt"] = Track("throttle_pct.ppt", "ppt", "%", limiter, 0, 100)
+    return replace(made, measured=measured)
+
+
+def test_the_cap_is_the_telemetry_s_and_each_limiter_has_its_share() -> None:
+    frame = query(
+        with_power(True), parse("R?view=power&columns=limit_w,at_limit_pct,throttled_ppt_pct")
+    )
+    assert frame.row(0) == {"limit_w": 100, "at_limit_pct": 50, "throttled_ppt_pct": None}
+    assert frame.row(1) == {"limit_w": None, "at_limit_pct": None, "throttled_ppt_pct": 20}
+
+
+def test_what_is_not_known_is_missing(run: Run) -> None:
+    frame = query(with_power(False), parse("R?view=power"))
+    assert frame.row(0)["mean_power_w"] == 54.5
+    assert frame.row(0)["peak_power_w"] == 99
+    assert "mean_gfx_mhz" not in frame.row(0)
+    assert any("the limit isn't known" in note for note in frame.notes)
+    with pytest.raises(UsageError, match="no telemetry of power, clocks or temperatures"):
+        query(sample_run(), parse("R?view=power"))
+
+
+@pytest.mark.parametrize("of", ["window", "burst:-1", "window:0", "window:1,window:2", "cap:3"])
+def test_another_of_is_refused(run: Run, of: str) -> None:
+    with pytest.raises(UsageError, match="the view power takes of="):
+        query(run, parse(f"R?view=power&of={of}"))
+
+
+def test_options_of_the_address_are_used(run: Run) -> None:
+    view = parse("R:gpu=1/iteration=11?view=power&of=burst:700,tokens:1000")
+    assert parse(render(view)) == view
+    row = query(run, view).row(0)
+    samples = samples_of(run, view)[0].signals["power_w"]
+    count, time, longest = samples.above(700)
+    assert count > 0
+    assert row["bursts"] == count and row["longest_burst_ns"] == longest
+    assert row["burst_pct"] == pytest.approx(100 * time / samples.weights_ns.sum())
+    assert row["token_energy_mj"] == pytest.approx(float(row["iteration_energy_j"] or 0))
