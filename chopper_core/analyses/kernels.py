@@ -183,7 +183,13 @@ def _headline(
 ) -> str:
     top = order[:5]
     share = 100.0 * kernel_ns[top].sum() / total
-    what = {"name": "kernels", "class": "classes", "operation": "operations"}[by]
+    one, what = {
+        "name": ("kernel", "kernels"),
+        "class": ("class", "classes"),
+        "operation": ("operation", "operations"),
+    }[by]
+    if len(labels) == 1:
+        return f"one {one} has all the kernel time, {total / 1e6:.3f} ms"
     return (
         f"{len(labels)} {what}; the first {len(top)} have {share:.1f} % of the kernel time, "
         f"{total / 1e6:.3f} ms"

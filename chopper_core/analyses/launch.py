@@ -130,8 +130,10 @@ def answer(run: Run, view: View) -> Answer:
     gpus, edges, depths = _queues(run, parent)
     own.insert(4, (CAUSE, _main_causes(figures)))
     if by == "gpu":
-        own.append((QUEUE, Values(depths.mean(axis=1))))
-        whole[QUEUE.name] = float(depths.mean())
+        unknown = np.full(len(depths), whole[OVERHEADS[1]] is None)
+        own.append((QUEUE, Values(depths.mean(axis=1), unknown)))
+        whole[QUEUE.name] = None if unknown.any() else float(depths.mean())
+    is_known = whole[OVERHEADS[1]] is not None
     has_launches = figures["launch_overhead_ns"].numbers.any()
     used = [name for name in CAUSES if figures[name].numbers.any()]
     shown = [name for name in (*OVERHEADS, COMM_WAIT.name) if figures[name].numbers.any()]
@@ -153,14 +155,13 @@ def answer(run: Run, view: View) -> Answer:
         headline=_headline(whole, gpus, depths),
         notes=(*_clock_notes(run, parent), *_notes(whole)),
         pictures=(
-            BarChart(f"before compute starts, by {by}", "ms", tuple(top), _gaps(figures, order)),
-            BarChart(
+            *_bars(f"before compute starts, by {by}", top, _gaps(figures, order)),
+            *_bars(
                 f"time without compute, by {by}",
-                "ms",
-                tuple(top),
+                top,
                 tuple(Series(CAUSES[name], figures[name].numbers[order] / 1e6) for name in used),
             ),
-            _queue_chart(run, gpus, edges, depths),
+            *([_queue_chart(run, gpus, edges, depths)] if is_known else []),
         ),
     )
 
@@ -261,6 +262,10 @@ def _gaps(figures: dict[str, Values], order: Index) -> tuple[Series, ...]:
     return tuple(Series(name, part / 1e6) for name, part in parts.items() if part.any())
 
 
+def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[BarChart, ...]:
+    return (BarChart(title, "ms", tuple(labels), series),) if series else ()
+
+
 def _queues(run: Run, parent: Groups) -> tuple[list[int], Int64, Float64]:
     """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
     table, rows = run.table, parent.rows
@@ -293,6 +298,12 @@ def _headline(
 ) -> tuple[str, ...]:
     def ms(name: str) -> str:
         return f"{(whole[name] or 0) / 1e6:.3f} ms"
+
+    if whole[OVERHEADS[1]] is None:
+        return (
+            f"compute waits {ms('launch_overhead_ns')} for its start; the GPU idles "
+            f"{ms('idle_ns')}: without launch records nothing says for what",
+        )
 
     idle = ", ".join(f"{CAUSES[name]} {ms(name)}" for name in list(CAUSES)[:4] if whole[name])
     mean = depths.mean(axis=1)

@@ -38,6 +38,25 @@ def _bytes(scope: Scope) -> Values:
     return Values(scope.nodes.sum("known_bytes"), ~known)
 
 
+def _of_launches(name: str, title: str, definition: str, source: str) -> Metric:
+    """A sum over times since or until launch calls: of nodes without one it isn't known."""
+
+    def compute(scope: Scope) -> Values:
+        nodes = scope.nodes
+        return Values(nodes.sum(name), nodes.sum("unlinked") == nodes.sizes())
+
+    return Metric(
+        name,
+        "ns",
+        title,
+        "sum",
+        definition,
+        compute,
+        source=source,
+        missing_because="no activity here has a launch record",
+    )
+
+
 def _if_same(column: str, none: int, offset: bool = False) -> Metric:
     titles = {
         "stream": ("stream", "", "Stream (queue) of the activities."),
@@ -168,13 +187,13 @@ METRICS = (
         lambda scope: Values(scope.nodes.sum("compute_ns") + scope.nodes.sum("overlap_ns")),
         source=ACCOUNTING,
     ),
-    total(
+    _of_launches(
         "idle_host_ns",
         "idle host",
         "Idle before the launch call of the activity that started next: the host was late.",
         source=ACCOUNTING,
     ),
-    total(
+    _of_launches(
         "idle_launch_ns",
         "idle launch",
         "Idle from the launch call on: launched, but not started yet.",
@@ -192,13 +211,13 @@ METRICS = (
         "Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.",
         source="UnaryLab/chopper trace_metrics.py",
     ),
-    total(
+    _of_launches(
         "prep_overhead_ns",
         "prep ovh",
         "Chopper's prep overhead: the part of the launch overhead before the launch call.",
         source="UnaryLab/chopper trace_metrics.py",
     ),
-    total(
+    _of_launches(
         "call_overhead_ns",
         "call ovh",
         "Chopper's call overhead: the part of the launch overhead from the launch call on.",

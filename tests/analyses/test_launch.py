@@ -185,3 +185,22 @@ def test_the_queue_of_each_gpu_is_drawn_and_stated(run: Run) -> None:
         assert found.row(number)["queue_depth"] == pytest.approx(series.numbers.mean())
     shallow = min(range(8), key=lambda number: found.row(number)["queue_depth"])
     assert shallow == max(range(8), key=lambda number: found.row(number)["idle_host_ns"])
+
+
+def test_without_launch_records_nothing_that_needs_them_is_said() -> None:
+    unlaunched = run_of([Row(0, 10), Row(50, 10)])
+    found = query(unlaunched, parse("R?view=launch&by=gpu"))
+    assert "without launch records" in found.headline[0] and len(found.headline) == 1
+    assert not any(isinstance(picture, LineChart) for picture in found.pictures)
+    names = "idle_ns,idle_host_ns,idle_launch_ns,prep_overhead_ns,call_overhead_ns"
+    for address in (f"R?columns={names}", f"R?view=launch&columns={names}"):
+        table = query(unlaunched, parse(address))
+        assert list(table.row(0).values()) == [40, None, None, None, None]
+    nowhere_idle = query(run_of([Row(0, 10)]), parse("R?view=launch"))
+    assert nowhere_idle.pictures == ()
+
+
+def test_some_launch_records_are_enough_for_a_sum() -> None:
+    some = run_of([Row(0, 10), Row(50, 10, launch=30), Row(90, 10)])
+    names = "idle_host_ns,idle_launch_ns,idle_unknown_ns,prep_overhead_ns,call_overhead_ns"
+    assert list(query(some, parse(f"R?columns={names}")).row(0).values()) == [20, 20, 30, 20, 20]
