@@ -18,7 +18,6 @@ from chopper_core.errors import ChopperError, DataError
 from chopper_core.ingest import Ranks, open_run, read_rank
 from chopper_core.parts import (
     NotKept,
-    RankFile,
     folder_of,
     gather,
     has_part,
@@ -29,6 +28,7 @@ from chopper_core.parts import (
 from chopper_core.paths import is_store, paths_of
 from chopper_core.pool import read_all
 from chopper_core.progress import Progress, silent
+from chopper_core.rank_file import RankFile
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Run
 from chopper_core.schema import KernelTable

@@ -17,10 +17,10 @@ from chopper_core.align.rank import align_rank
 from chopper_core.attach import attach, attach_telemetry, check_reading, with_reading
 from chopper_core.errors import ChopperError, DataError, UsageError
 from chopper_core.hardware import hardware_of_agent
-from chopper_core.parts import RankFile
 from chopper_core.paths import is_store, paths_of
 from chopper_core.pool import read_all
 from chopper_core.progress import Progress, silent
+from chopper_core.rank_file import RankFile
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import NO_TIME, KernelTable, concatenate

@@ -31,6 +31,7 @@ from chopper_core.arrows import (
     write_file,
 )
 from chopper_core.errors import ChopperError, DataError
+from chopper_core.rank_file import RankFile
 from chopper_core.run import Source
 from chopper_core.schema import COLUMNS, KernelTable, concatenate
 from chopper_core.tree import in_order, level_order
@@ -38,18 +39,6 @@ from chopper_core.tree import in_order, level_order
 _TABLE: Final = "kernels.arrow"
 _REST: Final = "part.json"
 _MEASURED: Final = "measured "
-
-
-@dataclass(frozen=True, slots=True)
-class RankFile:
-    """What one file gave: its aligned rank and what is to say about it."""
-
-    aligned: AlignedRank
-    source: Source
-    rank_in_file: int | None
-    hardware: str
-    process: int
-    generated: str | None
 
 
 class NotKept(DataError):

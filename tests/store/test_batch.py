@@ -19,6 +19,7 @@ from chopper_core.batch import finish, ingest_into, ingest_store
 from chopper_core.errors import ChopperError, DataError, UsageError
 from chopper_core.ingest import open_run
 from chopper_core.progress import Cancelled, Progress
+from chopper_core.rank_file import RankFile
 from chopper_core.run import Run
 from chopper_core.schema import COLUMNS
 from chopper_core.store import read_store
@@ -46,7 +47,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     plain = batch.read_rank
 
-    def counted(path: Path, progress: Progress) -> parts.RankFile:
+    def counted(path: Path, progress: Progress) -> RankFile:
         names.append(path.name)
         return plain(path, progress)
 

@@ -1,0 +1,20 @@
+"""What one trace file gives to a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chopper_core.align.rank import AlignedRank
+from chopper_core.run import Source
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """What one file gave: its aligned rank and what is to say about it."""
+
+    aligned: AlignedRank
+    source: Source
+    rank_in_file: int | None
+    hardware: str
+    process: int
+    generated: str | None
