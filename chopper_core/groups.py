@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.ordering import stable_order
 from chopper_core.schema import KernelTable, Selection, values_of
 from chopper_core.summary import Cells
 
@@ -139,7 +140,7 @@ class Groups:
             codes -= codes.min()
             keys = keys * (int(codes.max()) + 1) + codes
         if (keys[1:] < keys[:-1]).any():
-            order = np.argsort(keys, kind="stable")
+            order = stable_order(keys)
             keys, rows = keys[order], rows[order]
         # Rows stay within their group, so that `group` fits their new order as well.
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))

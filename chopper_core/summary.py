@@ -99,9 +99,18 @@ class Summary:
     table: KernelTable
     cubes: Mapping[frozenset[str], Cube] = field(default_factory=dict)
 
-    def cells(self, wanted: Mapping[str, int], grouped: Sequence[str]) -> Cells | None:
-        """The cells with the wanted codes, grouped by levels; None where no cube has them."""
-        levels = {*wanted, *grouped}
+    def cells(
+        self,
+        wanted: Mapping[str, int],
+        grouped: Sequence[str],
+        without: Mapping[str, Sequence[int]] | None = None,
+    ) -> Cells | None:
+        """The cells with the wanted codes and none of others, grouped by levels.
+
+        None where no cube has all these levels.
+        """
+        without = without or {}
+        levels = {*wanted, *grouped, *without}
         fitting = [cube for key, cube in self.cubes.items() if levels <= key]
         if not fitting:
             return None
@@ -110,6 +119,8 @@ class Summary:
         mask = np.ones(len(cube), np.bool_)
         for name, code in wanted.items():
             mask &= cube.codes[name] == code
+        for name, codes in without.items():
+            mask &= ~np.isin(cube.codes[name], codes)
         at = np.flatnonzero(mask)
         if not grouped or not len(at):
             return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))

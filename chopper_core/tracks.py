@@ -198,9 +198,8 @@ def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
     """Starts and ends of the stretches in which any of the activities runs."""
     if not len(start_ns):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    order = np.argsort(start_ns, kind="stable")
-    start, end = start_ns[order], (start_ns + duration_ns)[order]
-    latest_end = np.maximum.accumulate(end)
-    opens = np.concatenate([[True], start[1:] > latest_end[:-1]])
+    # Before the n-th start all earlier ones have ended just when n ends lie before it.
+    start, end = np.sort(start_ns), np.sort(start_ns + duration_ns)
+    opens = np.concatenate([[True], start[1:] > end[:-1]])
     closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
-    return start[opens], latest_end[closes]
+    return start[opens], end[closes]

@@ -7,7 +7,7 @@ another order a node's rows are those that have its labels, looked for in as few
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from chopper_core.errors import NoSuchNode
 from chopper_core.groups import Groups
+from chopper_core.ordering import stable_order
 from chopper_core.schema import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
 from chopper_core.summary import Summary
 
@@ -111,19 +112,36 @@ class Tree:
         labels = [self.table.text_of(level, int(code)) for code in groups.codes(level)]
         return Children(level, labels, groups)
 
-    def split(self, path: Sequence[str], levels: Sequence[str]) -> Groups:
-        """A node's rows, a group for each combination of the labels of levels, in their order."""
+    def split(
+        self,
+        path: Sequence[str],
+        levels: Sequence[str],
+        without: Mapping[str, Sequence[int]] | None = None,
+    ) -> Groups:
+        """A node's rows, a group for each combination of the labels of levels, in their order.
+
+        Rows with one of the codes in `without` (by level) are left out; raises NoSuchNode where
+        nothing is left.
+        """
         path = tuple(path)
         wanted = self._codes(path)
 
         def found() -> tuple[Selection, Index]:
-            parts, _ = self.node(path).split(levels)
+            node = self.node(path)
+            kept = np.ones(int(node.sizes()[0]), np.bool_)
+            for level, codes in (without or {}).items():
+                kept &= ~np.isin(self.table.column(level)[node.selection], codes)
+            if not kept.all():
+                node = Groups(self.table, node.rows[kept], np.zeros(1, np.intp))
+            if not kept.any():
+                raise self._missing(path)
+            parts, _ = node.split(levels)
             return parts.rows, parts.first
 
         cells = None
         is_node = len(path) <= len(self.order)
         if is_node and self._summary is not None and not self._is_small(wanted):
-            cells = self._summary.cells(wanted, levels)
+            cells = self._summary.cells(wanted, levels, without)
         if cells is None or not len(cells.at):
             return Groups(self.table, *found())
         return Groups(self.table, None, None, cells, found)
@@ -210,7 +228,7 @@ class Tree:
         codes = self._key(level)[places]
         is_next = isinstance(places, slice) and self._is_usual((*self._levels(path), level))
         if not is_next:
-            order = np.argsort(codes, kind="stable")
+            order = stable_order(codes)
             at = order + places.start if isinstance(places, slice) else places[order]
             codes, places = codes[order], at
         first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,11 +71,15 @@ class Chosen:
         return [names[code] if code >= 0 else UNKNOWN_COLLECTIVE for code in codes]
 
 
-def chosen_in(run: Run, found: Collectives, parent: Groups) -> Chosen | None:
-    """The collectives of a scope; None where it has none."""
+def chosen_in(
+    run: Run, found: Collectives, parent: Groups, left_out: Sequence[int] = ()
+) -> Chosen | None:
+    """The collectives of a scope, but those of some iterations; None where it has none."""
     inside = np.zeros(len(run.table), np.bool_)
-    inside[parent.rows] = True
+    inside[parent.selection] = True
     taken = inside[found.members.rows]
+    if len(left_out):
+        taken &= ~np.isin(run.table.iteration[found.members.rows], left_out)
     if not taken.any():
         return None
     sets, owner = np.unique(found.member_set[taken], return_inverse=True)

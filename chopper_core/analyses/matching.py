@@ -281,9 +281,11 @@ def _described(
 def _exposed(table: KernelTable, rows: Index, wait: Int64) -> Int64:
     """The part of the kernels' waits during which no compute runs on their GPU."""
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
+    computing = np.flatnonzero(table.kind == Kind.COMPUTE)
+    whose = table.gpu[computing]
     for gpu in np.unique(table.gpu[rows]).tolist():
         own = np.flatnonzero((table.gpu[rows] == gpu) & (exposed > 0))
-        compute = np.flatnonzero((table.gpu == gpu) & (table.kind == Kind.COMPUTE))
+        compute = computing[whose == gpu]
         if not len(own) or not len(compute):
             continue
         begins, ends = union(table.start_ns[compute], table.duration_ns[compute])

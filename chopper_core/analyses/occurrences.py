@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, Kind
 from chopper_core.tree import Groups
@@ -31,6 +32,7 @@ class Occurrences:
     """Rows of the kernel table, occurrences x GPUs."""
     lead_ns: Int64
     """How much earlier than on the last GPU each starts, occurrences x GPUs."""
+    duration_ns: Int64
     last_start_ns: Int64
     """When the last GPU starts each occurrence."""
     compute: int
@@ -45,6 +47,7 @@ class Occurrences:
             self.gpus,
             self.rows[chosen],
             self.lead_ns[chosen],
+            self.duration_ns[chosen],
             self.last_start_ns[chosen],
             self.compute,
         )
@@ -77,7 +80,57 @@ def _matched(run: Run) -> Occurrences:
     table = run.table
     rows = run.tree().node(()).rows
     rows = rows[table.kind[rows] == Kind.COMPUTE]
-    keys = [table.column(level)[rows] for level in LEVELS]
+    whose = table.gpu[rows]
+    first = np.flatnonzero(np.diff(whose, prepend=-1))
+    gpus = whose[first]
+    parts = np.split(rows, first[1:]) if len(gpus) > 1 else []
+    same, other = _alike(run, parts)
+    matched = np.concatenate([*same, _by_code(run, other)]) if parts else rows[:0, None]
+    start = table.start_ns[matched]
+    last = start.max(axis=1) if len(matched) else np.zeros(0, np.int64)
+    by_time = stable_order(last)
+    matched = matched[by_time]
+    return Occurrences(
+        gpus=tuple(int(gpu) for gpu in gpus),
+        rows=matched,
+        lead_ns=(last[:, None] - start)[by_time],
+        duration_ns=table.duration_ns[matched],
+        last_start_ns=last[by_time],
+        compute=len(rows),
+    )
+
+
+def _alike(run: Run, parts: list[Index]) -> tuple[list[Index], list[Index]]:
+    """The iterations in which all GPUs do the same, as rows x GPUs; and the other rows by GPU."""
+    table = run.table
+    numbers = [table.iteration[own] for own in parts]
+    seen = {int(one) for own in numbers for one in own[np.flatnonzero(np.diff(own, prepend=-2))]}
+    iterations = np.array(sorted(seen), np.int32)
+    edges = [
+        [np.searchsorted(own, iterations, side) for side in ("left", "right")] for own in numbers
+    ]
+    labels = [[table.column(level)[own] for level in LEVELS[2:]] for own in parts]
+    same: list[Index] = []
+    others: list[list[Index]] = [[] for _ in parts]
+    for number in range(len(iterations)):
+        spans = [slice(int(begin[number]), int(end[number])) for begin, end in edges]
+        if all(
+            np.array_equal(first[spans[0]], own[span])
+            for columns, span in zip(labels[1:], spans[1:], strict=True)
+            for first, own in zip(labels[0], columns, strict=True)
+        ):
+            rows = [own[span] for own, span in zip(parts, spans, strict=True)]
+            same.append(np.stack(rows, axis=1))
+            continue
+        for own, span, rest in zip(parts, spans, others, strict=True):
+            rest.append(own[span])
+    return same, [np.concatenate([*rest, own[:0]]) for own, rest in zip(parts, others, strict=True)]
+
+
+def _by_code(run: Run, parts: list[Index]) -> Index:
+    """The rows that all GPUs have: of the same labels, and the n-th of those."""
+    rows = np.concatenate(parts)
+    keys = [run.table.column(level)[rows] for level in LEVELS]
     changes = np.ones(len(rows), np.bool_)
     if len(rows):
         changes[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
@@ -87,29 +140,19 @@ def _matched(run: Run) -> Occurrences:
     # Where a GPU has more of a kernel than the others, its n-th there may not be their n-th.
     size = np.diff(np.append(first, len(rows)))[lane]
     code = np.zeros(len(rows), np.int64)
-    for key in (*keys[1:], size, place):
+    for key in (*keys[1:], size, place) if len(rows) else ():
         known = np.asarray(key, np.int64)
-        if not len(known):
-            break
         low, width = int(known.min()), int(np.ptp(known)) + 1
         if int(code.max() + 1) > np.iinfo(np.int64).max // width:
             code = np.unique(code, return_inverse=True)[1].ravel()
         code = code * width + (known - low)
-    gpus, gpu = np.unique(keys[0], return_inverse=True)
-    # Equal codes come together, by GPU; each GPU has a code once at most.
-    order = np.lexsort((gpu.ravel(), code))
-    ordered = code[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
-    sizes = np.diff(np.append(starts, len(ordered)))
-    whole = starts[sizes == len(gpus)] if len(gpus) > 1 else starts[:0]
-    matched = rows[order[whole[:, None] + np.arange(len(gpus))]]
-    start = table.start_ns[matched]
-    last = start.max(axis=1) if len(matched) else np.zeros(0, np.int64)
-    by_time = np.argsort(last, kind="stable")
-    return Occurrences(
-        gpus=tuple(int(gpu) for gpu in gpus),
-        rows=matched[by_time],
-        lead_ns=(last[:, None] - start)[by_time],
-        last_start_ns=last[by_time],
-        compute=len(rows),
-    )
+    # Rows are in the order of the keys, so each GPU's codes rise, and none comes twice.
+    codes = np.split(code, np.cumsum([len(own) for own in parts])[:-1])
+    common = codes[0]
+    for own in codes[1:]:
+        common = np.intersect1d(common, own, assume_unique=True)
+    places = [
+        own[np.searchsorted(mine, common)] if len(common) else own[:0]
+        for own, mine in zip(parts, codes, strict=True)
+    ]
+    return np.stack(places, axis=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.analyses.groups import by_level
 from chopper_core.analyses.rank_waits import waits
 from chopper_core.analyses.standing import (
     Standing,
@@ -83,8 +82,7 @@ def _cause_sentence(stand: Standing) -> str:
 def _hotter(stand: Standing) -> str:
     if not is_measured("hotspot_c", stand.table):
         return ""
-    _, nodes = by_level(stand.node, "gpu")
-    scope = Scope(nodes, stand.node, stand.run.origin_ns, stand.run.hardware)
+    scope = Scope(stand.split("gpu"), stand.node, stand.run.origin_ns, stand.run.hardware)
     heat = METRICS["hotspot_c"].compute(scope)
     if len(heat) != len(stand.gpus) or not heat.present().all():
         return ""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from chopper_core.analyses import rank_columns
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.collective_figures import gpu_words
-from chopper_core.analyses.groups import by_level, into
+from chopper_core.analyses.groups import into
 from chopper_core.analyses.rank_headline import headline, notes
 from chopper_core.analyses.rank_waits import waits, waits_by, waits_map
 from chopper_core.analyses.standing import (
@@ -21,6 +21,7 @@ from chopper_core.analyses.standing import (
     leads_by,
     others_median,
     standing,
+    sums_by,
 )
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered, worded
 from chopper_core.pictures import LineChart, Series
@@ -46,8 +47,6 @@ def answer(run: Run, view: View) -> Answer:
 
 def _by_gpu(stand: Standing, view: View) -> Answer:
     run, found = stand.run, stand.found
-    labels, nodes = by_level(stand.node, "gpu")
-    kept = [place for place, label in enumerate(labels) if int(label) in stand.gpus]
     count = len(found)
     lead = stand.lead_ns
     last = (found.lead_ns == 0).sum(axis=0)
@@ -72,12 +71,12 @@ def _by_gpu(stand: Standing, view: View) -> Answer:
         (rank_columns.WORK, numbered(stand.work_ns)),
         (rank_columns.THROUGHPUT, numbered(stand.work_ns.max() / np.maximum(stand.work_ns, 1))),
     ]
-    scope = Scope(nodes, stand.node, run.origin_ns, run.hardware)
+    scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
     beside = tuple(
         n for n in _BESIDE if n in ("idle_host_ns", "exposed_comm_ns") or is_measured(n, run.table)
     )
     for name in beside:
-        own.append((METRICS[name], METRICS[name].compute(scope).take(np.array(kept, np.intp))))
+        own.append((METRICS[name], METRICS[name].compute(scope)))
     shown = ("mean_lead_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *beside[:-2])
     shown += ("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns")
     shown += ("extra_work_ns", "extra_launch_ns", *beside[-2:])
@@ -101,9 +100,9 @@ def _median_known(times: Int64) -> float:
 
 def _by_label(stand: Standing, view: View, by: str) -> Answer:
     found, table = stand.found, stand.table
-    labels, nodes = by_level(stand.node, by)
-    codes_of_rows = table.column(by)
-    codes = np.array([int(codes_of_rows[nodes.rows_of(n)[0]]) for n in range(len(nodes))])
+    nodes, codes_of_rows = stand.split(by), table.column(by)
+    codes = nodes.codes(by).astype(np.int64)
+    labels = [table.text_of(by, code) for code in codes.tolist()]
     place = np.searchsorted(codes, codes_of_rows[found.rows[:, 0]])
     sums, count = leads_by(place, found, len(codes))
     there = count > 0
@@ -111,10 +110,7 @@ def _by_label(stand: Standing, view: View, by: str) -> Answer:
     behind = sums.argmin(axis=1)
     others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(stand.gpus) - 1) - sums.min(axis=1)
     change = np.bincount(place, weights=lead_changes(stand), minlength=len(codes))
-    durations = table.duration_ns[found.rows].astype(np.float64)
-    work = np.stack(
-        [np.bincount(place, weights=own, minlength=len(codes)) for own in durations.T], axis=1
-    )
+    work = sums_by(place, found.duration_ns, len(codes))
     rest = np.median(np.delete(work, stand.behind, axis=1), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         slower = 100.0 * (work[:, stand.behind] / rest - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.collective_figures import Chosen, chosen_in
-from chopper_core.analyses.groups import grouped
 from chopper_core.analyses.matching import collectives_of
 from chopper_core.analyses.occurrences import (
     Occurrences,
@@ -19,8 +19,9 @@ from chopper_core.analyses.occurrences import (
 )
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Scope
+from chopper_core.ordering import stable_order
 from chopper_core.run import Run
-from chopper_core.schema import ACTIVITY, KernelTable, Kind
+from chopper_core.schema import ACTIVITY, KernelTable
 from chopper_core.tree import Groups
 from chopper_core.view import View, complete_order
 
@@ -44,7 +45,10 @@ class Standing:
 
     run: Run
     node: Groups
-    """The rows of the scope on all GPUs, but those of iterations that are left out."""
+    """The scope on all GPUs, without iterations that are left out or have nothing matched."""
+    view: View
+    without: Mapping[str, Sequence[int]]
+    """Codes by level that are left out of it."""
     left_out: tuple[int, ...]
     found: Occurrences
     collectives: Chosen | None
@@ -70,6 +74,10 @@ class Standing:
     def gpus(self) -> tuple[int, ...]:
         """The GPUs with compute."""
         return self.found.gpus
+
+    def split(self, level: str) -> Groups:
+        """The scope by the labels of a level."""
+        return self.run.tree(self.view.order).split(self.view.path, (level,), self.without)
 
     @property
     def behind(self) -> int:
@@ -112,30 +120,42 @@ class Standing:
     def onset(self) -> tuple[str, str] | None:
         """The first phase and layer of the step from which on the others lead."""
         first = self.found.rows[:, 0]
-        keys = (self.table.phase[first], self.table.layer[first])
-        names, cell = np.unique(np.stack(keys), axis=1, return_inverse=True)
-        cell = cell.ravel()
+        phase, layer = (
+            self.table.column(level)[first].astype(np.int64) for level in ("phase", "layer")
+        )
+        width = int(layer.max()) + 2
+        # A missing label has the code -1.
+        code = (phase + 1) * width + layer + 1
+        there = np.bincount(code) > 0
+        names = np.flatnonzero(there)
+        cell = (np.cumsum(there) - 1)[code]
         count = np.bincount(cell)
         lead = others_lead(self.found, self.behind)
         mean = np.bincount(cell, weights=lead) / count
-        behind = _by_code(cell, self.found.lead_ns, len(count)).argmin(axis=1) == self.behind
+        behind = sums_by(cell, self.found.lead_ns, len(count)).argmin(axis=1) == self.behind
         late = behind & (mean >= _ONSET * mean.max()) & (mean > 0)
         if not late.any():
             return None
         # The step's order is that of the mean places of the cells in their iterations.
         since = np.bincount(cell, weights=self.places()) / count
         chosen = int(np.where(late, since, np.inf).argmin())
-        phase, layer = (int(code) for code in names[:, chosen])
-        return self.table.text_of("phase", phase), self.table.text_of("layer", layer)
+        at_phase, at_layer = divmod(int(names[chosen]), width)
+        return (
+            self.table.text_of("phase", at_phase - 1),
+            self.table.text_of("layer", at_layer - 1),
+        )
 
     def places(self) -> Float64:
         """When each occurrence starts on the last GPU, as a share of its iteration's time."""
         iteration = self.table.iteration[self.found.rows[:, 0]]
-        share = np.zeros(len(iteration))
-        for number in np.unique(iteration).tolist():
-            own = iteration == number
-            start = self.found.last_start_ns[own]
-            share[own] = (start - start.min()) / max(int(np.ptp(start)), 1)
+        order = stable_order(iteration)
+        start = self.found.last_start_ns[order]
+        # Occurrences are in order of time, and stay so within an iteration.
+        first = np.flatnonzero(np.diff(iteration[order], prepend=iteration[order][:1] - 1))
+        number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+        begin, end = start[first], start[np.append(first[1:], len(order)) - 1]
+        share = np.empty(len(order))
+        share[order] = (start - begin[number]) / np.maximum(end - begin, 1)[number]
         return share
 
 
@@ -146,19 +166,17 @@ def standing(run: Run, view: View) -> tuple[Standing, View]:
     everywhere = occurrences_of(run)
     if len(everywhere.gpus) < 2:
         raise UsageError("the run has compute on one GPU only: there is none to compare it with")
-    found = within(run, everywhere, node)
+    found = within(run, everywhere, node) if view.path else everywhere
     if not len(found):
         raise UsageError("no compute here runs on all GPUs: there is nothing to compare them by")
-    table, left_out = run.table, np.array(sorted(cut_iterations(run)), np.int64)
-    cut = np.isin(table.iteration[found.rows[:, 0]], left_out)
-    kept = node.rows
-    if cut.any() and not cut.all():
-        found = found.take(~cut)
-        kept = kept[~np.isin(table.iteration[kept], left_out)]
-    else:
-        left_out = left_out[:0]
-    node = Groups(table, kept, np.zeros(1, np.intp))
-    return _stand(run, node, tuple(left_out.tolist()), found), view
+    left_out = sorted(cut_iterations(run))
+    if left_out:
+        cut = np.isin(run.table.iteration[found.rows[:, 0]], left_out)
+        if cut.all() or not cut.any():
+            left_out = []
+        else:
+            found = found.take(~cut)
+    return _stand(run, view, node, tuple(left_out), found), view
 
 
 def of_all_gpus(view: View) -> View:
@@ -173,38 +191,56 @@ def of_all_gpus(view: View) -> View:
     )
 
 
-def _stand(run: Run, node: Groups, left_out: tuple[int, ...], found: Occurrences) -> Standing:
+def _stand(
+    run: Run, view: View, node: Groups, left_out: tuple[int, ...], found: Occurrences
+) -> Standing:
     table, gpus = run.table, np.array(found.gpus)
-    rows = node.rows[np.isin(table.gpu[node.rows], gpus)]
-    iterations = np.unique(table.iteration[found.rows[:, 0]])
-    rows = rows[np.isin(table.iteration[rows], iterations)]
-    gpu = np.searchsorted(gpus, table.gpu[rows])
-    place = np.searchsorted(iterations, table.iteration[rows])
-    codes, cells = grouped(Groups(table, rows, np.zeros(1, np.intp)), gpu * len(iterations) + place)
-    elapsed = np.full(len(gpus) * len(iterations), -1, np.int64)
-    elapsed[codes] = cells.max("end_ns") - cells.min("start_ns")
-    count = len(iterations)
+    seen = np.unique(table.iteration[found.rows[:, 0]])
+    there = run.tree(view.order).split(view.path, ("iteration",)).codes("iteration")
+    without = {
+        "gpu": [gpu.index for gpu in run.gpus if gpu.index not in found.gpus],
+        "iteration": [*left_out, *np.setdiff1d(there, seen).tolist()],
+    }
+    without = {level: codes for level, codes in without.items() if codes}
+
+    tree = run.tree(view.order)
+    cells = tree.split(view.path, ("gpu", "iteration"), without)
+    by_gpu = tree.split(view.path, ("gpu",), without)
+    place = np.searchsorted(gpus, cells.codes("gpu"))
+    elapsed = np.full((len(gpus), len(seen)), -1, np.int64)
+    elapsed[place, np.searchsorted(seen, cells.codes("iteration"))] = cells.max(
+        "end_ns"
+    ) - cells.min("start_ns")
+    whose = np.searchsorted(gpus, by_gpu.codes("gpu"))
 
     def per_iteration(*columns: str) -> Float64:
-        total = sum(table.column(name)[rows].astype(np.float64) for name in columns)
-        return np.bincount(gpu, weights=total, minlength=len(gpus)) / count
+        total = np.zeros(len(gpus))
+        for name in columns:
+            total[whose] += by_gpu.sum(name)
+        return total / len(seen)
 
-    _, by_gpu = grouped(Groups(table, rows, np.zeros(1, np.intp)), gpu.astype(np.int64))
     known = collectives_of(run)
-    clock = METRICS["gfx_mhz"].compute(Scope(by_gpu, node, run.origin_ns, run.hardware))
+    whole = tree.split(view.path, (), without)
+    clock = METRICS["gfx_mhz"].compute(Scope(by_gpu, whole, run.origin_ns, run.hardware))
+    mhz = np.full(len(gpus), np.nan)
+    mhz[whose] = np.where(clock.present(), clock.numbers, np.nan)
     return Standing(
         run=run,
-        node=node,
+        node=whole,
+        view=view,
+        without=without,
         left_out=left_out,
         found=found,
-        collectives=None if known is None else chosen_in(run, known, node),
+        collectives=None
+        if known is None
+        else chosen_in(run, known, node, without.get("iteration", ())),
         lead_ns=found.lead_ns.sum(axis=0),
-        iterations=tuple(int(number) for number in iterations),
-        iteration_ns=elapsed.reshape(len(gpus), count),
-        work_ns=table.duration_ns[found.rows].sum(axis=0) / count,
+        iterations=tuple(int(number) for number in seen),
+        iteration_ns=elapsed,
+        work_ns=found.duration_ns.sum(axis=0) / len(seen),
         host_ns=per_iteration("idle_host_ns"),
         launch_ns=per_iteration("idle_launch_ns", "idle_unknown_ns"),
-        mhz=np.where(clock.present(), clock.numbers, np.nan).astype(np.float64),
+        mhz=mhz,
     )
 
 
@@ -246,28 +282,26 @@ def lead_changes(stand: Standing) -> Float64:
     lead = others_lead(found, stand.behind)
     iteration = stand.table.iteration[found.rows[:, 0]]
     # Occurrences are in order of time, and stay so within an iteration.
-    order = np.argsort(iteration, kind="stable")
+    order = stable_order(iteration)
     ordered, same = lead[order], iteration[order][1:] == iteration[order][:-1]
     change = np.zeros(len(lead))
     change[order[:-1][same]] = (ordered[1:] - ordered[:-1])[same]
     return change
 
 
-def _by_code(codes: Index, leads: Int64, count: int) -> Float64:
-    """Sums of leads, as codes x GPUs."""
-    gpus = leads.shape[1]
-    cell = codes[:, None] * gpus + np.arange(gpus)
-    sums = np.bincount(cell.ravel(), weights=leads.ravel(), minlength=count * gpus)
-    return sums.astype(np.float64).reshape(count, gpus)
+def sums_by(codes: Index, values: Int64, count: int) -> Float64:
+    """Sums of a figure of the occurrences (occurrences x GPUs), as codes x GPUs."""
+    sums = [np.bincount(codes, weights=own, minlength=count) for own in values.T]
+    return np.stack(sums, axis=1).astype(np.float64)
 
 
 def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
     """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
-    return _by_code(codes, found.lead_ns, count), np.bincount(codes, minlength=count)
+    return sums_by(codes, found.lead_ns, count), np.bincount(codes, minlength=count)
 
 
 def unmatched_compute(stand: Standing) -> int:
     """How many compute activities of the scope are not among the matched."""
-    rows = stand.node.rows
-    compute = int((stand.table.kind[rows] == Kind.COMPUTE).sum())
-    return compute - stand.found.rows.size
+    node = stand.node
+    others = node.sum("collectives")[0] + node.sum("copies")[0]
+    return int(node.sizes()[0] - others) - stand.found.rows.size

@@ -1,0 +1,37 @@
+"""The order of integers is numpy's own, whatever their size and sign."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chopper_core.analyses.groups import quantiles_of
+from chopper_core.ordering import stable_order
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 5_000])
+@pytest.mark.parametrize("bits", [1, 7, 16, 17, 33, 47, 62])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.int64])
+def test_the_order_is_that_of_a_stable_sort(count: int, bits: int, dtype: type) -> None:
+    random = np.random.default_rng(bits)
+    kinds = np.iinfo(dtype)
+    low, high = max(kinds.min, -(1 << bits) // 2), min(kinds.max, (1 << bits) // 2)
+    codes = random.integers(low, high, count, endpoint=True).astype(dtype)
+    assert np.array_equal(stable_order(codes), np.argsort(codes, kind="stable"))
+
+
+def test_the_ends_of_a_type_are_in_order() -> None:
+    ends = np.array([np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0] * 1_000)
+    assert np.array_equal(stable_order(ends), np.argsort(ends, kind="stable"))
+
+
+@pytest.mark.parametrize("count", [3, 6_000])
+def test_quantiles_are_numpy_s(count: int) -> None:
+    random = np.random.default_rng(count)
+    values, owner = random.normal(size=9_000), random.integers(0, count, 9_000)
+    shares = (0.0, 0.05, 0.5, 0.95, 1.0)
+    found = quantiles_of(values, owner, count, shares)
+    for group in range(0, count, max(1, count // 300)):
+        own = values[owner == group]
+        expected = np.quantile(own, shares) if len(own) else np.full(5, np.nan)
+        assert found[group] == pytest.approx(expected, nan_ok=True)
