@@ -25,6 +25,7 @@ COMPARED = (
     "&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,gfx_mhz,gfx_mhz_delta"
     "&filter=mlp_.p|attn_fa|^all_g|reduce_s&base=gpu=3/iteration=11/phase=backward"
 )
+FINDINGS = "demo_data/fsdp2?view=findings"
 SHOWN = "demo_data/fsdp2:gpu=5/iteration=11"
 
 
@@ -68,6 +69,14 @@ def test_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     view = parse(COMPARED)
     text = render(query(open_run(view.run), view), "text", width=100)
     check("compared", f"```console\n$ chopper show '{COMPARED}' --width 100\n{text}```")
+
+
+def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    view = parse(FINDINGS)
+    text = render(query(open_run(view.run), view), "text", width=120, limit=5)
+    command = f"$ chopper show '{FINDINGS}' --width 120 --limit 5\n"
+    check("findings", f"```console\n{command}{text}```")
 
 
 async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:

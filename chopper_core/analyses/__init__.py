@@ -112,6 +112,12 @@ ANALYSES: Final = (
         ("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
         of=FIGURE,
     ),
+    Analysis(
+        "findings",
+        "9",
+        "Findings",
+        "What stands out, how much time is at stake, and where is it to be seen?",
+    ),
 )
 
 

@@ -33,6 +33,8 @@ BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
 _MAX_NAME: Final = 100
+_SENTENCES: Final = ("finding",)
+"""Levels whose names are sentences: they are wrapped, and their address follows."""
 _TOTAL: Final = "total"
 _SCOPE: Final = "scope"
 
@@ -57,13 +59,14 @@ def as_text(
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
     title = level_title(frame.level)
+    told = frame.level in _SENTENCES
     longest = max(map(cell_width, (*names, title, _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
 
     spark = count > 0 and frame.sparks
     shown = columns
     if width:
-        reserved = min(longest, max(_MIN_NAME, width // 3))
+        reserved = min(longest, max(_MIN_NAME, width // (2 if told else 3)))
         room = width - reserved - (SPARK_BINS + 2)
         if frame.view.columns:
             spark = sum(w + 2 for w in widths.values()) <= room
@@ -83,16 +86,21 @@ def as_text(
     lines.append("  ".join([*header, scale_title(frame.track)] if spark else header).rstrip())
     sparks = frame.track.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
-        line = [pad(elide(names[row], name_width, glyphs), name_width)]
+        name = wrap(names[row], name_width) if told else [elide(names[row], name_width, glyphs)]
+        line = [pad(name[0], name_width)]
         line += [c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name]) for c in shown]
         if sparks is not None:
             line.append(sparkline(sparks[row], glyphs))
-        lines.append("  ".join(line).rstrip())
+        lines += ["  ".join(line).rstrip(), *name[1:]]
+        if told:
+            lines += [f"  {clean(frame.addresses(row))}", ""]
     if _has_total(frame):
         total = [_total_title(frame).ljust(name_width)]
         total += [c.aligned(cells[c.metric.name][1], widths[c.metric.name]) for c in shown]
         lines.append("  ".join(total).rstrip())
-    return glyphs.spelled("\n".join([*lines, "", *_footer(frame, count)]) + "\n")
+    if lines[-1]:
+        lines.append("")
+    return glyphs.spelled("\n".join([*lines, *_footer(frame, count)]) + "\n")
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
@@ -111,7 +119,8 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
     names = row_names(frame, UNICODE)
     for row in range(count):
         cells = [_markdown_cell(frame, column, row) for column in columns]
-        lines.append(_markdown_row([_escaped(names[row]), *cells]))
+        where = f" `{clean(frame.addresses(row))}`" if frame.level in _SENTENCES else ""
+        lines.append(_markdown_row([_escaped(names[row]) + where, *cells]))
     if _has_total(frame):
         totals = [_total_cell(frame, column, UNICODE) for column in columns]
         lines.append(_markdown_row([f"**{_total_title(frame)}**", *totals]))

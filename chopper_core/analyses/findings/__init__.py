@@ -1,0 +1,232 @@
+"""Findings: the tool's own reading of a run, ranked by the time at stake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopper_core.analyses.answer import Answer
+from chopper_core.analyses.findings.case import Case, case_of
+from chopper_core.analyses.findings.clocks import throttled, unsteady_clocks
+from chopper_core.analyses.findings.contention import contention
+from chopper_core.analyses.findings.differing import differing_iterations, differing_layers
+from chopper_core.analyses.findings.exposed import exposed
+from chopper_core.analyses.findings.finding import MEANING, Confidence, Finding
+from chopper_core.analyses.findings.host import host_bound, late_host, launch_bound
+from chopper_core.analyses.findings.imbalance import imbalance
+from chopper_core.analyses.findings.missing import missing_data
+from chopper_core.analyses.findings.overhead import largest_overhead
+from chopper_core.analyses.findings.products import poor_products
+from chopper_core.analyses.findings.straggler import straggler
+from chopper_core.analyses.findings.thresholds import (
+    IRREGULAR,
+    SMALLEST_STAKE,
+    THRESHOLDS,
+    Threshold,
+)
+from chopper_core.analyses.findings.wording import count, places, time
+from chopper_core.metrics import Values, column, numbered, worded
+from chopper_core.run import Run
+from chopper_core.view import View
+
+__all__ = ["MEANING", "RULES", "THRESHOLDS", "Confidence", "Finding", "Rule", "Threshold", "find"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A way to find something: a pure function over the case."""
+
+    name: str
+    asks: str
+    """What it looks for, in a sentence."""
+    stake: str
+    """What its time at stake is."""
+    find: Callable[[Case], list[Finding]]
+
+
+RULES: Final = (
+    Rule(
+        "straggler",
+        "Which GPU do the others wait for, and why is it late?",
+        "what it needs beyond the others' median, or what they stand waiting for it if that is "
+        "more",
+        straggler,
+    ),
+    Rule(
+        "overhead",
+        "Which loss of compute is the largest, by far?",
+        "that part of the breakdown, on GPUs whose time can be taken apart",
+        largest_overhead,
+    ),
+    Rule(
+        "exposed",
+        "What communication does no compute hide?",
+        "communication without compute less what of it is waiting for later GPUs, mean over GPUs",
+        exposed,
+    ),
+    Rule(
+        "host-bound",
+        "In which phases does the GPU wait for launch calls?",
+        "idle time before the launch calls of these phases, mean over GPUs",
+        host_bound,
+    ),
+    Rule(
+        "launch-bound",
+        "In which phases does the GPU wait after launch calls?",
+        "idle time from the launch calls on, mean over GPUs",
+        launch_bound,
+    ),
+    Rule(
+        "late-host",
+        "Where is one host late that elsewhere isn't?",
+        "idle time before launch calls there, less what is usual at the same place on other GPUs "
+        "and in other iterations; the largest of the GPUs of each iteration",
+        late_host,
+    ),
+    Rule(
+        "clock",
+        "Which clocks deviate under the same load?",
+        "what compute loses while the clock is below its mean in the same operation and phase; of "
+        "the memory's clock nobody can say",
+        unsteady_clocks,
+    ),
+    Rule(
+        "throttled",
+        "Which GPUs does a limiter hold down?",
+        "what the clock below the nominal one costs them beyond the GPUs that aren't throttled",
+        throttled,
+    ),
+    Rule(
+        "layer",
+        "Which operations take longer in one layer than in the others?",
+        "kernel time there beyond the median of the other layers, mean over GPUs",
+        differing_layers,
+    ),
+    Rule(
+        "iteration",
+        "Which iterations take longer than the others?",
+        "their time beyond the median, spread over all iterations",
+        differing_iterations,
+    ),
+    Rule(
+        "contention",
+        "Which operations does communication beside them slow down?",
+        "what instances with much overlap take beyond those with little, mean over GPUs",
+        contention,
+    ),
+    Rule(
+        "products",
+        "Which large matrix products leave the matrix units unused?",
+        "kernel time beyond what they would take at the threshold, mean over GPUs",
+        poor_products,
+    ),
+    Rule(
+        "imbalance",
+        "Which GPU has more to compute than the others?",
+        "its compute beyond the mean of the GPUs",
+        imbalance,
+    ),
+    Rule(
+        "missing",
+        "What isn't in the run, and what can't be said therefore?",
+        "none that anybody knows",
+        missing_data,
+    ),
+)
+"""All rules; a run in which none finds anything is quiet."""
+
+STAKE: Final = column(
+    "stake_ns",
+    "ns",
+    "at stake",
+    "By how much an iteration would be shorter without it, at most: per iteration, mean over the "
+    "whole ones. Findings overlap: the times of two need not add up.",
+    missing_because="nobody can say what would be without it",
+)
+SHARE: Final = column(
+    "stake_pct",
+    "%",
+    "%",
+    "stake_ns in % of the iteration: the median over the iterations of the longest GPU's time.",
+    missing_because=STAKE.missing_because,
+)
+TOTAL: Final = column(
+    "gpu_time_ns",
+    "ns",
+    "GPU time",
+    "The GPU time in it, summed over the GPUs and the whole iterations.",
+    missing_because="it stands for no time of its own",
+)
+CONFIDENCE: Final = column(
+    "confidence",
+    "",
+    "confidence",
+    "How sure it is. " + " ".join(f"{each.text}: {text}." for each, text in MEANING.items()),
+)
+RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
+
+
+def find(case: Case) -> list[tuple[Rule, Finding]]:
+    """What all rules find, the largest stake first; what nobody can put a time to comes last."""
+    least = SMALLEST_STAKE.value / 100
+    found = [
+        (rule, finding)
+        for rule in RULES
+        for finding in rule.find(case)
+        if finding.stake_ns is None or case.share(finding.stake_ns) >= least
+    ]
+    return sorted(found, key=lambda each: -1.0 if (s := each[1].stake_ns) is None else s)[::-1]
+
+
+def answer(run: Run, view: View) -> Answer:
+    """What stands out in a scope, one row per finding."""
+    case = case_of(run, view)
+    found = find(case)
+    findings = [finding for _, finding in found]
+    shares = [None if f.stake_ns is None else 100 * case.share(f.stake_ns) for f in findings]
+    return Answer(
+        level="finding",
+        labels=[finding.sentence for finding in findings],
+        columns=(
+            (STAKE, _rounded([finding.stake_ns for finding in findings])),
+            (SHARE, numbered(shares)),
+            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
+            (RULE, worded([rule.name for rule, _ in found])),
+            (TOTAL, _rounded([finding.total_ns for finding in findings])),
+        ),
+        opens=lambda row: findings[row].evidence,
+        headline=(_headline(case, findings),),
+        notes=_notes(case),
+    )
+
+
+def _headline(case: Case, findings: list[Finding]) -> str:
+    said = count(len(findings), "finding") if findings else "nothing stands out"
+    activities = int(case.node.sizes()[0])
+    return (
+        f"{said}: {len(RULES)} rules looked at {activities:,} activities, "
+        f"{time(case.step_ns)}{case.each}"
+    )
+
+
+def _rounded(times_ns: list[float | None]) -> Values:
+    """Times in whole ns, as everywhere."""
+    whole = np.array([0 if each is None else round(each) for each in times_ns], np.int64)
+    return Values(whole, np.array([each is None for each in times_ns], np.bool_))
+
+
+def _notes(case: Case) -> tuple[str, ...]:
+    notes = []
+    if case.left_out:
+        notes.append(
+            f"iteration {places(case.left_out)} is left out: the profiler's start or end cuts it"
+        )
+    if case.irregular:
+        notes.append(
+            f"iteration {places(case.irregular)} is left out: it takes over "
+            f"{IRREGULAR.value:g} times as long as usual"
+        )
+    return tuple(notes)

@@ -1,0 +1,248 @@
+"""The case that the rules look into: the scope's activities of whole iterations, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.analyses.findings.thresholds import FEWEST, IRREGULAR
+from chopper_core.analyses.occurrences import cut_iterations
+from chopper_core.analyses.overheads import with_parts
+from chopper_core.analyses.standing import Standing, standing
+from chopper_core.errors import UsageError
+from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.run import Run
+from chopper_core.schema import LEVELS, NO_LABEL, STATES, KernelTable
+from chopper_core.tree import Groups
+from chopper_core.view import View, complete_order
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+CELL: Final = LEVELS[:5]
+"""The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What the rules look into."""
+
+    run: Run
+    view: View
+    node: Groups
+    """The counted activities of the scope, as one group."""
+    gpus: tuple[int, ...]
+    iterations: tuple[int, ...]
+    """The counted ones; (-1,) where the trace has none."""
+    left_out: tuple[int, ...]
+    """Iterations that are cut by the profiler's start or end."""
+    whole: Groups
+    """The activities of all whole iterations, also of those that take much longer than usual."""
+    irregular: tuple[int, ...]
+    """Iterations that take so much longer that they don't count."""
+
+    @property
+    def table(self) -> KernelTable:
+        """The run's kernel table."""
+        return self.node.table
+
+    @cached_property
+    def cells(self) -> Groups:
+        """The activities by operation, layer, phase, iteration and GPU."""
+        return self.node.split(CELL)[0]
+
+    def codes(self, level: str) -> Int64:
+        """The code of each cell at a level."""
+        if level not in self._codes:
+            self._codes[level] = self.cells.codes(level).astype(np.int64)
+        return self._codes[level]
+
+    @cached_property
+    def _codes(self) -> dict[str, Int64]:
+        return {}
+
+    def together(self, *levels: str) -> tuple[Int64, Index]:
+        """The different codes at some levels, one row each, and which of them each cell has."""
+        if levels not in self._together:
+            self._together[levels] = combined([self.codes(level) for level in levels])
+        return self._together[levels]
+
+    @cached_property
+    def _together(self) -> dict[tuple[str, ...], tuple[Int64, Index]]:
+        return {}
+
+    @cached_property
+    def gpu_place(self) -> Index:
+        """The place of each cell's GPU in `gpus`."""
+        return np.searchsorted(np.array(self.gpus), self.codes("gpu")).astype(np.intp)
+
+    @cached_property
+    def iteration_place(self) -> Index:
+        """The place of each cell's iteration in `iterations`."""
+        return np.searchsorted(np.array(self.iterations), self.codes("iteration")).astype(np.intp)
+
+    @cached_property
+    def elapsed_ns(self) -> Int64:
+        """The time of each cell: all states of the GPU that are charged to it."""
+        return elapsed_of(self.cells)
+
+    def by_gpu_and_iteration(self, values: NDArray[np.generic]) -> Float64:
+        """A figure of the cells added up, as GPUs x iterations."""
+        shape = (len(self.gpus), len(self.iterations))
+        place = self.gpu_place * shape[1] + self.iteration_place
+        return summed(place, values, shape[0] * shape[1]).reshape(shape)
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The median over the iterations of the time on the GPU that takes longest."""
+        return float(np.median(self.by_gpu_and_iteration(self.elapsed_ns).max(axis=0)))
+
+    def share(self, stake_ns: float) -> float:
+        """A time per iteration as a share of the iteration, 0 to 1."""
+        return stake_ns / max(self.step_ns, 1.0)
+
+    def per_iteration(self, total_ns: float) -> float:
+        """A sum over GPUs and iterations, per GPU and iteration."""
+        return total_ns / (len(self.gpus) * len(self.iterations))
+
+    @property
+    def has_iterations(self) -> bool:
+        """Whether the trace says which iteration an activity is of."""
+        return self.iterations != (NO_LABEL,)
+
+    @property
+    def each(self) -> str:
+        """What a figure per iteration is called."""
+        return " per iteration" if self.has_iterations else ""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there are several iterations, or several GPUs, to see a thing in."""
+        return len(self.iterations) * len(self.gpus) > 1
+
+    @cached_property
+    def standing(self) -> Standing | None:
+        """The GPUs against each other; None where there is one GPU, or nothing to compare by."""
+        if len(self.gpus) < 2:
+            return None
+        try:
+            return standing(self.run, self.view)[0]
+        except UsageError:
+            return None
+
+    def figure(self, name: str, nodes: Groups) -> Values:
+        """A figure of the registry for some groups of the case's activities."""
+        scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
+        return METRICS[name].compute(scope)
+
+    def at(self, **labels: str) -> View:
+        """The view of the case's scope, with more labels on its path."""
+        steps = dict(self.view.scope) | labels
+        levels = [level for level in LEVELS if level in steps]
+        return replace(
+            self.view,
+            path=tuple(steps[level] for level in levels),
+            order=complete_order(levels),
+            columns=(),
+            sort="",
+            filter="",
+            analysis="",
+            by="",
+            of="",
+        )
+
+    def asking(self, analysis: str, by: str = "", **labels: str) -> View:
+        """The view of another question, of the case's scope or a part of it."""
+        return replace(self.at(**labels), analysis=analysis, by=by)
+
+    def text(self, level: str, code: int) -> str:
+        """A label as a path spells it."""
+        return self.table.text_of(level, int(code))
+
+
+def case_of(run: Run, view: View) -> Case:
+    """The case of a view's scope; raises NoSuchNode or UsageError where there is nothing in it."""
+    found = run.tree(view.order).node(view.path)
+    table = with_parts(run.table, run)
+    rows = np.sort(found.rows)
+    if not len(rows):
+        raise UsageError("there are no activities here, so nothing can be found")
+    iteration = table.iteration[rows]
+    cut = np.array(sorted(cut_iterations(run)), np.int64)
+    whole = (iteration != NO_LABEL) & ~np.isin(iteration, cut)
+    if whole.any():
+        left_out = tuple(np.unique(iteration[np.isin(iteration, cut)]).tolist())
+        rows = rows[whole]
+    else:
+        left_out = ()
+    everything = Groups(table, rows, np.zeros(1, np.intp))
+    irregular = _irregular(everything)
+    if irregular:
+        rows = rows[~np.isin(table.iteration[rows], irregular)]
+    return Case(
+        run=run,
+        view=replace(view, columns=(), sort="", filter="", analysis="", by="", of=""),
+        node=Groups(table, rows, np.zeros(1, np.intp)),
+        gpus=tuple(np.unique(table.gpu[rows]).tolist()),
+        iterations=tuple(np.unique(table.iteration[rows]).tolist()),
+        left_out=left_out,
+        whole=everything,
+        irregular=irregular,
+    )
+
+
+def elapsed_of(nodes: Groups) -> Int64:
+    """The time of each node: all states of its GPUs that are charged to it."""
+    elapsed = np.zeros(len(nodes), np.int64)
+    for state in STATES:
+        elapsed += nodes.sum(state)
+    return elapsed
+
+
+def iteration_times(nodes: Groups) -> tuple[Int64, Float64]:
+    """The iterations of a node, and the time of each on the GPU that takes longest."""
+    cells, _ = nodes.split(("gpu", "iteration"))
+    iterations, place = np.unique(cells.codes("iteration"), return_inverse=True)
+    took = np.zeros(len(iterations))
+    np.maximum.at(took, place, elapsed_of(cells))
+    return iterations.astype(np.int64), took
+
+
+def _irregular(nodes: Groups) -> tuple[int, ...]:
+    iterations, took = iteration_times(nodes)
+    if len(iterations) <= FEWEST.value:
+        return ()
+    return tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
+
+
+def summed(place: Index, values: NDArray[np.generic], count: int = 0) -> Float64:
+    """Values added up by their places."""
+    return np.asarray(np.bincount(place, np.asarray(values, np.float64), count), np.float64)
+
+
+def combined(columns: Sequence[NDArray[np.generic]]) -> tuple[Int64, Index]:
+    """The different rows of columns of codes, in order, and which of them each row is."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = np.asarray(column, np.int64)
+        low, width = (int(values.min()), int(np.ptp(values)) + 1) if len(values) else (0, 1)
+        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
+            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+        code = code * width + (values - low)
+    _, first, owner = np.unique(code, return_index=True, return_inverse=True)
+    rows = np.stack([np.asarray(column, np.int64)[first] for column in columns], axis=1)
+    return rows, owner.ravel()
+
+
+def labelled(names: Iterable[str], most: int = 4) -> str:
+    """Some names as a list in a sentence."""
+    listed = list(names)
+    shown = ", ".join(listed[:most])
+    return shown if len(listed) <= most else f"{shown} and {len(listed) - most} more"

@@ -1,0 +1,121 @@
+"""Clocks that don't keep still under the same load, and GPUs under a limiter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from chopper_core.analyses.findings.case import Case, Float64, Index, summed
+from chopper_core.analyses.findings.finding import Finding, confidence
+from chopper_core.analyses.findings.thresholds import SAMPLES, THROTTLED, UNSTEADY
+from chopper_core.analyses.findings.wording import percent, places, time
+from chopper_core.analyses.groups import by_level
+from chopper_core.measured import integral_of, known_of, samples_in
+from chopper_core.metrics import is_measured
+from chopper_core.schema import Kind
+
+_CLOCKS = {"gfx_mhz": "the compute units", "mem_mhz": "the memory"}
+
+
+def unsteady_clocks(case: Case) -> list[Finding]:
+    """Clocks that deviate within one and the same operation."""
+    found = []
+    for name, of in _CLOCKS.items():
+        if not is_measured(name, case.table):
+            continue
+        deviation, mean, slower_ns = _deviations(case, name)
+        unsteady = np.flatnonzero(deviation > UNSTEADY.value / 100 * mean)
+        if not len(unsteady):
+            continue
+        gpus = [case.gpus[place] for place in unsteady.tolist()]
+        most = int(unsteady[np.argmax(deviation[unsteady] / mean[unsteady])])
+        stake = float(slower_ns[unsteady].mean()) / len(case.iterations)
+        which = f"GPU{'s' if len(gpus) > 1 else ''} {places(gpus)}"
+        labels = {"gpu": str(gpus[0])} if len(gpus) == 1 else {}
+        cost = f"; what runs below its mean costs {time(stake)}{case.each}"
+        found.append(
+            Finding(
+                sentence=(
+                    f"the clock of {of} is unsteady on {which}: within an operation it deviates "
+                    f"by {deviation[most]:.0f} MHz ({percent(deviation[most] / mean[most])}) from "
+                    f"{mean[most]:,.0f} MHz on GPU {case.gpus[most]}"
+                    f"{cost if name == 'gfx_mhz' else ''}"
+                ),
+                evidence=replace(case.at(**labels), metric=name),
+                confidence=confidence(read=False, repeated=case.repeats),
+                stake_ns=stake if name == "gfx_mhz" else None,
+                total_ns=float(slower_ns[unsteady].sum()) if name == "gfx_mhz" else None,
+            )
+        )
+    return found
+
+
+def _deviations(case: Case, name: str) -> tuple[Float64, Float64, Float64]:
+    """Per GPU: standard deviation within operations, mean, and time lost to clocks below it."""
+    table, cells = case.table, case.cells
+    rows = cells.rows
+    cell = np.repeat(np.arange(len(cells)), cells.sizes())
+    integral, known = (table.measured[of(name)][rows] for of in (integral_of, known_of))
+    usable = (table.kind[rows] == Kind.COMPUTE) & (known > 0)
+    clock = np.divide(integral, known, out=np.zeros(len(rows)), where=usable)
+    _, same = case.together("gpu", "phase", "operation")
+    owner, gpu = same[cell][usable], case.gpu_place[cell][usable]
+    weight, clock = known[usable], clock[usable]
+    usual = _means(owner, clock, weight)[owner]
+    count = len(case.gpus)
+    mean = _means(gpu, clock, weight, count)
+    deviation = np.sqrt(_means(gpu, (clock - usual) ** 2, weight, count))
+    lost = weight * np.maximum(1 - clock / np.maximum(usual, 1e-9), 0.0)
+    samples = summed(case.gpu_place[cell], table.measured[samples_in(name)][rows], count)
+    deviation[samples < SAMPLES.value] = np.nan
+    return np.nan_to_num(deviation), mean, summed(gpu, lost, count)
+
+
+def _means(owner: Index, values: Float64, weight: Float64, count: int = 0) -> Float64:
+    total = summed(owner, weight, count)
+    return summed(owner, values * weight, count) / np.maximum(total, 1e-9)
+
+
+def throttled(case: Case) -> list[Finding]:
+    """GPUs whose driver says that a limiter holds them down."""
+    if not is_measured("throttle_pct", case.table):
+        return []
+    _, by_gpu = by_level(case.node, "gpu")
+    share = case.figure("throttle_pct", by_gpu)
+    held = np.flatnonzero(share.present() & (np.nan_to_num(share.numbers) >= THROTTLED.value))
+    if not len(held):
+        return []
+    gpus = [case.gpus[place] for place in held.tolist()]
+    lost = _lost_to_clock(case)
+    free = np.setdiff1d(np.arange(len(case.gpus)), held)
+    stake = None
+    if lost is not None:
+        usual = float(np.median(lost[free])) if len(free) else 0.0
+        stake = max(float(lost[held].max()) - usual, 0.0)
+    which = f"GPU{'s' if len(gpus) > 1 else ''} {places(gpus)}"
+    most, least = (float(pick(share.numbers[held])) for pick in (np.max, np.min))
+    size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
+    beyond = "" if stake is None else f"; its clock costs {time(stake)}{case.each}"
+    if stake is not None and len(free):
+        beyond += " more than that of the others"
+    labels = {"gpu": str(gpus[0])} if len(gpus) == 1 else {}
+    return [
+        Finding(
+            sentence=f"{which} {'is' if len(gpus) == 1 else 'are'} throttled {size} of the time"
+            f"{beyond}",
+            evidence=replace(case.at(**labels), metric="throttle_pct"),
+            confidence=confidence(read=False, repeated=case.repeats),
+            stake_ns=stake,
+            total_ns=None if stake is None else stake * len(gpus) * len(case.iterations),
+        )
+    ]
+
+
+def _lost_to_clock(case: Case) -> Float64 | None:
+    """The time per iteration that each GPU loses to a clock below the nominal one."""
+    _, by_gpu = by_level(case.node, "gpu")
+    lost = case.figure("frequency_ns", by_gpu)
+    if not lost.present().all():
+        return None
+    return lost.numbers.astype(np.float64) / len(case.iterations)

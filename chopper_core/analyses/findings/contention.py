@@ -1,0 +1,63 @@
+"""Operations that are much slower while communication runs beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from chopper_core.analyses.findings.case import Case, combined
+from chopper_core.analyses.findings.finding import Finding, confidence
+from chopper_core.analyses.findings.thresholds import (
+    CONTENTION,
+    CONTENTION_STAKE,
+    CORRELATION,
+)
+from chopper_core.analyses.findings.wording import percent, time
+from chopper_core.analyses.overlap_instances import effect, overlaps_in
+from chopper_core.schema import NO_LABEL
+
+
+def contention(case: Case) -> list[Finding]:
+    """Operations of layers whose instances take longer the more communication runs beside them.
+
+    Without layers an operation has one instance per phase and iteration, and nothing is alike.
+    """
+    found = overlaps_in(case.run, case.view)
+    counted = np.isin(found.codes("iteration"), case.iterations)
+    found = found.take(counted & (found.codes("layer") != NO_LABEL))
+    if not len(found) or not found.comm_ns.any():
+        return []
+    pairs, owner = combined([found.codes("phase"), found.codes("operation")])
+    known = effect(found, owner, len(pairs))
+    cost = np.nan_to_num(known.cost_ns)
+    chosen = (
+        (np.nan_to_num(known.slowdown) >= 1 + CONTENTION.value / 100)
+        & (np.nan_to_num(known.pearson) >= CORRELATION.value)
+        & (
+            cost
+            >= CONTENTION_STAKE.value / 100 * case.step_ns * len(case.gpus) * len(case.iterations)
+        )
+    )
+    findings = []
+    for place in np.flatnonzero(chosen).tolist():
+        phase, operation = (
+            case.text(level, code)
+            for level, code in zip(("phase", "operation"), pairs[place], strict=True)
+        )
+        stake = case.per_iteration(float(cost[place]))
+        evidence = case.asking("overlap", "instance", phase=phase, operation=operation)
+        findings.append(
+            Finding(
+                sentence=(
+                    f"{operation} in {phase} takes {percent(float(known.slowdown[place]) - 1)} "
+                    "longer with much communication beside it than with little on the same GPU "
+                    f"(r = {known.pearson[place]:.2f}): {time(stake)}{case.each} on each GPU"
+                ),
+                evidence=replace(evidence, sort="-instance_ns"),
+                confidence=confidence(read=False, repeated=case.repeats),
+                stake_ns=stake,
+                total_ns=float(cost[place]),
+            )
+        )
+    return findings

@@ -1,0 +1,49 @@
+"""Numbers as the sentences say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def time(ns: float) -> str:
+    """A time in ms, or in µs where that says more: `14.1 ms`, `318 µs`."""
+    size = abs(ns)
+    if size >= 1e8:
+        return f"{ns / 1e6:,.0f} ms"
+    if size >= 1e6:
+        return f"{ns / 1e6:.1f} ms"
+    return f"{ns / 1e3:.0f} µs" if size >= 1e4 else f"{ns / 1e3:.1f} µs"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1: `6.2 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def count(number: int, word: str) -> str:
+    """A number of things: `1 layer`, `3 layers`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def others(number: int) -> str:
+    """The other GPUs of a run: `the other seven`, `the other GPU`."""
+    if number == 1:
+        return "the other GPU"
+    return f"the other {_SMALL[number] if number < len(_SMALL) else number}"
+
+
+def places(numbers: Sequence[int]) -> str:
+    """Numbers with neighbours brought together: `3`, `10 to 12`, `1, 4 and 7 to 9`."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    words: list[str] = []
+    for each in ranges:
+        words += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,534 @@
+"""Findings: what the generators planted, nothing where nothing is, and each rule on its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.analyses.findings import MEANING, RULES, THRESHOLDS
+from chopper_core.element_types import ElementType
+from chopper_core.frame import Frame
+from chopper_core.hardware import specifications
+from chopper_core.ingest import open_run
+from chopper_core.measured import integral_of, known_of, samples_in
+from chopper_core.query import query
+from chopper_core.render.text import as_markdown, as_text
+from chopper_core.run import Run
+from chopper_core.schema import Kind, Phase
+from tests.analyses.conftest import DEMO
+from tests.support import Row, run_of
+from tests.test_demo_generator import generator
+
+MS = 1_000_000
+ROOT = Path(__file__).resolve().parent.parent.parent
+GPUS = range(8)
+
+
+@pytest.fixture(scope="session")
+def truth() -> dict[str, Any]:
+    return json.loads((DEMO / "truth.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def other_run() -> Run:
+    """The second demo run: FSDP1, with memory that isn't deterministic."""
+    return open_run(str(DEMO.parent / "fsdp1"))
+
+
+@pytest.fixture(scope="session")
+def other_truth() -> dict[str, Any]:
+    return json.loads((DEMO.parent / "fsdp1" / "truth.json").read_text())
+
+
+def findings(run: Run, scope: str = "") -> Frame:
+    return query(run, parse(f"R{scope}?view=findings"))
+
+
+def found(run: Run, rule: str = "", scope: str = "") -> list[dict[str, Any]]:
+    """The findings of a rule; without one those of all that don't speak of missing data."""
+    frame = findings(run, scope)
+    rows = [
+        frame.row(number) | {"said": label, "at": frame.addresses(number)}
+        for number, label in enumerate(frame.labels)
+    ]
+    return [row for row in rows if row["rule"] == rule or (not rule and row["rule"] != "missing")]
+
+
+def only(run: Run, rule: str, scope: str = "") -> dict[str, Any]:
+    rows = found(run, rule, scope)
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+def near(number: float) -> Any:
+    """What is planted, to a tenth of its size."""
+    return pytest.approx(number, rel=0.1)
+
+
+# The generated runs
+
+
+@pytest.mark.parametrize("which", ["fsdp2", "fsdp1"])
+def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> None:
+    names = ("run", "truth") if which == "fsdp2" else ("other_run", "other_truth")
+    run, planted = (request.getfixturevalue(name) for name in names)
+    slow = planted["slow_gpu"]
+    own = str(slow["rank"])
+    times = {
+        gpu: fmean(each[str(iteration)] for iteration in (11, 12))
+        for gpu, each in slow["compute_kernel_ns"].items()
+    }
+    extra = times[own] - median(time for gpu, time in times.items() if gpu != own)
+    row = only(run, "straggler")
+    assert row["said"].startswith(f"GPU {own} is ")
+    assert "slower clocked" in row["said"] and "11 °C hotter" in row["said"]
+    assert row["stake_ns"] == near(extra)
+    slower = float(row["said"].split(" is ")[1].split(" %")[0]) / 100
+    mhz = slow["mhz"]
+    usual = median(each for gpu, each in mhz.items() if gpu != own)
+    assert slower == near(1 - mhz[own] / usual)
+    assert row["confidence"] == "high"
+    assert row["at"] == "R?view=ranks"
+    assert only(run, "throttled")["said"].startswith(f"GPU {own} is throttled 8")
+
+
+@pytest.mark.parametrize("which", ["fsdp2", "fsdp1"])
+def test_exposed_communication(which: str, request: pytest.FixtureRequest) -> None:
+    names = ("run", "truth") if which == "fsdp2" else ("other_run", "other_truth")
+    run, planted = (request.getfixturevalue(name) for name in names)
+    per_rank = planted["exposed_communication"]["per_rank"]
+    total = sum(per_rank[str(gpu)][str(iteration)] for gpu in GPUS for iteration in (11, 12))
+    row = only(run, "exposed")
+    assert row["gpu_time_ns"] == near(total)
+    assert f"takes {total / 16e6:.1f} ms per iteration of each GPU" in row["said"]
+    assert 0 < row["stake_ns"] < total / 16
+
+
+def test_the_late_host(run: Run, truth: dict[str, Any]) -> None:
+    planted = truth["host_bound_stretch"]
+    row = only(run, "late-host")
+    assert row["said"].startswith(
+        f"GPU {planted['rank']}'s host is late in forward of iteration {planted['iteration']}, "
+        "layers 10 to 12:"
+    )
+    assert planted["layers"] == [10, 11, 12]
+    assert row["gpu_time_ns"] == near(planted["total_idle_host_ns"])
+    assert row["stake_ns"] == near(planted["total_idle_host_ns"] / 2)
+
+
+def test_where_the_allocator_asked_anew(other_run: Run, other_truth: dict[str, Any]) -> None:
+    places = other_truth["allocator_retries"]["places"]
+    row = only(other_run, "late-host")
+    assert f"at {len(places)} places of forward" in row["said"]
+    for place in places:
+        where = f"on GPU {place['rank']}, iteration {place['iteration']}, layer {place['layer']}"
+        size = row["said"].split(where)[0].rsplit(" ms", 1)[0].split()[-1]
+        assert float(size) * MS == near(place["idle_host_ns"])
+    assert row["gpu_time_ns"] == near(sum(place["idle_host_ns"] for place in places))
+
+
+@pytest.mark.parametrize("which", ["fsdp2", "fsdp1"])
+def test_the_operation_that_suffers_from_overlap(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    names = ("run", "truth") if which == "fsdp2" else ("other_run", "other_truth")
+    run, truth = (request.getfixturevalue(name) for name in names)
+    planted = truth["overlap_slowed_operation"]
+    row = only(run, "contention")
+    assert row["said"].startswith(f"{planted['operation']} in {planted['phase']} takes ")
+    slowdown = float(row["said"].split(" takes ")[1].split(" %")[0]) / 100
+    assert slowdown == near(planted["slowdown"] - 1)
+    lost = sum(
+        each["fully"]["count"] * (each["fully"]["mean_ns"] - each["alone"]["mean_ns"])
+        for each in planted["per_rank"].values()
+        if each["alone"]["count"] and each["fully"]["count"]
+    )
+    assert row["gpu_time_ns"] == near(lost)
+
+
+def test_the_slow_layer(run: Run, truth: dict[str, Any]) -> None:
+    planted = truth["slow_layer"]
+    row = only(run, "layer")
+    assert row["said"].startswith(
+        f"{planted['operation']} takes longer in layer {planted['layer']}"
+    )
+    total = 0.0
+    for phase in ("forward", "backward"):
+        own = planted[phase]
+        longer = own["mean_ns"] / own["mean_ns_elsewhere"] - 1
+        said = row["said"].split(f" % longer in {phase}")[0].split()[-1]
+        assert float(said) / 100 == near(longer)
+        # Iteration 10 is cut: only a part of the backward is of whole iterations.
+        kernels = 2 * len(GPUS) * (1 if phase == "forward" else 2)
+        total += kernels * (own["mean_ns"] - own["mean_ns_elsewhere"])
+    # Elsewhere is a mean in the truth and a median here.
+    assert row["gpu_time_ns"] == pytest.approx(total, rel=0.2)
+    evidence = query(run, parse(row["at"]))
+    assert evidence.level == "layer"
+    assert evidence.labels[0] == str(planted["layer"])
+
+
+def test_the_largest_overhead(run: Run, truth: dict[str, Any]) -> None:
+    row = only(run, "overhead")
+    assert row["said"].startswith("the clock below the nominal one is the largest overhead")
+    assert "on GPUs 0 and 5" in row["said"]
+    sums: dict[str, float] = dict.fromkeys(("frequency_ns", "mfma_underutilisation_ns"), 0.0)
+    for gpu in truth["breakdown"]["per_gpu"].values():
+        for phase in gpu.values():
+            for operation in phase.values():
+                for name in sums:
+                    sums[name] += operation[name]
+    assert sums["frequency_ns"] > sums["mfma_underutilisation_ns"]
+    # The truth tells operations with matrix products alone; all compute runs at the same clocks.
+    shares = [
+        (1 - mean_mhz / 2100) * sum(truth["slow_gpu"]["compute_kernel_ns"][gpu][it] for it in its)
+        for gpu, its in (("0", ("11", "12")), ("5", ("11", "12")))
+        for mean_mhz in [truth["stability"]["per_gpu"][gpu]["gfx_mhz"]["11"]["mean"]]
+    ]
+    assert row["gpu_time_ns"] == near(sum(shares))
+
+
+def test_clocks_that_are_not_steady(other_run: Run, other_truth: dict[str, Any]) -> None:
+    gfx, memory = sorted(found(other_run, "clock"), key=lambda row: row["stake_ns"] is None)
+    for row in (gfx, memory):
+        assert "unsteady on GPUs 0 to 7" in row["said"]
+    deviations = {
+        gpu: fmean(each["deviation"] / each["mean"] for each in own["mem_mhz"].values())
+        for gpu, own in other_truth["stability"]["per_gpu"].items()
+    }
+    said = float(memory["said"].split("(")[1].split(" %")[0]) / 100
+    assert said == near(max(deviations.values()))
+
+
+def test_a_steady_run_has_steady_clocks(run: Run, truth: dict[str, Any]) -> None:
+    assert not truth["stability"]["unsteady"]
+    assert found(run, "clock") == []
+
+
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A generated run of two GPUs in which nothing is planted."""
+    folder = tmp_path_factory.mktemp("clean")
+    generator.generate(folder, ranks=2, iterations=2, clean=True)
+    return open_run(str(folder), jobs=1)
+
+
+def test_a_clean_run_is_quiet(clean: Run) -> None:
+    frame = findings(clean)
+    assert list(frame.labels) == []
+    assert frame.headline[0].startswith(f"nothing stands out: {len(RULES)} rules looked at ")
+    text = as_text(frame, width=80)
+    assert "nothing stands out" in text and "\n\n\n" not in text
+
+
+def test_scopes_are_looked_at_by_themselves(run: Run) -> None:
+    there = only(run, "contention", ":gpu=2")
+    assert there["at"].startswith("R:gpu=2/phase=forward/operation=attn_op?")
+    assert found(run, scope=":gpu=3/iteration=11/phase=optimizer") == []
+    late = only(run, "late-host", ":gpu=2")
+    assert late["gpu_time_ns"] == only(run, "late-host")["gpu_time_ns"]
+
+
+@pytest.mark.parametrize("which", ["run", "other_run"])
+def test_every_finding_leads_to_its_evidence(which: str, request: pytest.FixtureRequest) -> None:
+    run = request.getfixturevalue(which)
+    frame = findings(run)
+    stakes = [frame.row(number)["stake_ns"] for number in range(len(frame))]
+    known = [stake for stake in stakes if stake is not None]
+    assert known == sorted(known, reverse=True)
+    assert stakes[len(known) :] == [None] * (len(stakes) - len(known))
+    for number in range(len(frame)):
+        assert len(query(run, parse(frame.addresses(number)))) > 0
+
+
+def test_text_and_markdown_have_whole_sentences(run: Run) -> None:
+    frame = findings(run)
+    lines = as_text(frame, width=80).splitlines()
+    table = lines[lines.index("") + 1 :]
+    assert all(len(line) <= 80 for line in table if not line.startswith(("  R", "chopper")))
+    words = " ".join(" ".join(line[:49].split()) for line in table)
+    assert all(sentence in words for sentence in frame.labels)
+    assert all(f"  {frame.addresses(row)}" in lines for row in range(len(frame)))
+    assert f"`{frame.addresses(0)}`" in as_markdown(frame)
+
+
+# Runs built by hand, for one rule each
+
+Change = Callable[[Row], Row]
+OPERATIONS = ("attn_fa", "mlp_up", "mlp_dp")
+
+
+def rows(gpus: int = 2, iterations: int = 3, layers: int = 6, ahead: int = 5 * MS) -> list[Row]:
+    """A step without a gap: three operations of 1 ms in every layer, launched well ahead."""
+    made = []
+    for gpu in range(gpus):
+        now = 100 * MS
+        for iteration in range(iterations):
+            for phase in (Phase.FORWARD, Phase.BACKWARD):
+                for layer in range(layers):
+                    for operation in OPERATIONS:
+                        made.append(
+                            Row(now, MS, Kind.COMPUTE, 0, gpu, iteration, phase, layer, operation)
+                        )
+                        now += MS
+    return [replace(row, launch=row.start - ahead) for row in made]
+
+
+def stretched(made: Iterable[Row], extra: Callable[[Row], int], idle: bool = False) -> list[Row]:
+    """The rows with more time for some, or before some, and all later ones of the GPU shifted."""
+    later: dict[int, int] = {}
+    out = []
+    for row in made:
+        more, shift = extra(row), later.get(row.gpu, 0)
+        start = row.start + shift + (more if idle else 0)
+        duration = row.duration + (0 if idle else more)
+        assert row.launch is not None
+        # A host that is late launches just before the start.
+        launch = start - 5_000 if idle and more else row.launch + shift
+        out.append(replace(row, start=start, duration=duration, launch=launch))
+        later[row.gpu] = shift + more
+    return out
+
+
+def with_columns(run: Run, **columns: Sequence[float] | np.ndarray) -> Run:
+    measured = {name.replace("__", " "): np.asarray(v, float) for name, v in columns.items()}
+    return replace(run, table=run.table.with_measured(measured))
+
+
+def clocked(run: Run, name: str, values: np.ndarray) -> Run:
+    """The run with telemetry: a value for every activity."""
+    duration = run.table.duration_ns.astype(float)
+    table = run.table.with_measured(
+        {
+            integral_of(name): values * duration,
+            known_of(name): duration,
+            samples_in(name): np.full(len(values), 2.0),
+        }
+    )
+    return replace(run, table=table)
+
+
+def test_a_run_without_anything_is_quiet() -> None:
+    assert found(run_of(rows())) == []
+
+
+def test_a_gpu_that_is_host_bound_holds_the_others_back() -> None:
+    run = run_of(stretched(rows(4), lambda row: (row.gpu == 3) * 100_000, idle=True))
+    row = only(run, "straggler")
+    assert row["said"].startswith("GPU 3 is held up by its host: it stands idle 3.")
+    # 36 kernels an iteration, each 95 µs before its launch call and 5 µs after it.
+    assert row["stake_ns"] == pytest.approx(36 * 100_000, rel=0.02)
+
+
+def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
+    run = run_of(stretched(rows(4), lambda row: (row.gpu == 1) * 80_000))
+    run = clocked(run, "gfx_mhz", np.full(len(run.table), 1700.0))
+    row = only(run, "straggler")
+    assert row["said"].startswith("GPU 1 has slower kernels at the others' clock")
+    assert row["stake_ns"] == 36 * 80_000
+
+
+def test_one_gpu_alone_is_no_straggler() -> None:
+    assert found(run_of(rows(1)), "straggler") == []
+
+
+def test_a_phase_that_waits_for_its_host() -> None:
+    late = stretched(rows(), lambda row: (row.phase == Phase.FORWARD) * 250_000, idle=True)
+    row = only(run_of(late), "host-bound")
+    assert row["said"].startswith("forward is host-bound: a GPU stands idle 4.3 ms per iteration")
+    # Before the very first kernel of a GPU there is no time that could be idle.
+    assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 245_000
+    assert row["at"] == "R:phase=forward?view=launch&order=phase"
+
+
+def test_a_phase_that_waits_after_launch_calls() -> None:
+    late = [
+        replace(row, launch=row.start - 100_000)
+        for row in stretched(rows(), lambda row: 100_000, idle=True)
+    ]
+    run = run_of(late)
+    row = only(run, "launch-bound")
+    assert row["said"].startswith("the step is launch-bound: a GPU stands idle 3.6 ms")
+    assert found(run, "host-bound") == []
+
+
+def test_a_host_that_is_late_just_once() -> None:
+    there = {(1, 2, 3), (1, 2, 4)}
+
+    def extra(row: Row) -> int:
+        late = (row.gpu, row.iteration, row.layer) in there and row.phase == Phase.BACKWARD
+        return 200_000 * late
+
+    row = only(run_of(stretched(rows(4), extra, idle=True)), "late-host")
+    assert row["said"].startswith(
+        "GPU 1's host is late in backward of iteration 2, layers 3 and 4: the GPU stands idle 1.2"
+    )
+    assert row["gpu_time_ns"] == 6 * 195_000
+    assert row["at"] == "R:gpu=1/iteration=2/phase=backward?view=launch&by=layer"
+
+
+def test_an_operation_that_is_slow_in_one_layer_of_one_phase() -> None:
+    def extra(row: Row) -> int:
+        return 300_000 * (row.operation == "mlp_up" and row.layer == 4 and row.phase == 1)
+
+    run = run_of(stretched(rows(), extra))
+    row = only(run, "layer")
+    assert "mlp_up takes longer in layer 4" in row["said"]
+    assert "30.0 % longer in backward;" in row["said"]
+    assert row["gpu_time_ns"] == 2 * 3 * 300_000
+    assert row["stake_ns"] == 300_000
+
+
+def test_a_layer_that_is_slow_on_one_gpu_alone_is_none() -> None:
+    def extra(row: Row) -> int:
+        return 300_000 * (row.operation == "mlp_up" and row.layer == 4 and row.gpu == 0)
+
+    assert found(run_of(stretched(rows(4), extra)), "layer") == []
+
+
+def test_layers_that_scatter_are_none() -> None:
+    random = np.random.default_rng(3)
+    run = run_of(stretched(rows(), lambda row: int(random.integers(0, 400_000))))
+    assert found(run, "layer") == []
+
+
+def test_an_iteration_that_takes_longer() -> None:
+    slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
+    row = only(run_of(slow), "iteration")
+    assert row["said"].startswith("1 iteration of 8 takes longer than usual (36.0 ms): iteration 5")
+    assert "most of it is compute, 7.2 ms more" in row["said"]
+    assert row["stake_ns"] == pytest.approx(36 * 200_000 / 8)
+
+
+def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
+    run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 0)))
+    assert found(run, "iteration") == []
+    assert "iteration 0 is left out: it takes over 2 times as long as usual" in findings(run).notes
+
+
+def test_a_gpu_with_more_work() -> None:
+    more = rows(4)
+    last = max(row.start for row in more if row.gpu == 2)
+    for number in range(20):
+        more.append(replace(more[-1], gpu=2, start=last + (number + 1) * MS, launch=last))
+    row = only(run_of(more), "imbalance")
+    assert row["said"].startswith("GPU 2 computes 42.7 ms per iteration")
+    assert "18.5 % more kernels" in row["said"]
+    assert row["stake_ns"] == pytest.approx(20 / 3 * MS * 3 / 4, abs=1)
+
+
+def beside(made: list[Row], chosen: Callable[[Row], bool]) -> list[Row]:
+    """The rows with a collective beside some of them."""
+    comm = [
+        replace(row, kind=Kind.COMM, stream=7, operation="all_gather", kernel="nccl")
+        for row in made
+        if chosen(row)
+    ]
+    return sorted([*made, *comm], key=lambda row: (row.gpu, row.start))
+
+
+def test_an_operation_that_communication_slows_down() -> None:
+    def chosen(row: Row) -> bool:
+        return row.operation == "mlp_up" and row.layer >= 3 and row.phase == Phase.FORWARD
+
+    made = stretched(rows(), lambda row: 400_000 * chosen(row))
+    row = only(run_of(beside(made, chosen)), "contention")
+    assert row["said"].startswith("mlp_up in forward takes 40.0 % longer")
+    assert row["gpu_time_ns"] == 2 * 3 * 3 * 400_000
+    assert found(run_of(beside(rows(), chosen)), "contention") == []
+
+
+def test_communication_that_nothing_hides() -> None:
+    made = [
+        replace(row, kind=Kind.COMM, operation="all_gather", kernel="nccl")
+        if row.operation == "mlp_dp" and row.layer < 2 and row.phase == Phase.BACKWARD
+        else row
+        for row in rows()
+    ]
+    row = only(run_of(made), "exposed")
+    assert "takes 2.0 ms per iteration of each GPU (5.6 %): all_gather of backward" in row["said"]
+    assert row["gpu_time_ns"] == 2 * 3 * 2 * MS
+    hidden = beside(rows(), lambda row: row.layer < 2)
+    assert found(run_of(hidden), "exposed") == []
+
+
+def test_clocks_within_an_operation() -> None:
+    run = run_of(rows())
+    steady = np.where(run.table.phase == Phase.FORWARD, 1700.0, 1500.0)
+    assert found(clocked(run, "gfx_mhz", steady), "clock") == []
+    shaken = steady * np.where(np.arange(len(steady)) % 2, 1.03, 0.97)
+    row = only(clocked(run, "gfx_mhz", shaken), "clock")
+    assert "deviates by 48 MHz (3.0 %) from 1,600 MHz" in row["said"]
+    # Half of the time runs 3 % below the mean.
+    assert row["stake_ns"] == pytest.approx(36 * MS * 0.03 / 2, rel=0.01)
+
+
+def test_two_samples_are_no_deviation() -> None:
+    run = run_of(rows(1, 1, 1))
+    shaken = np.where(np.arange(len(run.table)) % 2, 1900.0, 1500.0)
+    assert found(clocked(run, "gfx_mhz", shaken), "clock") == []
+
+
+def test_throttled_gpus() -> None:
+    run = run_of(rows(4))
+    share = np.where(run.table.gpu >= 2, 40.0, 3.0)
+    row = only(clocked(run, "throttle_pct", share), "throttled")
+    assert row["said"] == "GPUs 2 and 3 are throttled 40 % of the time"
+    assert row["stake_ns"] is None
+    assert found(clocked(run, "throttle_pct", share / 10), "throttled") == []
+
+
+def products(share: float) -> Run:
+    """A run whose mlp_up are bf16 products that reach a share of an MI300X's peak."""
+    made = [
+        replace(row, kernel="Cijk_Alik_Bljk_BBS_MT256x256") if row.operation == "mlp_up" else row
+        for row in rows()
+    ]
+    run, hardware = run_of(made), specifications()["MI300X"]
+    gemm = run.table.operation == list(run.table.operations).index("mlp_up")
+    element = next(each for each in ElementType if each.text == "bf16")
+    flops = share * MS * hardware.flop_per_ns(element)
+    run = replace(run, described_hardware=hardware)
+    return with_columns(
+        run,
+        model_flops=np.where(gemm, flops, np.nan),
+        model_flops_type=np.where(gemm, float(element), np.nan),
+    )
+
+
+def test_large_products_that_reach_little() -> None:
+    row = only(products(0.3), "products")
+    assert "mlp_up 30 % of 12.0 ms" in row["said"]
+    assert row["stake_ns"] == pytest.approx(12 * MS * (1 - 30 / 40), rel=0.001)
+    assert found(products(0.5), "products") == []
+
+
+def test_missing_data_is_told_and_stands_for_no_time() -> None:
+    said = found(run_of(rows()), "missing")
+    assert [row["stake_ns"] for row in said] == [None]
+    assert said[0]["said"].startswith("without hardware counters and telemetry ")
+    bare = [replace(row, launch=None, layer=-1) for row in rows()]
+    told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
+    assert "no layer is known for 100.0 % of the time of forward and backward" in told
+    assert "216 of 216 activities have no launch record" in told
+
+
+# The page
+
+
+def test_the_page_lists_rules_thresholds_and_confidences() -> None:
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    for rule in RULES:
+        assert f"| `{rule.name}` | {rule.asks} | {rule.stake} |" in page
+    for limit in THRESHOLDS:
+        assert f"| {limit.name} | {limit.value:g} {limit.unit} | {limit.why} |" in page
+    for confidence, meaning in MEANING.items():
+        assert f"| {confidence.text} | {meaning} |" in page
