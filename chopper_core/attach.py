@@ -21,6 +21,7 @@ from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.counters.kinds import CounterKind
 from chopper_core.sources.signals import Telemetry
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
+from chopper_core.sources.trace import Losses
 
 _EPOCH: Final = "epoch"
 _DEVICE_SAMPLES: Final = (
@@ -92,6 +93,12 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
         table=run.table.with_measured(columns),
         described_hardware=next((spec for spec in described if spec is not None), None),
         counters=sources,
+        counter_info={
+            name: info
+            for match in matches
+            for name, info in match.run.counter_info.items()
+            if name in columns
+        },
         identities=(*run.identities, *identities),
         skipped=tuple(skipped),
     )
@@ -138,7 +145,7 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
         run,
         table=run.table.with_measured(telemetry_columns(run.table, measured)),
         measured=measured,
-        telemetry=tuple(_source(placement) for _, placement in placed),
+        telemetry=tuple(_source(placement, found.losses) for found, placement in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
 
@@ -200,7 +207,7 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
     return found.pop() if len(found) == 1 else 0
 
 
-def _source(placement: Placement) -> TelemetrySource:
+def _source(placement: Placement, losses: Losses) -> TelemetrySource:
     return TelemetrySource(
         path=str(placement.path),
         format=placement.format,
@@ -210,5 +217,5 @@ def _source(placement: Placement) -> TelemetrySource:
         method=placement.method,
         gpus=placement.gpus,
         samples=placement.samples,
-        notes=tuple(placement.notes),
+        notes=(*placement.notes, *losses.notes),
     )

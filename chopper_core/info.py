@@ -13,7 +13,7 @@ import numpy as np
 
 from chopper_core.element_types import ElementType
 from chopper_core.hardware import own_file
-from chopper_core.measured import FLOPS, FLOPS_TYPE, NO_TIMES, is_counter
+from chopper_core.measured import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.metrics import METRICS
 from chopper_core.reading import seconds_text
 from chopper_core.render.cells import clean, scale_of
@@ -124,7 +124,7 @@ def _collectives(run: Run) -> list[dict[str, Any]]:
 
 def _missing(run: Run) -> list[str]:
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
-    if not run.counters and not any(map(is_counter, run.table.measured)):
+    if not run.counters and not any(map(is_counted, run.table.measured)):
         missing.append("no hardware counters: use of the GPU's units and their losses are unknown")
     elif run.counters:
         without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})

@@ -152,6 +152,7 @@ def _of_dispatches(
             for path in other.paths
             if path not in chosen.paths
         ),
+        counter_info=dict(chosen.counter_info),
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], reading.hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )

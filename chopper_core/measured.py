@@ -109,3 +109,8 @@ def samples_in(signal: str) -> str:
 def is_counter(name: str) -> bool:
     """Whether a name is spelled like that of a hardware counter."""
     return _COUNTER.fullmatch(name) is not None
+
+
+def is_counted(name: str) -> bool:
+    """Whether a measured column is a counter's, what the profiler derived (`MfmaUtil`) too."""
+    return name[:1].isupper()

@@ -134,7 +134,7 @@ def _analysed(run: Run, view: View) -> Frame:
             raise UsageError(
                 f"the view {view.analysis} has no column {name!r}; it has {', '.join(own)}"
             )
-        return metric(name, run.table)
+        return metric(name, run.table, run.counter_info)
 
     def values(name: str) -> Values:
         if name not in computed:
@@ -308,7 +308,7 @@ def _names(run: Run, view: View) -> tuple[str, ...]:
 
 
 def _column(name: str, run: Run, statistic: Statistic | None) -> Metric:
-    known = metric(name, run.table)
+    known = metric(name, run.table, run.counter_info)
     return statistic.metric(known) if statistic else known
 
 
@@ -335,7 +335,7 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode where there is none."""
     node = run.tree(view.order).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
-    return {name: metric(name, run.table).compute(scope) for name in names}
+    return {name: metric(name, run.table, run.counter_info).compute(scope) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from chopper_core.hardware import Hardware, hardware_of
 from chopper_core.measured import is_part
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import LEVELS, Int64, KernelTable, Kind
+from chopper_core.sources.dispatches import CounterInfo
 from chopper_core.summary import Summary
 from chopper_core.tracks import BusyCurve, Curve, LazyCurves, Stretches, Track, share_running
 from chopper_core.tree import Tree
@@ -165,6 +166,8 @@ class Run:
     described_hardware: Hardware | None = None
     """The specification of the GPUs as a profiler describes them, where one does."""
     counters: tuple[CounterSource, ...] = ()
+    counter_info: Mapping[str, CounterInfo] = field(default_factory=dict)
+    """What the profiler says of its counters."""
     telemetry: tuple[TelemetrySource, ...] = ()
     hosts: tuple[HostClock, ...] = ()
     """The clocks of the ranks, the first rank's first."""

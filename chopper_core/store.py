@@ -41,6 +41,7 @@ from chopper_core.progress import Progress, silent
 from chopper_core.reading import Reading
 from chopper_core.run import CounterSource, Gpu, HostClock, Identity, Run, Source, TelemetrySource
 from chopper_core.schema import COLUMNS, LEVELS, Float64, KernelTable
+from chopper_core.sources.dispatches import CounterInfo
 from chopper_core.summary import Cube, Summary, summarise
 from chopper_core.tracks import Curve, Track
 from chopper_core.tree import in_order, level_order
@@ -248,6 +249,7 @@ def fingerprint() -> str:
         Gpu,
         Source,
         CounterSource,
+        CounterInfo,
         TelemetrySource,
         HostClock,
         Identity,

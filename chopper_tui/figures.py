@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.errors import NoSuchNode
 from chopper_core.frame import Frame, Number
-from chopper_core.measured import is_counter
+from chopper_core.measured import is_counted
 from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
 from chopper_core.metrics.metric import IF_SAME
 from chopper_core.metrics.reasons import lacking_counters, reasons
@@ -118,7 +118,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
             groups[title].append(figure)
     missing = tuple(figure.metric for figure in told.values() if figure.number is None)
     lacking: dict[tuple[str, ...], list[Metric]] = {}
-    if any(map(is_counter, run.table.measured)):
+    if any(map(is_counted, run.table.measured)):
         for metric in missing:
             if names := lacking_counters(metric.name, run.table):
                 lacking.setdefault(names, []).append(metric)

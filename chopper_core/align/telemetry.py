@@ -46,7 +46,7 @@ _TITLES: Final = {
     Signal.PCIE_GBPS: ("PCIe", "GB/s"),
     Signal.XGMI_READ_GBPS: ("xGMI in", "GB/s"),
     Signal.XGMI_WRITE_GBPS: ("xGMI out", "GB/s"),
-    Signal.VRAM_BYTES: ("VRAM", "bytes"),
+    Signal.VRAM_BYTES: ("VRAM", "B"),
 }
 """Signals that are levels or rates; of the accumulated ones the rates are tracks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final
@@ -11,10 +12,12 @@ from typing import Final
 import numpy as np
 
 from chopper_core.errors import UsageError
-from chopper_core.measured import NO_TIMES, integral_of, is_counter
+from chopper_core.measured import NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time, tokens
 from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered, worded
 from chopper_core.schema import ACTIVITY, KernelTable
+from chopper_core.sources.counters.names import ONE_INSTANCE, SUM, counter_info
+from chopper_core.sources.dispatches import CounterInfo
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -82,6 +85,10 @@ _FIRST: Final = 3
 _TIMELESS: Final = frozenset(
     (*time.COUNTS, *(each.name for each in (*matching.METRICS, *counters.METRICS)))
 )
+_ADDING: Final = (SUM, ONE_INSTANCE)
+_AMOUNTS: Final = ("KB",)
+"""Units of what profilers derive that can be added up."""
+NO_INFOS: Final[Mapping[str, CounterInfo]] = {}
 _COUNTED_COLUMNS: Final = 8
 """So many metrics of counters are shown of a run without times."""
 
@@ -102,22 +109,32 @@ def is_measured(name: str, table: KernelTable) -> bool:
     return all(column in table.measured for column in needs)
 
 
-def raw_counter(name: str) -> Metric:
-    """The metric of a hardware counter under its own name: its sum over the node."""
+def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
+    """The metric of a hardware counter under its own name: its sum over the node.
+
+    What the profiler derived, or took the largest of, can't be added up: it is that of a node only
+    where one activity has it.
+    """
+    known = info or counter_info(name)
+    adds = known.aggregation in _ADDING or known.unit in _AMOUNTS
 
     def compute(scope: Scope) -> Values:
         total, count = scope.nodes.known(name)
-        return Values(total, count == 0)
+        return Values(total, (count == 0) if adds else (count != 1))
 
+    what = known.description.rstrip(". ") or f"The hardware counter {name}"
+    unmatched = "no dispatch of the counter runs was matched with the row"
     return Metric(
         name,
-        "",
+        known.unit,
         name,
-        "sum",
-        f"The hardware counter {name}, summed over its instances and over the activities.",
+        "sum" if adds else "of one activity",
+        f"{what}: {known.aggregation}{', summed over the activities' if adds else ''}.",
         compute,
         source="counters",
-        missing_because="no dispatch of the counter runs was matched with the row",
+        missing_because=unmatched
+        if adds
+        else f"{unmatched}, or several were: as it is {known.aggregation} it can't be added up",
     )
 
 
@@ -133,13 +150,20 @@ def _without_times(known: Metric) -> Metric:
     return replace(known, compute=compute, missing_because=NO_TIMES)
 
 
-def metric(name: str, table: KernelTable | None = None) -> Metric:
-    """The metric of a name, of raw counters too; raises UsageError with the nearest names."""
+def metric(
+    name: str,
+    table: KernelTable | None = None,
+    infos: Mapping[str, CounterInfo] = NO_INFOS,
+) -> Metric:
+    """The metric of a name, of raw counters too; raises UsageError with the nearest names.
+
+    `infos` is what the profiler says of its counters.
+    """
     if name in METRICS:
         known = METRICS[name]
         return _without_times(known) if table is not None and not table.has_times else known
-    if table is not None and name in table.measured and is_counter(name):
-        return raw_counter(name)
+    if table is not None and name in table.measured and is_counted(name):
+        return raw_counter(name, infos.get(name))
     if is_counter(name):
         raise UsageError(
             f"the run has no counter {name}; a counter run that collects it "

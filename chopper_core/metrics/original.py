@@ -91,7 +91,9 @@ def _level(name: str, title: str, definition: str, compute: Callable[[Scope], Va
         definition,
         compute,
         source=_SOURCE,
-        missing_because=_UNKNOWN,
+        missing_because="original_ovl or what is before it is not known"
+        if name == "ovl"
+        else _UNKNOWN,
     )
 
 

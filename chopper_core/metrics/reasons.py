@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from chopper_core.hardware import Hardware
-from chopper_core.measured import NO_TIMES, integral_of, is_counter
+from chopper_core.measured import NO_TIMES, integral_of, is_counted
 from chopper_core.metrics import counters, telemetry
 from chopper_core.metrics.counters_formula import TIME
 from chopper_core.metrics.metric import Metric
@@ -19,7 +19,7 @@ NO_SPECIFICATION: Final = (
     "needs the specification of the GPU, which no file names; --hardware MI300X says it"
 )
 _NO_TELEMETRY: Final = (
-    "the run has no telemetry of it (amd-smi, nvidia-smi …, in a file beside the traces)"
+    "the run has no telemetry of it, or none with a place on its clock (`chopper info`)"
 )
 _SIGNALS: Final = {metric.name for metric in telemetry.METRICS}
 
@@ -29,7 +29,7 @@ def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -
     if metric.missing_because == NO_TIMES:
         return NO_TIMES
     if lacking := lacking_counters(metric.name, table):
-        if not any(map(is_counter, table.measured)):
+        if not any(map(is_counted, table.measured)):
             return NO_COUNTERS
         if lacking == (TIME,):
             return "the counter run has no times of its dispatches"

@@ -97,7 +97,7 @@ METRICS = (
     _mean("pcie_gbps", "GB/s", "PCIe GB/s", "Traffic over PCIe, both directions"),
     _mean("xgmi_read_gbps", "GB/s", "xGMI in", "Traffic over the links to other GPUs, read"),
     _mean("xgmi_write_gbps", "GB/s", "xGMI out", "Traffic over the links to other GPUs, written"),
-    _mean("vram_bytes", "bytes", "VRAM", "Memory in use on the GPU"),
+    _mean("vram_bytes", "B", "VRAM", "Memory in use on the GPU"),
     Metric(
         "energy_j",
         "J",

@@ -17,6 +17,8 @@ _GAP: Final = 2
 _SHORT: Final = 19
 _LONG: Final = 26
 """Cells that a figure with its title takes at least; the same for all rows, so that none jumps."""
+_MANY: Final = 24
+"""So many titles are told for one reason."""
 _ACROSS: Final = 3
 """The most figures of one line."""
 
@@ -94,8 +96,13 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
             yield pieces
 
 
-def _joined(metrics: Iterable[Metric]) -> str:
-    return ", ".join(metric.title for metric in metrics)
+def _joined(metrics: Sequence[Metric]) -> str:
+    """The titles of metrics; of many the first."""
+    titles = [metric.title for metric in metrics]
+    more = len(titles) - _MANY
+    if more > 1:
+        titles[_MANY:] = [f"{more} more"]
+    return ", ".join(titles)
 
 
 def _titles(metrics: Sequence[Metric], width: int, glyphs: Glyphs) -> str:

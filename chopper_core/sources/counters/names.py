@@ -9,6 +9,7 @@ from typing import Final
 from chopper_core.sources.dispatches import CounterInfo
 
 SUM: Final = "sum over instances"
+ONE_INSTANCE: Final = "one instance"
 DERIVED: Final = "derived by the profiler"
 
 _NAME_SUFFIX: Final = re.compile(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
@@ -53,7 +54,7 @@ def counter_info(name: str, *, unit: str = "", description: str = "") -> Counter
     """Return what the name says of a counter, with the unit and description of the file."""
     aggregation = DERIVED
     if _INSTANCE.search(name):
-        aggregation = "one instance"
+        aggregation = ONE_INSTANCE
     elif _HARDWARE_BLOCK.fullmatch(name):
         aggregation = SUM
     for ending, meaning in _AGGREGATION_BY_ENDING:

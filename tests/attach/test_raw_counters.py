@@ -1,0 +1,59 @@
+"""Raw counters as columns: sums where they can be added up, one activity's figure where not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.errors import UsageError
+from chopper_core.ingest import open_run
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.store import read_store, write_store
+
+HEADINGS = "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,MfmaUtil,FETCH_SIZE,TCC_HIT[3],TCC_REQ_max"
+ROWS = ("0,2,copy,64,50,12.5,7,90", "1,2,copy,64,30,2.5,8,80", "2,2,add,16,20,1,9,70")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    made = tmp_path_factory.mktemp("raw")
+    (made / "pmc_perf.csv").write_text("\n".join((HEADINGS, *ROWS)) + "\n")
+    return open_run(str(made))
+
+
+def rows(run: Run, columns: str) -> dict[str, tuple[object, ...]]:
+    frame = query(run, parse(f"R?order=kernel&columns={columns}"))
+    names = [column.name for column in frame.columns]
+    found = {label: frame.row(number) for number, label in enumerate(frame.labels)}
+    return {label: tuple(row[name] for name in names) for label, row in found.items()}
+
+
+def test_what_adds_up_is_summed(run: Run) -> None:
+    assert rows(run, "SQ_WAVES,FETCH_SIZE,TCC_HIT[3]") == {
+        "copy": (128, 15.0, 15),
+        "add": (16, 1.0, 9),
+    }
+
+
+def test_percentages_and_largest_instances_are_never_added_up(run: Run) -> None:
+    assert rows(run, "MfmaUtil,TCC_REQ_max") == {"copy": (None, None), "add": (20, 70)}
+    frame = query(run, parse("R?order=kernel&columns=MfmaUtil,FETCH_SIZE,TCC_REQ_max"))
+    util, fetched, largest = frame.columns
+    assert (util.unit, fetched.unit) == ("%", "KB")
+    assert "derived by the profiler it can't be added up" in util.missing_because
+    assert "maximum over instances" in largest.definition
+    assert frame.total["MfmaUtil"] is None and frame.total["FETCH_SIZE"] == 16.0
+
+
+def test_a_store_knows_what_the_counters_are(run: Run, tmp_path: Path) -> None:
+    write_store(run, tmp_path / "store")
+    frame = query(read_store(tmp_path / "store"), parse("R?columns=MfmaUtil,FETCH_SIZE"))
+    assert [column.unit for column in frame.columns] == ["%", "KB"]
+
+
+def test_a_counter_that_is_not_there_is_an_error(run: Run) -> None:
+    with pytest.raises(UsageError, match="the run has no counter SQ_INSTS; a counter run"):
+        query(run, parse("R?columns=SQ_INSTS"))
