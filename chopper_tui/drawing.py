@@ -160,19 +160,24 @@ def _left_out(count: int, what: str) -> Line:
 
 
 def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A row per label: its bar, of parts where there are several series, and the sum."""
+    """A row per label: its bar, of parts where there are several series, and the sum.
+
+    Parts below nothing go to the left of where the others begin.
+    """
     count = len(picture.labels)
     shown = count if count <= height else max(height - 1, 0)
     numbers = np.stack([series.numbers for series in picture.series]).astype(np.float64)
     known = np.isfinite(numbers)
     parts = np.where(known, numbers, 0.0)
-    signed = bool((parts < 0).any())
     sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
     texts = [_number(value) or glyphs.missing for value in sums]
     value_width = max(map(len, texts), default=0)
     label_width = _label_width(picture.labels, width)
     room = max(width - label_width - value_width - 3, 1)
-    largest = float(np.abs(parts).sum(axis=0).max()) if count else 0.0
+    below = float(-np.minimum(parts, 0.0).sum(axis=0).min()) if count else 0.0
+    above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
+    span = (above + below) or 1.0
+    zero = round(below / span * room)
     fills = _FILLS[glyphs.name]
     lines: list[Line] = []
     for row in range(shown):
@@ -180,22 +185,26 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
             (_label(picture.labels[row], label_width, glyphs) + " ", "text"),
             (texts[row].rjust(value_width) + " ", "text"),
         ]
-        if len(picture.series) == 1 and not signed:
-            share = parts[0, row] / largest if largest else 0.0
-            line.append((bar(share, room, glyphs), "accent"))
-        elif largest:
-            ends = np.rint(np.cumsum(np.abs(parts[:, row])) / largest * room).astype(int)
-            begins = np.concatenate([[0], ends[:-1]])
-            for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-                mark = fills[number % len(fills)]
-                # A part below nothing is drawn, and said to be so.
-                sign = "-" if parts[number, row] < 0 and end > begin else ""
-                text = (sign + mark * (end - begin - len(sign)))[: end - begin]
-                line.append((text, SERIES_INKS[number % len(SERIES_INKS)]))
+        if len(picture.series) == 1 and not below:
+            line.append((bar(parts[0, row] / span, room, glyphs), "accent"))
+        else:
+            left = _stack(np.maximum(-parts[:, row], 0.0) / span * room, fills)
+            line.append((" " * (zero - sum(len(text) for text, _ in left)), "text"))
+            line += [*reversed(left), *_stack(np.maximum(parts[:, row], 0.0) / span * room, fills)]
         lines.append(line)
     if shown < count and height > 0:
         lines.append(_left_out(count - shown, "rows"))
     return lines
+
+
+def _stack(lengths: NDArray[np.float64], fills: str) -> Line:
+    """Parts of a bar one after the other, rounded so that the whole is as long as it should be."""
+    ends = np.rint(np.cumsum(lengths)).astype(int)
+    return [
+        (fills[number % len(fills)] * size, SERIES_INKS[number % len(SERIES_INKS)])
+        for number, size in enumerate(np.diff(ends, prepend=0).tolist())
+        if size
+    ]
 
 
 def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -265,7 +274,8 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
             level = round(min(max(share, 0.0), 1.0) * (len(glyphs.spark) - 1))
             if numbered:
                 line.append((glyphs.spark[level], "accent"))
-                line.append((f" {pad(_number(number), wide - 2)}"[: wide - 1], "text"))
+                text = _number(number if abs(number) >= 0.01 else round(number, 3))
+                line.append((f" {pad(text, wide - 2)}"[: wide - 1], "text"))
             else:
                 line.append((glyphs.spark[level] * wide, "accent"))
         lines.append(line)

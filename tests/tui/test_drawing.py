@@ -96,3 +96,15 @@ def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs
         assert all(cell_width(line) <= width for line in lines)
         if glyphs is ASCII:
             assert all(line.isascii() for line in lines)
+
+
+def test_parts_below_nothing_go_to_the_left_from_where_the_others_begin() -> None:
+    more = Series("more", np.array([30.0, 0.0, 5.0]))
+    less = Series("less", np.array([0.0, -20.0, -10.0]))
+    lines = text(BarChart("difference", "ms", ("a", "b", "c"), (more, less)))[1:]
+    zero = lines[0].index("█")
+    assert lines[1].rindex("▓") == zero - 1 and lines[2].rindex("▓") == zero - 1
+    assert lines[2].index("█") == zero
+    assert lines[1].count("▓") == pytest.approx(2 * lines[2].count("▓"), abs=1)
+    assert lines[0].count("█") == pytest.approx(1.5 * lines[1].count("▓"), abs=1)
+    assert " -5 " in lines[2]
