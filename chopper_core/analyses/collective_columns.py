@@ -75,6 +75,34 @@ EXPOSED_WAIT: Final = column(
     reduces="sum",
     missing_because=_UNSEEN,
 )
+WAIT_SHARE: Final = column(
+    "wait_pct",
+    "%",
+    "wait",
+    "wait_ns in % of the kernels' durations, of collectives of which all ranks are seen; the rest "
+    "is transfer.",
+    missing_because=_UNSEEN,
+)
+EXPOSED_SHARE: Final = column(
+    "exposed_pct",
+    "%",
+    "exposed",
+    "exposed_comm_ns in % of the kernels' durations: what no compute hides.",
+)
+HIDDEN_SHARE: Final = column(
+    "hidden_pct",
+    "%",
+    "hidden",
+    "hidden_ns in % of the kernels' durations: beside compute.",
+)
+MOVED: Final = column(
+    "moved_bytes",
+    "B",
+    "moved",
+    "Sum of message_bytes over the collectives, each counted once, of which the size is known.",
+    reduces="sum",
+    missing_because="the trace gives no sizes",
+)
 ALGORITHM: Final = column(
     "algo_gbps",
     "GB/s",

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
 from chopper_core.analyses import collective_columns as columns
-from chopper_core.analyses.groups import grouped, quantiles, quantiles_of
+from chopper_core.analyses.groups import quantiles_of
 from chopper_core.analyses.matching import PAIRWISE, Collectives
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Values, numbered, worded
 from chopper_core.outliers import outliers
-from chopper_core.pictures import BoxChart
 from chopper_core.run import Run
 from chopper_core.schema import KernelTable
 from chopper_core.tree import Groups
@@ -195,17 +194,38 @@ def gpu_words(gpus: NDArray[np.integer], known: NDArray[np.bool_]) -> Values:
     return worded([f"GPU {gpu}" if sure else None for gpu, sure in pairs])
 
 
-def boxes(chosen: Chosen) -> BoxChart:
-    """How long the kernels of each kind take."""
-    table = chosen.table
-    whole = Groups(table, chosen.rows, np.zeros(1, np.intp))
-    codes, nodes = grouped(whole, table.operation[chosen.rows].astype(np.int64))
-    return BoxChart(
-        "durations of the kernels by kind",
-        "ms",
-        tuple(table.text_of("operation", code) for code in codes.tolist()),
-        quantiles(nodes, "duration_ns", (0.0, 0.25, 0.5, 0.75, 1.0)) / 1e6,
-    )
+def shares(chosen: Chosen, owner: Index, count: int) -> Own:
+    """Of groups of kernels: which part of their durations is waiting, exposed, hidden."""
+    table, rows = chosen.table, chosen.rows
+
+    def summed(values: NDArray[np.generic], where: NDArray[np.generic]) -> Float64:
+        total = np.bincount(owner[where], weights=values[where], minlength=count)
+        return total.astype(np.float64)
+
+    every = np.ones(len(rows), np.bool_)
+    seen = chosen.complete[chosen.owner]
+    duration = table.duration_ns[rows]
+
+    def percent(values: Int64, where: NDArray[np.bool_]) -> Values:
+        whole = summed(duration, where)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = 100.0 * summed(values, where) / whole
+        return numbered(np.where(whole > 0, part, np.nan))
+
+    return [
+        (columns.WAIT_SHARE, percent(chosen.wait_ns, seen)),
+        (columns.EXPOSED_SHARE, percent(table.exposed_comm_ns[rows], every)),
+        (columns.HIDDEN_SHARE, percent(table.hidden_ns[rows], every)),
+    ]
+
+
+def moved(chosen: Chosen, owner: NDArray[np.intp], count: int) -> Own:
+    """The bytes of groups of collectives; `owner` is the group of each."""
+    size = chosen.all.bytes[chosen.sets]
+    known = size >= 0
+    total = np.bincount(owner[known], weights=size[known], minlength=count)
+    missing = np.bincount(owner[known], minlength=count) == 0
+    return [(columns.MOVED, Values(total.astype(np.int64), missing))]
 
 
 def headline(chosen: Chosen) -> tuple[str, ...]:

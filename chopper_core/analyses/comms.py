@@ -15,15 +15,17 @@ from chopper_core.analyses.collective_figures import (
     Chosen,
     Own,
     blame,
-    boxes,
     chosen_in,
     gpu_words,
     headline,
     latest,
+    moved,
     notes,
     outlying,
     rates,
+    shares,
 )
+from chopper_core.analyses.collective_pictures import pictures
 from chopper_core.analyses.groups import activity, grouped, into, quantiles, quantiles_of
 from chopper_core.analyses.matching import collectives_of
 from chopper_core.errors import NoSuchNode, UsageError
@@ -80,6 +82,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
         (columns.WAIT, Values(wait, ~chosen.complete)),
         (columns.EXPOSED_WAIT, Values(exposed, ~chosen.complete)),
         *rates(chosen, every, len(sets), chosen.owner),
+        *shares(chosen, chosen.owner, len(sets)),
         (columns.SIZE, Values(size, size < 0)),
         (columns.KIND, worded(kinds)),
         (columns.PHASE, worded([table.text_of("phase", code) for code in table.phase[one]])),
@@ -95,11 +98,14 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
     shown += (
         "phase",
         "layer",
-        "exposed_comm_ns",
-        "hidden_ns",
+        "exposed_pct",
         "wait_ns",
         "message_bytes",
         "times_median",
+        "outlier",
+        "algo_gbps",
+        "exposed_comm_ns",
+        "hidden_ns",
     )
     return Answer(
         level=COLLECTIVE,
@@ -113,7 +119,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
         nodes=nodes,
         headline=headline(chosen),
         notes=notes(chosen),
-        pictures=(boxes(chosen),),
+        pictures=pictures(chosen),
     )
 
 
@@ -158,7 +164,12 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
         (columns.P95_TRANSFER, numbered(transfer[:, 1])),
         (columns.MEDIAN_SKEW, numbered(skew[:, 0])),
         (columns.LARGEST_SKEW, numbered(skew[:, 1])),
-        *(rates(chosen, owner, count, member_owner) if by != "gpu" else ()),
+        *shares(chosen, member_owner, count),
+        *(
+            (*rates(chosen, owner, count, member_owner), *moved(chosen, owner, count))
+            if by != "gpu"
+            else ()
+        ),
         *(latest(chosen, owner, count) if by != "gpu" else ()),
         (columns.MEDIAN, Values(spread[:, 0])),
         (columns.P95, Values(spread[:, 1])),
@@ -171,10 +182,12 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
         labels = [table.text_of(level, code) for code in codes.tolist()]
     shown: tuple[str, ...] = ("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct")
     shown += ("exposed_wait_ns",)
-    shown += ("median_transfer_ns", "median_skew_ns", "exposed_comm_ns", "hidden_ns")
+    shown += ("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct")
+    shown += ("moved_bytes", "algo_gbps", "exposed_comm_ns", "hidden_ns")
     if not complete.any():
-        shown = ("calls", "got_gbps", "exposed_comm_ns", "hidden_ns")
-    shown += ("median_ns", "p95_ns", "max_ns")
+        shown = ("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes")
+        shown += ("exposed_comm_ns", "hidden_ns")
+    shown += ("median_ns", "p95_ns", "max_ns", "outliers")
     if by == "gpu":
         shown = (
             "wait_ns",
@@ -183,9 +196,11 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
             "exposed_wait_ns",
             "calls",
             "lag_ns",
-            "exposed_comm_ns",
+            "wait_pct",
+            "exposed_pct",
+            "hidden_pct",
         )
-        shown += ("hidden_ns", "median_ns", "p95_ns", "max_ns")
+        shown += ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
 
     def opens(row: int) -> View:
         if by != "group":
@@ -204,7 +219,7 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
         nodes=nodes,
         headline=headline(chosen),
         notes=notes(chosen),
-        pictures=(boxes(chosen),),
+        pictures=pictures(chosen),
     )
 
 

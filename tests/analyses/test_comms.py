@@ -11,7 +11,7 @@ import pytest
 from chopper_core.address import parse, render
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.frame import Frame
-from chopper_core.pictures import BoxChart
+from chopper_core.pictures import BoxChart, LineChart
 from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_core.schema import Kind
@@ -181,8 +181,76 @@ def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
     assert f"GPU 5 arrives last at {rows['5']['times_last']} of 235" in found.headline[1]
     assert f"{rows['5']['caused_ns'] / 1e6:.3f} ms are for it" in found.headline[1]
     assert any("1 of the 236 collectives" in note for note in found.notes)
-    (boxes,) = found.pictures
+    boxes = found.pictures[0]
     assert isinstance(boxes, BoxChart) and (np.diff(boxes.quantiles, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("by", ["kind", "layer", "gpu", "collective"])
+def test_shares_of_the_durations(run: Run, by: str) -> None:
+    table = run.table
+    names = "wait_pct,exposed_pct,hidden_pct" + ("" if by == "gpu" else ",moved_bytes")
+    if by == "collective":
+        names = "wait_pct,exposed_pct,hidden_pct"
+    found = rows_of(query(run, parse(f"R:gpu=2?view=comms&by={by}&columns={names}")))
+    sums: dict[str, dict[str, int]] = {}
+    for number, own in enumerate(slowly(run)):
+        (row,) = (r for r in own if table.gpu[r] == 2)
+        level = {"kind": "operation", "collective": "operation"}.get(by, by)
+        label = table.text_of(level, int(table.column(level)[row]))
+        label = f"{label} {number}" if by == "collective" else label
+        mine = sums.setdefault(label, dict.fromkeys(("all", "seen", "wait", "out", "in", "b"), 0))
+        duration = int(table.duration_ns[row])
+        mine["all"] += duration
+        mine["out"] += int(table.exposed_comm_ns[row])
+        mine["in"] += int(table.hidden_ns[row])
+        mine["b"] += max(0, int(table.bytes[row]))
+        if len(own) == 8:
+            mine["seen"] += duration
+            mine["wait"] += max(int(table.start_ns[r]) for r in own) - int(table.start_ns[row])
+    assert set(found) == set(sums)
+    for label, mine in sums.items():
+        row_of = found[label]
+        waits = 100 * mine["wait"] / mine["seen"] if mine["seen"] else None
+        assert row_of["wait_pct"] == (None if waits is None else pytest.approx(waits))
+        assert row_of["exposed_pct"] == pytest.approx(100 * mine["out"] / mine["all"])
+        assert row_of["hidden_pct"] == pytest.approx(100 * mine["in"] / mine["all"])
+        if "moved_bytes" in names:
+            assert row_of["moved_bytes"] == (mine["b"] or None)
+
+
+def test_pictures_of_skew_and_of_each_occurrence(run: Run) -> None:
+    table = run.table
+    _, skews, lines = query(run, parse("R?view=comms")).pictures
+    assert isinstance(skews, LineChart) and isinstance(lines, LineChart)
+    starts = [[int(table.start_ns[r]) for r in own] for own in slowly(run) if len(own) == 8]
+    expected = sorted(max(own) - min(own) for own in starts)
+    assert skews.points
+    assert sorted(np.concatenate(skews.x) * 1e6) == pytest.approx(expected, abs=1e-3)
+    assert lines.title.startswith("reduce_scatter: ") and len(lines.series) == 8
+    for gpu in (0, 5):
+        own = np.flatnonzero(
+            (table.gpu == gpu) & (table.operation == table.operations.index("reduce_scatter"))
+        )
+        own = own[np.argsort(table.start_ns[own])]
+        durations = table.duration_ns[own] / 1e6
+        assert lines.series[gpu].numbers == pytest.approx(durations)
+
+
+def test_many_occurrences_and_gpus_are_drawn_together() -> None:
+    rows = [
+        Row(1_000 * n + gpu, 500 - gpu + n // 2, Kind.COMM, gpu=gpu, operation="all_reduce")
+        for n in range(700)
+        for gpu in range(14)
+    ]
+    lines = query(run_of(rows), parse("R?view=comms")).pictures[2]
+    assert isinstance(lines, LineChart) and "medians of 3 each" in lines.title
+    assert [line.name.split()[0] for line in lines.series] == ["least", "median", "largest"]
+    assert len(lines.series[0].numbers) == 234
+    for place in (0, 5, 233):
+        own = [3 * place + n for n in range(3) if 3 * place + n < 700]
+        each = sorted(statistics.median(500 - gpu + n // 2 for n in own) for gpu in range(14))
+        found = [line.numbers[place] * 1e6 for line in lines.series]
+        assert found == pytest.approx([each[0], statistics.median(each), each[-1]])
 
 
 def test_outliers_are_those_of_the_rule() -> None:
