@@ -15,7 +15,7 @@ _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
-_KEYS = (
+KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
     "over", "clock", "gpu", "hardware",
 )  # fmt: skip
@@ -56,7 +56,7 @@ def parse(address: str) -> View:
 
 def render(view: View) -> str:
     """The address of a view: the shortest that `parse` gives back as the same view."""
-    path = _path(view)
+    path = path_text(view)
     options = {
         "view": quote(view.analysis, safe=_PLAIN),
         "by": quote(view.by, safe=_PLAIN),
@@ -90,7 +90,8 @@ def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
     return Baseline(text[: start.start()], _parse_path(text[start.end() :], order))
 
 
-def _path(view: View) -> str:
+def path_text(view: View) -> str:
+    """The path of a view as an address has it: `gpu=3/iteration=11`."""
     return "/".join(f"{level}={quote(label, safe=_PLAIN)}" for level, label in view.scope)
 
 
@@ -100,27 +101,25 @@ def _baseline(view: View) -> str:
         return ""
     if view.baseline.path is None:
         return quote(view.baseline.run, safe=_PLAIN + "/")
-    path = _path(replace(view, path=view.baseline.path))
+    path = path_text(replace(view, path=view.baseline.path))
     run = f"{view.baseline.run}:" if view.baseline.run or not path else ""
     return quote(run + path, safe=_PLAIN + "/=")
 
 
 def _split_options(address: str) -> tuple[str, dict[str, str]]:
     rest, mark, query = address.rpartition("?")
-    if not mark or not re.match(rf"(?:{'|'.join(_KEYS)})=|$", query):
+    if not mark or not re.match(rf"(?:{'|'.join(KEYS)})=|$", query):
         if mark and "=" in query.split("&")[0] and "/" not in query:
             raise UsageError(
                 f"an address has no option {query.split('=')[0]!r}; "
-                f"the options are {', '.join(_KEYS)}"
+                f"the options are {', '.join(KEYS)}"
             )
         return address, {}
     options: dict[str, str] = {}
     for item in query.split("&"):
         key, _, value = item.partition("=")
-        if key and key not in _KEYS:
-            raise UsageError(
-                f"an address has no option {key!r}; the options are {', '.join(_KEYS)}"
-            )
+        if key and key not in KEYS:
+            raise UsageError(f"an address has no option {key!r}; the options are {', '.join(KEYS)}")
         options[key] = unquote(value)
     return rest, options
 

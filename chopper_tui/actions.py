@@ -43,6 +43,8 @@ class Action:
 
 EXPLORE: Final = "explore"
 INFO: Final = "info"
+ALL: Final = "all"
+"""What `:of` is given for no choice."""
 SCREENS: Final = {
     "1": (EXPLORE,),
     **{

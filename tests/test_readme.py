@@ -14,9 +14,11 @@ from chopper_core.metrics import catalogue
 from chopper_core.query import query
 from chopper_core.render import render
 from chopper_core.view import View
+from chopper_tui.actions import ACTIONS, key_name
 from chopper_tui.cli import main
 from chopper_tui.config import read_config
-from tests.tui.explorer import explorer
+from chopper_tui.screens.help import help_screen, screen_table
+from tests.tui.explorer import explorer, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -50,6 +52,29 @@ def check(name: str, expected: str) -> None:
 def test_the_table_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
     main(["keys", "--format", "markdown"])
     check("keys", capsys.readouterr().out)
+
+
+def test_the_table_of_screens() -> None:
+    rows = [
+        f"| `{digit}` | `{name}` | {asks} | {splits} |"
+        for digit, name, asks, splits in screen_table()
+    ]
+    check(
+        "screens",
+        "\n".join(["| key | `view=` | asks | `by=` |", "| :-- | :-- | :-- | :-- |", *rows]),
+    )
+
+
+def test_every_action_has_its_place() -> None:
+    """In the table of keys: its keys and its command; in the help: the sentence, too."""
+    keys = block("keys", README.read_text(encoding="utf-8"))
+    shown = str(help_screen(ACTIONS, query(sample_run(), View("sample.json")), 120)._text)
+    told = " ".join(shown.split())
+    for action in ACTIONS:
+        assert action.keys or action.verb
+        for text in (f"`:{action.verb}", *map(key_name, action.keys)):
+            assert text in keys, f"{action.id}: {text}"
+        assert f":{action.verb}" in told and " ".join(action.help.split()[:4]) in told
 
 
 def test_the_table_of_figures() -> None:

@@ -9,14 +9,17 @@ from typing import Final
 from chopper_core.analyses.answer import Answer
 from chopper_core.errors import UsageError
 from chopper_core.measured import NO_TIMES
+from chopper_core.metrics import METRICS
 from chopper_core.run import Run
 from chopper_core.view import View
 
-__all__ = ["ANALYSES", "FIGURE", "Analysis", "Answer", "analysis", "answer"]
+__all__ = ["ANALYSES", "FIGURE", "SUMS", "Analysis", "Answer", "analysis", "answer"]
 
 
 FIGURE: Final = "figure"
 """What `of=` says where it names any column of a table."""
+SUMS: Final = "sum"
+"""What `of=` says where it names any column that adds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,15 @@ class Analysis:
     by: tuple[str, ...] = ()
     """What `by=` may be, the usual one first."""
     of: str = ""
-    """What `of=` says, `FIGURE` or in other words; empty: the view takes none."""
+    """What `of=` says, `FIGURE`, `SUMS` or in other words; empty: the view takes none."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The columns that `of=` takes, where it takes such."""
+        if self.of not in (FIGURE, SUMS):
+            return ()
+        known = METRICS.items()
+        return tuple(name for name, each in known if self.of == FIGURE or each.reduces == SUMS)
 
 
 ANALYSES: Final = (
@@ -110,7 +121,7 @@ ANALYSES: Final = (
         "Compare",
         "What contributes most to the difference from the baseline?",
         ("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
-        of=FIGURE,
+        of=SUMS,
     ),
     Analysis(
         "findings",

@@ -9,19 +9,17 @@ from typing import Final
 from rich.text import Text
 
 from chopper_core import info
-from chopper_core.analyses import ANALYSES, FIGURE, analysis
+from chopper_core.analyses import ANALYSES, analysis
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
 from chopper_core.view import View, asking
-from chopper_tui.actions import EXPLORE, INFO, SCREENS
+from chopper_tui.actions import ALL, EXPLORE, INFO, SCREENS
 from chopper_tui.background import away
 from chopper_tui.history import Place
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.screens.columner import Columner
 from chopper_tui.screens.reader import Reader
 
-ALL: Final = "all"
-"""What `:of` is given for no choice."""
 _TREE: Final = (EXPLORE, "Explore", "the scope's children")
 
 
@@ -64,22 +62,23 @@ class Asker(Columner):
 
     async def do_of(self, argument: str) -> None:
         """Another figure of the view."""
-        takes = analysis(self.view.analysis).of if self.view.analysis else ""
-        if not takes:
+        known = analysis(self.view.analysis) if self.view.analysis else None
+        if known is None or not known.of:
             raise UsageError("this view is of nothing that could be chosen")
         if argument:
             await self.change(replace(self.view, of="" if argument == ALL else argument))
             return
-        if takes != FIGURE:
-            self.say(f"of what: {takes}, or {ALL}")
+        if not known.figures:
+            self.say(f"of what: {known.of}, or {ALL}")
             self.open_prompt(":", f"of {self.view.of}")
             return
-        options = [(name, metric.title, metric.definition) for name, metric in METRICS.items()]
+        figures = [METRICS[name] for name in known.figures]
+        options = [(each.name, each.title, each.definition) for each in figures]
         self.app.push_screen(Chooser("Figure", options, self.view.of), self._of_chosen)
 
     async def _another(self) -> None:
         """Another figure, where the view takes any, else another picture."""
-        if analysis(self.view.analysis).of == FIGURE:
+        if analysis(self.view.analysis).figures:
             await self.do_of("")
         else:
             self.next_picture()

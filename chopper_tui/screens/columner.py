@@ -62,7 +62,8 @@ class Columner(Comparer):
         columns = list(shown) if all(word[0] in "+-" for word in words) else []
         for word in words:
             name = self._column(word.lstrip("+-"))
-            name = metric(name, self.run.table).name
+            # What columns an analysis has, its answer knows.
+            name = name if self.view.analysis else metric(name, self.run.table).name
             if name in columns:
                 columns.remove(name)
             if not word.startswith("-"):

@@ -221,7 +221,7 @@ class ExploreScreen(Asker):
 
     def do_help(self, _: str) -> None:
         """The help."""
-        self.app.push_screen(help_screen(self.config.actions, self.frame.columns, self.size.width))
+        self.app.push_screen(help_screen(self.config.actions, self.frame, self.size.width))
 
     def do_theme(self, argument: str) -> None:
         """The colours."""

@@ -21,7 +21,7 @@ from chopper_core.frame import Frame
 from chopper_core.pictures import Picture
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
-from chopper_core.view import STATISTICS, View, charting, filtered
+from chopper_core.view import View, charting, filtered
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away
@@ -32,8 +32,6 @@ from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, 
 from chopper_tui.keys import bindings_of
 from chopper_tui.marks import Marks, marked_in
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
-from chopper_tui.snapshot import SNAPSHOTS
-from chopper_tui.theme import THEMES
 from chopper_tui.widgets.crumbs import Crumbs, Position
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.frame_table import FrameTable
@@ -44,6 +42,7 @@ from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.small import TooSmall
 from chopper_tui.widgets.status import KeyLine, Status
 from chopper_tui.widgets.track_chart import TrackChart
+from chopper_tui.words import words_of
 
 Step = Callable[[], Awaitable[None] | None]
 
@@ -264,21 +263,7 @@ class Explorer(Screen[None]):
         if sign == "/":
             self.take(self._begin_filter)
         self.query_one(KeyLine).display = False
-        self.query_one(Prompt).open(self, sign, text, self.words())
-
-    def words(self) -> dict[str, tuple[str, ...]]:
-        """What may follow the verbs of commands here, by action."""
-        titles = [column.title.replace(" ", "") for column in self.frame.columns]
-        depth = len(self.view.path)
-        return {
-            "sort": ("own", "name", *(f"-{title}" for title in titles), *titles),
-            "pivot": self.view.order[depth:],
-            "metric": self.run.metrics,
-            "stat": tuple(STATISTICS),
-            "theme": THEMES,
-            "snapshot": SNAPSHOTS,
-            "go": (self.frame.address,),
-        }
+        self.query_one(Prompt).open(self, sign, text, words_of(self.run, self.frame))
 
     def close_prompt(self) -> None:
         """Back to the keys."""

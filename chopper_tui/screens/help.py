@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
 
 from rich.text import Text
 
-from chopper_core.metrics import Metric
-from chopper_tui.actions import GROUPS, PALETTE_KEY, Action, key_name
+from chopper_core.analyses import ANALYSES, FIGURE, SUMS, analysis
+from chopper_core.frame import Frame
+from chopper_core.render.cells import level_title
+from chopper_tui.actions import EXPLORE, GROUPS, INFO, PALETTE_KEY, Action, key_name
 from chopper_tui.screens.reader import Reader
 
 _FILTER = (
@@ -16,13 +18,14 @@ _FILTER = (
     ("!copy", "names that don't"),
     ("time>1ms", "a comparison with a column, by its title or name: > >= < <= = !="),
     ("gpu:0-3,7", "labels of the rows' level, numbers in ranges"),
+    ("class:gemm,copy", "words of a column that has words"),
 )
 _HEAD = 19
 """Cells for keys, or for the title of a column."""
 
 
-def help_screen(actions: Sequence[Action], columns: Iterable[Metric], width: int) -> Reader:
-    """The keys and commands, the filter language and what the columns mean."""
+def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
+    """What is seen here, the keys and commands, the screens, the filter and the columns."""
     text = Text()
     room = max(width - 10, 20)
 
@@ -40,6 +43,10 @@ def help_screen(actions: Sequence[Action], columns: Iterable[Metric], width: int
             text.append(command)
         text.append("\n")
 
+    for title, lines in _here(frame):
+        section(title)
+        for head, body in lines:
+            entry(head, body)
     for group in GROUPS:
         section(group)
         for action in actions:
@@ -47,11 +54,43 @@ def help_screen(actions: Sequence[Action], columns: Iterable[Metric], width: int
                 keys = " ".join(key_name(key) for key in action.keys)
                 entry(keys, action.help, f":{action.verb} {action.takes}".rstrip())
     entry(PALETTE_KEY, "All of these, searched by name.")
+    section("Screens: what is asked of the scope, by digit or by :view NAME")
+    for keys, name, asks, splits in screen_table():
+        entry(f"{keys}  {name}", f"{asks} Split by {splits}." if splits else asks)
     section("Filter: terms with spaces between; a row must match all of them")
     for term, meaning in _FILTER:
         entry(term, meaning)
     section("Columns of this table")
-    for metric in columns:
+    for metric in frame.columns:
         unit = f" ({metric.unit})" if metric.unit and not metric.title.endswith(metric.unit) else ""
         entry(f"{metric.title}{unit}", f"{metric.definition} [{metric.name}]")
     return Reader("Help", text)
+
+
+def screen_table() -> list[tuple[str, str, str, str]]:
+    """(digit, name, question, splits) of every screen, for the help and the README."""
+    rows = [("1", EXPLORE, "Where does the scope's time go, level by level?", "")]
+    rows += [(each.screen, each.name, each.asks, ", ".join(each.by)) for each in ANALYSES]
+    rows.sort(key=lambda row: row[0])
+    return [*rows, ("0", INFO, "What was read, aligned, labelled and left out?", "")]
+
+
+def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What the screen shows now, and which keys change that."""
+    view = frame.view
+    if not view.analysis:
+        if view.is_leaf:
+            return [("Here: a single activity", [("i", "tells all of it; esc goes up.")])]
+        rows = f"a row per {level_title(frame.level)}; enter opens it, p splits by another level."
+        return [(f"Here: {level_title(frame.level)}s of the scope", [("rows", rows)])]
+    known = analysis(view.analysis)
+    lines = [("asks", known.asks)]
+    if known.by:
+        lines.append(("p  :by", f"splits by {', '.join(known.by)}; now {view.by or 'the usual'}."))
+    if known.of:
+        figure = {FIGURE: "any figure", SUMS: "any time, count or amount"}.get(known.of, known.of)
+        lines.append(("m  :of", f"chooses what it is of: {figure}; now {view.of or 'the usual'}."))
+    if len(frame.pictures) > 1:
+        lines.append(("M", f"shows the next of its {len(frame.pictures)} pictures."))
+    lines.append(("enter, esc", "go to the evidence of a row and back; 1 to the tree."))
+    return [(f"Here: {known.title}", lines)]

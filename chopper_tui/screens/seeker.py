@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.errors import UsageError
 from chopper_core.find import Found, find, hit_rows
-from chopper_core.metrics import METRICS, metric
+from chopper_core.metrics import METRICS
 from chopper_core.outliers import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.query import query
 from chopper_core.render.cells import crumb, display_name, elide, scale_of
@@ -107,11 +107,13 @@ class Seeker(Walker):
     async def _outlier(self, step: int) -> None:
         frame = self.frame
         name = frame.sort.removeprefix("-")
-        name = name if name in METRICS else "elapsed_ns"
+        if name not in frame.values or frame.values[name].words is not None:
+            name = name if name in METRICS else "elapsed_ns"
         if name not in frame.values:
             frame = await away(query, self.run, replace(self.view, columns=(name,)))
         found = outliers(frame.values[name])
-        column, glyphs = metric(name, self.run.table), self.table.glyphs
+        column = next(each for each in frame.columns if each.name == name)
+        glyphs = self.table.glyphs
 
         def text(number: float) -> str:
             return Figure(column, number).text(glyphs)

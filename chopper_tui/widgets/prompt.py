@@ -12,9 +12,9 @@ from textual.containers import Horizontal
 from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
-from chopper_core.errors import UsageError
-from chopper_tui.actions import ACTIONS, parse_command
+from chopper_tui.actions import ACTIONS
 from chopper_tui.widgets.pane import Pane, Pieces
+from chopper_tui.words import completions
 
 
 class _Sign(Pane):
@@ -25,19 +25,6 @@ class _Sign(Pane):
     def lines(self, width: int, height: int) -> list[Pieces]:
         """The sign alone."""
         return [[(f" {self.sign}", "strong")]]
-
-
-def completions(text: str, words: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a command may become: its verb, or its argument among the words for the action."""
-    verb, space, rest = text.partition(" ")
-    if not space:
-        found = [action for action in ACTIONS if action.verb.startswith(verb)]
-        return [action.verb + (" " if action.takes else "") for action in found]
-    try:
-        action, _ = parse_command(verb)
-    except UsageError:
-        return []
-    return [f"{verb} {word}" for word in words.get(action.id, ()) if word.startswith(rest)]
 
 
 class Owner(Protocol):

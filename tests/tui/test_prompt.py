@@ -8,10 +8,21 @@ import pytest
 from textual.widgets import Input
 
 from chopper_core.view import View
-from chopper_tui.widgets.prompt import completions
+from chopper_tui.actions import ACTIONS
+from chopper_tui.screens.explore import ExploreScreen
+from chopper_tui.widgets.status import Status
+from chopper_tui.words import MORE, completions, words_of
 from tests.tui.explorer import Driven, explorer
 
-WORDS = {"theme": ("dark", "light"), "sort": ("name", "-time")}
+WORDS = {
+    "theme": ("dark", "light"),
+    "sort": ("name", "-time"),
+    "columns": ("default", "time", "gfx", "-gfx"),
+    "columns…": ("time", "gfx", "-gfx"),
+    "stat": ("mean", "max"),
+    "stat…": ("gpu", "phase"),
+    "go…": ("view=kernels", "by=class"),
+}
 
 
 def value(at: Driven) -> str:
@@ -29,6 +40,14 @@ def value(at: Driven) -> str:
         ("sort -", ["sort -time"]),
         ("nonsense ", []),
         ("quit ", []),
+        ("columns d", ["columns default"]),
+        ("columns time,g", ["columns time,gfx"]),
+        ("columns -gfx,-", ["columns -gfx,-gfx"]),
+        ("stat me", ["stat mean"]),
+        ("stat max g", ["stat max gpu"]),
+        ("stat max gpu,p", ["stat max gpu,phase"]),
+        ("go RUN:gpu=0?view=k", ["go RUN:gpu=0?view=kernels"]),
+        ("go RUN?view=kernels&b", ["go RUN?view=kernels&by=class"]),
     ],
 )
 def test_what_completes_a_command(text: str, expected: list[str]) -> None:
@@ -86,3 +105,30 @@ async def test_a_snapshot_as_picture_and_as_md(
         assert text.startswith("<svg") and "sample.json" in text
         await at.command("snapshot md here.md")
         assert "| " in (tmp_path / "here.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "analysis"),
+    [((), ""), (("1", "11"), "kernels"), ((), "heatmap"), (("0", "10", "forward", "1"), "compare")],
+)
+async def test_every_argument_completes_to_what_is_taken(
+    path: tuple[str, ...], analysis: str
+) -> None:
+    """Words that Tab offers are no errors when they are entered: the first few of every verb."""
+    view = View("sample.json", path, analysis=analysis)
+    async with explorer((100, 30), view=view) as at:
+        words = words_of(at.explore.run, at.frame)
+        taking = {action.id: action for action in ACTIONS if action.takes}
+        assert {name.removesuffix(MORE) for name in words} == set(taking)
+        for name, action in taking.items():
+            assert words[name] or name in ("by", "of"), name
+            # Views and files are opened elsewhere.
+            offered = words[name][:3] if name not in ("view", "snapshot") else ()
+            for word in offered:
+                await at.command(f"{action.verb} {word}")
+                if not isinstance(at.app.screen, ExploreScreen):
+                    await at.press("escape")
+                error = at.explore.query_one(Status).is_error
+                assert not error, f"{action.verb} {word}: {at.status}"
+                await at.explore.go(at.explore.trail_to(view))
+                await at.settle()

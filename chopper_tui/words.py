@@ -1,0 +1,118 @@
+"""What may follow the verbs of commands, for Tab: from the registries and the frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from chopper_core.address import KEYS, path_text, render
+from chopper_core.analyses import ANALYSES, analysis
+from chopper_core.errors import UsageError
+from chopper_core.frame import Frame
+from chopper_core.metrics import METRICS
+from chopper_core.run import Run
+from chopper_core.schema import ACTIVITY, LEVELS
+from chopper_core.view import STATISTICS, SUM, at_level, drill, up
+from chopper_tui.actions import ACTIONS, ALL, EXPLORE, INFO, parse_command
+from chopper_tui.snapshot import SNAPSHOTS
+from chopper_tui.theme import THEMES
+
+Words = Mapping[str, Sequence[str]]
+"""Action → what may follow it; `ACTION…` → what may follow that."""
+MORE: Final = "…"
+_PARTS: Final = re.compile(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
+_PLAIN: Final = re.compile(r"[\w.-]+")
+"""Labels that mean themselves as a term of a filter."""
+_SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
+_MOST: Final = 500
+"""Labels that are offered; of more, nobody steps through them."""
+_MOST_ADDRESSES: Final = 50
+
+
+def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
+    """What may follow the verbs where a frame of a run is shown."""
+    view = frame.view
+    titles = [column.title.replace(" ", "") for column in frame.columns]
+    known = analysis(view.analysis) if view.analysis else None
+    by = () if known is None else known.by
+    names = tuple(dict.fromkeys((*(column.name for column in frame.columns), *METRICS)))
+    labels = (
+        () if frame.level == ACTIVITY else tuple(filter(_PLAIN.fullmatch, frame.labels[:_MOST]))
+    )
+    terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
+    signals = run.metrics
+    return {
+        "view": (EXPLORE, *(each.name for each in ANALYSES), INFO),
+        "by": by,
+        "of": (*known.figures, ALL) if known is not None and known.of else (),
+        "find": tuple(run.table.operations[:_MOST]),
+        "go": (frame.address, *_near(frame)),
+        "go…": _options(by, signals),
+        "filter": (*terms, *labels),
+        "filter…": (*terms, *labels),
+        "hide": _SHARES,
+        "sort": ("own", "name", *(f"-{title}" for title in titles), *titles),
+        "columns": ("default", *names, *(f"+{name}" for name in names), *_dropped(frame)),
+        "columns…": (*names, *(f"+{name}" for name in names), *_dropped(frame)),
+        "pivot": by or view.order[len(view.path) :],
+        "stat": tuple(STATISTICS),
+        "stat…": LEVELS,
+        "baseline": (*run.others, *_paths(run, frame)),
+        "metric": signals,
+        "snapshot": SNAPSHOTS,
+        "theme": THEMES,
+    }
+
+
+def completions(text: str, words: Words) -> list[str]:
+    """What a command may become: its verb, or its argument among the words for the action."""
+    verb, space, rest = text.partition(" ")
+    if not space:
+        found = [action for action in ACTIONS if action.verb.startswith(verb)]
+        return [action.verb + (" " if action.takes else "") for action in found]
+    try:
+        action, _ = parse_command(verb)
+    except UsageError:
+        return []
+    whole = [f"{verb} {word}" for word in words.get(action.id, ()) if word.startswith(rest)]
+    parts = _PARTS.fullmatch(rest)
+    if parts is None or whole:
+        return whole
+    more = words.get(f"{action.id}{MORE}", ())
+    return [f"{verb} {parts[1]}{word}" for word in more if word.startswith(parts[2])]
+
+
+def _near(frame: Frame) -> list[str]:
+    """The parent's address and those of the rows."""
+    rows = range(min(len(frame), _MOST_ADDRESSES))
+    return list(dict.fromkeys((render(up(frame.view)), *map(frame.addresses, rows))))
+
+
+def _options(by: Sequence[str], signals: Sequence[str]) -> tuple[str, ...]:
+    """What an address may say after its path."""
+    given = {
+        "view": [each.name for each in ANALYSES],
+        "by": by,
+        "metric": signals,
+        "stat": [name for name in STATISTICS if name != SUM],
+        "order": LEVELS,
+        "over": LEVELS,
+    }
+    return tuple(f"{key}={value}" for key in KEYS for value in given.get(key, ("",)))
+
+
+def _dropped(frame: Frame) -> tuple[str, ...]:
+    return tuple(f"-{column.name}" for column in frame.columns)
+
+
+def _paths(run: Run, frame: Frame) -> tuple[str, ...]:
+    """The scope, and the same one on the other GPUs, as `base=` takes them."""
+    view = frame.view
+    views = [view] if view.path else []
+    labels = [str(gpu.index) for gpu in run.gpus]
+    if "gpu" in dict(view.scope):
+        views += [at_level(view, "gpu", label) for label in labels]
+    elif not view.path and view.level == "gpu":
+        views += [drill(view, label) for label in labels]
+    return tuple(dict.fromkeys(path_text(each) for each in views))
