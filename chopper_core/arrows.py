@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import zlib
 from contextlib import suppress
@@ -25,7 +24,7 @@ _ATTEMPTS: Final = 20
 
 def beside(folder: Path, what: str) -> Path:
     """A hidden name beside a folder that no other process uses, on this machine or another."""
-    return folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.{what}")
+    return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{what}")
 
 
 def put_folder(fresh: Path, folder: Path) -> None:

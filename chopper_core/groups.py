@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.ordering import stable_order
-from chopper_core.schema import KernelTable, Selection, values_of
+from chopper_core.schema import KernelTable, Selection, distinct, values_of
 from chopper_core.summary import Cells
 
 Int64 = NDArray[np.int64]
@@ -162,7 +162,7 @@ class Groups:
             codes = self.table.gpu[self.part(group)]
             if len(codes) and codes[0] == codes[-1] and isinstance(self.selection, slice):
                 codes = codes[:1]
-        return [int(gpu) for gpu in np.unique(codes)]
+        return [int(gpu) for gpu in distinct(codes)]
 
     def rows_of(self, group: int) -> Index:
         """The rows of one group."""

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import nan
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.element_types import ElementType
 from chopper_core.errors import DataError
-from chopper_core.sources.dispatches import Agent
+
+if TYPE_CHECKING:
+    from chopper_core.sources.dispatches import Agent
 
 Float64 = NDArray[np.float64]
 

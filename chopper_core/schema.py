@@ -263,6 +263,20 @@ ADDITIVE: Final = (
 )
 
 
+_MANY: Final = 1 << 16
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The different values, in order."""
+    if len(values) > _MANY:
+        return np.unique(values)
+    # At its first call, np.unique imports masked arrays for 20 ms.
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
+
+
 def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     """One table of several, with their dictionaries of texts merged."""
     names: dict[str, int] = {}

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.schema import ADDITIVE, LEVELS, KernelTable, values_of
+from chopper_core.schema import ADDITIVE, LEVELS, KernelTable, distinct, values_of
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -187,7 +187,7 @@ def _cells_of_rows(
         return None
     step = max(len(table) // _SAMPLE, 1)
     sample = _keys(table, levels, sizes, slice(0, len(table), step))
-    if len(np.unique(sample)) > limit:
+    if len(distinct(sample)) > limit:
         return None
     if int(np.prod(sizes)) <= _DENSE:
         seen = np.zeros(int(np.prod(sizes)), np.bool_)

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from chopper_core.errors import NoSuchNode
 from chopper_core.groups import Groups
 from chopper_core.ordering import stable_order
-from chopper_core.schema import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
+from chopper_core.schema import (
+    ACTIVITY,
+    LEVELS,
+    NO_LABEL_TEXT,
+    STATES,
+    KernelTable,
+    Selection,
+    distinct,
+)
 from chopper_core.summary import Summary
 
 Index = NDArray[np.intp]
@@ -149,7 +157,7 @@ class Tree:
     def codes_of(self, level: str) -> NDArray[Any]:
         """The codes of a level that the table has."""
         cube = None if self._summary is None else self._summary.cubes.get(frozenset([level]))
-        return np.unique(self.table.column(level)) if cube is None else cube.codes[level]
+        return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
     def nodes_named(self, levels: Sequence[str], level: str, wanted: NDArray[np.bool_]) -> Nodes:
         """All nodes down to some levels with a wanted code (one mask for all codes) at a level."""

@@ -112,7 +112,7 @@ def _main_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "run", nargs="*", metavar="RUN", help="trace files of one run, a directory, or an address"
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version")
     _add_explorer_options(parser)
     return parser
 
@@ -581,6 +581,14 @@ def _glyphs() -> Glyphs:
     from chopper_tui.terminal import glyphs_of
 
     return glyphs_of(sys.stdout)
+
+
+class _PrintVersion(argparse.Action):
+    """Looks the version up only when it is asked for: that takes a tenth of the first paint."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"{PROGRAM} {_version()}")
+        parser.exit()
 
 
 def _version() -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Final
 
 import numpy as np
@@ -171,6 +169,8 @@ def metric(
         )
     if of_part := telemetry.part(name):
         return of_part
+    from difflib import get_close_matches
+
     near = [known.name for known in METRICS.values() if known.title == name]
     near = near or get_close_matches(name, METRICS, 3, 0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -192,6 +192,8 @@ def catalogue(format_name: str) -> str:
             }
             for metric in METRICS.values()
         ]
+        import json
+
         return json.dumps({"schema": "chopper.metrics/1", "metrics": entries}, indent=1) + "\n"
     if format_name == "markdown":
         lines = ["| name | unit | of children | definition |", "| :-- | :-- | :-- | :-- |"]

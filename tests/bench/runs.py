@@ -7,16 +7,20 @@ a run (levels, streams, how often a name comes) is like that of a real one.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from chopper_core.accounting import account, launch_overheads
+from chopper_core.errors import DataError
+from chopper_core.parts import gather
 from chopper_core.run import Gpu, Run, Source
-from chopper_core.schema import NO_LABEL, Category, KernelTable, Kind, Phase, Rule, concatenate
-from chopper_core.store import write_store
+from chopper_core.schema import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
+from chopper_core.store import read_index, write_store
 from chopper_core.tree import level_order
 from tests.bench.processes import ROOT
 
@@ -155,28 +159,54 @@ def source_of(rank: int, kernels: int) -> Source:
         losses=(),
         clock="epoch",
         facts={},
+        host=f"node{rank // 8:03d}",
     )
 
 
-def run_of(ranks: int, kernels: int, measured: bool = True) -> Run:
-    """A run of ranks with one GPU each."""
+class Tables(Sequence[KernelTable]):
+    """The tables of ranks with one GPU each, made when they are asked for."""
+
+    def __init__(self, ranks: int, kernels: int, measured: bool = True) -> None:
+        self._ranks, self._kernels, self._measured = ranks, kernels, measured
+
+    def __len__(self) -> int:
+        return self._ranks
+
+    def __getitem__(self, rank):
+        if rank >= self._ranks:
+            raise IndexError(rank)
+        return table_of(rank, self._kernels, self._measured)
+
+
+def run_of(ranks: int, kernels: int, table: KernelTable) -> Run:
+    """A run of ranks with one GPU each, eight to a host."""
     return Run(
         name=f"generated {ranks} x {kernels}",
-        table=concatenate([table_of(rank, kernels, measured) for rank in range(ranks)]),
-        gpus=tuple(Gpu(rank, rank, 0, "AMD Instinct MI300X") for rank in range(ranks)),
+        table=table,
+        gpus=tuple(Gpu(rank, rank, rank % 8, "AMD Instinct MI300X") for rank in range(ranks)),
         sources=tuple(source_of(rank, kernels) for rank in range(ranks)),
         generated=GENERATED,
     )
 
 
 def store_of(ranks: int, kernels: int) -> Path:
-    """A store of such a run, written once."""
+    """A store of such a run, written once; no more than one rank is in memory."""
     folder = ROOT / "build" / "bench" / f"store-{ranks}x{kernels}"
-    if not (folder / "store.json").exists():
+    if not _is_usable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        run = run_of(ranks, kernels, measured=ranks * kernels <= LARGE[0] * LARGE[1])
-        write_store(replace(run, name=folder.name), folder)
+        tables = Tables(ranks, kernels, measured=ranks * kernels <= LARGE[0] * LARGE[1])
+        with TemporaryDirectory(dir=folder.parent) as together:
+            table = gather(tables, Path(together))
+            write_store(replace(run_of(ranks, kernels, table), name=folder.name), folder)
     return folder
+
+
+def _is_usable(folder: Path) -> bool:
+    try:
+        read_index(folder)
+    except DataError:
+        return False
+    return True
 
 
 def main() -> None:
