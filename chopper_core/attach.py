@@ -10,7 +10,7 @@ from typing import Final
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
 from chopper_core.align.measures import counter_columns, telemetry_columns
-from chopper_core.align.telemetry import Placement, place, tracks
+from chopper_core.align.telemetry import KnownClock, Placement, place, tracks
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import hardware_of, hardware_of_agent, own_file, specifications
 from chopper_core.measured import PASSING
@@ -19,7 +19,8 @@ from chopper_core.reading import Reading, is_meant
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.counters.kinds import CounterKind
-from chopper_core.sources.signals import Telemetry
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.signals import ClockDomain, Telemetry
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 from chopper_core.sources.trace import Losses
 
@@ -109,7 +110,6 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
     placed: list[tuple[Telemetry, Placement]] = []
     failed = []
     identities: list[Identity] = []
-    is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
         try:
@@ -126,8 +126,8 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
         ]
         gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
         shift_ns = run.reading.shift_ns(*called) or 0
-        known_ns = _epoch_correction(run, gpus) if is_epoch else None
-        placed.append((telemetry, place(telemetry, run.table, gpus, known_ns, shift_ns)))
+        clocks = _known_clocks(run, telemetry, gpus)
+        placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
     unreadable = {path for path, _ in failed}
     run = replace(
         run,
@@ -197,6 +197,27 @@ def check_reading(run: Run) -> Run:
 def _names(paths: str) -> str:
     """The names of the files of a source."""
     return ", ".join(Path(path).name for path in paths.split(", "))
+
+
+def _known_clocks(
+    run: Run, telemetry: Telemetry, gpus: Mapping[int, int]
+) -> dict[ClockDomain, KnownClock]:
+    """The clocks of a file whose way to the run's is known."""
+    if all(source.clock.startswith(_EPOCH) for source in run.sources):
+        epoch_ns = _epoch_correction(run, gpus)
+        whose = "the run's" if not epoch_ns else "that of its ranks' host"
+        return {ClockDomain.EPOCH: KnownClock(epoch_ns, f"its clock is {whose}")}
+    if not all(source.clock.startswith(CLOCK_BOOTTIME) for source in run.sources):
+        return {}
+    awake = "CLOCK_MONOTONIC is the run's CLOCK_BOOTTIME unless the host slept"
+    known = {
+        ClockDomain.BOOTTIME: KnownClock(0, "its clock is the run's"),
+        ClockDomain.MONOTONIC: KnownClock(0, awake),
+    }
+    if telemetry.to_monotonic_ns is not None:
+        by_both = KnownClock(telemetry.to_monotonic_ns, f"it has both clocks; {awake}")
+        known[telemetry.clock] = by_both
+    return known
 
 
 def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:

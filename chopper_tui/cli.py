@@ -380,7 +380,17 @@ def _info(options: argparse.Namespace) -> int:
     from chopper_core import info
 
     reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
-    run = _open(View(options.run, reading=reading), options)
+    try:
+        run = _open(View(options.run, reading=reading), options)
+    except DataError:
+        from chopper_core.paths import paths_of
+        from chopper_core.telemetry_report import telemetry_report
+
+        report = telemetry_report(paths_of(options.run), options.format)
+        if report is None:
+            raise
+        _write(report)
+        return 0
     _write(info.as_json(run) if options.format == "json" else info.as_text(run))
     return 0
 

@@ -29,6 +29,11 @@ _CHANCE: Final = 4.0
 """Unrelated signals reach the chance level and this over the root of the number of bins."""
 _CLEAR: Final = 0.8
 """A second place whose correlation reaches this part of the best one makes it ambiguous."""
+_QUARTER_NS: Final = 15 * 60 * 1_000_000_000
+_WEST: Final = -12 * 4
+_EAST: Final = 14 * 4
+_ZONE_DOUBT_NS: Final = 5_000_000_000
+"""Clocks of two hosts are no further apart."""
 _MAX_BINS: Final = 1 << 21
 _FINE_STEPS: Final = 40
 _TITLES: Final = {
@@ -69,18 +74,25 @@ class Placement:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownClock:
+    """What the stamps of a clock need to be on the run's, and why."""
+
+    offset_ns: int
+    why: str
+
+
 def place(
     telemetry: Telemetry,
     table: KernelTable,
     gpus: Mapping[int, int],
-    epoch_ns: int | None,
+    clocks: Mapping[ClockDomain, KnownClock],
     shift_ns: int = 0,
 ) -> Placement:
-    """Find the offset of a file: by its clock where that is the run's, else by its signals.
+    """Find the offset of a file: by its clock where its way to the run's is known, else by signals.
 
-    `gpus` says which GPU of the run each of the file's is, `epoch_ns` what stamps of its host's
-    epoch need to be on the run's clock, None where the run has another clock. `shift_ns` is added
-    to what is found; where nothing is, it is the whole offset.
+    `gpus` says which GPU of the run each of the file's is, `clocks` what stamps of a clock need to
+    be on the run's. `shift_ns` is added to what is found; where nothing is, it is the whole offset.
     """
     count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
 
@@ -107,15 +119,58 @@ def place(
         return placed(None, 0, "none of its GPUs is one of the run's", can_shift=False)
     if telemetry.resolution_ns == 0:
         return placed(None, 0, "its samples have no times", can_shift=False)
-    if telemetry.clock is ClockDomain.EPOCH and epoch_ns is not None:
-        if not _covers(telemetry, table, epoch_ns + shift_ns):
+    if (known := clocks.get(telemetry.clock)) is not None:
+        if _covers(telemetry, table, known.offset_ns + shift_ns):
+            return placed(known.offset_ns, telemetry.resolution_ns, known.why)
+        if telemetry.clock is ClockDomain.EPOCH:
             return placed(None, 0, "by its clock it covers another time than the run")
-        whose = "the run's" if not epoch_ns else "that of its ranks' host"
-        return placed(epoch_ns, telemetry.resolution_ns, f"its clock is {whose}")
+    if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
+        zoned = in_a_zone(telemetry, table, gpus, clocks[ClockDomain.EPOCH].offset_ns)
+        if isinstance(zoned, str):
+            return placed(None, 0, zoned)
+        return placed(zoned.offset_ns, zoned.uncertainty_ns, zoned.method)
     found = estimate_offset(telemetry, table, gpus)
     if isinstance(found, str):
         return placed(None, 0, found)
     return placed(found.offset_ns, found.uncertainty_ns, found.method)
+
+
+def in_a_zone(
+    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], epoch_ns: int
+) -> Estimate | str:
+    """The offset of local time without a zone: the one zone in which it covers the run.
+
+    Zones are whole quarters of an hour apart. Where several fit, the signals tell which.
+    """
+    stamps = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
+    first = min(int(times[0]) for times in stamps if len(times))
+    last = max(int(times[-1]) for times in stamps if len(times))
+    begin, end = int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())
+    zones = range(_WEST * _QUARTER_NS, (_EAST + 1) * _QUARTER_NS, _QUARTER_NS)
+    doubt = telemetry.resolution_ns
+    fitting = [
+        zone
+        for zone in zones
+        if first - zone + epoch_ns <= begin + doubt and last - zone + epoch_ns >= end - doubt
+    ]
+    if not fitting:
+        return "in no time zone it covers the run"
+    if len(fitting) == 1:
+        how = f"local time of {_zone_text(fitting[0])}, the only zone in which it covers the run"
+        return Estimate(epoch_ns - fitting[0], doubt, how)
+    found = estimate_offset(telemetry, table, gpus)
+    if isinstance(found, str):
+        return f"local time that covers the run in {len(fitting)} zones, and {found}"
+    nearest_zone = min(fitting, key=lambda zone: abs(epoch_ns - zone - found.offset_ns))
+    if abs(epoch_ns - nearest_zone - found.offset_ns) > _ZONE_DOUBT_NS + found.uncertainty_ns:
+        return f"local time of no whole zone, though {found.method}"
+    how = f"local time of {_zone_text(nearest_zone)}: of {len(fitting)} zones the one that is "
+    return Estimate(epoch_ns - nearest_zone, doubt, f"{how}{found.method}")
+
+
+def _zone_text(zone_ns: int) -> str:
+    minutes = abs(zone_ns) // 60_000_000_000
+    return f"UTC{'-' if zone_ns < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:

@@ -101,3 +101,5 @@ class Telemetry:
     """(number in `gpus`, signal) → its samples, one entry per part."""
     notes: Sequence[str]
     losses: Losses
+    to_monotonic_ns: int | None = None
+    """What the stamps need to be on CLOCK_MONOTONIC, where the file has both clocks."""

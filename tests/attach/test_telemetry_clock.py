@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
-from chopper_core.align.telemetry import Estimate, estimate_offset, place, tracks
+from chopper_core.align.telemetry import (
+    Estimate,
+    KnownClock,
+    Placement,
+    estimate_offset,
+    place,
+    tracks,
+)
 from chopper_core.run import Gpu
 from chopper_core.schema import KernelTable, Kind
 from chopper_core.sources.signals import ClockDomain, GpuName, Samples, Signal, Telemetry
@@ -243,6 +250,8 @@ def test_what_is_placed_from_few_samples_is_placed_right() -> None:
 
 
 GPUS = {0: 0}
+EPOCH = {ClockDomain.EPOCH: KnownClock(0, "its clock is the run's")}
+HOUR_NS = 3_600_000 * MS
 
 
 def test_a_file_without_a_place_makes_no_track() -> None:
@@ -250,17 +259,46 @@ def test_a_file_without_a_place_makes_no_track() -> None:
     table = table_of_work(work)
     samples = sampled(work, 1, 0, (-500, 2000))
     constant = telemetry_of(Samples(samples.time_ns, np.full(len(samples), 400.0)))
-    placement = place(constant, table, GPUS, epoch_ns=0)
+    placement = place(constant, table, GPUS, EPOCH)
     assert placement.offset_ns is None
     assert placement.method
     assert tracks([(constant, placement)], (BEGIN, BEGIN + 900 * MS)) == {}
 
 
+@pytest.mark.parametrize("hours", [-12, -3.5, 0, 2, 5.75, 14])
+def test_local_time_is_of_the_only_zone_in_which_it_covers_the_run(hours: float) -> None:
+    placement = in_local_time(hours, (-500, 2000))
+    assert placement.offset_ns == -int(hours * HOUR_NS)
+    sign, minutes = "-" if hours < 0 else "+", int(abs(hours) * 60)
+    zone = f"UTC{sign}{minutes // 60:02d}:{minutes % 60:02d}"
+    assert placement.method == f"local time of {zone}, the only zone in which it covers the run"
+
+
+def test_of_several_zones_the_signals_tell_which() -> None:
+    """Two hours of samples: of the zones the one at which the power follows the work."""
+    placement = in_local_time(2, (-7_200_000, 3_000), period_ms=10)
+    assert placement.offset_ns == -2 * HOUR_NS
+    assert "local time of UTC+02:00: of 8 zones the one that is estimated" in placement.method
+
+
+def test_local_time_that_no_zone_brings_to_the_run_is_not_placed() -> None:
+    placement = in_local_time(2, (600_000, 650_000), period_ms=10)
+    assert placement.offset_ns is None
+    assert placement.method == "in no time zone it covers the run"
+
+
+def in_local_time(hours: float, span_ms: Stretch, period_ms: float = 1) -> Placement:
+    work = bursts(np.random.default_rng(19), 900)
+    samples = sampled(work, period_ms, -int(hours * HOUR_NS), span_ms, 10)
+    telemetry = replace(telemetry_of(samples), clock=ClockDomain.LOCAL, resolution_ns=MS)
+    return place(telemetry, table_of_work(work), GPUS, EPOCH)
+
+
 def test_a_shift_is_added_and_said() -> None:
     work = bursts(np.random.default_rng(16), 900)
     table, telemetry = table_of_work(work), telemetry_of(sampled(work, 1, 0, (-500, 2000)))
-    plain = place(telemetry, table, GPUS, 0)
-    shifted = place(telemetry, table, GPUS, 0, 1_250 * MS)
+    plain = place(telemetry, table, GPUS, EPOCH)
+    shifted = place(telemetry, table, GPUS, EPOCH, 1_250 * MS)
     assert plain.offset_ns is not None
     assert shifted.offset_ns == plain.offset_ns + 1_250 * MS
     assert "+1.25 s" in shifted.method
@@ -270,7 +308,7 @@ def test_a_file_that_no_signal_places_is_placed_by_hand() -> None:
     work = bursts(np.random.default_rng(18), 900)
     table, samples = table_of_work(work), sampled(work, 1, 33 * MS, (-500, 2000))
     constant = telemetry_of(Samples(samples.time_ns, np.full(len(samples), 400.0)))
-    placement = place(constant, table, GPUS, 0, 33 * MS)
+    placement = place(constant, table, GPUS, EPOCH, 33 * MS)
     assert placement.offset_ns == 33 * MS
     assert "by hand" in placement.method
     (track,) = tracks([(constant, placement)], (BEGIN, BEGIN + 900 * MS)).values()

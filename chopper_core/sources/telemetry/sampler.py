@@ -215,16 +215,18 @@ def _text(cells: Cells, column: int | None) -> str:
 
 def _with_notes_on_clocks(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
     notes = []
+    to_monotonic_ns = None
     if telemetry.clock is ClockDomain.UNKNOWN:
         notes.append(_NO_CLOCK)
     if clocks.offsets_ns:
         middle_ns = sorted(clocks.offsets_ns)[len(clocks.offsets_ns) // 2]
+        to_monotonic_ns = -middle_ns
         spread_ns = max(clocks.offsets_ns) - min(clocks.offsets_ns)
         notes.append(
             f"time_ns minus monotonic_ns is {middle_ns} ns in the middle and varies by "
             f"{spread_ns} ns."
         )
-    return replace(telemetry, notes=[*telemetry.notes, *notes])
+    return replace(telemetry, notes=[*telemetry.notes, *notes], to_monotonic_ns=to_monotonic_ns)
 
 
 def _first_line(error: Exception) -> str:
