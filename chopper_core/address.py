@@ -10,6 +10,7 @@ from chopper_core.errors import UsageError
 from chopper_core.reading import parse_reading
 from chopper_core.schema import ACTIVITY, LEVELS
 from chopper_core.view import Baseline, View, as_statistic, complete_order
+from chopper_core.window import Window, parse_time
 
 _LEVEL = "|".join((*LEVELS, ACTIVITY))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
@@ -17,8 +18,9 @@ _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
-    "over", "clock", "gpu", "hardware",
+    "over", "clock", "gpu", "hardware", "from", "to", "at", "mark",
 )  # fmt: skip
+_TIMES = ("from", "to", "at", "mark")
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
@@ -50,6 +52,7 @@ def parse(address: str) -> View:
         reading=parse_reading(
             options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
         ),
+        window=_parse_window(options),
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
 
@@ -73,6 +76,14 @@ def render(view: View) -> str:
         "clock": quote(view.reading.clocks_text(), safe=_PLAIN + "=/"),
         "gpu": quote(view.reading.gpus_text(), safe=_PLAIN + "=/"),
         "hardware": quote(view.reading.hardware, safe=_PLAIN),
+        **{
+            key: "" if time is None else f"{time}ns"
+            for key, time in zip(
+                _TIMES,
+                (view.window.from_ns, view.window.to_ns, view.window.at_ns, view.window.mark_ns),
+                strict=True,
+            )
+        },
     }
     query = "&".join(f"{key}={value}" for key, value in options.items() if value)
     return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")
@@ -88,6 +99,14 @@ def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
     if start is None:
         return Baseline(text)
     return Baseline(text[: start.start()], _parse_path(text[start.end() :], order))
+
+
+def _parse_window(options: dict[str, str]) -> Window:
+    times = [parse_time(key, options[key]) if options.get(key) else None for key in _TIMES]
+    window = Window(*times)
+    if window and not options.get("view"):
+        raise UsageError("from=, to=, at= and mark= take a view along time: view=timeline")
+    return window
 
 
 def path_text(view: View) -> str:

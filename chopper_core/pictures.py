@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from chopper_core.window import Stretch
 
 Numbers = NDArray[np.float64]
 
@@ -70,17 +73,91 @@ class BoxChart:
     level: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Cells of a line that are one thing."""
+
+    begin: int
+    end: int
+    text: str
+    dense: bool = False
+    """Whether more than one thing lies in each of its cells."""
+    short: str = ""
+    """What stands for the text where that has no room."""
+    begins: bool = True
+    """Whether the thing begins here, and not before what is seen."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneCells:
+    """What runs in each cell of a lane; integers, so that cells add up to their lane."""
+
+    kind_ns: NDArray[np.int64]
+    """Kinds x cells: the time in which an activity of the kind runs."""
+    busy_ns: NDArray[np.int64]
+    """The time in which any runs."""
+    width_ns: NDArray[np.int64]
+    """The time that each cell stands for."""
+    spans: tuple[Span, ...]
+    """Activities that are wide enough to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A level of the tree along time: the label of what runs in the middle of each cell."""
+
+    title: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strip:
+    """A signal along time: its mean in each cell, NaN where it isn't known."""
+
+    title: str
+    unit: str
+    low: float
+    high: float
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """What runs on a lane at the cursor; None where nothing does, or it isn't known."""
+
+    kernel: str | None = None
+    operation: str | None = None
+    phase: str | None = None
+    layer: int | None = None
+    start_ns: int | None = None
+    """Since the run's first activity."""
+    duration_ns: int | None = None
+    mhz: float | None = None
+    """Mean clock of the GPU meanwhile."""
+    next_ns: int | None = None
+    """Time to the next start on the lane."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
-    """What runs when: per lane and bin of time the kind that has most of it, and its share."""
+    """What runs when, lane by lane: it is worked out for as many cells as there is room for."""
 
     title: str
     lanes: tuple[str, ...]
+    owners: tuple[str, ...]
+    """The GPU of each lane."""
     kinds: tuple[str, ...]
-    start_ns: int
-    end_ns: int
-    shares: Numbers
-    """Lanes x kinds x bins, from 0 to 1."""
+    seen: Stretch
+    pointed: tuple[Pointed, ...]
+    """What is at the cursor, lane by lane."""
+    cells: Callable[[int, int], LaneCells]
+    """Of a lane and a number of cells."""
+    bands: Callable[[int, int], tuple[Band, ...]]
+    """Of the GPU of a lane and a number of cells."""
+    strips: Callable[[int, int], tuple[Strip, ...]]
+    """Of the GPU of a lane and a number of cells."""
+    missing: str
+    """Why there is no strip."""
 
 
 Picture = BarChart | LineChart | HeatMap | BoxChart | Lanes

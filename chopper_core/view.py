@@ -9,6 +9,7 @@ from typing import Final
 from chopper_core.errors import UsageError
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.schema import ACTIVITY, LEVELS
+from chopper_core.window import ALL_TIME, Window
 
 STATISTICS: Final = {
     "sum": "all instances of the row together: the row itself",
@@ -62,6 +63,8 @@ class View:
     """One of `STATISTICS` over each row's instances; empty: the sum."""
     over: tuple[str, ...] = ()
     """The levels whose values tell instances apart; empty: those of `statistic`."""
+    window: Window = ALL_TIME
+    """The time that a view along time shows, its cursor and its mark."""
 
     @property
     def level(self) -> str:
@@ -101,6 +104,7 @@ def drill(view: View, label: str, partner: str = "") -> View:
         analysis="",
         by="",
         of="",
+        window=ALL_TIME,
     )
 
 
@@ -108,7 +112,9 @@ def asking(view: View, analysis: str) -> View:
     """The same node with another question asked of it; empty: its children."""
     if analysis == view.analysis:
         return view
-    return replace(view, analysis=analysis, by="", of="", columns=(), sort="", filter="")
+    return replace(
+        view, analysis=analysis, by="", of="", columns=(), sort="", filter="", window=ALL_TIME
+    )
 
 
 def up(view: View) -> View:
@@ -119,7 +125,9 @@ def up(view: View) -> View:
     if baseline is not None and baseline.path is not None:
         baseline = replace(baseline, path=baseline.path[:-1])
     sort = view.sort if baseline is not None else ""
-    return replace(view, path=view.path[:-1], sort=sort, filter="", baseline=baseline)
+    return replace(
+        view, path=view.path[:-1], sort=sort, filter="", baseline=baseline, window=ALL_TIME
+    )
 
 
 def sibling(view: View, labels: Sequence[str], step: int) -> View:
@@ -129,7 +137,10 @@ def sibling(view: View, labels: Sequence[str], step: int) -> View:
     position = labels.index(view.path[-1]) + step
     if not 0 <= position < len(labels):
         return view
-    return replace(view, path=(*view.path[:-1], labels[position]))
+    # The same time of another GPU can be looked at; another iteration is at another time.
+    is_gpu = view.scope[-1][0] == "gpu"
+    window = view.window if is_gpu else ALL_TIME
+    return replace(view, path=(*view.path[:-1], labels[position]), window=window)
 
 
 def at_level(view: View, level: str, label: str) -> View:

@@ -13,12 +13,13 @@ from chopper_core.outliers import RULE
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
 ASK: Final = "Ask"
+TIME: Final = "Along time"
 SEEK: Final = "Find"
 TABLE: Final = "Shape the table"
 COMPARE: Final = "Compare"
 TAKE: Final = "Take it with you"
 CHOPPER: Final = "Chopper"
-GROUPS: Final = (MOVE, WALK, ASK, SEEK, TABLE, COMPARE, TAKE, CHOPPER)
+GROUPS: Final = (MOVE, WALK, ASK, TIME, SEEK, TABLE, COMPARE, TAKE, CHOPPER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Action:
     """How the key line at the bottom names it; empty: it doesn't."""
     gives: tuple[str, ...] = ()
     """The argument that each key gives, where they differ."""
+    view: str = ""
+    """The view in which its keys hold, before those of all views; empty: all views."""
 
 
 EXPLORE: Final = "explore"
@@ -54,6 +57,7 @@ SCREENS: Final = {
     "0": (INFO,),
 }
 """Digit → the views that it opens in turn."""
+TIMELINE: Final = "timeline"
 
 ACTIONS: Final = (
     Action("down", ("down", "j"), "next-row", "Next row", "The cursor goes one row down.", MOVE),
@@ -174,6 +178,140 @@ ACTIONS: Final = (
         "the tokens; `all` takes the choice back.",
         ASK,
         takes="METRIC|…|all",
+    ),
+    Action(
+        "zoom_in",
+        ("+", "w"),
+        "zoom-in",
+        "Zoom in",
+        "Timeline: half the time around the cursor.",
+        TIME,
+        hint="zoom",
+        view=TIMELINE,
+    ),
+    Action(
+        "zoom_out",
+        ("-", "s"),
+        "zoom-out",
+        "Zoom out",
+        "Timeline: twice the time around the cursor.",
+        TIME,
+        view=TIMELINE,
+    ),
+    Action(
+        "pan_left",
+        ("a", "H"),
+        "pan-left",
+        "Pan left",
+        "Timeline: half a window earlier.",
+        TIME,
+        view=TIMELINE,
+    ),
+    Action(
+        "pan_right",
+        ("d", "L"),
+        "pan-right",
+        "Pan right",
+        "Timeline: half a window later.",
+        TIME,
+        hint="pan",
+        view=TIMELINE,
+    ),
+    Action(
+        "time_left",
+        ("left", "h"),
+        "time-left",
+        "Cursor left",
+        "Timeline: the cursor goes a cell earlier.",
+        TIME,
+        view=TIMELINE,
+    ),
+    Action(
+        "time_right",
+        ("right", "l"),
+        "time-right",
+        "Cursor right",
+        "Timeline: the cursor goes a cell later.",
+        TIME,
+        hint="cursor",
+        view=TIMELINE,
+    ),
+    Action(
+        "next_collective",
+        ("c",),
+        "next-collective",
+        "Next collective",
+        "Timeline: the cursor goes to the next start of a collective on the lane's GPU.",
+        TIME,
+        hint="collective",
+        view=TIMELINE,
+    ),
+    Action(
+        "previous_collective",
+        ("C",),
+        "previous-collective",
+        "Previous collective",
+        "Timeline: the cursor goes to the start of the collective before on the lane's GPU.",
+        TIME,
+        view=TIMELINE,
+    ),
+    Action(
+        "previous_activity",
+        (",",),
+        "previous-activity",
+        "Previous activity",
+        "Timeline: the cursor goes to the start before on the lane.",
+        TIME,
+        view=TIMELINE,
+    ),
+    Action(
+        "next_activity",
+        (".",),
+        "next-activity",
+        "Next activity",
+        "Timeline: the cursor goes to the next start on the lane.",
+        TIME,
+        hint="activity",
+        view=TIMELINE,
+    ),
+    Action(
+        "measure",
+        ("v",),
+        "measure",
+        "Measure from here",
+        "Timeline: marks the cursor's time, to measure from there to the cursor; again: no more.",
+        TIME,
+        hint="measure",
+        view=TIMELINE,
+    ),
+    Action(
+        "fit",
+        ("F",),
+        "fit",
+        "Fit what is under the cursor",
+        "Timeline: zooms to exactly the activity under the cursor.",
+        TIME,
+        view=TIMELINE,
+    ),
+    Action(
+        "whole",
+        ("Z",),
+        "whole",
+        "Whole scope",
+        "Timeline: all of the scope's time again.",
+        TIME,
+        hint="whole",
+        view=TIMELINE,
+    ),
+    Action(
+        "at",
+        (),
+        "at",
+        "Cursor at a time",
+        "Timeline: the cursor goes to a time since the run's first activity: 12.5ms, 830us.",
+        TIME,
+        takes="TIME",
+        view=TIMELINE,
     ),
     Action(
         "find",

@@ -1,7 +1,7 @@
 """Pictures of frames drawn as characters in named inks: for the screen and, without inks, as text.
 
-Bars, boxes, heat maps and lanes are rows of text with their labels, which no plotting library
-lays out for long names; curves and points are drawn by plotext.
+Bars, boxes and heat maps are rows of text with their labels, which no plotting library
+lays out for long names; curves and points are drawn by plotext, lanes by `lanes`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from chopper_core.pictures import (
 from chopper_core.render.cells import cell_width, clean, elide, pad
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar
 from chopper_core.render.names import display_names
+from chopper_tui.lanes import cut, draw_lanes
+from chopper_tui.lanes import rows_of as lanes_rows
 from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
 
 SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
@@ -40,9 +42,16 @@ _TEXT_SIZE: Final = (100, 14)
 _MARKS_ON_A_CURVE: Final = 6
 
 
-def draw(picture: Picture, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A picture as at most `height` lines of at most `width` cells, its title first."""
+def draw(
+    picture: Picture, width: int, height: int, glyphs: Glyphs, selected: int = 0
+) -> list[Line]:
+    """A picture as at most `height` lines of at most `width` cells, its title first.
+
+    `selected` is the row that the cursor is on, for pictures that show it.
+    """
     lines: list[Line]
+    if isinstance(picture, Lanes):
+        return draw_lanes(picture, width, height, glyphs, selected)
     if isinstance(picture, BarChart | BoxChart) and picture.level:
         picture = replace(picture, labels=display_names(picture.labels, picture.level))
     title = _title(picture, width, glyphs)
@@ -56,11 +65,9 @@ def draw(picture: Picture, width: int, height: int, glyphs: Glyphs) -> list[Line
             lines = _boxes(picture, width, room, glyphs)
         case HeatMap():
             lines = _heat(picture, width, room, glyphs)
-        case Lanes():
-            lines = _lanes(picture, width, room, glyphs)
         case LineChart():
             lines = _curves(picture, width, room, glyphs)
-    return [_cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
+    return [cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
 
 
 def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[str]:
@@ -77,6 +84,8 @@ def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[st
 
 def lines_of(picture: Picture, width: int, glyphs: Glyphs) -> int:
     """The lines that a picture would like to have."""
+    if isinstance(picture, Lanes):
+        return lanes_rows(picture)
     title = len(_title(picture, width, glyphs))
     match picture:
         case BarChart():
@@ -85,16 +94,18 @@ def lines_of(picture: Picture, width: int, glyphs: Glyphs) -> int:
             return title + len(picture.labels) + 1
         case HeatMap():
             return title + len(picture.rows) + 2
-        case Lanes():
-            return title + len(picture.lanes) + 1
         case LineChart():
             return _TEXT_SIZE[1]
 
 
-def _title(picture: Picture, width: int, glyphs: Glyphs) -> list[Line]:
+def _title(
+    picture: BarChart | BoxChart | HeatMap | LineChart, width: int, glyphs: Glyphs
+) -> list[Line]:
     """The title, its unit and the legend; what doesn't fit goes on in further lines."""
-    unit = "" if isinstance(picture, Lanes) else picture.unit
-    title: Line = [(clean(picture.title), "strong"), (f", {unit}" if unit else "", "dim")]
+    title: Line = [
+        (clean(picture.title), "strong"),
+        (f", {picture.unit}" if picture.unit else "", "dim"),
+    ]
     fills = _FILLS[glyphs.name]
     legend: list[Line] = []
     match picture:
@@ -102,8 +113,6 @@ def _title(picture: Picture, width: int, glyphs: Glyphs) -> list[Line]:
             legend = _legend([each.name for each in picture.series], fills)
         case LineChart() if len(picture.series) > 1 and len(picture.series) <= len(SERIES_INKS):
             legend = _legend([each.name for each in picture.series], _MARKERS[glyphs.name])
-        case Lanes():
-            legend = _legend(picture.kinds, fills)
     lines, used = [title], sum(cell_width(text) for text, _ in title)
     for entry in legend:
         size = sum(cell_width(text) for text, _ in entry)
@@ -122,19 +131,6 @@ def _legend(names: Sequence[str], marks: str) -> list[Line]:
         [(f"  {marks[number % len(marks)]}", ink), (f" {clean(name)}", "dim")]
         for number, (name, ink) in enumerate(zip(names, inks, strict=True))
     ]
-
-
-def _cut(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """As much of a line as fits."""
-    used, kept = 0, []
-    for text, ink in line:
-        room = width - used
-        if room <= 0:
-            break
-        shown = text if cell_width(text) <= room else elide(text, room, glyphs)
-        kept.append((shown, ink))
-        used += cell_width(shown)
-    return kept
 
 
 def _label_width(labels: Sequence[str], width: int) -> int:
@@ -316,37 +312,6 @@ def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
     if len(names) == 1:
         return first + title
     return first + last.rjust(max(bins * wide - cell_width(first), cell_width(last) + 1)) + title
-
-
-def _lanes(picture: Lanes, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A row per lane: in every bin of time the kind that has most of it."""
-    count = len(picture.lanes)
-    room_for = max(height - 1, 0)
-    shown = count if count <= room_for else max(room_for - 1, 0)
-    label_width = _label_width(picture.lanes, width)
-    fills = _FILLS[glyphs.name]
-    bins = picture.shares.shape[2]
-    lines: list[Line] = []
-    for row in range(shown):
-        line: Line = [(_label(picture.lanes[row], label_width, glyphs) + " ", "text")]
-        shares = picture.shares[row]
-        most = shares.argmax(axis=0)
-        busy = shares.sum(axis=0) > 0
-        kinds = np.where(busy, most, -1).tolist()
-        for kind, cells in groupby(kinds):
-            length = len(list(cells))
-            if kind < 0:
-                line.append((" " * length, "text"))
-            else:
-                ink = SERIES_INKS[kind % len(SERIES_INKS)]
-                line.append((fills[kind % len(fills)] * length, ink))
-        lines.append(line)
-    if shown < count and height > 1:
-        lines.append(_left_out(count - shown, "lanes"))
-    start, end = (f"{value / 1e6:.3f} ms" for value in (picture.start_ns, picture.end_ns))
-    axis = start + end.rjust(max(bins - len(start), len(end) + 1))
-    lines.append([(" " * (label_width + 1) + axis, "dim")])
-    return lines
 
 
 def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:

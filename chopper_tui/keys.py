@@ -26,7 +26,8 @@ def bindings_of(actions: Iterable[Action]) -> list[Binding]:
             id=action.id + given,
             tooltip=action.help,
         )
-        for action in actions
+        # The keys of a view come before those of all views: the first that holds is performed.
+        for action in sorted(actions, key=lambda each: not each.view)
         for keys, given in bound(action)
     ]
 

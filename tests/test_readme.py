@@ -114,6 +114,16 @@ async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     check("capture", f"```\n{text}\n```")
 
 
+async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third collective after the middle of GPU 5's backward, from near."""
+    monkeypatch.chdir(ROOT)
+    run = open_run("demo_data/fsdp2")
+    async with explorer((80, 24), run, View(run.name, ("5", "11", "backward"))) as at:
+        await at.press("2", "c", "w", "w", "w", "w", "v", "c", "c")
+        text = "\n".join(line.rstrip() for line in at.text().splitlines())
+    check("timeline", f"```\n{text}\n```")
+
+
 def test_the_settings_are_ones(tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
     found = re.search(r"```toml\n(\[explorer\].*?)```", text, re.DOTALL)

@@ -37,6 +37,8 @@ class Analysis:
     """What `by=` may be, the usual one first."""
     of: str = ""
     """What `of=` says, `FIGURE`, `SUMS` or in other words; empty: the view takes none."""
+    along_time: bool = False
+    """Whether it takes a window of time: `from=`, `to=`, `at=`, `mark=`."""
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -48,6 +50,14 @@ class Analysis:
 
 
 ANALYSES: Final = (
+    Analysis(
+        "timeline",
+        "2",
+        "Timeline",
+        "What runs when, on which stream, and at which clock and power?",
+        ("stream", "gpu"),
+        along_time=True,
+    ),
     Analysis(
         "kernels",
         "3",
@@ -151,6 +161,8 @@ def answer(run: Run, view: View) -> Answer:
         raise UsageError(f"the view {asked.name} {choices}, not {view.by!r}")
     if view.of and not asked.of:
         raise UsageError(f"the view {asked.name} takes no of=")
+    if view.window and not asked.along_time:
+        raise UsageError(f"the view {asked.name} takes no from=, to=, at= and mark=")
     module = import_module(f"chopper_core.analyses.{asked.name}")
     found: Answer = module.answer(run, view)
     return found

@@ -13,6 +13,11 @@ _TWO_SPARKS_FROM: Final = 160
 _TWO_CHARTS_FROM: Final = 30
 """Lines of the terminal."""
 
+_DETAIL: Final = 16
+"""Lines that the detail beside a table wants."""
+_TALL_STRIPS: Final = 10
+"""Lines by which strips under lanes may grow."""
+
 CHARTS: Final = ("small", "full", "off")
 
 
@@ -46,16 +51,25 @@ def arrange(
     picture: int = 0,
     rows: int = 0,
     told: int = 0,
+    along_time: bool = False,
 ) -> Arrangement:
     """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
 
     A view's `picture`, of as many lines as it would like, stands where the tree has its charts;
     it gets what the table doesn't need for its `rows`. `told` are the lines of what it comes to.
+    A picture along time is drawn in full width above the table.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
     if width < _WHOLE[0] or height < _WHOLE[1]:
         return Arrangement(lines=False, figures=0)
+    if along_time:
+        figures = min(max(told, 1), 4)
+        middle = height - 3 - figures
+        side = max(42, width * 40 // 100) if width >= _SIDE_FROM and not zoom else 0
+        below = 0 if zoom else min(max(rows + 1, _DETAIL if side else 0), max(middle // 3, 4))
+        above = middle if zoom else min(picture + _TALL_STRIPS, middle - below)
+        return Arrangement(figures=figures, pictures=(above, 0), side=side)
     if zoom:
         return Arrangement(figures=0, sparks=2 if width >= _SIDE_FROM else 1)
     figures = min(max(told, 1), 4)

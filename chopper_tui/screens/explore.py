@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.binding import BindingType
@@ -29,21 +29,22 @@ from chopper_tui.history import charted, columns_for, tallied
 from chopper_tui.keys import bindings_of
 from chopper_tui.printing import printed
 from chopper_tui.screens.arrangement import CHARTS
-from chopper_tui.screens.asker import Asker
 from chopper_tui.screens.chooser import Chooser, signal_options
 from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
+from chopper_tui.screens.timekeeper import Timekeeper
 from chopper_tui.snapshot import is_picture, write_snapshot
 from chopper_tui.theme import THEMES
 from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.status import untold
 
+_VIEWS: Final = {action.id: action.view for action in ACTIONS}
 _CLIPBOARD_BYTES = 70_000
 """What terminals take over OSC 52 without dropping it."""
 
 
-class ExploreScreen(Asker):
+class ExploreScreen(Timekeeper):
     """The tree: a table of the scope's children, and what is known of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of(ACTIONS)]
@@ -62,6 +63,13 @@ class ExploreScreen(Asker):
             step()
         else:
             self.take(step)  # type: ignore[arg-type]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of a view hold in that view alone."""
+        if action != "perform" or not parameters:
+            return True
+        view = _VIEWS.get(str(parameters[0]), "")
+        return not view or view == self.view.analysis
 
     def on_frame_table_opened(self) -> None:
         """A click on the cursor's row goes into it."""
@@ -147,7 +155,7 @@ class ExploreScreen(Asker):
 
     async def do_metric(self, argument: str) -> None:
         """Another signal over time; in a view another figure or picture."""
-        if self.view.analysis and not argument:
+        if self.view.analysis and not argument and not self.is_along_time:
             await self._another()
             return
         if argument:
@@ -158,7 +166,7 @@ class ExploreScreen(Asker):
 
     async def do_next_metric(self, _: str) -> None:
         """The signal after this one; in a view its next picture."""
-        if self.view.analysis:
+        if self.view.analysis and not self.is_along_time:
             self.next_picture()
             return
         await self._chart(looks.next_signal(self.run, self.frame.track.name))

@@ -18,7 +18,7 @@ from textual.widgets import Input
 
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.frame import Frame
-from chopper_core.pictures import Picture
+from chopper_core.pictures import Lanes, Picture
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
 from chopper_core.view import View, charting, filtered
@@ -188,11 +188,21 @@ class Explorer(Screen[None]):
         self.fit_parts()
         self.query_one(Crumbs).show(seen.frame, self.run.generated is not None)
         self.query_one(Status).show(seen.frame)
+        self.query_one(KeyLine).show(seen.frame.view.analysis)
         self.table.show(seen.frame, seen.signals, _row_of(seen.frame, place), place.offset)
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
         self.show_marks()
         self._show_charts()
+        self.follow()
         self.describe_soon()
+
+    @property
+    def picture_row(self) -> int:
+        """The row of a picture that the cursor is on."""
+        return self.table.cursor
+
+    def follow(self) -> None:
+        """Do what follows the cursor: a subclass knows what."""
 
     def show_marks(self) -> None:
         """Show which of the rows are marked, and how many there are in all."""
@@ -214,6 +224,7 @@ class Explorer(Screen[None]):
             picture=lines_of(picture, self.app.size.width, self.table.glyphs) if picture else 0,
             rows=len(self.frame),
             told=told,
+            along_time=isinstance(picture, Lanes),
         )
         if now == self._arranged:
             return
@@ -249,6 +260,7 @@ class Explorer(Screen[None]):
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
         """Follow the cursor."""
         self.query_one(Position).show(event.row, self.table.rows)
+        self.follow()
         self.describe_soon()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -297,7 +309,7 @@ class Explorer(Screen[None]):
     def _show_charts(self) -> None:
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(self._picture)
+                pane.show(self._picture, self.picture_row)
         names = [signal.track.name for signal in self.look.signals]
         for chart in self.query(TrackChart):
             if chart.display:

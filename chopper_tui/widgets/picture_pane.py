@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from textual import work
 
-from chopper_core.pictures import Picture
+from chopper_core.pictures import Lanes, Picture
 from chopper_tui import drawing
 from chopper_tui.background import away
 from chopper_tui.widgets.pane import Pane, Pieces
@@ -16,13 +16,21 @@ class PicturePane(Pane):
     """It draws itself off the event loop; the old picture stays until the new one is there."""
 
     picture: Picture | None = None
+    selected = 0
     drawn: Sequence[Pieces] = ()
 
-    def show(self, picture: Picture | None) -> None:
-        """Show a picture."""
-        if picture is not self.picture:
-            self.picture = picture
+    def show(self, picture: Picture | None, selected: int = 0) -> None:
+        """Show a picture; some show the row that the cursor is on."""
+        if not isinstance(picture, Lanes):
+            selected = 0
+        if picture is not self.picture or selected != self.selected:
+            self.picture, self.selected = picture, selected
             self.draw_soon()
+
+    @property
+    def room(self) -> int:
+        """Cells of a line of the picture."""
+        return self.size.width - 2
 
     def on_resize(self) -> None:
         """Draw for the new size."""
@@ -40,7 +48,7 @@ class PicturePane(Pane):
 
     def _lines(self, width: int, height: int) -> list[Pieces]:
         assert self.picture is not None
-        drawn = drawing.draw(self.picture, width - 2, height, self.glyphs)
+        drawn = drawing.draw(self.picture, width - 2, height, self.glyphs, self.selected)
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:

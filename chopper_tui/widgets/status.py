@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
@@ -17,12 +18,19 @@ class Status(Pane):
     frame: Frame | None = None
     marks = 0
     message = ""
+    pointed = ""
     is_error = False
 
     def show(self, frame: Frame) -> None:
         """Show the state of a frame."""
-        self.frame = frame
+        self.frame, self.pointed = frame, ""
         self.redraw()
+
+    def point(self, text: str) -> None:
+        """Show what the cursor points at, in place of the table's state."""
+        if text != self.pointed:
+            self.pointed = text
+            self.redraw()
 
     def count(self, marks: int) -> None:
         """Show how many rows are marked, here and elsewhere."""
@@ -41,6 +49,8 @@ class Status(Pane):
         if self.message:
             text = fit(clean(self.message), width - 2, self.glyphs)
             return [[(f" {text} ", "alert" if self.is_error else "strong")]]
+        if self.pointed:
+            return [[(f" {fit(clean(self.pointed), width - 2, self.glyphs)}", "text")]]
         if self.frame is None:
             return []
         frame, glyphs = self.frame, self.glyphs
@@ -75,12 +85,36 @@ def untold(frame: Frame) -> list[str]:
     ]
 
 
+_PAIRS: Final = {
+    "]": "[ ]",
+    "}": "{ }",
+    "space": "spc",
+    "+": "+ -",
+    "d": "a d",
+    "→": "← →",
+    ".": ", .",
+}
+"""Keys that are named with their counterparts, or shorter."""
+
+
 class KeyLine(Pane):
-    """The keys that are used most."""
+    """The keys that are used most; in a view with keys of its own, these come first."""
+
+    view = ""
+
+    def show(self, view: str) -> None:
+        """Show the keys of a view."""
+        if view != self.view:
+            self.view = view
+            self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; what leads to all others always does."""
-        shown = [action for action in self.chopper.actions if action.hint and action.keys]
+        hinted = [action for action in self.chopper.actions if action.hint and action.keys]
+        own = [action for action in hinted if action.view and action.view == self.view]
+        taken = {key for action in own for key in action.keys}
+        general = [a for a in hinted if not a.view and a.keys[0] not in taken]
+        shown = [*general[:2], *own, *general[2:]] if own else general
         line = _hints(shown)
         while len(shown) > 1 and width_of(line) > width:
             last = len(shown) - 1 - (shown[-1].id == "command")
@@ -93,6 +127,6 @@ def _hints(actions: Iterable[Action]) -> list[tuple[str, str]]:
     line = [(" ", "text")]
     for action in actions:
         key = key_name(action.keys[0])
-        pair = {"]": "[ ]", "}": "{ }", "space": "spc"}.get(key, key)
+        pair = _PAIRS.get(key, key)
         line += [(pair, "strong"), (f" {action.hint}", "dim"), ("  ", "dim")]
     return line[:-1]

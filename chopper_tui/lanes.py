@@ -1,0 +1,358 @@
+"""The timeline drawn as characters in named inks: axis, bands, lanes and strips of signals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.pictures import Band, LaneCells, Lanes, Span, Strip
+from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.window import Stretch
+from chopper_tui.plot import Line
+
+KIND_INKS: Final = ("accent", "second", "third")
+_FILLS: Final = {
+    "unicode": ("▁▂▃▄▅▆▇█", "░▒▓", "⠄⠤⠶⠿"),
+    "ascii": (".=#", "xX", "oO"),
+}
+"""Of compute, communication and copies: the busier a cell, the fuller."""
+_LEVELS: Final = {"unicode": "▁▂▃▄▅▆▇█", "ascii": "_.-=+*%#"}
+_LEAST_LABEL: Final = 9
+_MOST_LABEL: Final = 16
+_HEAD: Final = 3
+"""Lines of the legend and the axis."""
+_WANTED: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
+"""Bands, the most telling first, for where there is room for some."""
+_TALLEST_STRIP: Final = 6
+_TICK_STEPS: Final = (1, 2, 5)
+_GAP: Final = 3
+_NAMED: Final = 9
+"""Cells of an activity from which its name is written into them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The characters of the axis and of what points."""
+
+    line: str
+    tick: str
+    cursor: str
+    mark: str
+    between: str
+    upright: str
+    dense: str
+    edge: str
+    begin: str
+    at_mark: str
+
+
+_MARKS: Final = {
+    "unicode": Marks("─", "┬", "▼", "◆", "═", "│", "┄", "▏", "▐", "┊"),
+    "ascii": Marks("-", "+", "v", "M", "=", "|", "~", "|", "|", ":"),
+}
+
+
+def label_width(picture: Lanes) -> int:
+    """Cells of the labels at the left."""
+    longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
+    return min(max(longest, _LEAST_LABEL), _MOST_LABEL)
+
+
+def bins_of(picture: Lanes, width: int) -> int:
+    """Cells that the time has at a width."""
+    return max(width - label_width(picture) - 1, 1)
+
+
+def rows_of(picture: Lanes) -> int:
+    """Lines in which all of the picture has room."""
+    return _HEAD + len(picture.lanes) + len(_WANTED) + 4
+
+
+def draw_lanes(
+    picture: Lanes, width: int, height: int, glyphs: Glyphs, selected: int = 0
+) -> list[Line]:
+    """The picture as at most `height` lines of at most `width` cells."""
+    if not picture.lanes:
+        return []
+    selected = min(max(selected, 0), len(picture.lanes) - 1)
+    room, bins = label_width(picture), bins_of(picture, width)
+    bands = picture.bands(selected, bins)
+    strips = picture.strips(selected, bins)
+    parts = _allotted(height, len(picture.lanes), len(bands), max(len(strips), 1))
+    shown = [band for band in bands if band.title in _kept(bands, parts.bands)]
+    top = min(max(selected - parts.lanes // 2, 0), len(picture.lanes) - parts.lanes)
+    places = range(top, top + parts.lanes)
+    title = _legend(picture, places, glyphs)
+    if strips and parts.strip_lines == 1:
+        title += [(f"  {_scale(strip)}", "dim") for strip in strips[: parts.strips]]
+    lines: list[Line] = [cut(title, width, glyphs)]
+    lines += _axis(picture.seen, bins, room, glyphs)
+    owner = picture.owners[selected]
+    many = len(set(picture.owners)) > 1
+    for band in shown:
+        name = f"{owner.removeprefix('GPU ')} {band.title}" if many else band.title
+        lines.append([(_label(name, room, glyphs) + " ", "dim"), *_band(band, bins, glyphs)])
+    columns = _columns(picture.seen, bins)
+    for row in places:
+        line = _lane(picture.cells(row, bins), bins, glyphs, columns, row == selected)
+        sign = glyphs.cursor if row == selected else " "
+        label = sign + _label(picture.lanes[row], room - 1, glyphs) + " "
+        lines.append([(label, "strong" if row == selected else "text"), *line])
+    if not strips and parts.strips:
+        lines.append([(_label("", room, glyphs) + " ", "dim"), (clean(picture.missing), "dim")])
+    for strip in strips[: parts.strips]:
+        lines += _strip(strip, parts.strip_lines, room, glyphs)
+    return [cut(line, width, glyphs) for line in lines][: max(height, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    lanes: int
+    bands: int
+    strips: int
+    strip_lines: int
+
+
+def _allotted(height: int, lanes: int, bands: int, strips: int) -> _Parts:
+    """How many of each have room; at least one lane, and then the most telling of the rest."""
+    room = max(height - _HEAD, 1)
+    some = 2 if room >= 8 else 1 if room >= 4 else 0
+    strips = min(strips, some)
+    shown = min(lanes, max(room - strips - min(bands, some), 1))
+    bands = max(min(bands, room - strips - shown), 0)
+    rest = room - strips - shown - bands
+    lines = min(1 + rest // strips, _TALLEST_STRIP) if strips else 0
+    return _Parts(shown, bands, strips, lines)
+
+
+def _kept(bands: Sequence[Band], count: int) -> list[str]:
+    titles = {band.title for band in bands}
+    return [title for title in _WANTED if title in titles][:count]
+
+
+def _legend(picture: Lanes, places: range, glyphs: Glyphs) -> Line:
+    """What the characters mean, in as few cells as tell it."""
+    line: Line = []
+    if len(places) < len(picture.lanes):
+        whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
+        line.append((whole, "strong"))
+    for number, kind in enumerate(picture.kinds):
+        fill = _FILLS[glyphs.name][number]
+        line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
+    return [*line, ("main kind, full=busy", "dim")]
+
+
+def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
+    """As much of a line as fits."""
+    used, kept = 0, []
+    for text, ink in line:
+        room = width - used
+        if room <= 0:
+            break
+        shown = text if cell_width(text) <= room else elide(text, room, glyphs)
+        kept.append((shown, ink))
+        used += cell_width(shown)
+    return kept
+
+
+def _label(text: str, width: int, glyphs: Glyphs) -> str:
+    return pad(elide(clean(text), width, glyphs), width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The cells of the cursor and of the mark; None where they are out of sight."""
+
+    cursor: int | None
+    mark: int | None
+
+
+def _columns(seen: Stretch, bins: int) -> _Columns:
+    return _Columns(_cell(seen, bins, seen.at_ns), _cell(seen, bins, seen.mark_ns))
+
+
+def _cell(seen: Stretch, bins: int, time: int | None) -> int | None:
+    """The cell of a time; the last one also for the very end."""
+    if time is None or not seen.from_ns <= time <= seen.to_ns:
+        return None
+    return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
+
+
+def _axis(seen: Stretch, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
+    """Round times over a ruler that shows the cursor, the mark and what is between them."""
+    marks = _MARKS[glyphs.name]
+    step = _tick_step(seen, bins)
+    decimals = 0 if step >= 10**6 else 3 if step >= 10**3 else 6
+    ruler, labels = [marks.line] * bins, [" "] * (bins + 1)
+    first = -(-seen.from_ns // step) * step
+    for time in range(first, seen.to_ns + 1, step):
+        cell = (time - seen.from_ns) * bins // max(seen.length_ns, 1)
+        if cell >= bins:
+            continue
+        ruler[cell] = marks.tick
+        text = f"{time / 1e6:.{decimals}f}"
+        if cell + len(text) <= bins:
+            labels[cell : cell + len(text)] = text
+    columns = _columns(seen, bins)
+    ends = _cells_between(seen, bins)
+    for cell in ends:
+        ruler[cell] = marks.between
+    if columns.mark is not None:
+        ruler[columns.mark] = marks.mark
+    if columns.cursor is not None:
+        ruler[columns.cursor] = marks.cursor
+    return [
+        [(_label("ms", room, glyphs) + " ", "dim"), ("".join(labels).rstrip(), "dim")],
+        [(" " * (room + 1), "dim"), *_pointed("".join(ruler), columns)],
+    ]
+
+
+def _cells_between(seen: Stretch, bins: int) -> range:
+    if seen.mark_ns is None:
+        return range(0)
+    low, high = sorted((seen.at_ns, seen.mark_ns))
+    if high < seen.from_ns or low > seen.to_ns:
+        return range(0)
+    begin = _cell(seen, bins, max(low, seen.from_ns))
+    end = _cell(seen, bins, min(high, seen.to_ns))
+    assert begin is not None and end is not None
+    return range(begin, end + 1)
+
+
+def _pointed(ruler: str, columns: _Columns) -> Line:
+    """The ruler with its two marks in an ink of their own."""
+    special = {columns.cursor, columns.mark}
+    return [
+        ("".join(ruler[place] for place in places), ink)
+        for ink, places in (
+            (ink, list(group))
+            for ink, group in groupby(
+                range(len(ruler)), key=lambda place: "alert" if place in special else "dim"
+            )
+        )
+    ]
+
+
+def _tick_step(seen: Stretch, bins: int) -> int:
+    """ns between ticks: a round number, so that their labels have room."""
+    step, size = 1, 1
+    while True:
+        for factor in _TICK_STEPS:
+            step = factor * size
+            decimals = 0 if step >= 10**6 else 3 if step >= 10**3 else 6
+            wide = len(f"{seen.to_ns / 1e6:.{decimals}f}") + _GAP
+            if step * bins >= wide * seen.length_ns:
+                return step
+        size *= 10
+
+
+def _band(band: Band, bins: int, glyphs: Glyphs) -> Line:
+    """The label of each stretch from its first cell on; where several share a cell, dashes."""
+    marks = _MARKS[glyphs.name]
+    cells = [" "] * bins
+    for span in band.spans:
+        width = span.end - span.begin
+        if span.dense:
+            cells[span.begin : span.end] = marks.dense * width
+            continue
+        cells[span.begin : span.end] = _within(span, width, marks, glyphs)
+    return [("".join(cells), "text")]
+
+
+def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
+    text = clean(span.text)
+    if not text:
+        return marks.between * width
+    if cell_width(text) != len(text):
+        text = "".join(c for c in text if cell_width(c) == 1)
+    if len(text) < width:
+        return (marks.edge + text + " ").ljust(width, marks.line)[:width]
+    short = text.removeprefix("L").removeprefix("it ")
+    for candidate in (text, short):
+        if len(candidate) < width:
+            return (marks.edge + candidate).ljust(width)
+    if width >= 4:
+        return marks.edge + text[: width - 1]
+    return marks.edge + " " * (width - 1)
+
+
+def _lane(
+    cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns, is_selected: bool
+) -> Line:
+    """In each cell the kind with most time, as full as the share in which anything runs."""
+    fills, marks = _FILLS[glyphs.name], _MARKS[glyphs.name]
+    kinds = cells.kind_ns.argmax(axis=0)
+    busy = cells.busy_ns > 0
+    share = cells.busy_ns / np.maximum(cells.width_ns, 1)
+    chars, inks = [" "] * bins, ["text"] * bins
+    for place in np.flatnonzero(busy).tolist():
+        fill = fills[kinds[place]]
+        chars[place] = fill[_level(float(share[place]), len(fill))]
+        inks[place] = KIND_INKS[kinds[place]]
+    for span in cells.spans:
+        if span.begins:
+            chars[span.begin] = marks.begin
+        if span.end - span.begin < _NAMED:
+            continue
+        name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
+        if len(name) > room and span.short:
+            name = clean(span.short)
+        name = elide(name, room, glyphs)
+        if len(name) == cell_width(name):
+            chars[span.begin + 2 : span.begin + 2 + len(name)] = name
+    for column, char in ((columns.mark, marks.at_mark), (columns.cursor, marks.upright)):
+        if column is not None and not busy[column]:
+            chars[column], inks[column] = char, "dim"
+    if is_selected and columns.cursor is not None:
+        inks[columns.cursor] = "cursor"
+    return [
+        ("".join(chars[place] for place in places), ink)
+        for ink, places in (
+            (ink, list(group)) for ink, group in groupby(range(bins), key=inks.__getitem__)
+        )
+    ]
+
+
+def _level(share: float, levels: int) -> int:
+    """The level of a share; only a full cell, or nearly, has the last one."""
+    return min(int(share * (levels - 1) + 0.5), levels - 1)
+
+
+def _scale(strip: Strip) -> str:
+    return f"{strip.title} {strip.low:.0f}-{strip.high:.0f} {strip.unit}"
+
+
+def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
+    """A signal as columns that rise from the bottom line; nothing where it isn't known."""
+    levels = _LEVELS[glyphs.name]
+    title, low, high = f"{strip.title} {strip.unit}", f"{strip.low:.0f}", f"{strip.high:.0f}"
+    labels = [title, f"{low}-{high}"]
+    if height > 2:
+        ends = max(len(low), len(high))
+        labels = [high.rjust(ends), *[""] * (height - 2), low.rjust(ends)]
+        labels[1] = title
+    known = np.isfinite(strip.numbers)
+    if not known.any():
+        return [[(_label(labels[0], room, glyphs) + " ", "dim"), ("not known here", "dim")]]
+    filled = _heights(strip, known, height * len(levels))
+    lines: list[Line] = []
+    for row in range(height):
+        below = (height - 1 - row) * len(levels)
+        own = np.clip(filled - below, 0, len(levels))
+        text = "".join(" " if level <= 0 else levels[level - 1] for level in own.tolist())
+        lines.append([(_label(labels[row], room, glyphs) + " ", "dim"), (text, "spark")])
+    return lines
+
+
+def _heights(strip: Strip, known: NDArray[np.bool_], top: int) -> NDArray[np.int64]:
+    span = strip.high - strip.low
+    shares = np.where(known, (np.where(known, strip.numbers, 0.0) - strip.low), 0.0)
+    shares = np.clip(shares / span, 0, 1) if span > 0 else np.full(len(shares), 0.5)
+    heights = 1 + np.rint(shares * (top - 1)).astype(np.int64)
+    return np.where(known, heights, 0)

@@ -1,0 +1,194 @@
+"""The actions along time: zoom, pan, the cursor, the mark, the next collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from chopper_core.analyses import timeline
+from chopper_core.errors import UsageError
+from chopper_core.pictures import Lanes
+from chopper_core.render.cells import cell_width, clean, display_name, elide
+from chopper_core.schema import Kind
+from chopper_core.window import (
+    ALL_TIME,
+    Stretch,
+    fitted,
+    panned,
+    parse_time,
+    pointing,
+    stepped,
+    zoomed,
+)
+from chopper_tui.background import away
+from chopper_tui.lanes import bins_of
+from chopper_tui.screens.asker import Asker
+from chopper_tui.widgets.picture_pane import PicturePane
+from chopper_tui.widgets.status import Status
+
+_FACTOR: Final = 2.0
+_PAN: Final = 0.5
+_BINS: Final = 100
+"""Cells of the time where the lanes are not on the screen."""
+
+
+class Timekeeper(Asker):
+    """An asker that moves along time."""
+
+    @property
+    def is_along_time(self) -> bool:
+        """Whether the view shows a window of time."""
+        return self._lanes() is not None
+
+    @property
+    def picture_row(self) -> int:
+        """The lane of the cursor's row, whatever the order of the rows."""
+        lanes, name = self._lanes(), self.table.label
+        if lanes is None or name not in lanes.lanes:
+            return super().picture_row
+        return lanes.lanes.index(name)
+
+    def follow(self) -> None:
+        """Say what the cursor points at."""
+        lanes = self._lanes()
+        if lanes is not None:
+            for pane in self.query(PicturePane):
+                if pane.display:
+                    pane.show(lanes, self.picture_row)
+            self.query_one(Status).point(self._pointed_at())
+
+    async def do_time_left(self, _: str) -> None:
+        """The cursor a cell earlier."""
+        await self._move(lambda seen, bins: stepped(seen, -1, bins))
+
+    async def do_time_right(self, _: str) -> None:
+        """The cursor a cell later."""
+        await self._move(lambda seen, bins: stepped(seen, 1, bins))
+
+    async def do_pan_left(self, _: str) -> None:
+        """Half a window earlier."""
+        await self._move(lambda seen, _: panned(seen, -_PAN))
+
+    async def do_pan_right(self, _: str) -> None:
+        """Half a window later."""
+        await self._move(lambda seen, _: panned(seen, _PAN))
+
+    async def do_zoom_in(self, _: str) -> None:
+        """Half the time."""
+        await self._move(lambda seen, _: zoomed(seen, 1 / _FACTOR))
+
+    async def do_zoom_out(self, _: str) -> None:
+        """Twice the time."""
+        await self._move(lambda seen, _: zoomed(seen, _FACTOR))
+
+    async def do_whole(self, _: str) -> None:
+        """All of the scope's time; the cursor and the mark stay."""
+        seen = self._seen()
+        window = replace(ALL_TIME, at_ns=seen.at_ns, mark_ns=seen.mark_ns)
+        await self.change(replace(self.view, window=window))
+
+    async def do_fit(self, _: str) -> None:
+        """What is under the cursor, as wide as the screen."""
+        seen = self._seen()
+        found = await away(timeline.under_cursor, self.run, self.view, self.picture_row)
+        if found is None:
+            raise UsageError("nothing runs on this lane at the cursor")
+        await self._show_stretch(fitted(seen, *found))
+
+    async def do_next_collective(self, _: str) -> None:
+        """The next start of a collective on this GPU."""
+        await self._jump(1, Kind.COMM, "collective on this GPU")
+
+    async def do_previous_collective(self, _: str) -> None:
+        """The start of a collective before."""
+        await self._jump(-1, Kind.COMM, "collective on this GPU")
+
+    async def do_next_activity(self, _: str) -> None:
+        """The next start on the lane."""
+        await self._jump(1, None, "activity on this lane")
+
+    async def do_previous_activity(self, _: str) -> None:
+        """The start before on the lane."""
+        await self._jump(-1, None, "activity on this lane")
+
+    async def do_measure(self, _: str) -> None:
+        """The mark at the cursor, or none."""
+        seen = self._seen()
+        mark = seen.at_ns if seen.mark_ns is None else None
+        await self._show_stretch(replace(seen, mark_ns=mark))
+
+    async def do_at(self, argument: str) -> None:
+        """The cursor at a time."""
+        if not argument:
+            raise UsageError("at what time? :at 12.5ms, since the run's first activity")
+        await self._show_stretch(pointing(self._seen(), parse_time("at", argument)))
+
+    async def _move(self, step: Callable[[Stretch, int], Stretch]) -> None:
+        seen = self._seen()
+        moved = step(seen, self._bins())
+        if moved == seen:
+            raise UsageError("there is no more: this is all of the run's time")
+        await self._show_stretch(moved)
+
+    async def _jump(self, step: int, kind: Kind | None, what: str) -> None:
+        self._seen()
+        row = self.picture_row
+        found = await away(timeline.next_start, self.run, self.view, row, step, kind)
+        if found is None:
+            raise UsageError(f"there is no {what} {'after' if step > 0 else 'before'} the cursor")
+        lane, seen = found
+        shown = self._lanes()
+        assert shown is not None
+        name = shown.lanes[lane]
+        if name in self.frame.labels:
+            self.table.move_to(list(self.frame.labels).index(name))
+        await self._show_stretch(seen)
+
+    async def _show_stretch(self, seen: Stretch) -> None:
+        await self.change(replace(self.view, window=seen.window()))
+
+    def _lanes(self) -> Lanes | None:
+        pictures = self.frame.pictures
+        return pictures[0] if pictures and isinstance(pictures[0], Lanes) else None
+
+    def _seen(self) -> Stretch:
+        lanes = self._lanes()
+        if lanes is None:
+            raise UsageError("this is for the timeline; 2 opens it")
+        return lanes.seen
+
+    def _bins(self) -> int:
+        lanes, pane = self._lanes(), self.query(PicturePane).first()
+        if lanes is None or not pane.display:
+            return _BINS
+        return bins_of(lanes, pane.room)
+
+    def _pointed_at(self) -> str:
+        """What runs on the lane at the cursor, in a line; else what comes next."""
+        if not self.table.rows:
+            return ""
+        name, lanes = self.table.label, self._lanes()
+        assert lanes is not None and name is not None
+        at = lanes.pointed[self.picture_row]
+        if at.kernel is None or at.duration_ns is None or at.start_ns is None:
+            rest = "" if at.next_ns is None else f"; the next starts in {_time(at.next_ns)}"
+            return f"{name}: nothing runs here{rest}"
+        parts = []
+        if at.operation is not None:
+            parts.append(clean(at.operation))
+        if at.layer is not None:
+            parts.append(f"L{at.layer}")
+        parts.append(f"{_time(at.duration_ns)} at {_time(at.start_ns)}")
+        if at.mhz is not None:
+            parts.append(f"{at.mhz:.0f} MHz")
+        line = "  ".join(parts)
+        room = max(self.size.width - cell_width(line) - 4, 8)
+        return f"{line}  {elide(display_name(at.kernel, 'kernel'), room, self.table.glyphs)}"
+
+
+def _time(ns: int) -> str:
+    """A time in the unit that suits it."""
+    if ns >= 1_000_000:
+        return f"{ns / 1e6:.3f} ms"
+    return f"{ns / 1e3:.3f} µs"

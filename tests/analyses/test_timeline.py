@@ -1,0 +1,382 @@
+"""Timeline: cells, rows and jumps against slow counts, ns by ns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chopper_core.address import parse, render
+from chopper_core.analyses.lanes import Lane, lane_of, lanes_of
+from chopper_core.analyses.timeline import next_start
+from chopper_core.analyses.timeline_picture import cells_of
+from chopper_core.errors import UsageError
+from chopper_core.pictures import Lanes
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import NO_LABEL, Kind, Phase
+from chopper_core.view import View
+from chopper_core.window import Window
+from tests.support import Row, run_of, sample_run
+
+ROWS = st.lists(
+    st.builds(
+        Row,
+        start=st.integers(0, 300),
+        duration=st.integers(0, 60),
+        kind=st.sampled_from(Kind),
+        stream=st.sampled_from([7, 8, -1]),
+        gpu=st.sampled_from([0, 1]),
+        layer=st.integers(-1, 3),
+        kernel=st.sampled_from(["a", "b", "c"]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def lanes_picture(run: Run, view: View) -> Lanes:
+    picture = query(run, view).pictures[0]
+    assert isinstance(picture, Lanes)
+    return picture
+
+
+def slow_busy(rows: list[Row], begin: int, end: int) -> int:
+    return sum(any(r.start <= t < r.start + r.duration for r in rows) for t in range(begin, end))
+
+
+@settings(deadline=None)
+@given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))
+def test_cells_are_what_a_slow_count_finds(
+    rows: list[Row], begin: int, length: int, bins: int
+) -> None:
+    run = run_of(rows)
+    end = begin + length
+    for gpu in {row.gpu for row in rows}:
+        for lane in (*lanes_of(run, gpu), *lanes_of(run, gpu, whole=True)):
+            own = [r for r in rows if r.gpu == gpu and lane.stream in (None, r.stream)]
+            cells = cells_of(run, lane, begin, end, bins)
+            cuts = [begin + length * cell // bins for cell in range(bins + 1)]
+            assert cells.width_ns.tolist() == np.diff(cuts).tolist()
+            for cell, (low, high) in enumerate(pairwise(cuts)):
+                assert cells.busy_ns[cell] == slow_busy(own, low, high)
+                for kind in Kind:
+                    of_kind = [row for row in own if row.kind == kind]
+                    assert cells.kind_ns[kind, cell] == slow_busy(of_kind, low, high)
+            # Nothing is lost between cells.
+            assert cells.busy_ns.sum() == lane.busy.between(np.array([begin, end]))[0]
+            assert cells.busy_ns.sum() == slow_busy(own, begin, end)
+
+
+@settings(deadline=None)
+@given(ROWS, st.integers(0, 380), st.integers(1, 100))
+def test_what_runs_is_what_a_slow_search_finds(rows: list[Row], at: int, length: int) -> None:
+    run = run_of(rows)
+    for lane in lanes_of(run, rows[0].gpu):
+        own = [r for r in rows if r.gpu == lane.gpu and r.stream == lane.stream]
+        found = lane.running(at)
+        running = [r for r in own if r.start <= at < r.start + r.duration]
+        assert (found is None) == (not running)
+        if found is not None:
+            assert lane.starts_ns[found] == max(row.start for row in running)
+            assert lane.ends_ns[found] > at
+        later = [row.start for row in own if row.start > at]
+        earlier = [row.start for row in own if row.start < at]
+        after, before = lane.after(at), lane.before(at)
+        assert (None if after is None else lane.starts_ns[after]) == min(later, default=None)
+        assert (None if before is None else lane.starts_ns[before]) == max(earlier, default=None)
+        there = [r for r in own if r.start < at + length and r.start + r.duration > at]
+        assert lane.count(at, at + length) == len(there)
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_a_lane_holds_every_activity_once(rows: list[Row]) -> None:
+    run = run_of(rows)
+    seen: Counter[int] = Counter()
+    for gpu in {row.gpu for row in rows}:
+        for lane in lanes_of(run, gpu):
+            seen.update(lane.rows.tolist())
+            assert set(run.table.stream[lane.rows].tolist()) == {lane.stream}
+    assert seen == Counter(range(len(rows)))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "R?view=timeline",
+        "R:gpu=3?view=timeline&from=100ms&to=101.5ms&at=100.25ms&mark=101ms",
+        "R:gpu=1/iteration=11/phase=backward?view=timeline",
+        "R?order=operation&view=timeline&by=gpu&from=0.9s&to=0.95s",
+        "R:operation=attn_fa?order=operation&view=timeline&from=500ms&to=520ms",
+    ],
+)
+def test_rows_are_plain_sums_over_the_demo(run: Run, address: str) -> None:
+    view = parse(address)
+    found = query(run, view)
+    picture = lanes_picture(run, view)
+    seen, table, origin = picture.seen, run.table, run.origin_ns
+    begin, end, at = (time + origin for time in (seen.from_ns, seen.to_ns, seen.at_ns))
+    start, stop = table.start_ns, table.start_ns + table.duration_ns
+    own = set(run.tree(view.order).node(view.path).rows.tolist())
+    for number, label in enumerate(found.labels):
+        row = found.row(number) | {n: v.cell(number) for n, v in found.values.items()}
+        gpu, _, stream = label.removeprefix("GPU ").partition(" s")
+        mask = table.gpu == int(gpu)
+        if stream:
+            mask &= table.stream == int(stream)
+        there = np.flatnonzero(mask & (start < end) & (stop > begin))
+        assert row["lane_activities"] == len(there)
+        assert row["lane_ns"] == length_of(start[there], stop[there], begin, end)
+        if "scope_ns" in row:
+            mine = np.array([r for r in there.tolist() if r in own], np.intp)
+            assert row["scope_ns"] == length_of(start[mine], stop[mine], begin, end)
+        if seen.mark_ns is not None:
+            low, high = sorted((at, seen.mark_ns + origin))
+            between = np.flatnonzero(mask & (start < high) & (stop > low))
+            assert row["between_ns"] == length_of(start[between], stop[between], low, high)
+            assert row["between_activities"] == len(between)
+        running = np.flatnonzero(mask & (start <= at) & (stop > at))
+        if not len(running):
+            assert row["at_kernel"] is None and row["at_duration_ns"] is None
+        else:
+            last = int(running[np.argmax(start[running])])
+            assert row["at_kernel"] == table.names[table.kernel[last]]
+            assert row["at_duration_ns"] == table.duration_ns[last]
+            assert row["at_start_ns"] == start[last] - origin
+            layer = int(table.layer[last])
+            assert row["at_layer"] == (None if layer == NO_LABEL else layer)
+            there_view = parse(found.addresses(number))
+            assert run.tree(there_view.order).node(there_view.path).rows.tolist() == [last]
+    assert found.total["lane_ns"] == found.values["lane_ns"].numbers.sum()
+
+
+def length_of(starts: np.ndarray, ends: np.ndarray, begin: int, end: int) -> int:
+    """The time in which any runs, by walking along the activities."""
+    total, reached = 0, begin
+    for low, high in sorted(zip(starts.tolist(), ends.tolist(), strict=True)):
+        low, high = max(low, reached), min(high, end)
+        if high > low:
+            total += high - low
+            reached = high
+    return total
+
+
+def test_a_scope_without_a_window_is_shown_whole(run: Run) -> None:
+    view = parse("R:gpu=2/iteration=11/phase=forward?view=timeline")
+    seen = lanes_picture(run, view).seen
+    node = run.tree().node(view.path)
+    assert seen.from_ns == node.min("start_ns")[0] - run.origin_ns
+    assert seen.to_ns == node.max("end_ns")[0] - run.origin_ns
+    assert seen.from_ns < seen.at_ns < seen.to_ns
+    of_scope = query(run, view).values["scope_ns"].numbers.sum()
+    assert 0 < of_scope < query(run, view).values["lane_ns"].numbers.sum()
+
+
+@pytest.mark.parametrize("kind", [None, *Kind])
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_jump_goes_to_the_next_start(run: Run, kind: Kind | None, step: int) -> None:
+    table = run.table
+    view = parse("R:gpu=5?view=timeline&from=600ms&to=640ms&at=610.123ms")
+    labels = query(run, view).labels
+    for row, label in enumerate(labels):
+        mask = table.gpu == 5
+        if kind is None:
+            mask &= table.stream == int(label.partition(" s")[2])
+        else:
+            mask &= table.kind == kind
+        starts = table.start_ns[mask] - run.origin_ns
+        beyond = starts[starts > 610_123_000] if step > 0 else starts[starts < 610_123_000]
+        found = next_start(run, view, row, step, kind)
+        if not len(beyond):
+            assert found is None
+            continue
+        assert found is not None
+        lane, seen = found
+        assert seen.at_ns == (beyond.min() if step > 0 else beyond.max())
+        assert seen.from_ns <= seen.at_ns <= seen.to_ns and seen.length_ns == 40_000_000
+        there = table.gpu == 5
+        there &= table.stream == int(labels[lane].partition(" s")[2])
+        assert seen.at_ns + run.origin_ns in table.start_ns[there]
+
+
+def test_all_collectives_are_reached_one_after_another() -> None:
+    run = sample_run(gpus=2)
+    view = View("R", ("1",), analysis="timeline", window=Window(at_ns=0))
+    wanted = np.unique(run.table.start_ns[(run.table.kind == Kind.COMM) & (run.table.gpu == 1)])
+    reached = []
+    while (found := next_start(run, view, 0, 1, Kind.COMM)) is not None:
+        reached.append(found[1].at_ns + run.origin_ns)
+        view = replace(view, window=found[1].window())
+    assert reached == wanted.tolist()
+
+
+def test_bands_name_what_computes_in_the_middle_of_each_cell(run: Run) -> None:
+    view = parse("R:gpu=4?view=timeline&from=700ms&to=760ms")
+    picture, table, bins = lanes_picture(run, view), run.table, 90
+    bands = {band.title: band for band in picture.bands(0, bins)}
+    assert list(bands) == ["iteration", "phase", "layer", "operation"]
+    computes = np.flatnonzero((table.gpu == 4) & (table.kind == Kind.COMPUTE))
+    computes = computes[np.argsort(table.start_ns[computes], kind="stable")]
+    checked = 0
+    for title, prefix in (("phase", ""), ("layer", "L")):
+        for span in bands[title].spans:
+            if span.dense:
+                continue
+            for cell in range(span.begin, span.end):
+                cuts = [700_000_000 + 60_000_000 * edge // bins for edge in (cell, cell + 1)]
+                middle = run.origin_ns + sum(cuts) // 2
+                last = computes[np.searchsorted(table.start_ns[computes], middle, "right") - 1]
+                code = int(table.column(title)[last])
+                assert span.text == prefix + table.text_of(title, code)
+                checked += 1
+    assert checked > bins
+
+
+def test_strips_are_the_signal_of_the_lanes_gpu(run: Run) -> None:
+    view = parse("R?view=timeline&from=700ms&to=760ms&metric=busy_pct")
+    picture = lanes_picture(run, view)
+    for row in (0, len(picture.lanes) - 1):
+        gpu = int(picture.owners[row].removeprefix("GPU "))
+        strips = picture.strips(row, 30)
+        assert [strip.title for strip in strips] == ["busy", "gfx", "power"]
+        begin, length = picture.seen.from_ns, picture.seen.length_ns
+        bounds = np.array([begin + length * edge // 30 for edge in range(31)]) + run.origin_ns
+        for strip, name in zip(strips, ("busy_pct", "gfx_mhz", "power_w"), strict=True):
+            means = run.track(name).curves[gpu].means(bounds.astype(float))
+            assert strip.numbers == pytest.approx(means, nan_ok=True)
+
+
+def test_what_isnt_known_is_said() -> None:
+    run = run_of([Row(0, 50, stream=-1), Row(100, 50, stream=-7), Row(120, 60, stream=-7)])
+    found = query(run, parse("R?view=timeline&at=75ns"))
+    assert found.labels == ["GPU 0 s?", "GPU 0 #7"] or found.labels == ["GPU 0 #7", "GPU 0 s?"]
+    notes = " ".join(found.notes)
+    assert "doesn't say the stream" in notes and "by text" in notes and "no telemetry" in notes
+    assert "1 activities start on a stream on which another one still runs" in notes
+    row = found.values
+    assert row["at_kernel"].cell(0) is None
+    assert sorted(row["next_ns"].cell(number) or -1 for number in (0, 1)) == [-1, 25]
+    assert lanes_picture(run, parse("R?view=timeline")).strips(0, 10) == ()
+
+
+def test_many_gpus_are_cut_and_it_is_said() -> None:
+    run = run_of([Row(number, 50, gpu=number) for number in range(70)])
+    found = query(run, parse("R?view=timeline"))
+    assert len(found) == 64 and any("64 of 70 GPUs" in note for note in found.notes)
+    assert query(run, parse("R:gpu=69?view=timeline")).labels == ["GPU 69 s0"]
+
+
+def test_by_gpu_is_all_streams_together(run: Run) -> None:
+    columns = "columns=gpu,lane_ns,lane_activities"
+    streams = query(run, parse(f"R?view=timeline&from=100ms&to=300ms&{columns}"))
+    gpus = query(run, parse("R?view=timeline&by=gpu&from=100ms&to=300ms"))
+    assert gpus.labels == [f"GPU {number}" for number in range(8)]
+    own: Counter[int] = Counter()
+    for number in range(len(streams)):
+        gpu = streams.values["gpu"].cell(number)
+        assert isinstance(gpu, int)
+        own[gpu] += int(streams.values["lane_activities"].numbers[number])
+        assert gpus.values["lane_ns"].numbers[gpu] >= streams.values["lane_ns"].numbers[number]
+    assert gpus.values["lane_activities"].numbers.tolist() == [own[gpu] for gpu in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("R?view=kernels&from=1ms", "takes no from="),
+        ("R?view=timeline&from=5s", "after the end of the run"),
+        ("R?view=timeline&from=3ms&to=2ms", "not before"),
+        ("R?view=timeline&by=layer", "takes by="),
+        ("R?view=timeline&of=x", "takes no of="),
+    ],
+)
+def test_what_cant_be_shown_is_said(run: Run, address: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        query(run, parse(address))
+
+
+def test_rows_have_addresses_that_lead_back(run: Run) -> None:
+    found = query(run, parse("R:gpu=3?view=timeline&from=10ms&to=20ms"))
+    assert render(parse(found.address)) == found.address
+    for number in range(len(found)):
+        there = query(run, parse(found.addresses(number)))
+        assert there.view.is_leaf
+
+
+class Counted(np.ndarray):
+    """An array that counts how many of its numbers are looked at."""
+
+    looked_at = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):  # type: ignore[no-untyped-def]
+        plain = [np.asarray(each) for each in inputs]
+        Counted.looked_at += max((each.size for each in plain), default=0)
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __array_function__(self, func, types, args, kwargs):  # type: ignore[no-untyped-def]
+        plain = [np.asarray(each) if isinstance(each, Counted) else each for each in args]
+        if func is np.searchsorted:
+            steps = int(np.ceil(np.log2(len(plain[0]) + 2)))
+            Counted.looked_at += np.size(plain[1]) * steps
+        else:
+            Counted.looked_at += max((np.size(each) for each in plain), default=0)
+        return func(*plain, **kwargs)
+
+
+def counted(lane: Lane) -> Lane:
+    def arrays(stretches):  # type: ignore[no-untyped-def]
+        names = ("begins_ns", "ends_ns", "before_ns")
+        return replace(stretches, **{n: getattr(stretches, n).view(Counted) for n in names})
+
+    names = ("starts_ns", "ends_ns", "latest_ns", "last_ns")
+    return replace(
+        lane,
+        **{name: getattr(lane, name).view(Counted) for name in names},
+        kinds=tuple(map(arrays, lane.kinds)),
+        busy=arrays(lane.busy),
+    )
+
+
+def work_of(count: int, bins: int, begin: int, end: int) -> int:
+    """How many numbers are looked at for the cells of a lane of so many activities."""
+    random = np.random.default_rng(3)
+    edges = np.sort(random.choice(10**9, 2 * count, replace=False))
+    rows = [
+        Row(int(a), int(b - a), Kind(number % 3))
+        for number, (a, b) in enumerate(edges.reshape(-1, 2).tolist())
+    ]
+    run = run_of(rows)
+    lane = counted(lane_of(run.table, np.argsort(run.table.start_ns), 0, 0))
+    Counted.looked_at = 0
+    cells_of(run, lane, begin, end, bins)
+    lane.running((begin + end) // 2)
+    return Counted.looked_at
+
+
+def test_the_work_goes_with_the_cells_and_not_with_the_activities() -> None:
+    whole = (0, 10**9)
+    few, many = work_of(500, 80, *whole), work_of(8000, 80, *whole)
+    # Sixteen times the activities are four steps more in each search.
+    assert 0 < many <= few + 4 * 81 * 5 * 2
+    assert many < 8000 * 3
+    assert work_of(8000, 160, *whole) <= 2.2 * many
+    assert work_of(8000, 80, 4 * 10**8, 4 * 10**8 + 10**5) <= 1.5 * many
+
+
+def test_phases_are_told_apart_where_layers_meet() -> None:
+    rows = [
+        Row(0, 10, phase=Phase.FORWARD, layer=3, iteration=1),
+        Row(10, 10, phase=Phase.BACKWARD, layer=3, iteration=1),
+        Row(20, 10, phase=Phase.BACKWARD, layer=NO_LABEL, iteration=1),
+        Row(500, 10, Kind.COPY),
+    ]
+    bands = lanes_picture(run_of(rows), parse("R?view=timeline&from=0&to=100ns")).bands(0, 10)
+    found = {band.title: [(s.begin, s.end, s.text) for s in band.spans] for band in bands}
+    assert found["phase"] == [(0, 1, "forward"), (1, 3, "backward")]
+    assert found["layer"] == [(0, 1, "L3"), (1, 2, "L3")]

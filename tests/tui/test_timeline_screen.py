@@ -1,0 +1,262 @@
+"""The timeline in the explorer: zoom, pan, jumps, measuring, and the way to the tree and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.pictures import LaneCells, Lanes, Span
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_core.schema import Kind
+from chopper_core.view import View
+from chopper_core.window import Stretch, Window
+from chopper_tui.actions import ACTIONS, TIMELINE
+from chopper_tui.lanes import bins_of, draw_lanes
+from chopper_tui.widgets.picture_pane import PicturePane
+from chopper_tui.widgets.status import Status
+from tests.support import Row, run_of
+from tests.tui.explorer import Driven, explorer, measured_run
+from tests.tui.test_goldens import compare
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+SCOPE = ("3", "11")
+
+
+def seen(at: Driven) -> Stretch:
+    picture = at.frame.pictures[0]
+    assert isinstance(picture, Lanes)
+    return picture.seen
+
+
+def pointed(at: Driven) -> str:
+    return at.explore.query_one(Status).pointed
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("keys", ["", "ccww"], ids=["whole", "near"])
+async def test_the_screen(size: tuple[int, int], keys: str) -> None:
+    async with explorer(size, measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("2", *keys)
+        compare(f"timeline-{'near' if keys else 'whole'}_{size[0]}x{size[1]}", at.text())
+
+
+async def test_the_screen_in_ascii_and_while_measuring() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json", SCOPE), ASCII) as at:
+        await at.press("2", "c", "w", "w", "v", "l", "l", "l", "l")
+        assert at.text().isascii()
+        compare("timeline-ascii_80x24", at.text())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_zoom_pan_and_the_whole(size: tuple[int, int]) -> None:
+    async with explorer(size, view=View("sample.json", SCOPE)) as at:
+        await at.press("2")
+        whole = seen(at)
+        assert not at.frame.view.window
+        await at.press("+")
+        near = seen(at)
+        assert abs(near.length_ns - whole.length_ns / 2) <= 1 and near.at_ns == whole.at_ns
+        assert at.frame.view.window == near.window()
+        await at.press("d")
+        assert seen(at).from_ns == near.from_ns + round(near.length_ns / 2)
+        await at.press("a")
+        assert seen(at) == near
+        await at.press("w", "s", "-")
+        assert abs(seen(at).length_ns - whole.length_ns) <= 2
+        await at.press("+", "+", "Z")
+        assert (seen(at).from_ns, seen(at).to_ns) == (whole.from_ns, whole.to_ns)
+
+
+async def test_the_cursor_goes_cell_by_cell_and_the_window_follows() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("2", "+")
+        picture = at.frame.pictures[0]
+        assert isinstance(picture, Lanes)
+        bins = bins_of(picture, at.explore.query(PicturePane).first().room)
+        before = seen(at)
+        await at.press("right")
+        width = before.length_ns / bins
+        assert 0 < seen(at).at_ns - before.at_ns <= 2 * width
+        await at.press("h", "left", "l")
+        assert abs(seen(at).at_ns - before.at_ns) <= width
+        for _ in range(bins // 2 + 2):
+            await at.press("l")
+        assert seen(at).from_ns > before.from_ns and seen(at).length_ns == before.length_ns
+
+
+async def test_collectives_one_after_another_and_back() -> None:
+    run = measured_run()
+    table = run.table
+    async with explorer(run=run, view=View("sample.json", SCOPE)) as at:
+        await at.press("2")
+        first = seen(at).at_ns
+        starts = table.start_ns[(table.kind == Kind.COMM) & (table.gpu == 3)] - run.origin_ns
+        later = np.sort(starts[starts > first])
+        for number in range(2):
+            await at.press("c")
+            assert seen(at).at_ns == later[number] and at.label == "GPU 3 s11"
+            assert pointed(at).startswith("all_gather  L")
+        await at.press("C")
+        assert seen(at).at_ns == later[0]
+        await at.press(".")
+        assert seen(at).at_ns == later[1]
+        await at.press(",", ",")
+        assert seen(at).at_ns == starts[starts < later[0]].max()
+        for _ in range(len(later) + 1):
+            await at.press("c")
+        assert "no collective on this GPU after" in at.status
+
+
+async def test_measuring_from_a_mark_to_the_cursor() -> None:
+    async with explorer((200, 60), measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("2", "c", "v")
+        mark = seen(at).at_ns
+        await at.press("c")
+        assert seen(at).mark_ns == mark and seen(at).at_ns > mark
+        row = at.frame.labels.index("GPU 3 s11")
+        # From one start to the next there is the one collective, whole.
+        table = at.explore.run.table
+        own = (table.kind == Kind.COMM) & (table.gpu == 3)
+        own &= table.start_ns == mark + at.explore.run.origin_ns
+        assert at.frame.values["between_ns"].at(row) == table.duration_ns[own].sum() > 0
+        assert at.frame.values["between_activities"].at(row) == 1
+        assert "after mark" in at.text()
+        await at.press("v")
+        assert seen(at).mark_ns is None and "after mark" not in at.text()
+
+
+async def test_enter_goes_to_the_kernel_and_esc_leads_back_to_the_tree() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("down", "2", "c", "+")
+        window = at.frame.view.window
+        await at.press("enter")
+        assert at.frame.view.analysis == "" and at.frame.view.is_leaf
+        assert at.path[:2] == SCOPE and "all_gather" in at.path
+        await at.press("escape")
+        assert at.frame.view.analysis == TIMELINE and at.frame.view.window == window
+        await at.press("escape")
+        assert at.frame.view.analysis == "" and at.path == SCOPE and not at.frame.view.window
+        await at.press("2")
+        assert at.frame.view.analysis == TIMELINE
+
+
+async def test_fitting_and_a_given_time() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("2", "c", "F")
+        assert seen(at).length_ns == 100_000 + 2 * (100_000 // 8)
+        await at.command("at 2.5ms")
+        assert seen(at).at_ns == 2_500_000
+        assert seen(at).from_ns <= 2_500_000 <= seen(at).to_ns
+        await at.command("at noon")
+        assert "is no time" in at.status
+
+
+async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("2", "+", "{")
+        window = at.frame.view.window
+        assert window and at.path == ("2", "11")
+        await at.press("]")
+        assert at.path == ("2", "12") and not at.frame.view.window
+        await at.press("2")
+        assert at.frame.view.analysis == TIMELINE
+
+
+async def test_keys_of_the_timeline_hold_there_alone() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("l")
+        assert len(at.path) == 3
+        await at.press("h", "c")
+        assert at.path == SCOPE and at.status.startswith("chart")
+        await at.command("zoom-in")
+        assert "for the timeline" in at.status
+        assert "zoom" not in at.lines()[-1]
+        await at.press("2")
+        assert "zoom" in at.lines()[-1]
+        await at.press("-")
+        assert at.frame.view.analysis == TIMELINE
+
+
+async def test_every_action_along_time_has_a_key_or_takes_something() -> None:
+    for action in ACTIONS:
+        assert not action.view or action.keys or action.takes
+
+
+async def test_the_order_of_the_rows_is_not_that_of_the_lanes() -> None:
+    async with explorer(view=View("sample.json", ("3",))) as at:
+        await at.press("2")
+        await at.command("sort -lane_comm_pct")
+        await at.press("g")
+        assert at.label == "GPU 3 s11"
+        assert at.explore.query(PicturePane).first().selected == 1
+        await at.press("c")
+        assert at.label == "GPU 3 s11" and "all_gather" in pointed(at)
+
+
+async def test_another_signal_under_the_lanes() -> None:
+    async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("2")
+        assert "gfx MHz" in at.text() and "comm %" not in at.text().partition("lane ")[0]
+        await at.command("metric comm_pct")
+        assert "comm %" in at.text().partition("lane ")[0]
+
+
+async def test_a_run_without_telemetry_says_so() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("2")
+        assert "no telemetry of this GPU" in at.text()
+
+
+@pytest.mark.parametrize("size", [(60, 16), (50, 12), (40, 10)])
+async def test_small_terminals(size: tuple[int, int]) -> None:
+    async with explorer(size, view=View("sample.json", ())) as at:
+        await at.press("2", "+", "c", "z", "j", "enter", "escape")
+        assert at.frame.view.analysis == TIMELINE
+        assert all(len(line) == size[0] for line in at.lines())
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("height", [1, 4, 7, 12, 40])
+def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs) -> None:
+    rows = [Row(10 * n, 9, stream=n % 20, layer=n % 3) for n in range(200)]
+    run = run_of(rows)
+    from chopper_core.query import query
+
+    picture = query(run, parse("R?view=timeline")).pictures[0]
+    assert isinstance(picture, Lanes)
+    for selected in (0, 11, 19):
+        lines = draw_lanes(picture, 90, height, glyphs, selected)
+        texts = ["".join(text for text, _ in line) for line in lines]
+        assert len(texts) <= height and all(len(text) <= 90 for text in texts)
+        if height > 3:
+            assert any(text.startswith(glyphs.cursor + picture.lanes[selected]) for text in texts)
+
+
+def test_kinds_and_shares_are_told_apart_without_colours() -> None:
+    kinds = np.array([[10, 60, 100, 0, 0, 0, 30], [0, 0, 0, 100, 10, 0, 40], [0] * 7])
+    busy = np.array([10, 60, 100, 100, 10, 0, 70])
+    cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
+    picture = Lanes(
+        title="lanes",
+        lanes=("GPU 0 s0",),
+        owners=("GPU 0",),
+        kinds=("compute", "comm", "copy"),
+        seen=Stretch(0, 700, 550, None, 700),
+        pointed=(),
+        cells=lambda row, bins: cells,
+        bands=lambda row, bins: (),
+        strips=lambda row, bins: (),
+        missing="nothing",
+    )
+    for glyphs, wanted in ((UNICODE, "▂▅▐▓░│▒"), (ASCII, ".=|Xx|X")):
+        width = 17
+        assert bins_of(picture, width) == 7
+        texts = ["".join(t for t, _ in line) for line in draw_lanes(picture, width, 6, glyphs)]
+        assert texts[3][-7:] == wanted
+        assert texts[2][-7:].index("▼" if glyphs is UNICODE else "v") == 5
+
+
+def test_an_address_opens_the_same_window() -> None:
+    view = parse("sample.json:gpu=3?view=timeline&from=2ms&to=4.5ms&at=3ms&mark=2.5ms")
+    assert view.window == Window(2_000_000, 4_500_000, 3_000_000, 2_500_000)
