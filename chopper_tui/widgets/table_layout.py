@@ -35,7 +35,7 @@ _FEWEST: Final = 3
 _TELLING: Final = ("gfx_mhz", "gfx_util_pct")
 """What has room after the first two columns of a level, before its others."""
 _MIN_NAME: Final = 16
-_NAME_SHARE: Final = {"operation": 25, "kernel": 40}
+_NAME_SHARE: Final = {"operation": 25, "kernel": 40, "finding": 75}
 """Per cent of the width that names may take before columns do."""
 _MEASURED: Final = 2000
 """With more rows, names are taken to be as long as their labels: to shorten all takes long."""

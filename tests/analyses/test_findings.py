@@ -14,9 +14,7 @@ import pytest
 
 from chopper_core.address import parse
 from chopper_core.analyses.findings import MEANING, RULES, THRESHOLDS
-from chopper_core.element_types import ElementType
 from chopper_core.frame import Frame
-from chopper_core.hardware import specifications
 from chopper_core.ingest import open_run
 from chopper_core.measured import integral_of, known_of, samples_in
 from chopper_core.query import query
@@ -400,12 +398,28 @@ def test_layers_that_scatter_are_none() -> None:
     assert found(run, "layer") == []
 
 
+def test_an_operation_that_is_slow_in_one_iteration() -> None:
+    def extra(row: Row) -> int:
+        return 120_000 * (row.operation == "mlp_up" and row.iteration == 3)
+
+    run = run_of(stretched(rows(iterations=5), extra))
+    row = only(run, "operation")
+    assert row["said"].startswith(
+        "mlp_up takes longer in iteration 3 than in the other iterations: 12.0 % longer in "
+    )
+    assert row["gpu_time_ns"] == 2 * 12 * 120_000
+    assert row["stake_ns"] == 12 * 120_000 / 5
+    assert query(run, parse(row["at"])).labels[0] == "3"
+    assert found(run) == [row]
+
+
 def test_an_iteration_that_takes_longer() -> None:
     slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
     row = only(run_of(slow), "iteration")
     assert row["said"].startswith("1 iteration of 8 takes longer than usual (36.0 ms): iteration 5")
     assert "most of it is compute, 7.2 ms more" in row["said"]
     assert row["stake_ns"] == pytest.approx(36 * 200_000 / 8)
+    assert found(run_of(slow), "operation") == []
 
 
 def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
@@ -487,20 +501,17 @@ def test_throttled_gpus() -> None:
 
 
 def products(share: float) -> Run:
-    """A run whose mlp_up are bf16 products that reach a share of an MI300X's peak."""
+    """A run whose mlp_up are products that reach a share of the peak."""
     made = [
         replace(row, kernel="Cijk_Alik_Bljk_BBS_MT256x256") if row.operation == "mlp_up" else row
         for row in rows()
     ]
-    run, hardware = run_of(made), specifications()["MI300X"]
+    run = run_of(made)
     gemm = run.table.operation == list(run.table.operations).index("mlp_up")
-    element = next(each for each in ElementType if each.text == "bf16")
-    flops = share * MS * hardware.flop_per_ns(element)
-    run = replace(run, described_hardware=hardware)
     return with_columns(
         run,
-        model_flops=np.where(gemm, flops, np.nan),
-        model_flops_type=np.where(gemm, float(element), np.nan),
+        model_flops=np.where(gemm, 1e9, np.nan),
+        model_flops_peak_ns=np.where(gemm, share * MS, np.nan),
     )
 
 

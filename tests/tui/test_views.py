@@ -92,3 +92,16 @@ async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
         at.send("escape", *":sort name", "enter", *"/3", "escape", "3")
         await at.settle()
         assert at.path == () and at.frame.view.analysis == "kernels"
+
+
+async def test_findings_lead_to_their_evidence() -> None:
+    async with explorer((80, 24)) as at:
+        await at.press("9")
+        assert at.frame.view.analysis == "findings" and len(at.frame) > 0
+        sentence = at.explore.table.label
+        assert sentence is not None and sentence[:30] in at.text()
+        evidence = at.frame.opens(0)
+        await at.press("enter")
+        assert at.frame.view == evidence
+        await at.press("escape")
+        assert at.frame.view.analysis == "findings" and at.explore.table.label == sentence

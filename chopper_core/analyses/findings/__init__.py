@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.findings.case import Case, case_of
 from chopper_core.analyses.findings.clocks import throttled, unsteady_clocks
 from chopper_core.analyses.findings.contention import contention
-from chopper_core.analyses.findings.differing import differing_iterations, differing_layers
 from chopper_core.analyses.findings.exposed import exposed
 from chopper_core.analyses.findings.finding import MEANING, Confidence, Finding
 from chopper_core.analyses.findings.host import host_bound, late_host, launch_bound
 from chopper_core.analyses.findings.imbalance import imbalance
+from chopper_core.analyses.findings.iterations import differing_iterations
 from chopper_core.analyses.findings.missing import missing_data
+from chopper_core.analyses.findings.operations import slow_in_a_layer, slow_in_an_iteration
 from chopper_core.analyses.findings.overhead import largest_overhead
 from chopper_core.analyses.findings.products import poor_products
 from chopper_core.analyses.findings.straggler import straggler
@@ -103,7 +105,14 @@ RULES: Final = (
         "layer",
         "Which operations take longer in one layer than in the others?",
         "kernel time there beyond the median of the other layers, mean over GPUs",
-        differing_layers,
+        slow_in_a_layer,
+    ),
+    Rule(
+        "operation",
+        "Which operations take longer in one iteration than in the others?",
+        "kernel time there beyond the median of the other iterations, mean over GPUs, spread over "
+        "all iterations",
+        slow_in_an_iteration,
     ),
     Rule(
         "iteration",
@@ -181,30 +190,54 @@ def find(case: Case) -> list[tuple[Rule, Finding]]:
     return sorted(found, key=lambda each: -1.0 if (s := each[1].stake_ns) is None else s)[::-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the rules found in a scope, in order, and of what."""
+
+    found: tuple[tuple[Rule, Finding], ...]
+    shares: tuple[float | None, ...]
+    """The stake of each as a share of the iteration."""
+    headline: str
+    notes: tuple[str, ...]
+
+
+_KNOWN: WeakKeyDictionary[Run, tuple[View, Outcome]] = WeakKeyDictionary()
+
+
+def outcome(run: Run, view: View) -> Outcome:
+    """What is found in a view's scope; the last one is kept, for another order of its rows."""
+    scope = View(view.run, view.path, view.order, metric=view.metric, reading=view.reading)
+    if run not in _KNOWN or _KNOWN[run][0] != scope:
+        case = case_of(run, scope)
+        found = tuple(find(case))
+        stakes = [finding.stake_ns for _, finding in found]
+        shares = tuple(None if stake is None else case.share(stake) for stake in stakes)
+        _KNOWN[run] = scope, Outcome(found, shares, _headline(case, len(found)), _notes(case))
+    return _KNOWN[run][1]
+
+
 def answer(run: Run, view: View) -> Answer:
     """What stands out in a scope, one row per finding."""
-    case = case_of(run, view)
-    found = find(case)
-    findings = [finding for _, finding in found]
-    shares = [None if f.stake_ns is None else 100 * case.share(f.stake_ns) for f in findings]
+    known = outcome(run, view)
+    findings = [finding for _, finding in known.found]
     return Answer(
         level="finding",
         labels=[finding.sentence for finding in findings],
         columns=(
             (STAKE, _rounded([finding.stake_ns for finding in findings])),
-            (SHARE, numbered(shares)),
+            (SHARE, numbered([None if share is None else 100 * share for share in known.shares])),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
-            (RULE, worded([rule.name for rule, _ in found])),
+            (RULE, worded([rule.name for rule, _ in known.found])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
         ),
         opens=lambda row: findings[row].evidence,
-        headline=(_headline(case, findings),),
-        notes=_notes(case),
+        headline=(known.headline,),
+        notes=known.notes,
     )
 
 
-def _headline(case: Case, findings: list[Finding]) -> str:
-    said = count(len(findings), "finding") if findings else "nothing stands out"
+def _headline(case: Case, findings: int) -> str:
+    said = count(findings, "finding") if findings else "nothing stands out"
     activities = int(case.node.sizes()[0])
     return (
         f"{said}: {len(RULES)} rules looked at {activities:,} activities, "

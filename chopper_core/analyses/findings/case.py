@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.findings.thresholds import FEWEST, IRREGULAR
 from chopper_core.analyses.occurrences import cut_iterations
-from chopper_core.analyses.overheads import with_parts
 from chopper_core.analyses.standing import Standing, standing
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Scope, Values
@@ -26,6 +25,7 @@ Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
+_DENSE: Final = 1 << 22
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
 
@@ -170,10 +170,10 @@ class Case:
 def case_of(run: Run, view: View) -> Case:
     """The case of a view's scope; raises NoSuchNode or UsageError where there is nothing in it."""
     found = run.tree(view.order).node(view.path)
-    table = with_parts(run.table, run)
-    rows = np.sort(found.rows)
-    if not len(rows):
-        raise UsageError("there are no activities here, so nothing can be found")
+    table = run.table
+    rows = found.rows
+    if (rows[1:] < rows[:-1]).any():
+        rows = np.sort(rows)
     iteration = table.iteration[rows]
     cut = np.array(sorted(cut_iterations(run)), np.int64)
     whole = (iteration != NO_LABEL) & ~np.isin(iteration, cut)
@@ -182,20 +182,27 @@ def case_of(run: Run, view: View) -> Case:
         rows = rows[whole]
     else:
         left_out = ()
-    everything = Groups(table, rows, np.zeros(1, np.intp))
+    everything = _as_one(table, rows)
     irregular = _irregular(everything)
     if irregular:
         rows = rows[~np.isin(table.iteration[rows], irregular)]
     return Case(
         run=run,
         view=replace(view, columns=(), sort="", filter="", analysis="", by="", of=""),
-        node=Groups(table, rows, np.zeros(1, np.intp)),
+        node=_as_one(table, rows) if irregular else everything,
         gpus=tuple(np.unique(table.gpu[rows]).tolist()),
         iterations=tuple(np.unique(table.iteration[rows]).tolist()),
         left_out=left_out,
         whole=everything,
         irregular=irregular,
     )
+
+
+def _as_one(table: KernelTable, rows: Index) -> Groups:
+    """Rows as one group; neighbours as a slice, so that nothing is copied."""
+    first, count = int(rows[0]), len(rows)
+    neighbours = int(rows[-1]) - first + 1 == count
+    return Groups(table, slice(first, first + count) if neighbours else rows, np.zeros(1, np.intp))
 
 
 def elapsed_of(nodes: Groups) -> Int64:
@@ -236,9 +243,15 @@ def combined(columns: Sequence[NDArray[np.generic]]) -> tuple[Int64, Index]:
         if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
             code = np.unique(code, return_inverse=True)[1].astype(np.int64)
         code = code * width + (values - low)
-    _, first, owner = np.unique(code, return_index=True, return_inverse=True)
+    if int(code.max(initial=0)) < _DENSE:
+        there = np.bincount(code) > 0
+        owner = (np.cumsum(there) - 1)[code]
+        first = np.empty(int(there.sum()), np.intp)
+        first[owner] = np.arange(len(code))
+    else:
+        _, first, owner = np.unique(code, return_index=True, return_inverse=True)
     rows = np.stack([np.asarray(column, np.int64)[first] for column in columns], axis=1)
-    return rows, owner.ravel()
+    return rows, owner.ravel().astype(np.intp, copy=False)
 
 
 def labelled(names: Iterable[str], most: int = 4) -> str:

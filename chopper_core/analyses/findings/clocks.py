@@ -52,24 +52,23 @@ def unsteady_clocks(case: Case) -> list[Finding]:
 
 
 def _deviations(case: Case, name: str) -> tuple[Float64, Float64, Float64]:
-    """Per GPU: standard deviation within operations, mean, and time lost to clocks below it."""
-    table, cells = case.table, case.cells
-    rows = cells.rows
-    cell = np.repeat(np.arange(len(cells)), cells.sizes())
-    integral, known = (table.measured[of(name)][rows] for of in (integral_of, known_of))
-    usable = (table.kind[rows] == Kind.COMPUTE) & (known > 0)
-    clock = np.divide(integral, known, out=np.zeros(len(rows)), where=usable)
-    _, same = case.together("gpu", "phase", "operation")
-    owner, gpu = same[cell][usable], case.gpu_place[cell][usable]
-    weight, clock = known[usable], clock[usable]
-    usual = _means(owner, clock, weight)[owner]
-    count = len(case.gpus)
+    """Per GPU: standard deviation within operations, mean, and time lost to clocks below it.
+
+    Each instance of an operation, in a layer and iteration, counts with its mean clock.
+    """
+    cells, count = case.cells, len(case.gpus)
+    # Both are known of the same activities, so that nothing is weighed that has no clock.
+    sums, _ = cells.known_together((integral_of(name), known_of(name)))
+    weight = np.where(cells.min("kind") == Kind.COMPUTE, sums[known_of(name)], 0.0)
+    clock = sums[integral_of(name)] / np.maximum(sums[known_of(name)], 1e-9)
+    same, gpu = case.together("gpu", "phase", "operation")[1], case.gpu_place
+    usual = _means(same, clock, weight)[same]
     mean = _means(gpu, clock, weight, count)
     deviation = np.sqrt(_means(gpu, (clock - usual) ** 2, weight, count))
     lost = weight * np.maximum(1 - clock / np.maximum(usual, 1e-9), 0.0)
-    samples = summed(case.gpu_place[cell], table.measured[samples_in(name)][rows], count)
-    deviation[samples < SAMPLES.value] = np.nan
-    return np.nan_to_num(deviation), mean, summed(gpu, lost, count)
+    samples, _ = cells.known(samples_in(name))
+    deviation[summed(gpu, samples, count) < SAMPLES.value] = 0.0
+    return deviation, mean, summed(gpu, lost, count)
 
 
 def _means(owner: Index, values: Float64, weight: Float64, count: int = 0) -> Float64:

@@ -50,8 +50,10 @@ def _sources(case: Case) -> list[tuple[str, View]]:
     if not lacks:
         return []
     unsplit = case.figure("unmodelled_ns", case.node)
-    share = float(unsplit.numbers[0]) / max(int(case.elapsed_ns.sum()), 1)
-    hidden = f"{percent(share)} of the time is compute that can't be taken apart"
+    hidden = "compute can't be taken apart"
+    if unsplit.present()[0]:
+        share = float(unsplit.numbers[0]) / max(int(case.elapsed_ns.sum()), 1)
+        hidden = f"{percent(share)} of the time is compute that can't be taken apart"
     if "telemetry" in lacks:
         hidden += ", and clocks, power and temperatures aren't known"
     return [(f"without {' and '.join(lacks)} {hidden}", case.asking("overheads"))]

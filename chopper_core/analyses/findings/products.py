@@ -12,6 +12,7 @@ from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import LARGE_PRODUCT, MATRIX_USE, PEAK_REACHED
 from chopper_core.analyses.findings.wording import time
 from chopper_core.analyses.groups import grouped
+from chopper_core.measured import AT_PEAK
 from chopper_core.metrics import is_measured
 from chopper_core.tree import Groups
 
@@ -53,7 +54,10 @@ def poor_products(case: Case) -> list[Finding]:
     )
     stake = float(lost.sum())
     evidence = replace(
-        case.asking("kernels", "operation"), filter=f"{metric}<{limit:g}", sort="-kernel_ns"
+        case.asking("kernels", "operation"),
+        columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
+        filter=f"{metric}<{limit:g}",
+        sort="-kernel_ns",
     )
     return [
         Finding(
@@ -76,8 +80,8 @@ def _measured(case: Case, rows: Index) -> tuple[str, float, Index, str] | None:
         if counted.any():
             said = "use little of the matrix units' time"
             return "mfma_util_pct", MATRIX_USE.value, rows[counted], said
-    flops = case.table.measured.get("model_flops")
-    if flops is None or case.run.hardware is None or not np.isfinite(flops[rows]).any():
+    at_peak = case.table.measured.get(AT_PEAK)
+    if at_peak is None or not np.isfinite(at_peak[rows]).any():
         return None
-    known = rows[np.isfinite(flops[rows])]
+    known = rows[np.isfinite(at_peak[rows])]
     return "peak_pct", PEAK_REACHED.value, known, "reach little of the peak of the matrix units"

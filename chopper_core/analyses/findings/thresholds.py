@@ -147,7 +147,7 @@ MATRIX_USE: Final = Threshold(
     "use of the matrix units in large products",
     50.0,
     "%",
-    "tuned libraries reach 70 to 80 % in large products",
+    "a rule of thumb: libraries that are tuned for the shapes reach 70 to 80 %",
 )
 PEAK_REACHED: Final = Threshold(
     "FLOPs of large products against the peak",
@@ -156,7 +156,7 @@ PEAK_REACHED: Final = Threshold(
     "use of 50 % at a clock of 80 % of the nominal one: where no counters tell them apart",
 )
 LARGE_PRODUCT: Final = Threshold(
-    "large product", 1.0, "% of the iteration", "what takes less is not worth tuning"
+    "large product", 1.0, "% of the iteration", "what takes less is hardly worth tuning"
 )
 IMBALANCE: Final = Threshold(
     "compute beyond the mean",
@@ -168,7 +168,10 @@ STAKE_OF_IMBALANCE: Final = Threshold(
     "what imbalance costs", 1.0, "% of the iteration", "as for a straggler"
 )
 ITERATION: Final = Threshold(
-    "longer iteration", 5.0, "% of the median", "iteration times of a steady run differ by 1 to 2 %"
+    "longer iteration",
+    5.0,
+    "% of the median",
+    "a rule of thumb: iterations of a steady run differ by 1 to 2 %",
 )
 COVERAGE: Final = Threshold(
     "labelled time",

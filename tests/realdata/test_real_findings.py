@@ -1,0 +1,86 @@
+"""Findings in real traces: what is known of them is found, and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.query import query
+from chopper_core.run import Run
+
+Open = Callable[[str], Run]
+TRACES = (
+    "mi300x_ddp4",
+    "v100_dlrm_8rank",
+    "mi300x_resnet_act_ckpt_rank0of8.json.gz",
+    "mi300x_train_resnet18.json.gz",
+    "mi300x_qwen05b.json.gz",
+    "mi350x_aorta_rocprofv3",
+)
+DEBATABLE = 8
+"""A real trace has a handful of findings; more would be noise."""
+
+
+def found(run: Run, scope: str = "") -> dict[str, dict[str, Any]]:
+    """The findings by their rule, the first of each."""
+    frame = query(run, parse(f"R{scope}?view=findings"))
+    rows: dict[str, dict[str, Any]] = {}
+    for number, label in enumerate(frame.labels):
+        row = frame.row(number)
+        rows.setdefault(row["rule"], row | {"said": label, "at": frame.addresses(number)})
+    return rows
+
+
+def test_rank_3_of_ddp4_is_host_bound_and_the_others_wait_for_it(opened: Open) -> None:
+    run = opened("mi300x_ddp4")
+    row = found(run)["straggler"]
+    assert row["said"].startswith("GPU 3 is held up by its host: it stands idle ")
+    assert "the other three wait " in row["said"]
+    assert row["confidence"] == "high"
+    # What the others have of exposed communication and rank 3 doesn't, in two of three steps.
+    exposed = (41.067730 + 37.330342 + 39.780546) / 3 - 3.383902
+    assert row["stake_ns"] / 1e6 == pytest.approx(exposed / 3, rel=0.1)
+    assert found(run)["host-bound"]["stake_ns"] > row["stake_ns"]
+
+
+def test_rank_7_of_dlrm_comes_last(opened: Open) -> None:
+    row = found(opened("v100_dlrm_8rank"))["straggler"]
+    assert row["said"].startswith("GPU 7 is held up by its host")
+    assert row["confidence"] == "medium"
+
+
+def test_one_rank_of_eight_shows_its_communication_but_not_who_waits(opened: Open) -> None:
+    run = opened("mi300x_resnet_act_ckpt_rank0of8.json.gz")
+    rows = found(run)
+    assert "straggler" not in rows
+    cut = int(query(run, parse("R:gpu=0/iteration=14")).total["exposed_comm_ns"] or 0)
+    assert rows["exposed"]["gpu_time_ns"] == 55_371_257 - cut
+    assert "isn't known" in rows["exposed"]["said"]
+    said = [row["said"] for row in rows.values()]
+    whole = query(run, parse("R?view=findings"))
+    assert any(label.startswith("7 ranks of 8 are not in the traces") for label in whole.labels)
+    assert said
+
+
+def test_a_training_that_waits_for_its_host(opened: Open) -> None:
+    row = found(opened("mi300x_train_resnet18.json.gz"))["host-bound"]
+    assert row["said"].startswith("the step is host-bound: the GPU stands idle 575 ms")
+    assert row["stake_pct"] > 50
+
+
+def test_inference_that_keeps_its_gpu_busy_is_not_host_bound(opened: Open) -> None:
+    assert set(found(opened("mi300x_qwen05b.json.gz"))) == {"products", "missing"}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_findings_are_few_and_lead_to_their_evidence(opened: Open, name: str) -> None:
+    run = opened(name)
+    frame = query(run, parse("R?view=findings"))
+    assert 0 < len(frame) <= DEBATABLE
+    for number, label in enumerate(frame.labels):
+        assert "nan" not in label and "inf" not in label.replace("information", "")
+        assert len(query(run, parse(frame.addresses(number)))) > 0
+    assert found(run)["missing"]["stake_ns"] is None
