@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, KernelTable, Kind
 from chopper_core.tracks import union
@@ -281,12 +282,11 @@ def _described(
 def _exposed(table: KernelTable, rows: Index, wait: Int64) -> Int64:
     """The part of the kernels' waits during which no compute runs on their GPU."""
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
-    computing = np.flatnonzero(table.kind == Kind.COMPUTE)
-    whose = table.gpu[computing]
-    for gpu in np.unique(table.gpu[rows]).tolist():
-        own = np.flatnonzero((table.gpu[rows] == gpu) & (exposed > 0))
-        compute = computing[whose == gpu]
-        if not len(own) or not len(compute):
+    computing = _by_gpu(table, np.flatnonzero(table.kind == Kind.COMPUTE))
+    waiting = _by_gpu(table, rows, np.flatnonzero(exposed > 0))
+    for gpu, own in waiting.items():
+        compute = computing.get(gpu, own[:0])
+        if not len(compute):
             continue
         begins, ends = union(table.start_ns[compute], table.duration_ns[compute])
         edges = np.stack([begins, ends], axis=1).ravel() - begins[0]
@@ -297,3 +297,15 @@ def _exposed(table: KernelTable, rows: Index, wait: Int64) -> Int64:
         alone = wait[own] - np.rint(hidden).astype(np.int64)
         exposed[own] = np.minimum(exposed[own], alone)
     return exposed
+
+
+def _by_gpu(table: KernelTable, rows: Index, places: Index | None = None) -> dict[int, Index]:
+    """The rows of each GPU; with places among them, the places."""
+    taken = rows if places is None else places
+    whose = table.gpu[rows if places is None else rows[places]]
+    if (whose[1:] < whose[:-1]).any():
+        order = stable_order(whose)
+        taken, whose = taken[order], whose[order]
+    first = np.flatnonzero(np.diff(whose, prepend=-1))
+    parts = np.split(taken, first[1:])
+    return dict(zip(whose[first].tolist(), parts, strict=True)) if len(whose) else {}
