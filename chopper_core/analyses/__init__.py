@@ -92,7 +92,7 @@ ANALYSES: Final = (
         "5",
         "Ranks",
         "Which GPU do the others wait for, since where in the step, and why?",
-        ("gpu", "iteration", "phase", "layer", "operation"),
+        ("gpu", "node", "iteration", "phase", "layer", "operation"),
     ),
     Analysis(
         "heatmap",

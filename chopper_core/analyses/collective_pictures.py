@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.collective_figures import Chosen
-from chopper_core.analyses.groups import grouped, quantiles
+from chopper_core.analyses.groups import grouped, quantiles, quantiles_along
 from chopper_core.pictures import BoxChart, LineChart, Picture, Series
 from chopper_core.tree import Groups
 
@@ -103,20 +103,9 @@ def _medians(durations: Float64, step: int) -> Float64:
         return durations
     padding = np.full((-len(durations) % step, durations.shape[1]), np.nan)
     parts = np.concatenate([durations, padding]).reshape(-1, step, durations.shape[1])
-    return _quantile(parts, 0.5, 1)
+    found: Float64 = quantiles_along(np.moveaxis(parts, 1, 0), (0.5,))[0]
+    return found
 
 
 def _across(lines: Float64) -> Float64:
-    return np.stack([_quantile(lines, share, 1) for share in (0.0, 0.5, 1.0)], axis=1)
-
-
-def _quantile(numbers: Float64, share: float, axis: int) -> Float64:
-    """A quantile of what is known along an axis; NaN where nothing is."""
-    ordered = np.sort(numbers, axis=axis)
-    known = np.isfinite(ordered).sum(axis=axis, keepdims=True)
-    place = share * np.maximum(known - 1, 0)
-    low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
-    below = np.take_along_axis(ordered, low, axis)
-    above = np.take_along_axis(ordered, high, axis)
-    found: Float64 = np.squeeze(below + (above - below) * (place - low), axis)
-    return found
+    return quantiles_along(lines.T, (0.0, 0.5, 1.0)).T

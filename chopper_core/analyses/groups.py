@@ -66,6 +66,19 @@ def quantiles_of(
     return np.where(sizes[:, None] > 0, found, np.nan)
 
 
+def quantiles_along(numbers: NDArray[np.float64], shares: tuple[float, ...]) -> NDArray[np.float64]:
+    """Quantiles, along the first axis, of what is known; NaN where nothing is."""
+    ordered = np.sort(numbers, axis=0)
+    known = np.isfinite(ordered).sum(axis=0, keepdims=True)
+    found = []
+    for share in shares:
+        place = share * np.maximum(known - 1, 0)
+        low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
+        below, above = (np.take_along_axis(ordered, at, 0) for at in (low, high))
+        found.append((below + (above - below) * (place - low))[0])
+    return np.stack(found)
+
+
 def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
     """The labels of a level within a node, in the order of their codes, and the rows of each."""
     codes, nodes = grouped(parent, parent.table.column(level)[parent.rows])

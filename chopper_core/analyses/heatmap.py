@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.groups import into
+from chopper_core.analyses.groups import into, quantiles_along
 from chopper_core.analyses.standing import beyond_others, of_all_gpus, others_median
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered, worded
@@ -25,6 +25,17 @@ Own = list[tuple[Metric, Values]]
 USUAL: Final = "elapsed_ns"
 _DRAWN: Final = 256
 """Columns of the picture; of more, those with the largest times are drawn."""
+_ROWS: Final = 64
+"""Rows of the picture; of more GPUs, quantiles are drawn."""
+_SHARES: Final = {
+    "least": 0.0,
+    "p5": 0.05,
+    "p25": 0.25,
+    "median": 0.5,
+    "p75": 0.75,
+    "p95": 0.95,
+    "largest": 1.0,
+}
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
@@ -199,10 +210,14 @@ def _picture(
     order = np.argsort(-times, kind="stable")
     drawn = order[:_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_DRAWN])
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
+    title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
+    if len(names) > _ROWS:
+        title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
+        numbers = quantiles_along(numbers, tuple(_SHARES.values()))
     picture = HeatMap(
-        f"{figure.title} of each GPU and {by}",
+        title,
         unit,
-        tuple(f"GPU {name}" for name in names),
+        rows,
         tuple(labels[place] for place in drawn.tolist()),
         by,
         numbers[:, drawn] / scale,

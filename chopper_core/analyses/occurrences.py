@@ -8,6 +8,7 @@ the GPU that starts it last (Lit Silicon, algorithm 1, over every occurrence).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +18,7 @@ from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, Kind
 from chopper_core.tree import Groups
+from chopper_core.view import View
 
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
@@ -36,7 +38,7 @@ class Occurrences:
     last_start_ns: Int64
     """When the last GPU starts each occurrence."""
     compute: int
-    """Compute activities of the run."""
+    """Compute activities of the iterations."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -53,14 +55,40 @@ class Occurrences:
         )
 
 
-_KNOWN: WeakKeyDictionary[Run, Occurrences] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Run, dict[tuple[int, ...], Occurrences]] = WeakKeyDictionary()
+_KEPT: Final = 8
+"""Sets of iterations of which the occurrences are remembered."""
+MOST_MATCHED: Final = 1 << 22
+"""Activities up to which all iterations of a run are compared; of more, evenly chosen ones."""
 
 
-def occurrences_of(run: Run) -> Occurrences:
-    """The occurrences of a run that all its GPUs with compute have, matched once."""
-    if run not in _KNOWN:
-        _KNOWN[run] = _matched(run)
-    return _KNOWN[run]
+def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> Occurrences:
+    """The occurrences that all GPUs with compute have, of some iterations or all; matched once."""
+    known = _KNOWN.setdefault(run, {})
+    if iterations not in known:
+        if len(known) >= _KEPT:
+            known.pop(next(iter(known)))
+        known[iterations] = _matched(run, iterations)
+    return known[iterations]
+
+
+def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
+    """The iterations of a scope that are compared where those of the run are too many, else ()."""
+    tree = run.tree(view.order)
+    whole = run.tree().split((), ("iteration",))
+    if int(whole.sizes().sum()) <= MOST_MATCHED:
+        return ()
+    scope = tree.split(view.path, ("iteration",))
+    numbers, sizes = whole.codes("iteration").tolist(), whole.sizes().tolist()
+    costs = dict(zip(numbers, sizes, strict=True))
+    cut = cut_iterations(run)
+    here = [int(code) for code in scope.codes("iteration")]
+    here = [code for code in here if code not in cut] or here
+    fitting = max(1, int(MOST_MATCHED * len(here) / sum(costs[code] for code in here)))
+    if fitting >= len(here):
+        return tuple(here)
+    places = np.linspace(0, len(here) - 1, fitting + 2)[1:-1].round().astype(np.intp)
+    return tuple(here[place] for place in places.tolist())
 
 
 def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
@@ -76,9 +104,11 @@ def cut_iterations(run: Run) -> frozenset[int]:
     return frozenset().union(*run.partial_iterations.values())
 
 
-def _matched(run: Run) -> Occurrences:
+def _matched(run: Run, iterations: tuple[int, ...]) -> Occurrences:
     table = run.table
     rows = run.tree().node(()).rows
+    if iterations:
+        rows = rows[np.isin(table.iteration[rows], iterations)]
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     whose = table.gpu[rows]
     first = np.flatnonzero(np.diff(whose, prepend=-1))

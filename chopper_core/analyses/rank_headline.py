@@ -95,6 +95,12 @@ def notes(stand: Standing) -> tuple[str, ...]:
     if stand.left_out:
         cut = ", ".join(map(str, stand.left_out))
         said.append(f"iteration {cut} is left out: the profiler's start or end cuts it")
+    if stand.compared is not None and stand.compared[0] < stand.compared[1]:
+        few, all_of_them = stand.compared
+        said.append(
+            f"{few} of {all_of_them} iterations are compared, evenly chosen: go to an iteration "
+            "for its own figures"
+        )
     unmatched = unmatched_compute(stand)
     if unmatched:
         said.append(

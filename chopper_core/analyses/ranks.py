@@ -13,6 +13,7 @@ from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.collective_figures import gpu_words
 from chopper_core.analyses.groups import into
 from chopper_core.analyses.rank_headline import headline, notes
+from chopper_core.analyses.rank_nodes import NODE, by_node
 from chopper_core.analyses.rank_waits import waits, waits_by, waits_map
 from chopper_core.analyses.standing import (
     Standing,
@@ -42,6 +43,8 @@ def answer(run: Run, view: View) -> Answer:
     """The GPUs of a scope side by side, or what the GPU behind does by another level."""
     stand, whole = standing(run, view)
     by = view.by or "gpu"
+    if by == NODE:
+        return by_node(run, whole, stand.gpus, _by_gpu(stand, whole))
     return _by_gpu(stand, whole) if by == "gpu" else _by_label(stand, whole, by)
 
 

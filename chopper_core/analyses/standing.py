@@ -13,6 +13,7 @@ from chopper_core.analyses.collective_figures import Chosen, chosen_in
 from chopper_core.analyses.matching import collectives_of
 from chopper_core.analyses.occurrences import (
     Occurrences,
+    compared_iterations,
     cut_iterations,
     occurrences_of,
     within,
@@ -50,6 +51,8 @@ class Standing:
     without: Mapping[str, Sequence[int]]
     """Codes by level that are left out of it."""
     left_out: tuple[int, ...]
+    compared: tuple[int, int] | None
+    """How many iterations of how many are compared, where they are too many."""
     found: Occurrences
     collectives: Chosen | None
     lead_ns: Int64
@@ -163,20 +166,21 @@ def standing(run: Run, view: View) -> tuple[Standing, View]:
     """The GPUs in a view's scope, and the view without a GPU of its own; raises UsageError."""
     view = of_all_gpus(view)
     node = run.tree(view.order).node(view.path)
-    everywhere = occurrences_of(run)
+    compared = compared_iterations(run, view)
+    everywhere = occurrences_of(run, compared)
     if len(everywhere.gpus) < 2:
         raise UsageError("the run has compute on one GPU only: there is none to compare it with")
     found = within(run, everywhere, node) if view.path else everywhere
     if not len(found):
         raise UsageError("no compute here runs on all GPUs: there is nothing to compare them by")
-    left_out = sorted(cut_iterations(run))
+    left_out = sorted(cut_iterations(run)) if not compared else []
     if left_out:
         cut = np.isin(run.table.iteration[found.rows[:, 0]], left_out)
         if cut.all() or not cut.any():
             left_out = []
         else:
             found = found.take(~cut)
-    return _stand(run, view, node, tuple(left_out), found), view
+    return _stand(run, view, node, (tuple(left_out), compared), found), view
 
 
 def of_all_gpus(view: View) -> View:
@@ -192,8 +196,13 @@ def of_all_gpus(view: View) -> View:
 
 
 def _stand(
-    run: Run, view: View, node: Groups, left_out: tuple[int, ...], found: Occurrences
+    run: Run,
+    view: View,
+    node: Groups,
+    chosen: tuple[tuple[int, ...], tuple[int, ...]],
+    found: Occurrences,
 ) -> Standing:
+    left_out, compared = chosen
     table, gpus = run.table, np.array(found.gpus)
     seen = np.unique(table.iteration[found.rows[:, 0]])
     there = run.tree(view.order).split(view.path, ("iteration",)).codes("iteration")
@@ -230,6 +239,7 @@ def _stand(
         view=view,
         without=without,
         left_out=left_out,
+        compared=(len(compared), len(there)) if compared else None,
         found=found,
         collectives=None
         if known is None

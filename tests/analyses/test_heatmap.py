@@ -123,3 +123,21 @@ def test_the_usual_split_is_the_first_that_tells_anything(run: Run) -> None:
     assert map_of(run, "R:gpu=0/layer=3?order=gpu,layer&view=heatmap").x_title == "iteration"
     within = "R:gpu=0/iteration=11/layer=3?order=gpu,iteration,layer&view=heatmap"
     assert map_of(run, within).x_title == "operation"
+
+
+def test_of_many_gpus_quantiles_are_drawn() -> None:
+    rows = [
+        Row(0, 100 + (7 * gpu) % 90 + layer, gpu=gpu, layer=layer, stream=layer)
+        for gpu in range(90)
+        for layer in range(3)
+        if gpu != 4 or layer
+    ]
+    run = run_of(rows)
+    address = "R?view=heatmap&of=kernel_ns"
+    picture = map_of(run, address)
+    assert picture.rows == ("least", "p5", "p25", "median", "p75", "p95", "largest")
+    assert len(query(run, parse(address))) == 90
+    for layer in range(3):
+        own = [row.duration / 1e6 for row in rows if row.layer == layer]
+        expected = np.quantile(own, (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1))
+        assert picture.numbers[:, layer] == pytest.approx(expected)

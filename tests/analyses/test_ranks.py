@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from chopper_core.address import parse, render
+from chopper_core.analyses import occurrences
 from chopper_core.analyses.occurrences import occurrences_of
 from chopper_core.errors import UsageError
 from chopper_core.frame import Frame
@@ -315,3 +317,49 @@ def test_a_kernel_that_one_gpu_has_once_more_takes_no_part(run: Run) -> None:
     """One copy of GPU 0 lacks its layer, so that it is the first of two of no layer there."""
     found = occurrences_of(run)
     assert float(found.lead_ns.max()) < 30e6
+
+
+def test_nodes_put_their_gpus_together(run: Run) -> None:
+    with pytest.raises(UsageError, match="say the hosts"):
+        query(run, parse("R?view=ranks&by=node"))
+    hosts = ["left", "right", "left", "left", "right", "left", "right", "right"]
+    of_rank = dict(enumerate(hosts))
+    sources = tuple(replace(one, host=of_rank[one.rank]) for one in run.sources)
+    named = replace(run, sources=sources)
+    each = rows_of(query(named, parse(f"R?view=ranks&columns={PER_GPU},gfx_mhz,apart_by")))
+    found = query(named, parse("R?view=ranks&by=node"))
+    assert found.labels == ["left", "right"]
+    for number, label in enumerate(found.labels):
+        row = found.row(number)
+        own = {gpu: each[str(gpu)] for gpu in GPUS if hosts[gpu] == label}
+        assert row["gpus"] == 4
+        assert row["caused_ns"] == sum(one["caused_ns"] for one in own.values())
+        assert row["wait_ns"] == sum(one["wait_ns"] for one in own.values())
+        late = min(own, key=lambda gpu: own[gpu]["mean_lead_ns"])
+        assert row["behind"] == f"GPU {late}"
+        assert row["least_lead_ns"] == own[late]["mean_lead_ns"]
+        for name in ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz"):
+            expected = statistics.median(one[name] for one in own.values())
+            assert row[f"median_{name}"] == pytest.approx(expected)
+        assert row["apart_gpus"] == ("1 clock" if label == "left" else None)
+        address = found.addresses(number)
+        assert render(parse(address)) == address
+        assert query(named, parse(address)).labels == [str(gpu) for gpu in own]
+
+
+def test_of_too_many_activities_some_iterations_are_compared(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = rows_of(query(run, parse("R?view=ranks&by=iteration")))
+    per_iteration = int((run.table.iteration == 12).sum())
+    monkeypatch.setattr(occurrences, "MOST_MATCHED", per_iteration + 100)
+    few = query(run, parse("R?view=ranks&by=iteration"))
+    assert len(few) == 1
+    label = few.labels[0]
+    assert label in ("11", "12")
+    for name in ("ahead_ns", "behind", "occurrences", "iteration_ns", "wait_ns", "caused_ns"):
+        assert few.row(0)[name] == whole[label][name]
+    assert any("1 of 3 iterations are compared" in note for note in few.notes)
+    one = query(run, parse("R:iteration=10?order=iteration&view=ranks"))
+    assert not any("compared" in note for note in one.notes)
+    assert one.row(0)["lead_ns"] is not None
