@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.align.breakdown import breakdown_columns
+from chopper_core.align.cpu import placed_cpu
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
 from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import KnownClock, Placement, place, tracks
@@ -19,6 +20,7 @@ from chopper_core.reading import Reading, is_meant
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.counters.kinds import CounterKind
+from chopper_core.sources.cpu import find_cpu, read_cpu
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.signals import ClockDomain, Telemetry
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
@@ -47,6 +49,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     folders = [path for path in paths if path.is_dir()]
     if folders:
         run = _with_telemetry(run, folders, progress)
+        run = _with_cpu(run, folders, progress)
     columns = breakdown_columns(run.table, run.hardware)
     return replace(run, table=run.table.with_measured(columns))
 
@@ -150,6 +153,35 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
     )
 
 
+def _with_cpu(run: Run, folders: Sequence[Path], progress: Progress) -> Run:
+    """A run with the samples of its hosts' processors."""
+    files = find_cpu(folders)
+    if not files or not len(run.table):
+        return run
+    table = run.table
+    span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
+    is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
+    found, failed = [], []
+    for number, path in enumerate(files):
+        progress("read samples of processors", number, len(files))
+        try:
+            samples = read_cpu(path)
+        except DataError as error:
+            failed.append((str(path), str(error)))
+            continue
+        corrections = {clock.correction_ns for clock in run.hosts}
+        known_ns = (corrections.pop() if len(corrections) == 1 else 0) if is_epoch else None
+        shift_ns = run.reading.shift_ns(path.name, samples.format) or 0
+        found.append(placed_cpu(samples, span, run.telemetry, known_ns, shift_ns))
+    read = {str(path) for path in files}
+    return replace(
+        run,
+        cpu=tuple(found),
+        failed=(*run.failed, *failed),
+        skipped=tuple(item for item in run.skipped if item[0] not in read),
+    )
+
+
 def with_reading(run: Run, reading: Reading) -> Run:
     """A run whose sources are to be read so; raises UsageError where it has no such GPU."""
     numbers = {gpu.index for gpu in run.gpus}
@@ -170,6 +202,7 @@ def with_reading(run: Run, reading: Reading) -> Run:
 def check_reading(run: Run) -> Run:
     """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
     timed = [(Path(source.path).name, source.format) for source in run.telemetry]
+    timed += [(Path(source.path).name, source.format) for source in run.cpu]
     traces = [source.called for source in run.sources]
     for part, _ in run.reading.clocks:
         if not any(is_meant(part, names) for names in (*timed, *traces)):

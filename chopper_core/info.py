@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from chopper_core.cpu import CpuSamples
 from chopper_core.element_types import ElementType
 from chopper_core.hardware import own_file
 from chopper_core.measured import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
@@ -86,6 +87,7 @@ def describe(run: Run) -> dict[str, Any]:
             {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
             for source in run.telemetry
         ],
+        "processors": [_processors(samples) for samples in run.cpu],
         "hardware": asdict(run.hardware) if run.hardware else None,
         "missing": _missing(run),
     }
@@ -189,6 +191,7 @@ def as_text(run: Run) -> str:
         lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
     lines += [line for source in run.counters for line in _counter_lines(source)]
     lines += [line for telemetry in run.telemetry for line in _telemetry_lines(telemetry)]
+    lines += [line for samples in run.cpu for line in _processor_lines(samples)]
     if found["partial_iterations"]:
         numbers = ", ".join(map(str, found["partial_iterations"]))
         lines += ["", f"iterations cut by the profiler's start or end: {numbers}"]
@@ -376,6 +379,40 @@ def _counter_lines(source: CounterSource) -> list[str]:
         f"  {source.unused_dispatches} dispatches have no kernel in the trace",
         *(f"  {clean(note)}" for note in source.notes),
     ]
+
+
+def _processors(samples: CpuSamples) -> dict[str, Any]:
+    return {
+        "path": samples.path,
+        "format": samples.format,
+        "clock": samples.clock,
+        "offset_ns": samples.offset_ns,
+        "uncertainty_ns": samples.uncertainty_ns,
+        "method": samples.method,
+        "samples": samples.samples,
+        "processors": len(samples.cpus),
+        "cores": len(np.unique(samples.cores)) if samples.has_cores else None,
+        "notes": list(samples.notes),
+    }
+
+
+def _processor_lines(samples: CpuSamples) -> list[str]:
+    cores = ""
+    if samples.has_cores:
+        cores = f" on {len(np.unique(samples.cores))} cores"
+    lines = [
+        "",
+        f"processors {clean(samples.path)}: {samples.format}, {samples.samples} samples of "
+        f"{len(samples.cpus)} logical processors{cores}",
+    ]
+    if samples.offset_ns is None:
+        lines.append(f"  NOT PLACED: {samples.method}")
+    else:
+        lines.append(
+            f"  clock {samples.clock}, {samples.offset_ns / 1e9:+.6f} s to the run's, "
+            f"+/- {samples.uncertainty_ns / 1e6:.3f} ms: {clean(samples.method)}"
+        )
+    return [*lines, *(f"  {clean(note)}" for note in samples.notes)]
 
 
 def _telemetry_lines(source: TelemetrySource) -> list[str]:

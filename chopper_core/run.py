@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.cpu import CpuSamples
 from chopper_core.errors import UsageError
 from chopper_core.hardware import Hardware, hardware_of
 from chopper_core.measured import is_part
@@ -177,6 +178,8 @@ class Run:
     """What the person said of the sources."""
     measured: Mapping[str, Track] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
+    cpu: tuple[CpuSamples, ...] = ()
+    """Samples of the hosts' processors."""
     others: dict[str, Run] = field(default_factory=dict, repr=False)
     """Runs to compare with, by their names: what opens this one opens them."""
     summary: Summary | None = field(default=None, repr=False)

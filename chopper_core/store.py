@@ -2,10 +2,10 @@
 
 A store is a directory: `kernels.arrow` (the kernel table, in the order of the levels),
 `measured.arrow` (its measured columns), `operations.arrow` (sums over sets of levels, of a large
-table), `series.arrow` (signals over time), `run.json` (all else), and `store.json` with the
-version, sizes and checksums of the others. Large tables lie uncompressed, so that they are mapped
-and only what is looked at is read; of files too large to be read whole on opening only the size is
-checked then, `verify` reads them.
+table), `series.arrow` (signals over time), `cpu.arrow` (use of the processors), `run.json` (all
+else), and `store.json` with the version, sizes and checksums of the others. Large tables lie
+uncompressed, so that they are mapped and only what is looked at is read; of files too large to be
+read whole on opening only the size is checked then, `verify` reads them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from chopper_core.arrows import (
     write_arrow,
     write_file,
 )
+from chopper_core.cpu import CpuSamples
+from chopper_core.cpu_table import as_table, from_table
 from chopper_core.errors import DataError, UsageError
 from chopper_core.hardware import Hardware
 from chopper_core.paths import STORE_INDEX, is_store
@@ -50,6 +52,7 @@ SCHEMA: Final = "chopper.store/2"
 _KERNELS: Final = "kernels.arrow"
 _MEASURED: Final = "measured.arrow"
 _SERIES: Final = "series.arrow"
+_CPU: Final = "cpu.arrow"
 _RUN: Final = "run.json"
 _OPERATIONS: Final = "operations.arrow"
 _LARGE_ROWS: Final = 1 << 18
@@ -60,7 +63,7 @@ _ATTEMPTS: Final = 5
 """Of reading a store that others replace meanwhile."""
 _ABSENT: Final = -2
 """The code of a level that a cube hasn't."""
-_APART: Final = ("table", "measured", "others", "summary", "_trees", "_running")
+_APART: Final = ("table", "measured", "cpu", "others", "summary", "_trees", "_running")
 """Fields of a run that have files of their own, or are worked out."""
 
 
@@ -212,11 +215,12 @@ def _read_files(folder: Path, index: Index) -> Run:
             **{name: column_of(kernels, name) for name in COLUMNS},
         )
         tracks = _read_signals(folder / _SERIES, described.signals)
+        cpu = from_table(read_arrow(folder / _CPU))
         summary = Summary(table, _read_cubes(folder / _OPERATIONS, described))
     except (OSError, LookupError, ValueError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
     described_fields = {name: getattr(rest, name) for name in _run_fields()}
-    run = Run(table=table, measured=tracks, summary=summary, **described_fields)
+    run = Run(table=table, measured=tracks, cpu=cpu, summary=summary, **described_fields)
     return replace(run, name=str(folder))
 
 
@@ -256,6 +260,7 @@ def fingerprint() -> str:
         Reading,
         Curve,
         Track,
+        CpuSamples,
     )
     for kind in (*kinds, Hardware):
         parts += [kind.__name__, *(column.name for column in fields(kind))]
@@ -277,6 +282,7 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
     cubes = summarise(table) if large else []
     write_arrow(folder / _OPERATIONS, _cells(cubes), mapped=True)
     write_arrow(folder / _SERIES, _series(run))
+    write_arrow(folder / _CPU, as_table(run.cpu))
     described = _Described(
         msgspec.Raw(msgspec.json.encode({name: _plain(run, name) for name in _run_fields()})),
         tuple(table.names),

@@ -24,6 +24,7 @@ from generator.agents import agents_csv  # noqa: E402
 from generator.capture import capture  # noqa: E402
 from generator.cluster import Cluster  # noqa: E402
 from generator.config import FSDP1, Config  # noqa: E402
+from generator.cpu import CPU_FILE, cpu_csv  # noqa: E402
 from generator.kineto import render  # noqa: E402
 from generator.records import Collective, GpuHistory, RankTrace  # noqa: E402
 from generator.serialised import profile  # noqa: E402
@@ -52,6 +53,7 @@ class Run:
             sensors = [telemetry.signals(self.config, gpu) for gpu in self.gpus]
             yield telemetry.SAMPLES_FILE, telemetry.samples_csv(self.config, sensors)
             yield telemetry.MONITOR_FILE, telemetry.monitor_csv(self.config, sensors)
+            yield CPU_FILE, cpu_csv(self.config, self.traces)
         if self.config.counters:
             profiles = [profile(self.config, self.gpus[rank]) for rank in self.config.counter_ranks]
             yield counters.agents_path(profiles[0][0]), agents_csv()

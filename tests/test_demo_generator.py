@@ -79,7 +79,7 @@ def test_two_runs_are_byte_identical(tmp_path: Path) -> None:
         contents.append(read_files(tmp_path / run))
     assert contents[0] == contents[1]
     assert {"rank0.json.gz", "rank1.json.gz", "truth.json"} < contents[0].keys()
-    assert len(contents[0]) == 3 + 2 * 3 + 1 + 2
+    assert len(contents[0]) == 3 + 2 * 3 + 1 + 3
 
 
 def test_seed_changes_the_times(tmp_path: Path) -> None:

@@ -126,6 +126,14 @@ ANALYSES: Final = (
         of="window:MS, burst:W or tokens:N",
     ),
     Analysis(
+        "cpu",
+        "7",
+        "CPU",
+        "How many of the host's processors are busy, logical and physical, and which?",
+        ("iteration", "cpu", "core"),
+        of="above:PERCENT or file:NAME",
+    ),
+    Analysis(
         "compare",
         "8",
         "Compare",

@@ -100,7 +100,7 @@ def signals(config: c.Config, gpu: GpuHistory) -> Signals:
 def samples_csv(config: c.Config, gpus: Sequence[Signals]) -> str:
     """The fine samples of all GPUs, in Chopper's own format."""
     rows = "".join(f"{','.join(row)}\n" for row in _samples(config, gpus))
-    return f"{SAMPLES_HEADER.format(_clock(config)[0])}{rows}"
+    return f"{SAMPLES_HEADER.format(sampler_clock(config)[0])}{rows}"
 
 
 def monitor_csv(config: c.Config, gpus: Sequence[Signals]) -> str:
@@ -111,14 +111,14 @@ def monitor_csv(config: c.Config, gpus: Sequence[Signals]) -> str:
 
 def clock_offsets(config: c.Config) -> dict[str, dict[str, str | int]]:
     """What to add to the stamps of each file."""
-    clock, zero_ns = _clock(config)
+    clock, zero_ns = sampler_clock(config)
     return {
         SAMPLES_FILE: {"clock": clock, "offset_ns": BASE_NS + RUN_START_NS - zero_ns},
         MONITOR_FILE: {"clock": "epoch, in whole seconds", "offset_ns": -c.AMD_SMI_AHEAD_NS},
     }
 
 
-def _clock(config: c.Config) -> tuple[str, int]:
+def sampler_clock(config: c.Config) -> tuple[str, int]:
     """The clock of the fine samples, and what it shows at the simulation's zero.
 
     Where no iteration is cut, all look alike, and only stamps since the epoch tell them apart.
@@ -211,7 +211,7 @@ def _sample(config: c.Config, gpu: Signals, last_ns: int, now_ns: int, noise: fl
     energy_j = 1_204_000 + 3_100 * gpu.rank + gpu.power_w.integral(now_ns) / 1e9
     hotspot_c = gpu.hotspot_c.at(now_ns)
     return [
-        str(_clock(config)[1] + now_ns),
+        str(sampler_clock(config)[1] + now_ns),
         str(gpu.rank),
         str(round(gpu.gfx_mhz.mean(last_ns, now_ns))),
         str(round(gpu.mem_mhz.at(now_ns))),

@@ -10,6 +10,7 @@ from typing import Any
 from generator import config as c
 from generator import counters, telemetry
 from generator.breakdown import breakdown, operation_clocks
+from generator.cpu import cpu_facts
 from generator.kineto import BASE_NS, RUN_START_NS, projected
 from generator.records import Activity, Collective, GpuHistory, RankTrace
 from generator.serialised import counter_facts
@@ -29,6 +30,8 @@ def truth(
     facts = _of_traces(config, gpus, traces, collectives)
     sensors = [telemetry.signals(config, gpu) for gpu in gpus]
     facts["stability"] = stability(config, traces, sensors)
+    if config.telemetry:
+        facts["processors"] = cpu_facts(config, traces)
     if config.is_unsteady:
         facts["allocator_retries"] = allocator_retries(config, traces, gpus)
     facts["operation_clocks"] = operation_clocks(config, traces, gpus)

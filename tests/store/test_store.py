@@ -16,6 +16,7 @@ import pytest
 
 from chopper_core import arrows, cache, info, store
 from chopper_core.address import parse
+from chopper_core.cpu import CpuSamples
 from chopper_core.errors import DataError, UsageError
 from chopper_core.ingest import open_run
 from chopper_core.query import chart, query
@@ -85,12 +86,17 @@ def test_everything_else_comes_back(run: Run, kept: Path) -> None:
             "name",
             "table",
             "measured",
+            "cpu",
             "others",
             "summary",
             "_trees",
             "_running",
         ):
             assert getattr(again, field.name) == getattr(run, field.name), field.name
+    assert len(again.cpu) == len(run.cpu) == 1
+    for field in fields(CpuSamples):
+        one, two = (np.asarray(getattr(each.cpu[0], field.name)) for each in (again, run))
+        assert np.array_equal(one, two), field.name
     ours, theirs = (json.loads(info.as_json(each)) for each in (again, run))
     assert ours | {"run": ""} == theirs | {"run": ""}
 

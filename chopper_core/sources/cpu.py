@@ -1,0 +1,240 @@
+"""Samples of how busy processors are: Chopper's own format, CSV or Parquet (docs/telemetry.md)."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.errors import DataError
+from chopper_core.sources.discover import natural_key
+from chopper_core.sources.signals import ClockDomain
+from chopper_core.sources.telemetry.stamps import LATEST_NS, clock_named
+from chopper_core.sources.telemetry.text import TelemetryText, csv_cells, read_text, sniff
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+CSV_FORMAT: Final = "CPU samples CSV"
+PARQUET_FORMAT: Final = "CPU samples Parquet"
+MOST_PCT: Final = 101.0
+"""Tools round; more than this is no share of time."""
+_TIMES: Final = ("time_ns", "monotonic_ns", "ts")
+"""`ts` is the original Chopper's name of time.monotonic_ns()."""
+_NEEDS: Final = ("cpu", "percent")
+_SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", ".pq")
+_PARQUET_MAGIC: Final = b"PAR1"
+_CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
+_WHOLE: Final = r"^\s*(?:cpu|core)?\s*(\d{1,19})(?:\.0*)?\s*$"
+_NUMBER: Final = r"^\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*$"
+_NO_CLOCK: Final = (
+    "The file doesn't name the clock of time_ns; say it in a comment (`# clock: monotonic`) or "
+    "the Parquet metadata."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CpuFile:
+    """What a file holds, on its own clock."""
+
+    path: Path
+    format: str
+    clock: ClockDomain
+    cpus: Int64
+    cores: Int64
+    """-1 where the file doesn't say it."""
+    times_ns: Int64
+    percent: Float64
+    """Instants x processors."""
+    notes: tuple[str, ...]
+
+
+def find_cpu(folders: Sequence[Path]) -> list[Path]:
+    """The files below folders that hold such samples, by their headings."""
+    found = [path for folder in folders for path in _files_below(folder) if is_cpu_file(path)]
+    return sorted(dict.fromkeys(found), key=natural_key)
+
+
+def is_cpu_file(path: Path) -> bool:
+    """Whether the headings of a file are those of such samples."""
+    try:
+        if _is_parquet(path):
+            from pyarrow.parquet import read_schema
+
+            return _is_ours(read_schema(path).names)
+        return _headings(sniff(path)) is not None
+    except (DataError, OSError, ValueError):
+        return False
+
+
+def read_cpu(path: Path) -> CpuFile:
+    """Read a file; rows that can't be used are counted in its notes.
+
+    Raises DataError where none can.
+    """
+    notes: list[str] = []
+    if _is_parquet(path):
+        columns, clock, format_name = *_read_parquet(path), PARQUET_FORMAT
+    else:
+        columns, clock, format_name = *_read_csv(path, notes), CSV_FORMAT
+    time = next(name for name in _TIMES if name in columns)
+    domain = clock_named(clock) if time == "time_ns" else ClockDomain.MONOTONIC
+    if domain is ClockDomain.UNKNOWN:
+        notes.append(_NO_CLOCK)
+    times, cpus, percent = (
+        _integers(columns[time]),
+        _integers(columns["cpu"]),
+        _numbers(columns["percent"]),
+    )
+    usable = (times >= 0) & (times < LATEST_NS) & (cpus >= 0) & (percent >= 0)
+    usable &= percent <= MOST_PCT
+    lost = int((~usable).sum())
+    if lost:
+        notes.append(f"{lost} of {len(usable)} rows can't be used and are left out.")
+    if not usable.any():
+        raise DataError(f"{path} holds no usable sample of a processor.")
+    instants, row = np.unique(times[usable], return_inverse=True)
+    numbers, column = np.unique(cpus[usable], return_inverse=True)
+    table = np.full((len(instants), len(numbers)), np.nan)
+    table[row, column] = np.minimum(percent[usable], 100.0)
+    twice = int(usable.sum()) - int(np.isfinite(table).sum())
+    if twice:
+        notes.append(f"{twice} rows repeat a processor at the same time; the last one counts.")
+    core = _cores(columns)[usable]
+    cores = np.full(len(numbers), -1, np.int64)
+    cores[column] = core
+    if (cores[column] != core).any():
+        notes.append("A processor has more than one core; the last one counts.")
+    return CpuFile(path, format_name, domain, numbers, cores, instants, table, tuple(notes))
+
+
+def _is_ours(headings: Sequence[str]) -> bool:
+    names = {name.strip().casefold() for name in headings}
+    return names.issuperset(_NEEDS) and not names.isdisjoint(_TIMES)
+
+
+def _headings(text: TelemetryText) -> tuple[int, list[str]] | None:
+    """The line of the headings of a CSV file, after comments, and the headings."""
+    for number, line in enumerate(text.lines()):
+        if line.strip() and not line.startswith("#"):
+            cells = csv_cells(line)
+            return (number, cells) if _is_ours(cells) else None
+    return None
+
+
+def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
+    from pyarrow import csv, string
+    from pyarrow.lib import ArrowException
+
+    text = read_text(path)
+    lines = text.lines()
+    found = _headings(text)
+    if found is None:
+        raise DataError(f"{path} has no columns time_ns, cpu and percent.")
+    place, headings = found
+    comments = [match[1] for line in lines[:place] if (match := _CLOCK_COMMENT.match(line))]
+    skipped = 0
+
+    def skip(_row: object) -> str:
+        nonlocal skipped
+        skipped += 1
+        return "skip"
+
+    names = [name.strip().casefold() for name in headings]
+    wanted = [name for name in names if name in (*_TIMES, *_NEEDS, "core", "socket")]
+    try:
+        table = csv.read_csv(
+            io.BytesIO("\n".join(lines[place + 1 :]).encode()),
+            read_options=csv.ReadOptions(column_names=names),
+            parse_options=csv.ParseOptions(invalid_row_handler=skip),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(names, string()), include_columns=wanted
+            ),
+        )
+    except ArrowException as error:
+        raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
+    notes += text.losses.notes
+    if skipped:
+        notes.append(f"{skipped} rows have another number of cells and are left out.")
+    return {name: table.column(name) for name in wanted}, comments[0] if comments else ""
+
+
+def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import read_table
+
+    try:
+        table = read_table(path)
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
+    metadata = table.schema.metadata or {}
+    clock = metadata.get(b"clock", b"").decode("utf-8", "replace")
+    return {name.strip().casefold(): table.column(name) for name in table.column_names}, clock
+
+
+def _integers(column: Any) -> Int64:
+    """Whole numbers, also of `cpu12`; -1 for what is none."""
+    from pyarrow import compute, int64, string, types
+
+    if types.is_integer(column.type):
+        return np.asarray(compute.fill_null(column, -1).to_numpy(), np.int64)
+    text = compute.replace_substring_regex(compute.cast(column, string()), _WHOLE, r"\1")
+    whole = compute.match_substring_regex(text, r"^\d{1,18}$|^[1-8]\d{18}$")
+    found = compute.cast(compute.if_else(compute.fill_null(whole, False), text, "-1"), int64())
+    return np.asarray(found.to_numpy(), np.int64)
+
+
+def _numbers(column: Any) -> Float64:
+    """Numbers; NaN for what is none."""
+    from pyarrow import compute, float64, string, types
+
+    if types.is_floating(column.type) or types.is_integer(column.type):
+        found = compute.fill_null(compute.cast(column, float64()), np.nan)
+    else:
+        text = compute.cast(column, string())
+        good = compute.fill_null(compute.match_substring_regex(text, _NUMBER), False)
+        text = compute.utf8_trim_whitespace(compute.if_else(good, text, "nan"))
+        found = compute.cast(text, float64())
+    return np.asarray(found.to_numpy(), np.float64)
+
+
+def _cores(columns: dict[str, Any]) -> Int64:
+    """The physical core of each row, numbered through the sockets where these are given."""
+    if "core" not in columns:
+        return np.full(len(columns["cpu"]), -1, np.int64)
+    core = _integers(columns["core"])
+    if "socket" not in columns:
+        return core
+    socket = _integers(columns["socket"])
+    pairs, number = np.unique(np.stack([socket, core], axis=1), axis=0, return_inverse=True)
+    # Where cores are numbered through the sockets already, their numbers stay.
+    known = (core >= 0) & (socket >= 0)
+    of_both = pairs[(pairs >= 0).all(axis=1)]
+    through = len(np.unique(of_both[:, 1])) == len(of_both)
+    return np.where(known, core if through else number.ravel(), -1)
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (
+            Path(folder, name)
+            for name in names
+            if not name.startswith(".") and name.casefold().endswith(_SUFFIXES)
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
