@@ -19,7 +19,8 @@ from chopper_core.run import Run
 from chopper_core.schema import STATES
 from chopper_core.view import Baseline, View
 from tests.core.test_counterparts import AFTER, BEFORE, RENAMED, run_with
-from tests.tui.explorer import explorer, sample_run
+from tests.support import sample_run
+from tests.tui.explorer import explorer
 
 SPLITS = analysis("compare").by
 RUN = sample_run(gpus=3, iterations=2, layers=4)

@@ -16,7 +16,7 @@ from chopper_core.render import render as rendered
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, STATES
 from chopper_core.view import Baseline, View, drill, up
-from tests.tui.explorer import sample_run
+from tests.support import sample_run
 
 RUN = sample_run(gpus=3, iterations=2, layers=4)
 OTHER = sample_run(gpus=2, iterations=3, layers=3)

@@ -137,10 +137,13 @@ def test_a_detail_tells_figures_then_zeros_then_reasons() -> None:
     assert "compute_ns" in {metric.name for metric in seen.zeros}
     assert {"hotspot_c", "theoretical_ns"} <= {metric.name for metric in seen.missing}
     lines = ["".join(text for text, _ in line) for line in full_detail(seen, 500, UNICODE)]
-    for metric in seen.missing:
-        assert metric.missing_because
-        line = next(line for line in lines if line.endswith(f": {metric.missing_because}"))
-        assert line.startswith("– ") and metric.title in line
+    assert all(metric.missing_because for metric in seen.missing)
+    told = {metric.name for metrics in seen.reasons.values() for metric in metrics}
+    told |= {metric.name for metrics in seen.lacking.values() for metric in metrics}
+    assert told == {metric.name for metric in seen.missing}
+    for reason, metrics in seen.reasons.items():
+        line = next(line for line in lines if line.endswith(f": {reason}"))
+        assert line.startswith("– ") and metrics[0].title in line
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
