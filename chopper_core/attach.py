@@ -19,7 +19,6 @@ from chopper_core.progress import Progress
 from chopper_core.reading import Reading, is_meant
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
-from chopper_core.sources.counters.kinds import CounterKind
 from chopper_core.sources.cpu import find_cpu, read_cpu
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.signals import ClockDomain, Telemetry
@@ -27,9 +26,6 @@ from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 from chopper_core.sources.trace import Losses
 
 _EPOCH: Final = "epoch"
-_DEVICE_SAMPLES: Final = (
-    "is device sampling of another execution: its times have no place on the trace's clock"
-)
 
 
 def attach(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
@@ -86,12 +82,7 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
     )
     product = run.reading.hardware or run.gpus[0].hardware
     described = [hardware_of_agent(match.run.agents[match.agent], product) for match in matches]
-    sampled = {
-        str(file.path)
-        for file in found.of_kind(CounterKind.DEVICE_SAMPLES, CounterKind.DEVICE_KERNELS)
-    }
     skipped = [item for item in run.skipped if item[0] not in used]
-    skipped += [(path, _DEVICE_SAMPLES) for path in sorted(sampled)]
     return replace(
         run,
         table=run.table.with_measured(columns),

@@ -37,6 +37,8 @@ class DeviceCounter:
     """The GPU as the file calls it; ABSENT where it doesn't."""
     time_ns: Int64
     """When each sample was taken; they rise."""
+    begin_ns: Int64
+    """When the sample before it was."""
     counted: Float64
     """What was counted since the sample before; NaN where an instance was set back."""
 
@@ -194,6 +196,8 @@ def _counters(
         time_ns, place = np.unique(rows["time_ns"][these], return_inverse=True)
         total = np.zeros(len(time_ns))
         np.add.at(total, place, differences[these])
-        series = DeviceCounter(ABSENT if agent < 0 else agent, time_ns, total)
+        begin_ns = np.zeros(len(time_ns), np.int64)
+        np.maximum.at(begin_ns, place, rows["time_ns"][np.flatnonzero(these) - 1])
+        series = DeviceCounter(ABSENT if agent < 0 else agent, time_ns, begin_ns, total)
         found.setdefault(names[counter], []).append(series)
     return found

@@ -16,13 +16,14 @@ from typing import Final
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
+from chopper_core.sources.counters.device_sampling import read_sampled
 from chopper_core.sources.counters.kinds import CounterKind, kind_of
 from chopper_core.sources.counters.passes import ProcessRun, joined_runs
 from chopper_core.sources.counters.pmc_csv import read_pmc_csv
 from chopper_core.sources.counters.rocpd import read_rocpd
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.rocprofv3_json import read_json
-from chopper_core.sources.discover import natural_key
+from chopper_core.sources.discover import natural_key, rank_in_name
 from chopper_core.sources.dispatches import DispatchRun
 
 _PASS_FOLDER: Final = re.compile(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
@@ -141,7 +142,7 @@ def read_found(
     runs = joined_runs(processes)
     if runs and problems:
         runs[0].losses.notes += problems
-    elif problems and not found.of_kind(CounterKind.DEVICE_SAMPLES, CounterKind.DEVICE_KERNELS):
+    elif problems:
         raise DataError(problems[0])
     return runs
 
@@ -158,6 +159,8 @@ class _Unit:
     kind: CounterKind
     paths: Sequence[Path]
     process: CsvProcess = field(default_factory=CsvProcess)
+    sampled: tuple[Path | None, Path | None] = (None, None)
+    """Samples of counters and the kernels beside them."""
 
     def read(self, progress: Progress) -> list[DispatchRun]:
         if self.kind is CounterKind.JSON:
@@ -167,6 +170,8 @@ class _Unit:
         if self.kind is CounterKind.PMC:
             sysinfo = self.paths[1] if len(self.paths) > 1 else None
             return [read_pmc_csv(self.paths[0], sysinfo, progress)]
+        if self.kind is CounterKind.DEVICE_SAMPLES:
+            return [read_sampled(self.sampled[0], self.sampled[1], progress)]
         return [read_process(self.process, progress)]
 
 
@@ -180,9 +185,27 @@ def _units(found: CounterDiscovery) -> Iterator[_Unit]:
     by_prefix: dict[tuple[Path, str], list[CounterFile]] = {}
     for file in found.of_kind(*_CSV_KINDS):
         by_prefix.setdefault((file.path.parent, _prefix(file.path)), []).append(file)
+    yield from _sampled_units(found)
     agent_files = found.of_kind(CounterKind.AGENT_INFO)
     for files in by_prefix.values():
         yield from _csv_units(files, agent_files)
+
+
+def _sampled_units(found: CounterDiscovery) -> Iterator[_Unit]:
+    """Yield samples with the kernels of the same folder and rank."""
+    kernels: dict[tuple[Path, int | None], list[CounterFile]] = {}
+    for file in found.of_kind(CounterKind.DEVICE_KERNELS):
+        kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
+    for file in found.of_kind(CounterKind.DEVICE_SAMPLES):
+        near = kernels.get((file.path.parent, rank_in_name(file.path.name)))
+        other = near.pop(0).path if near else None
+        paths = [file.path] if other is None else [file.path, other]
+        unit = _unit(file, CounterKind.DEVICE_SAMPLES, paths)
+        yield replace(unit, sampled=(file.path, other))
+    for files in kernels.values():
+        for file in files:
+            unit = _unit(file, CounterKind.DEVICE_SAMPLES, [file.path])
+            yield replace(unit, sampled=(None, file.path))
 
 
 def _csv_units(files: Sequence[CounterFile], agent_files: Sequence[CounterFile]) -> Iterator[_Unit]:

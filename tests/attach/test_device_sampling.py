@@ -1,0 +1,132 @@
+"""Device sampling beside a trace: counters of the whole GPU go to the kernels that ran."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.errors import DataError
+from chopper_core.ingest import open_run
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.sources.counters.files import read_counters
+
+MS = 1_000_000
+BOOT_NS = 81_097_000 * MS
+SPANS = {"gemm": (0, 10), "norm": (8, 14), "add": (9, 10), "copy": (20, 26), "late": (40, 44)}
+"""Kernel → start and end in ms; norm runs on behind gemm, add all beside it."""
+WAVES = {0: 1000, 10: 3000, 20: 3400, 30: 4400}
+CYCLES = {0: 0, 10: 5000, 20: 6000, 30: 8000}
+
+
+def write(
+    folder: Path,
+    rank: int = 0,
+    agent: int = 4,
+    counters: Mapping[str, Mapping[int, int]] | None = None,
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["kernel_name,start_ns,end_ns,duration_ns,agent_id,queue_id,correlation_id"]
+    lines += [
+        f"{name}.kd,{BOOT_NS + start * MS},{BOOT_NS + end * MS},{(end - start) * MS},{agent},1,{n}"
+        for n, (name, (start, end)) in enumerate(SPANS.items())
+    ]
+    (folder / f"kernel_traces_rank{rank}.csv").write_text("\n".join(lines) + "\n")
+    lines = ["timestamp_ns,counter_name,counter_value,agent_id,DIMENSION_XCC"]
+    for name, values in (counters or {"SQ_WAVES": WAVES}).items():
+        for at, value in values.items():
+            # Two instances, of a quarter and three quarters.
+            lines.append(f"{BOOT_NS + at * MS},{name},{value // 4},{agent},0")
+            lines.append(f"{BOOT_NS + at * MS},{name},{value - value // 4},{agent},1")
+    (folder / f"counter_samples_rank{rank}.csv").write_text("\n".join(lines) + "\n")
+
+
+def trace(folder: Path) -> None:
+    """Another execution of the same kernels, faster and one by one."""
+    kernel: dict[str, Any] = {"ph": "X", "cat": "kernel", "pid": 2, "tid": 0, "dur": 3.0,
+                              "args": {"device": 2, "stream": 0}}  # fmt: skip
+    events = [kernel | {"name": name, "ts": 5.0 * n} for n, name in enumerate(SPANS)]
+    document = {"baseTimeNanoseconds": 1_754_585_900 * 10**9, "traceEvents": events}
+    (folder / "rank0.json").write_text(json.dumps(document))
+
+
+def column(run: Run, name: str) -> dict[str, object]:
+    frame = query(run, parse(f"R?order=kernel&columns={name}"))
+    return {label: frame.row(row)[name] for row, label in enumerate(frame.labels)}
+
+
+EXPECTED = {
+    "gemm": pytest.approx(2000),  # 0 to 10 ms at 200 a ms
+    "norm": pytest.approx(160),  # 10 to 14 ms at 40 a ms: before, gemm ran
+    "add": None,  # no time of its own
+    "copy": pytest.approx(600),  # 20 to 26 ms at 100 a ms
+    "late": None,  # after the last sample
+}
+
+
+def test_what_is_counted_goes_to_the_kernel_that_runs(tmp_path: Path) -> None:
+    write(tmp_path)
+    run = open_run(str(tmp_path))
+    assert column(run, "SQ_WAVES") == EXPECTED
+    assert run.sources[0].facts["format"] == "device sampling"
+    assert any("every 10.000 ms" in loss for loss in run.sources[0].losses)
+
+
+def test_it_is_matched_with_a_trace(tmp_path: Path) -> None:
+    write(tmp_path / "sampled")
+    trace(tmp_path)
+    run = open_run(str(tmp_path))
+    assert column(run, "SQ_WAVES") == EXPECTED
+    assert column(run, "kernel_ns")["gemm"] == 3000
+    (source,) = run.counters
+    assert (source.format, source.gpu, source.matched) == ("device sampling", 0, 5)
+    assert any("80 % of the kernels are shorter" in note for note in source.notes)
+    assert not [path for path, _ in run.skipped if path.endswith(".csv")]
+
+
+def test_groups_of_counters_are_passes(tmp_path: Path) -> None:
+    write(tmp_path / "group_0", counters={"SQ_WAVES": WAVES})
+    write(tmp_path / "group_1", counters={"GRBM_GUI_ACTIVE": CYCLES})
+    (run,) = read_counters([tmp_path])
+    assert run.passes == 2 and sorted(run.dispatches.counters) == ["GRBM_GUI_ACTIVE", "SQ_WAVES"]
+    opened = open_run(str(tmp_path))
+    assert column(opened, "SQ_WAVES")["gemm"] == pytest.approx(2000)
+    assert column(opened, "GRBM_GUI_ACTIVE")["gemm"] == pytest.approx(5000)
+
+
+def test_ranks_are_gpus(tmp_path: Path) -> None:
+    write(tmp_path, rank=0, agent=4)
+    write(tmp_path, rank=1, agent=5)
+    run = open_run(str(tmp_path))
+    assert [gpu.device for gpu in run.gpus] == [4, 5]
+    frame = query(run, parse("R?columns=SQ_WAVES"))
+    assert [frame.row(row)["SQ_WAVES"] for row in (0, 1)] == [pytest.approx(2760)] * 2
+
+
+def test_samples_without_kernels_are_said(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "kernel_traces_rank0.csv").unlink()
+    with pytest.raises(DataError, match="no kernels of the same process beside it"):
+        read_counters([tmp_path])
+    trace(tmp_path)
+    run = open_run(str(tmp_path))
+    assert "no kernels of the same process" in run.failed[0][1]
+
+
+def test_instances_sampled_at_different_times_are_not_used(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = tmp_path / "counter_samples_rank0.csv"
+    late = [line.split(",") for line in path.read_text().splitlines()]
+    for row in late[2::2]:
+        row[0] = str(int(row[0]) + 7)
+    path.write_text("\n".join(map(",".join, late)) + "\n")
+    (run,) = read_counters([tmp_path])
+    assert not run.dispatches.counters
+    assert "SQ_WAVES: its instances are sampled at different times, so it isn't used." in (
+        run.losses.notes
+    )
