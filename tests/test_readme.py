@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -13,10 +14,13 @@ from chopper_core.ingest import open_run
 from chopper_core.metrics import catalogue
 from chopper_core.query import query
 from chopper_core.render import render
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.view import View
 from chopper_tui.actions import ACTIONS, key_name
+from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.config import read_config
+from chopper_tui.play import keys_of, play
 from chopper_tui.screens.help import help_screen, screen_table
 from tests.tui.explorer import explorer, sample_run
 
@@ -122,6 +126,32 @@ async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
         await at.press("2", "c", "w", "w", "w", "w", "v", "c", "c")
         text = "\n".join(line.rstrip() for line in at.text().splitlines())
     check("timeline", f"```\n{text}\n```")
+
+
+TOUR = ROOT / "tests" / "tui" / "tour.keys"
+STOPS = {"tour-ranks": 2, "tour-compare": 5, "tour-kernels": 9}
+"""How many keys of the tour lead to each capture."""
+
+
+def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From eight GPUs to the kernels that explain the planted straggler, in ten keys at most."""
+    monkeypatch.chdir(ROOT)
+    keys = keys_of(str(TOUR))
+    assert len(keys) <= 10
+    shown = {}
+    for name, count in STOPS.items():
+        run = open_run("demo_data/fsdp2")
+        app = ChopperApp(lambda progress, run=run: run, View(run.name), glyphs=UNICODE)
+        shown[name] = play(app, keys[:count], (80, 24))
+        check(name, f"```\n{shown[name]}```")
+    truth = json.loads((ROOT / "demo_data" / "fsdp2" / "truth.json").read_text())
+    slow = truth["slow_gpu"]["rank"]
+    assert f"GPU {slow} is behind" in shown["tour-ranks"]
+    assert f"GPU {slow} › compare" in shown["tour-compare"]
+    assert f"GPU {slow} › mlp_dp › compare" in shown["tour-kernels"]
+    text = README.read_text(encoding="utf-8")
+    told = re.search(r"`([^`]+)`<!-- keys of the tour -->", text)
+    assert told and told[1].split() == [key_name(key) for key in keys]
 
 
 def test_the_settings_are_ones(tmp_path: Path) -> None:

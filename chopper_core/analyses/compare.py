@@ -28,8 +28,6 @@ from chopper_core.view import Baseline, View
 
 _DRAWN: Final = 12
 _NAMED: Final = 3
-_LONGEST: Final = 40
-"""Characters of a name in a sentence."""
 _SHORTENED: Final = ("operation", "kernel")
 """Labels that pictures show in their short forms."""
 
@@ -111,16 +109,14 @@ def _headline(
         return (whole, f"no {both.by} differs")
     sizes = np.asarray(numbers, np.float64)
     grown, shrunk = (float(sizes[side].sum()) for side in (sizes > 0, sizes < 0))
+    sums = " and ".join(written(figure, each, signed=True) for each in (grown, shrunk) if each)
     names = ", ".join(
-        f"{_short(both.pairs.labels[row])} {written(figure, sizes[row], signed=True)}"
+        f"{both.pairs.labels[row]} {written(figure, sizes[row], signed=True)}"
         for row in top[:_NAMED]
+        # Names of kernels are too long for a sentence; the table has them short.
+        if both.by != "kernel"
     )
-    sums = f"{written(figure, grown, signed=True)} and {written(figure, shrunk, signed=True)}"
-    return (whole, f"{sums} over {len(sizes)} rows; the most: {names}")
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 12]}...{label[-9:]}"
+    return (whole, f"{sums} over {len(sizes)} rows{f'; the most: {names}' if names else ''}")
 
 
 def _notes(both: Halves) -> tuple[str, ...]:

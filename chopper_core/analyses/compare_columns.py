@@ -46,23 +46,25 @@ def columns_of(both: Halves, figure: Metric) -> Columns:
         (delta_of(figure), change),
         (relative_of(figure), relative(ours, base)),
         (SHARE, _share(change)),
-        (_of_step(_in_base(figure), both), base),
     ]
     pairs = both.pairs
     if (pairs.ours < 0).any() or (pairs.base < 0).any() or any(pairs.partners):
         found.append((PARTNER, _partners(both)))
-    found += _effects(both, figure, ours, base)
-    others = [
+    measured = [
         name
         for name in _MEASURED
         if all(is_measured(name, half.run.table) for half in (both.ours, both.base))
     ]
-    others += STATES if figure.name == USUAL else ()
-    others += ["kernels"] if figure.name != "kernels" else []
-    for name in others:
-        known = metric(name)
-        found.append((delta_of(known), difference(known, *both.sides(known))))
-    return found
+    found += [_changed(both, name) for name in measured[:1]]
+    found.append((_of_step(_in_base(figure), both), base))
+    found += _effects(both, figure, ours, base)
+    others = [*measured[1:], *(STATES if figure.name == USUAL else ()), "kernels"]
+    return [*found, *(_changed(both, name) for name in others if name != figure.name)]
+
+
+def _changed(both: Halves, name: str) -> tuple[Metric, Values]:
+    known = metric(name)
+    return delta_of(known), difference(known, *both.sides(known))
 
 
 def change_of(both: Halves, figure: Metric) -> float:

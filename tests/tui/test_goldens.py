@@ -19,7 +19,7 @@ def compare(name: str, text: str) -> None:
     """Compare with a golden file, or write it."""
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("CHOPPER_UPDATE_GOLDENS") == "1":
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 

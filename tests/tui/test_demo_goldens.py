@@ -1,0 +1,70 @@
+"""Every screen and level of the demo run at three sizes: CHOPPER_UPDATE_GOLDENS=1 writes them."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from chopper_core.analyses import ANALYSES
+from chopper_core.ingest import open_run
+from chopper_core.run import Run
+from chopper_core.schema import LEVELS
+from chopper_core.view import Baseline, View
+from tests.tui.explorer import explorer
+from tests.tui.test_goldens import compare
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SIZES = [(80, 24), (120, 40), (200, 60)]
+DEEP = ("5", "11", "backward", "17", "attn_fa")
+STEP = DEEP[:2]
+
+
+@cache
+def demo() -> Run:
+    """The demo run, named as from the repository's root."""
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        return open_run("demo_data/fsdp2")
+    finally:
+        os.chdir(before)
+
+
+def at_depth(depth: int) -> View:
+    """A view of GPU 5, as deep as the levels go; 7 lists activities, 8 is a single one."""
+    name = demo().name
+    if depth < len(DEEP) + 1:
+        return View(name, DEEP[:depth])
+    kernel = demo().tree().children(DEEP).labels[0]
+    return View(name, (*DEEP, kernel, "0")[:depth])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("depth", range(len(LEVELS) + 2))
+async def test_the_tree(depth: int, size: tuple[int, int]) -> None:
+    name = (*LEVELS, "activities", "activity")[depth]
+    async with explorer(size, demo(), at_depth(depth)) as at:
+        compare(f"demo/explore-{name}_{size[0]}x{size[1]}", at.text())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", [known.name for known in ANALYSES])
+async def test_the_screens(name: str, size: tuple[int, int]) -> None:
+    baseline = Baseline("", ("3", "11")) if name == "compare" else None
+    view = View(demo().name, STEP, analysis=name, baseline=baseline)
+    async with explorer(size, demo(), view) as at:
+        assert at.frame.view == view and not at.status
+        compare(f"demo/{name}_{size[0]}x{size[1]}", at.text())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    ("name", "keys"), [("info", ["0"]), ("baselines", ["8"]), ("base", ["b", "}", "-", "{"])]
+)
+async def test_what_keys_lead_to(name: str, keys: list[str], size: tuple[int, int]) -> None:
+    async with explorer(size, demo(), View(demo().name, STEP)) as at:
+        await at.press(*keys)
+        compare(f"demo/{name}_{size[0]}x{size[1]}", at.text())
