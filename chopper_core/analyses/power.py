@@ -36,7 +36,8 @@ ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
 """The quantiles that the original takes of windows."""
 _OPTION: Final = re.compile(r"(window|burst|tokens):(\d{1,12}(?:\.\d+)?)")
 _SIGNALS: Final = ("power_w", "gfx_mhz", "mem_mhz", "hotspot_c", "mem_c", "edge_c", "throttle_pct")
-_LIMITER: Final = "throttle_pct."
+LIMITER: Final = "throttle_pct."
+"""How the signals of single limiters begin."""
 _NO_TELEMETRY: Final = (
     "the run has no telemetry of power, clocks or temperatures that could be placed; a log of "
     "amd-smi, rocm-smi or nvidia-smi beside the traces would give it (docs/telemetry.md)"
@@ -98,7 +99,7 @@ def options_of(text: str) -> Options:
 def samples_of(run: Run, view: View, window_ns: float | None = None) -> list[GpuSamples]:
     """The samples of the scope's GPUs; rolling quantiles only with a window."""
     tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
-    limiters = [name for name in run.measured if name.startswith(_LIMITER)]
+    limiters = [name for name in run.measured if name.startswith(LIMITER)]
     found = []
     for gpu, stretches in stretches_of(run, view).items():
         curves = {
@@ -208,10 +209,10 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.BY_TEMPERATURE, numbered(correlations("hotspot_c"))),
         (c.BY_POWER, numbered(correlations("power_w"))),
     ]
-    limiters = sorted({n for gpu in found for n in gpu.signals if n.startswith(_LIMITER)})
+    limiters = sorted({n for gpu in found for n in gpu.signals if n.startswith(LIMITER)})
     for name in limiters:
         means = [gpu.signals[name].mean() if name in gpu.signals else np.nan for gpu in found]
-        own.append((c.limiter(name.removeprefix(_LIMITER)), numbered(means)))
+        own.append((c.limiter(name.removeprefix(LIMITER)), numbered(means)))
     return own
 
 

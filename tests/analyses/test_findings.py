@@ -21,6 +21,7 @@ from chopper_core.query import query
 from chopper_core.render.text import as_markdown, as_text
 from chopper_core.run import Run
 from chopper_core.schema import Kind, Phase
+from chopper_core.tracks import Track, nearest
 from tests.analyses.conftest import DEMO
 from tests.support import Row, run_of
 from tests.test_demo_generator import generator
@@ -198,12 +199,14 @@ def test_clocks_that_are_not_steady(other_run: Run, other_truth: dict[str, Any])
     gfx, memory = sorted(found(other_run, "clock"), key=lambda row: row["stake_ns"] is None)
     for row in (gfx, memory):
         assert "unsteady on GPUs 0 to 7" in row["said"]
-    deviations = {
-        gpu: fmean(each["deviation"] / each["mean"] for each in own["mem_mhz"].values())
-        for gpu, own in other_truth["stability"]["per_gpu"].items()
-    }
-    said = float(memory["said"].split("(")[1].split(" %")[0]) / 100
-    assert said == near(max(deviations.values()))
+        assert row["at"].startswith("R?view=power&metric=")
+    for row, name in ((gfx, "gfx_mhz"), (memory, "mem_mhz")):
+        gpu = row["said"].split("on GPU ")[1].split()[0]
+        own = other_truth["stability"]["per_gpu"][gpu][name].values()
+        said = float(row["said"].split(", by ")[1].split(" MHz over an iteration")[0])
+        assert said == near(fmean(each["deviation"] for each in own))
+        around = float(row["said"].split(") from ")[1].split(" MHz")[0].replace(",", ""))
+        assert around == pytest.approx(fmean(each["mean"] for each in own), rel=0.02)
 
 
 def test_a_steady_run_has_steady_clocks(run: Run, truth: dict[str, Any]) -> None:
@@ -480,7 +483,7 @@ def test_clocks_within_an_operation() -> None:
     assert found(clocked(run, "gfx_mhz", steady), "clock") == []
     shaken = steady * np.where(np.arange(len(steady)) % 2, 1.03, 0.97)
     row = only(clocked(run, "gfx_mhz", shaken), "clock")
-    assert "deviates by 48 MHz (3.0 %) from 1,600 MHz" in row["said"]
+    assert "deviates by 48 MHz (3.0 %) from 1,600 MHz within one" in row["said"]
     # Half of the time runs 3 % below the mean.
     assert row["stake_ns"] == pytest.approx(36 * MS * 0.03 / 2, rel=0.01)
 
@@ -498,6 +501,17 @@ def test_throttled_gpus() -> None:
     assert row["said"] == "GPUs 2 and 3 are throttled 40 % of the time"
     assert row["stake_ns"] is None
     assert found(clocked(run, "throttle_pct", share / 10), "throttled") == []
+
+
+def test_the_limiter_is_named_where_it_is_known() -> None:
+    run = clocked(run_of(rows(2)), "throttle_pct", np.full(2 * 108, 30.0))
+    times = np.arange(100 * MS, 220 * MS, MS)
+    for name, share in (("ppt", 5.0), ("hbm_thermal", 25.0)):
+        curves = {gpu: nearest(times, np.full(len(times), share), 2 * MS) for gpu in range(2)}
+        track = Track(f"throttle_pct.{name}", name, "%", curves, 0.0, 100.0)
+        run = replace(run, measured={**run.measured, track.name: track})
+    said = only(run, "throttled")["said"]
+    assert said == "GPUs 0 and 1 are throttled 30 % of the time, most by hbm_thermal (25 %)"
 
 
 def products(share: float) -> Run:
@@ -530,6 +544,41 @@ def test_missing_data_is_told_and_stands_for_no_time() -> None:
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
     assert "no layer is known for 100.0 % of the time of forward and backward" in told
     assert "216 of 216 activities have no launch record" in told
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_in_a_run_is_looked_at(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    made = []
+    for gpu in range(int(random.integers(1, 4))):
+        now = 0
+        for _ in range(int(random.choice([1, 2, 12, 120]))):
+            now += int(random.choice([0, 100, 5_000]))
+            made.append(
+                Row(
+                    now,
+                    int(random.choice([0, 100, 1_000, 100_000])),
+                    Kind(int(random.choice([0, 0, 0, 1, 2]))),
+                    int(random.integers(0, 2)),
+                    gpu,
+                    int(random.integers(-1, 6)),
+                    int(random.integers(-1, 5)),
+                    int(random.integers(-1, 6)),
+                    str(random.choice(["a", "b"])),
+                    str(random.choice(["Cijk_x", "k"])),
+                    None if random.random() < 0.2 else now - int(random.choice([5, 50_000])),
+                )
+            )
+            now += made[-1].duration * int(random.integers(0, 2))
+    run = run_of(made)
+    for name in ("gfx_mhz", "throttle_pct"):
+        run = clocked(run, name, random.uniform(0.0, 100.0, len(made)))
+    if not run.table.duration_ns.any():
+        return
+    frame = findings(run)
+    for number, label in enumerate(frame.labels):
+        assert "nan" not in label and "inf" not in label
+        assert len(query(run, parse(frame.addresses(number)))) > 0
 
 
 # The page

@@ -162,6 +162,12 @@ class Case:
         """The view of another question, of the case's scope or a part of it."""
         return replace(self.at(**labels), analysis=analysis, by=by)
 
+    def charting(self, signal: str) -> View:
+        """The view of the GPUs' clocks, power and temperatures, with a signal over the time."""
+        if signal not in self.run.measured:
+            return self.at()
+        return replace(self.asking("power"), metric=signal)
+
     def text(self, level: str, code: int) -> str:
         """A label as a path spells it."""
         return self.table.text_of(level, int(code))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from chopper_core.analyses.findings.case import Case, Float64, Index, summed
@@ -11,10 +9,14 @@ from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import SAMPLES, THROTTLED, UNSTEADY
 from chopper_core.analyses.findings.wording import percent, places, time
 from chopper_core.analyses.groups import by_level
+from chopper_core.analyses.power import LIMITER, samples_of
+from chopper_core.analyses.samples import Stretches, sampled
 from chopper_core.measured import integral_of, known_of, samples_in
 from chopper_core.metrics import is_measured
 from chopper_core.schema import Kind
 
+_MOST = 16
+"""Iterations that are looked at one by one; of more, evenly chosen ones."""
 _CLOCKS = {"gfx_mhz": "the compute units", "mem_mhz": "the memory"}
 
 
@@ -32,23 +34,42 @@ def unsteady_clocks(case: Case) -> list[Finding]:
         most = int(unsteady[np.argmax(deviation[unsteady] / mean[unsteady])])
         stake = float(slower_ns[unsteady].mean()) / len(case.iterations)
         which = f"GPU{'s' if len(gpus) > 1 else ''} {places(gpus)}"
-        labels = {"gpu": str(gpus[0])} if len(gpus) == 1 else {}
         cost = f"; what runs below its mean costs {time(stake)}{case.each}"
         found.append(
             Finding(
                 sentence=(
-                    f"the clock of {of} is unsteady on {which}: within an operation it deviates "
-                    f"by {deviation[most]:.0f} MHz ({percent(deviation[most] / mean[most])}) from "
-                    f"{mean[most]:,.0f} MHz on GPU {case.gpus[most]}"
+                    f"the clock of {of} is unsteady on {which}: on GPU {case.gpus[most]} it "
+                    f"deviates by {deviation[most]:.0f} MHz "
+                    f"({percent(deviation[most] / mean[most])}) from {mean[most]:,.0f} MHz within "
+                    f"one and the same operation"
+                    f"{_over_time(case, name, case.gpus[most])}"
                     f"{cost if name == 'gfx_mhz' else ''}"
                 ),
-                evidence=replace(case.at(**labels), metric=name),
+                evidence=case.charting(name),
                 confidence=confidence(read=False, repeated=case.repeats),
                 stake_ns=stake if name == "gfx_mhz" else None,
                 total_ns=float(slower_ns[unsteady].sum()) if name == "gfx_mhz" else None,
             )
         )
     return found
+
+
+def _over_time(case: Case, name: str, gpu: int) -> str:
+    """What the deviation over the time of an iteration is, whatever runs in it."""
+    track = case.run.measured.get(name)
+    if track is None or gpu not in track.curves:
+        return ""
+    own = case.codes("gpu") == gpu
+    starts, ends = case.cells.min("start_ns"), case.cells.max("end_ns")
+    deviations = []
+    for place in np.unique(np.linspace(0, len(case.iterations) - 1, _MOST).astype(np.intp)):
+        there = own & (case.iteration_place == place)
+        if there.any():
+            span = Stretches(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
+            deviations.append(sampled(track.curves[gpu], span).deviation())
+    if not deviations or not np.isfinite(deviations).all():
+        return ""
+    return f", by {np.mean(deviations):.0f} MHz over an iteration"
 
 
 def _deviations(case: Case, name: str) -> tuple[Float64, Float64, Float64]:
@@ -98,17 +119,33 @@ def throttled(case: Case) -> list[Finding]:
     beyond = "" if stake is None else f"; its clock costs {time(stake)}{case.each}"
     if stake is not None and len(free):
         beyond += " more than that of the others"
-    labels = {"gpu": str(gpus[0])} if len(gpus) == 1 else {}
     return [
         Finding(
-            sentence=f"{which} {'is' if len(gpus) == 1 else 'are'} throttled {size} of the time"
-            f"{beyond}",
-            evidence=replace(case.at(**labels), metric="throttle_pct"),
+            sentence=(
+                f"{which} {'is' if len(gpus) == 1 else 'are'} throttled {size} of the time"
+                f"{_limiter(case, gpus)}{beyond}"
+            ),
+            evidence=case.charting("throttle_pct"),
             confidence=confidence(read=False, repeated=case.repeats),
             stake_ns=stake,
             total_ns=None if stake is None else stake * len(gpus) * len(case.iterations),
         )
     ]
+
+
+def _limiter(case: Case, gpus: list[int]) -> str:
+    """Which limiter it is most, where the telemetry tells them apart."""
+    if not any(name.startswith(LIMITER) for name in case.run.measured):
+        return ""
+    means: dict[str, float] = {}
+    for own in samples_of(case.run, case.view):
+        for name, values in own.signals.items():
+            if own.gpu in gpus and name.startswith(LIMITER) and len(values):
+                means[name] = max(means.get(name, 0.0), values.mean())
+    if not means:
+        return ""
+    most = max(means, key=lambda name: means[name])
+    return f", most by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
 
 
 def _lost_to_clock(case: Case) -> Float64 | None:

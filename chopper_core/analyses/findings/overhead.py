@@ -40,7 +40,7 @@ def largest_overhead(case: Case) -> list[Finding]:
     sizes = {name: int(parts.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
     ranked = sorted(sizes, key=lambda name: -sizes[name])
     name, size, after = ranked[0], sizes[ranked[0]], sizes[ranked[1]]
-    if size < elapsed * OVERHEAD.value / 100 or size < LARGEST.value * after:
+    if size <= 0 or size < elapsed * OVERHEAD.value / 100 or size < LARGEST.value * after:
         return []
     if name not in _SAID:
         return []

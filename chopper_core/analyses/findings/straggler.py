@@ -45,7 +45,7 @@ def straggler(case: Case) -> list[Finding]:
             evidence=case.asking("ranks"),
             confidence=confidence(read=bool(why), repeated=count > 1),
             stake_ns=stake,
-            total_ns=stake * count,
+            total_ns=stake * len(case.iterations),
         )
     ]
 
