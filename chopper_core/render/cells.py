@@ -19,6 +19,9 @@ from chopper_core.statistic import OF_SUMS, instance_levels
 from chopper_core.tracks import Track
 from chopper_core.view import View
 
+SENTENCES: Final = ("finding",)
+"""Levels whose names are sentences."""
+
 UNLABELLED: Final = "unlabelled"
 LEVEL_TITLES: Final = {
     "gpu": "GPU",

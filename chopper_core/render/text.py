@@ -11,6 +11,7 @@ import numpy as np
 
 from chopper_core.frame import Frame
 from chopper_core.render.cells import (
+    SENTENCES,
     ColumnText,
     baseline_title,
     cell_width,
@@ -33,8 +34,6 @@ BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
 _MAX_NAME: Final = 100
-_SENTENCES: Final = ("finding",)
-"""Levels whose names are sentences: they are wrapped, and their address follows."""
 _TOTAL: Final = "total"
 _SCOPE: Final = "scope"
 
@@ -59,7 +58,7 @@ def as_text(
     cells = {column.metric.name: _column(frame, column, count, glyphs) for column in columns}
     names = row_names(frame, glyphs)[:count]
     title = level_title(frame.level)
-    told = frame.level in _SENTENCES
+    told = frame.level in SENTENCES
     longest = max(map(cell_width, (*names, title, _total_title(frame))))
     widths = {name: max(map(cell_width, texts)) for name, texts in cells.items()}
 
@@ -119,7 +118,7 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
     names = row_names(frame, UNICODE)
     for row in range(count):
         cells = [_markdown_cell(frame, column, row) for column in columns]
-        where = f" `{clean(frame.addresses(row))}`" if frame.level in _SENTENCES else ""
+        where = f" `{clean(frame.addresses(row))}`" if frame.level in SENTENCES else ""
         lines.append(_markdown_row([_escaped(names[row]) + where, *cells]))
     if _has_total(frame):
         totals = [_total_cell(frame, column, UNICODE) for column in columns]

@@ -10,6 +10,8 @@ SMALLEST: Final = (40, 10)
 _WHOLE: Final = (60, 16)
 _SIDE_FROM: Final = 120
 _TWO_SPARKS_FROM: Final = 160
+_FEWEST_LINES: Final = 5
+"""Of a table over a sentence."""
 _TWO_CHARTS_FROM: Final = 30
 """Lines of the terminal."""
 
@@ -39,6 +41,8 @@ class Arrangement:
     gpus: int = 0
     sparks: int = 1
     """Columns of sparklines, where the table has room for them."""
+    said: int = 0
+    """Lines under the table for the sentence of the cursor's row."""
 
 
 def arrange(
@@ -51,12 +55,14 @@ def arrange(
     picture: int = 0,
     rows: int = 0,
     told: int = 0,
+    said: int = 0,
     along_time: bool = False,
 ) -> Arrangement:
     """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
 
     A view's `picture`, of as many lines as it would like, stands where the tree has its charts;
-    it gets what the table doesn't need for its `rows`. `told` are the lines of what it comes to.
+    it gets what the table doesn't need for its `rows`. `told` are the lines of what it comes to,
+    `said` those of the longest sentence of a row.
     A picture along time is drawn in full width above the table.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
@@ -87,6 +93,8 @@ def arrange(
             side=side,
             sparks=1 if width < _TWO_SPARKS_FROM else 2,
         )
+    if width < _SIDE_FROM and said:
+        return Arrangement(figures=figures, said=min(said, middle - _FEWEST_LINES))
     if width < _SIDE_FROM:
         small = 4 if height < 40 else 6
         above = {"small": small, "full": full}.get(chart, 0)

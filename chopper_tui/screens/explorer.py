@@ -39,6 +39,7 @@ from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.key_figures import KeyFigures
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.prompt import Prompt
+from chopper_tui.widgets.saying import Saying, lines_to_say
 from chopper_tui.widgets.small import TooSmall
 from chopper_tui.widgets.status import KeyLine, Status
 from chopper_tui.widgets.track_chart import TrackChart
@@ -107,6 +108,7 @@ class Explorer(Screen[None]):
                 yield TrackChart(1)
                 yield GpuPane()
                 yield DetailPane()
+        yield Saying()
         yield Status()
         yield KeyLine()
         yield Prompt()
@@ -193,6 +195,7 @@ class Explorer(Screen[None]):
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
         self.show_marks()
         self._show_charts()
+        self.query_one(Saying).show(self.frame, self.table.cursor)
         self.follow()
         self.describe_soon()
 
@@ -224,6 +227,7 @@ class Explorer(Screen[None]):
             picture=lines_of(picture, self.app.size.width, self.table.glyphs) if picture else 0,
             rows=len(self.frame),
             told=told,
+            said=lines_to_say(self.frame, self.app.size.width),
             along_time=isinstance(picture, Lanes),
         )
         if now == self._arranged:
@@ -248,6 +252,8 @@ class Explorer(Screen[None]):
             pane.styles.height = height
             pane.display = bool(height)
         self._show_charts()
+        self.query_one(Saying).styles.height = now.said
+        self.query_one(Saying).display = bool(now.said)
         self.query_one(GpuPane).styles.height = now.gpus
         self.query_one(GpuPane).display = bool(now.gpus)
         self.describe_soon()
@@ -260,6 +266,7 @@ class Explorer(Screen[None]):
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
         """Follow the cursor."""
         self.query_one(Position).show(event.row, self.table.rows)
+        self.query_one(Saying).show(self.frame, event.row)
         self.follow()
         self.describe_soon()
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from chopper_core.frame import Frame
 from chopper_core.render.cells import (
+    SENTENCES,
     ColumnText,
     clean,
     column_texts,
@@ -98,6 +99,13 @@ class TableLayout:
         before = shown_name(partner, self.frame.level, self.full_names)
         return f"{before} {self.glyphs.arrow} {name}"
 
+    def _fitted(self, name: str) -> str:
+        """A name in its cells; a sentence is read from its beginning."""
+        width, glyphs = self.name_width, self.glyphs
+        if self.frame.level in SENTENCES and cell_len(name) > width:
+            return set_cell_size(name, width - 1) + glyphs.ellipsis
+        return fit(name, width, glyphs)
+
     def header(self) -> Pieces:
         """The titles; that of the column that sorts in its own ink."""
         frame, glyphs = self.frame, self.glyphs
@@ -125,7 +133,7 @@ class TableLayout:
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
-        pieces.append((fit(self.name(row), self.name_width, glyphs), "text"))
+        pieces.append((self._fitted(self.name(row)), "text"))
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)

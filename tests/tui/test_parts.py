@@ -125,3 +125,9 @@ def test_every_theme_tells_the_cursor_and_the_alerts_apart(theme: str, colours: 
 def test_high_contrast_dims_nothing() -> None:
     drawn = inks("contrast", "truecolor", no_color=False)
     assert not any(getattr(drawn, name).dim for name in INK_NAMES)
+
+
+def test_the_longest_sentence_has_its_lines_under_the_table() -> None:
+    assert arrange(80, 24, rows=8, said=5).said == 5 and arrange(80, 24, said=5).charts == (0, 0, 0)
+    assert arrange(80, 24, rows=100, said=7).said == 7
+    assert arrange(120, 40, rows=8, said=5).said == 0

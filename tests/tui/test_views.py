@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import pytest
 
 from chopper_core.analyses import ANALYSES
+from chopper_core.ingest import open_run
 from chopper_core.view import View, asking
 from chopper_tui.actions import SCREENS
 from tests.tui.explorer import explorer
@@ -105,3 +109,18 @@ async def test_findings_lead_to_their_evidence() -> None:
         assert at.frame.view == evidence
         await at.press("escape")
         assert at.frame.view.analysis == "findings" and at.explore.table.label == sentence
+
+
+opened = cache(open_run)
+
+
+@pytest.mark.parametrize("size", [(60, 18), (80, 24), (100, 30)])
+async def test_the_finding_under_the_cursor_is_read_in_full(
+    demo: Path, size: tuple[int, int]
+) -> None:
+    async with explorer(size, opened(str(demo)), View("demo", analysis="findings")) as at:
+        for row in (0, 1, 2):
+            label = at.frame.labels[row]
+            assert at.explore.table.label == label
+            assert " ".join(label.split()) in " ".join(at.text().split())
+            await at.press("j")
