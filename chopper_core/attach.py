@@ -33,30 +33,39 @@ def attach(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 
     A source that can't be used is named in `Run.failed`; the run stays as it is without it.
     """
-    folders = [path for path in paths if path.is_dir()]
-    if folders:
-        run = _with_counters(run, folders, progress)
+    beside = _beside_traces(run, paths)
+    if beside:
+        run = _with_counters(run, beside, progress)
     return attach_telemetry(run, paths, progress)
 
 
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """A run with the telemetry below the paths, and with what its time is made of."""
     run = replace(run, table=run.table.without_measured(*PASSING))
-    folders = [path for path in paths if path.is_dir()]
-    if folders:
-        run = _with_telemetry(run, folders, progress)
-        run = _with_cpu(run, folders, progress)
+    beside = _beside_traces(run, paths)
+    if beside:
+        run = _with_telemetry(run, beside, progress)
+        run = _with_cpu(run, beside, progress)
     columns = breakdown_columns(run.table, run.hardware)
     return replace(run, table=run.table.with_measured(columns))
 
 
-def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run:
-    found = find_counters(folders)
+def _beside_traces(run: Run, paths: Sequence[Path]) -> list[Path]:
+    """Where counters and telemetry may be: directories, and files that are none of the traces."""
+    traces = {source.path for source in run.sources}
+    return [path for path in paths if path.is_dir() or str(path) not in traces]
+
+
+def _with_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    found = find_counters(paths)
+    unused = {str(file.path): file.reason for file in found.skipped}
+    others = (item for item in run.skipped if item[0] not in unused)
+    run = replace(run, skipped=(*others, *unused.items()))
     if not found.files:
         return run
     progress("read counters", 0, 1)
     try:
-        dispatch_runs = read_found(found, folders, progress)
+        dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     progress("match counters with the trace", 0, 1)
@@ -99,8 +108,8 @@ def _with_counters(run: Run, folders: Sequence[Path], progress: Progress) -> Run
     )
 
 
-def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Run:
-    files = find_telemetry(folders).files
+def _with_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    files = find_telemetry(paths).files
     placed: list[tuple[Telemetry, Placement]] = []
     failed = []
     identities: list[Identity] = []
@@ -144,9 +153,9 @@ def _with_telemetry(run: Run, folders: Sequence[Path], progress: Progress) -> Ru
     )
 
 
-def _with_cpu(run: Run, folders: Sequence[Path], progress: Progress) -> Run:
+def _with_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """A run with the samples of its hosts' processors."""
-    files = find_cpu(folders)
+    files = find_cpu(paths)
     if not files or not len(run.table):
         return run
     table = run.table

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import isnan, nan
 from pathlib import PurePath
+from textwrap import wrap
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +21,11 @@ from chopper_core.reading import seconds_text
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
 from chopper_core.schema import NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.sources.counters.names import counter_info
 
 INFO_SCHEMA: Final = "chopper.info/1"
+_MOST_NAMES: Final = 60
+_LINE: Final = 100
 LABELLED: Final = ("iteration", "phase", "layer", "operation")
 
 
@@ -83,6 +87,11 @@ def describe(run: Run) -> dict[str, Any]:
         "collectives": _collectives(run),
         "model_flops": _model_flops(run),
         "counters": [asdict(source) for source in run.counters],
+        "counter_columns": [
+            asdict(run.counter_info.get(name) or counter_info(name))
+            for name in run.table.measured
+            if is_counted(name)
+        ],
         "telemetry": [
             {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
             for source in run.telemetry
@@ -190,6 +199,9 @@ def as_text(run: Run) -> str:
         lines.append(f"  {level:<10} {cover['labelled_pct']:6.2f} % labelled")
         lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
     lines += [line for source in run.counters for line in _counter_lines(source)]
+    if names := [counter["name"] for counter in found["counter_columns"]]:
+        lines += ["", f"{len(names)} counters, which are columns (--columns {names[0]})"]
+        lines += [f"  {clean(line)}" for line in _listed(names)]
     lines += [line for telemetry in run.telemetry for line in _telemetry_lines(telemetry)]
     lines += [line for samples in run.cpu for line in _processor_lines(samples)]
     if found["partial_iterations"]:
@@ -198,6 +210,14 @@ def as_text(run: Run) -> str:
     if found["missing"]:
         lines += ["", "not found", *(f"  {text}" for text in found["missing"])]
     return "\n".join(lines) + "\n"
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    """Names in lines; of very many the first."""
+    shown = [*names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        shown.append(f"and {len(names) - _MOST_NAMES} more")
+    return wrap(", ".join(shown), _LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _gpu_counts(run: Run, gpu: int) -> dict[str, int | None]:

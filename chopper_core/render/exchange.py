@@ -18,7 +18,10 @@ FRAME_SCHEMA: Final = "chopper.frame/1"
 
 
 def as_json(frame: Frame, *, limit: int | None = None) -> str:
-    """A frame as JSON of the schema `chopper.frame/1`; missing values are null."""
+    """A frame as JSON of the schema `chopper.frame/1`; missing values are null.
+
+    `held` names the columns of a row whose value is that of the nearest sample outside of it.
+    """
     count = len(frame) if limit is None else min(limit, len(frame))
     document: dict[str, Any] = {
         "schema": FRAME_SCHEMA,
@@ -35,6 +38,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
                 **({"base_name": frame.partner(row)} if frame.partner(row) else {}),
                 "address": frame.addresses(row),
                 **frame.row(row),
+                **({"held": held} if (held := _held(frame, row)) else {}),
             }
             for row in range(count)
         ],
@@ -44,6 +48,10 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _held(frame: Frame, row: int) -> list[str]:
+    return [column.name for column in frame.columns if frame.values[column.name].is_held(row)]
 
 
 def _plain_numbers(numbers: Any) -> Any:

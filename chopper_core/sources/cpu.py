@@ -56,9 +56,10 @@ class CpuFile:
     notes: tuple[str, ...]
 
 
-def find_cpu(folders: Sequence[Path]) -> list[Path]:
-    """The files below folders that hold such samples, by their headings."""
-    found = [path for folder in folders for path in _files_below(folder) if is_cpu_file(path)]
+def find_cpu(paths: Sequence[Path]) -> list[Path]:
+    """The files at the paths, or below them, that hold such samples, by their headings."""
+    files = [file for path in paths for file in (_files_below(path) if path.is_dir() else [path])]
+    found = [file for file in files if is_cpu_file(file)]
     return sorted(dict.fromkeys(found), key=natural_key)
 
 
