@@ -134,17 +134,17 @@ class Groups:
     def split(self, levels: Sequence[str]) -> tuple[Groups, Index]:
         """The groups divided by the labels of levels, and the group that each part is of."""
         group = np.repeat(np.arange(len(self)), self.sizes())
-        keys, rows = group.astype(np.int64), self.rows
+        keys, selection = group.astype(np.int64), self.selection
         for level in levels:
-            codes = self.table.column(level)[rows].astype(np.int64)
+            codes = self.table.column(level)[selection].astype(np.int64)
             codes -= codes.min()
             keys = keys * (int(codes.max()) + 1) + codes
         if (keys[1:] < keys[:-1]).any():
             order = stable_order(keys)
-            keys, rows = keys[order], rows[order]
+            keys, selection = keys[order], self.rows[order]
         # Rows stay within their group, so that `group` fits their new order as well.
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        return Groups(self.table, rows, first), group[first]
+        return Groups(self.table, selection, first), group[first]
 
     def codes(self, level: str) -> NDArray[Any]:
         """The code at a level of the first activity of each group."""

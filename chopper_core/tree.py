@@ -144,7 +144,7 @@ class Tree:
             if not kept.any():
                 raise self._missing(path)
             parts, _ = node.split(levels)
-            return parts.rows, parts.first
+            return parts.selection, parts.first
 
         cells = None
         is_node = len(path) <= len(self.order)

@@ -72,17 +72,18 @@ OF_ROOF: Final = column(
 def answer(run: Run, view: View) -> Answer:
     """The scope's activities by name, class or operation, the ones with the most time first."""
     by = view.by or "name"
-    parent = run.tree(view.order).node(view.path)
+    tree = run.tree(view.order)
+    parent = tree.node(view.path)
     table = run.table
-    rows = parent.rows
     classes = _classes(run)
     if by == "class":
         words, codes_of = classes
-        codes, nodes = grouped(parent, codes_of[table.kernel[rows]])
+        codes, nodes = grouped(parent, codes_of[table.kernel[parent.rows]])
         labels = [words[code] for code in codes.tolist()]
     else:
         level = "kernel" if by == "name" else "operation"
-        codes, nodes = grouped(parent, table.column(level)[rows])
+        nodes = tree.split(view.path, (level,))
+        codes = nodes.codes(level).astype(np.int64)
         labels = [table.text_of(level, code) for code in codes.tolist()]
     scope = Scope(nodes, parent, run.origin_ns, run.hardware)
     own: list[tuple[Metric, Values]] = []

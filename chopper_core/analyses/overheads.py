@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.groups import by_level, into
-from chopper_core.hardware import Hardware
-from chopper_core.measured import BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
+from chopper_core.analyses.groups import into
+from chopper_core.measured import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.pictures import BarChart, Series
 from chopper_core.run import Run
 from chopper_core.schema import KernelTable
-from chopper_core.tree import Groups
+from chopper_core.tree import Groups, Tree
 from chopper_core.view import View
 
 Int64 = NDArray[np.int64]
@@ -97,7 +96,9 @@ def parts_of(run: Run, nodes: Groups) -> Parts:
     values = {name: METRICS[name].compute(scope) for name in _TERMS}
     elapsed_ns = METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64)
     theory = values[THEORY]
-    unknown = ~theory.present() & (nodes.sum_of(_is_matrix) > 0)
+    unknown = ~theory.present()
+    if unknown.any():
+        unknown &= nodes.sum_of(_is_matrix) > 0
     lost = Values(elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
     return Parts(values, elapsed_ns, lost)
 
@@ -112,10 +113,12 @@ def with_parts(table: KernelTable, run: Run) -> KernelTable:
 def answer(run: Run, view: View) -> Answer:
     """What the scope's time is made of, by operation, phase, layer, gpu or iteration."""
     by = view.by or "operation"
-    node = run.tree(view.order).node(view.path)
+    tree = run.tree(view.order)
     table = with_parts(run.table, run)
-    parent = Groups(table, node.rows, node.first)
-    labels, nodes = by_level(parent, by)
+    if table is not run.table:
+        tree = Tree(table, view.order)
+    parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
+    labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
     parts, whole = parts_of(run, nodes), parts_of(run, parent)
     losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
     largest = [
@@ -159,7 +162,7 @@ def answer(run: Run, view: View) -> Answer:
         ),
         nodes=nodes,
         headline=(_headline(whole),),
-        notes=_notes(run, parent, whole),
+        notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         pictures=(
             _stacked(parts, labels, order[:_CHARTED], used, by),
             _waterfall(whole, used),
@@ -206,8 +209,8 @@ def _amount(part: float, whole: float) -> str:
     return f"{part / 1e6:.3f} ms, {100 * part / max(whole, 1):.1f} %"
 
 
-def _notes(run: Run, parent: Groups, whole: Parts) -> tuple[str, ...]:
-    """What isn't known, and in which part its time lies."""
+def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:
+    """What isn't known, and in which part its time lies; `kernels` by operation and name."""
     notes: list[str] = []
     counted = CYCLES in run.table.measured
     if run.hardware is None:
@@ -217,7 +220,7 @@ def _notes(run: Run, parent: Groups, whole: Parts) -> tuple[str, ...]:
             "no FLOPs of the model with their type are known (record_shapes=True in the profiler "
             "gives both): the theoretical time is missing"
         )
-    elif (share := _without_flops(parent, run.hardware)) > _MUCH_PCT:
+    elif (share := _without_flops(kernels)) > _MUCH_PCT:
         notes.append(
             f"{share:.1f} % of the time of matrix kernels is of kernels whose FLOPs, or "
             "whose type's peak, aren't known: theory is too short by theirs, lost too long"
@@ -238,18 +241,19 @@ def _notes(run: Run, parent: Groups, whole: Parts) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _without_flops(parent: Groups, hardware: Hardware) -> float:
+def _without_flops(kernels: Groups) -> float:
     """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
-    table, rows = parent.table, parent.rows
-    matrix = rows[_is_matrix(table, rows)]
-    flops, element = table.measured.get(FLOPS), table.measured.get(FLOPS_TYPE)
-    duration = table.duration_ns[matrix].astype(np.float64)
-    if flops is None or element is None or not duration.sum():
+    table = kernels.table
+    is_matrix = np.array([kernel_class(name) in _MATRIX for name in table.names], np.bool_)
+    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
+    matrix = is_matrix[kernels.codes("kernel")] & charged
+    duration = kernels.sum("duration_ns")[matrix]
+    if not {FLOPS, FLOPS_TYPE} <= set(table.measured) or not duration.sum():
         return 0.0
-    ideal = hardware.at_peak_ns(flops[matrix], element[matrix])
     # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
-    operation = table.operation[matrix]
-    known = np.isin(operation, np.unique(operation[np.isfinite(ideal)]))
+    operation = kernels.codes("operation")[matrix]
+    with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
+    known = np.isin(operation, operation[with_peak])
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,11 +78,24 @@ def _codes(words: list[str]) -> Int64:
 
 def part_of(table: KernelTable, rows: NDArray[np.intp] | slice) -> Int64:
     """The part that each activity's compute belongs to, as a place in `PARTS`."""
+    codes = [table.column(name)[rows] for name in ("phase", "operation", "kernel")]
+    sizes = (len(Phase) + 1, len(table.operations) + 1, len(table.names) + 1)
+    if prod(sizes) > len(codes[0]):
+        return _part_of(table, *codes)
+    # A code of -1, a missing label, is the last place.
+    every = [np.append(np.arange(size - 1), -1).astype(np.int32) for size in sizes]
+    known = _part_of(table, *(each.ravel() for each in np.meshgrid(*every, indexing="ij")))
+    phase, operation, kernel = codes
+    return known.reshape(sizes)[phase, operation, kernel]
+
+
+def _part_of(
+    table: KernelTable, phase: NDArray[Any], operation: NDArray[Any], kernel: NDArray[Any]
+) -> Int64:
     of_operation = _codes([operation_class(name) for name in table.operations] + [""])
     of_kernel = _codes([_class_of_kernel(name) for name in table.names])
-    found = of_operation[table.operation[rows]]
-    found = np.where(found == _UNSAID, of_kernel[table.kernel[rows]], found)
-    phase = table.phase[rows]
+    found = of_operation[operation]
+    found = np.where(found == _UNSAID, of_kernel[kernel], found)
     by_phase = found < len(_BY_PHASE)
     part = np.full(len(found), PARTS.index("other compute"), np.int64)
     part[by_phase & (phase == Phase.FORWARD)] = found[by_phase & (phase == Phase.FORWARD)]

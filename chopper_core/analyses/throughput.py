@@ -196,26 +196,32 @@ def given_tokens(text: str) -> int | None:
 def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     """The labelled iterations of the scope's GPUs, whole, whatever else the scope names."""
     table = run.table
-    scoped = run.tree(view.order).node(view.path)
-    gpus = np.unique(table.gpu[scoped.rows])
-    iterations = np.unique(table.iteration[scoped.rows])
+    tree = run.tree(view.order)
+    gpus = tree.split(view.path, ("gpu",)).codes("gpu").astype(np.int64)
+    iterations = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
     iterations = iterations[iterations != NO_LABEL]
     if not len(iterations):
         raise UsageError(
             "the scope has no iterations; throughput needs a trace with steps "
             "(ProfilerStep# or Iteration annotations, or an optimizer)"
         )
-    rows = np.concatenate([run.tree().node((str(gpu),)).rows for gpu in gpus.tolist()])
-    rows = rows[np.isin(table.iteration[rows], iterations)]
+    kept = {"gpu": set(gpus.tolist()), "iteration": set(iterations.tolist())}
+    without = {
+        level: [code for code in tree.codes_of(level).tolist() if code not in codes]
+        for level, codes in kept.items()
+    }
+    without = {level: codes for level, codes in without.items() if codes}
+    steps = run.tree().split((), ("gpu", "iteration"), without)
     shape = (len(gpus), len(iterations))
     count = len(gpus) * len(iterations)
-    step = np.searchsorted(gpus, table.gpu[rows]) * len(iterations)
-    step += np.searchsorted(iterations, table.iteration[rows])
-    there = np.bincount(step, minlength=count).reshape(shape) > 0
-    first = np.full(count, np.iinfo(np.int64).max)
-    last = np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(first, step, table.start_ns[rows])
-    np.maximum.at(last, step, table.start_ns[rows] + table.duration_ns[rows])
+    place = np.searchsorted(gpus, steps.codes("gpu")) * len(iterations)
+    place += np.searchsorted(iterations, steps.codes("iteration"))
+    spans = np.zeros(count, np.int64)
+    spans[place] = steps.max("end_ns") - steps.min("start_ns")
+    there = np.zeros(count, np.bool_)
+    there[place] = True
+    there = there.reshape(shape)
+    step = np.repeat(place, steps.sizes())
     cut = {
         number for gpu in gpus.tolist() for number in run.partial_iterations.get(gpu, frozenset())
     }
@@ -223,8 +229,8 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     return Steps(
         gpus.tolist(),
         iterations.tolist(),
-        step_times(table, rows, step, count).reshape(*shape, len(PARTS)),
-        np.where(there, (last - first).reshape(shape), 0),
+        step_times(table, steps.selection, step, count).reshape(*shape, len(PARTS)),
+        spans.reshape(shape),
         there,
         whole & there.all(axis=0),
         np.full(shape, float(tokens))

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from chopper_core.accounting import account, launch_overheads
+from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.errors import DataError
 from chopper_core.parts import gather
 from chopper_core.run import Gpu, Run, Source
@@ -189,15 +190,22 @@ def run_of(ranks: int, kernels: int, table: KernelTable) -> Run:
     )
 
 
-def store_of(ranks: int, kernels: int) -> Path:
-    """A store of such a run, written once; no more than one rank is in memory."""
-    folder = ROOT / "build" / "bench" / f"store-{ranks}x{kernels}"
+def store_of(ranks: int, kernels: int, parts: bool = False) -> Path:
+    """A store of such a run, written once; no more than one rank is in memory.
+
+    With the parts of its time, as ingest adds them, all of it is.
+    """
+    folder = ROOT / "build" / "bench" / f"store-{ranks}x{kernels}{'-parts' * parts}"
     if not _is_usable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         tables = Tables(ranks, kernels, measured=ranks * kernels <= LARGE[0] * LARGE[1])
         with TemporaryDirectory(dir=folder.parent) as together:
             table = gather(tables, Path(together))
-            write_store(replace(run_of(ranks, kernels, table), name=folder.name), folder)
+            run = replace(run_of(ranks, kernels, table), name=folder.name)
+            if parts:
+                columns = breakdown_columns(table, run.hardware)
+                run = replace(run, table=table.with_measured(columns))
+            write_store(run, folder)
     return folder
 
 
