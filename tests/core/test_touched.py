@@ -1,0 +1,159 @@
+"""How much of a large run each step looks at: counts of rows and bytes, which no noise changes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chopper_core.find import find
+from chopper_core.parts import gather
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import COLUMNS, LEVELS
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.store import read_store, write_store
+from chopper_core.summary import Summary
+from chopper_core.view import View, drill, filtered, pivot, sorted_by
+from tests.bench.runs import Tables, run_of
+from tests.conftest import ROOT as ROOT_FOLDER
+
+RANKS, KERNELS = 4, 70_000
+ROWS = RANKS * KERNELS
+STEP = 2_442
+"""Rows of an iteration of a rank."""
+PROBED = 35_000
+"""Values at the head of columns that tell which columns have any; however long the run is."""
+
+
+class Counted(np.ndarray):
+    """A column that counts how many of its values are taken out or worked on."""
+
+    touched = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return np.asarray(self)[key].view(Counted)
+        taken = np.asarray(self)[key]
+        Counted.touched += np.size(taken)
+        return taken
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*map(_plain, given), **options)
+
+    def __array_function__(self, function: Any, _: Any, given: Any, options: Any) -> Any:
+        if function is np.searchsorted:
+            Counted.touched += np.size(given[1]) * int(np.log2(len(given[0]) + 1))
+            return function(np.asarray(given[0]), *given[1:], **options)
+        return function(*(_plain(each) for each in given), **options)
+
+    def astype(self, *given: Any, **options: Any) -> Any:
+        return _plain(self).astype(*given, **options)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Counted):
+        Counted.touched += value.size
+        return np.asarray(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(each) for each in value)
+    return value
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    table = gather(Tables(RANKS, KERNELS), folder / "together")
+    write_store(run_of(RANKS, KERNELS, table), folder / "store")
+    return folder / "store"
+
+
+@pytest.fixture
+def run(stored: Path) -> Iterator[Run]:
+    """The stored run, with columns that count."""
+    plain = read_store(stored)
+    columns = {name: plain.table.column(name).view(Counted) for name in COLUMNS}
+    table = replace(plain.table, **columns)
+    assert plain.summary is not None and plain.summary.cubes
+    yield replace(plain, table=table, summary=Summary(table, plain.summary.cubes))
+
+
+def touched(run: Run, view: View) -> int:
+    Counted.touched = 0
+    assert len(query(run, view))
+    return Counted.touched
+
+
+ROOT = View("R")
+GPU = drill(ROOT, "2")
+PHASE = drill(drill(GPU, "3"), "backward")
+LAYER = drill(PHASE, "7")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_split_of_the_whole_run_needs_its_sums_only(run: Run, level: str) -> None:
+    assert touched(run, pivot(ROOT, level)) <= PROBED
+
+
+@pytest.mark.parametrize(
+    ("view", "rows"),
+    [(GPU, 10), (drill(GPU, "3"), STEP), (PHASE, STEP), (LAYER, STEP // 32)],
+)
+def test_a_node_needs_no_more_than_its_own_rows(run: Run, view: View, rows: int) -> None:
+    columns = 20
+    assert touched(run, view) <= PROBED + rows * columns
+
+
+def test_what_a_person_does_with_a_table_needs_its_sums_only(run: Run) -> None:
+    for view in (
+        sorted_by(ROOT, "-idle_ns"),
+        filtered(ROOT, "time>1ms"),
+        filtered(pivot(ROOT, "operation"), "gemm|attn"),
+        sorted_by(drill(pivot(ROOT, "operation"), "mlp_up"), "-busy_pct"),
+    ):
+        assert touched(run, view) <= PROBED, view
+
+
+def test_a_name_is_found_without_a_look_at_all_columns(run: Run) -> None:
+    Counted.touched = 0
+    assert find(run, LEVELS, "attn_fa").hits
+    assert Counted.touched <= ROWS
+
+
+def test_a_table_is_made_in_little_memory(stored: Path) -> None:
+    """The first frame of a run allocates far less than a column of it, a node's no more."""
+    plain = read_store(stored)
+    query(plain, ROOT)
+    for view in (ROOT, GPU, PHASE, LAYER, pivot(ROOT, "kernel")):
+        tracemalloc.start()
+        query(plain, view)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < ROWS * 8, view
+
+
+def test_a_trace_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT_FOLDER / "demo_data" / "fsdp2" / "rank0.json.gz"
+    plain, read = ByteSource._read_file, []
+
+    def counted(self: ByteSource, wanted: int) -> bytes:
+        piece = plain(self, wanted)
+        read.append(len(piece))
+        return piece
+
+    monkeypatch.setattr(ByteSource, "_read_file", counted)
+    read_trace(path)
+    size = path.stat().st_size
+    assert sum(read) == size
+    assert len(read) <= size // (1 << 16) + 3
+
+
+def test_a_store_takes_few_bytes_for_each_activity(stored: Path) -> None:
+    size = sum(path.stat().st_size for path in stored.iterdir())
+    assert size <= 300 * ROWS
