@@ -196,7 +196,7 @@ class Run:
             return described
         if said is not None:
             return said
-        known = {hardware_of(gpu.hardware) for gpu in self.gpus}
+        known = {hardware_of(product) for product in {gpu.hardware for gpu in self.gpus}}
         return known.pop() if len(known) == 1 else None
 
     @cached_property
