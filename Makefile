@@ -21,9 +21,10 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/dev
-	$(BIN)/python -m tests.bench -o docs/benchmarks.md
+	$(BIN)/python -m tests.bench -o docs/benchmarks.md $(BENCH)
 
-# What there is to measure beside: JSON decoders and another analyser of such traces.
+# What there is to measure beside: JSON decoders and another analyser of such traces. The original
+# Chopper and TraceLens run from a checkout: see CHOPPER_MERGE and TRACELENS in tests/bench/reading.py.
 bench-peers: $(VENV)/dev
 	@$(PIP) install orjson ijson HolisticTraceAnalysis >&2
 	@$(MAKE) bench

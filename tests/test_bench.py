@@ -6,6 +6,7 @@ import resource
 
 import pytest
 
+from tests.bench.budgets import at_most, lines
 from tests.bench.processes import Cost, can_import, in_turn, middle, python, run
 
 
@@ -36,3 +37,20 @@ def test_medians_are_by_figure() -> None:
 
 def test_what_is_not_installed_is_known() -> None:
     assert can_import("json") and not can_import("no_such_module_at_all")
+
+
+def test_a_budget_is_met_or_not_or_unknown() -> None:
+    found = [at_most("a", 50, 49.6, "ms"), at_most("b", 50, 51, "ms"), at_most("c", 50, None, "ms")]
+    assert [each.met for each in found] == [True, False, None]
+    assert list(lines(found))[2:] == [
+        "| a | ≤ 50 ms | 50 ms | yes |",
+        "| b | ≤ 50 ms | 51 ms | **no** |",
+        "| c | ≤ 50 ms | not measured here | – |",
+    ]
+
+
+def test_what_fails_is_said_and_left_out() -> None:
+    failed: list[str] = []
+    costs = in_turn({"a": python("pass"), "b": python("raise ValueError('no')")}, 2, failed)
+    assert list(costs) == ["a"] and len(costs["a"]) == 2
+    assert failed == ["b failed (ValueError: no)"]

@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 
-from tests.bench import explorer, reading
+from tests.bench import budgets, engine, explorer, memory, reading
+from tests.bench.processes import ROOT, Cost, in_turn, middle
+from tests.bench.runs import LARGE, MANY
 
 PACKAGES = (
     "numpy",
@@ -20,35 +26,104 @@ PACKAGES = (
     "ijson",
     "HolisticTraceAnalysis",
 )
+SMALL, WIDE = explorer.SIZES
 
 
 def main() -> None:
     """Run all benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE")
-    parser.add_argument("--size", type=int, default=200, metavar="MB")
+    parser.add_argument("--size", type=int, default=200, metavar="MB", help="of the trace")
+    parser.add_argument("--huge", type=int, default=1000, metavar="MB", help="of another; 0: none")
+    parser.add_argument("--large", type=_shape, default=LARGE, metavar="RANKSxKERNELS")
+    parser.add_argument("--many", type=_shape, default=MANY, metavar="RANKSxKERNELS")
+    parser.add_argument("--counters", type=float, default=1.0, help="share of the full sizes")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    lines = [
-        "# Benchmarks",
-        "",
-        "`make bench` writes this page anew. The data is generated, the processes run in turn.",
-        "",
-        f"Machine: {_processor()}, {os.cpu_count()} processors, {_memory_gb():.0f} GB, "
-        f"{platform.system()}; Python {platform.python_version()}; {_versions()}.",
-        "",
-        "## Reading a trace",
-        "",
-        *reading.report(options.size, options.rounds),
-        "",
-        "## The explorer over a pseudo-terminal",
-        "",
-        *explorer.report(options.rounds),
-    ]
-    text = "\n".join(lines) + "\n"
+    text = "\n".join(_page(options)) + "\n"
     print(text, end="")
     if options.output:
         options.output.write_text(text, encoding="utf-8")
+
+
+def _shape(text: str) -> tuple[int, int]:
+    ranks, _, kernels = text.partition("x")
+    return int(ranks), int(kernels)
+
+
+def _page(options: argparse.Namespace) -> Iterator[str]:
+    rounds = options.rounds
+    load = os.getloadavg()[0]
+    found = reading.measure(options.size, rounds)
+    huge = reading.measure(options.huge, 1, alone=True) if options.huge else None
+    show = _show(rounds)
+    demo, large = explorer.demo(), explorer.large(*options.large)
+    paints = [
+        median(explorer.first_paint(case, SMALL) for _ in range(rounds + 1))
+        for case in (demo, large)
+    ]
+    small, idle = explorer.pressed(large, SMALL, rounds)
+    wide, _ = explorer.pressed(large, WIDE, rounds)
+    steps = engine.measured_apart(*options.many)
+    many = f"{options.many[0]:,} ranks × {options.many[1]:,} kernels"
+    every = (
+        *budgets.of_reading(found),
+        budgets.of_huge(huge.costs[reading.TABLE] if huge else None),
+        *budgets.of_show(show),
+        *budgets.of_paint(*paints, large.title),
+        *budgets.of_keys(small, wide, idle, large.title),
+        *budgets.of_ranks(steps, many),
+    )
+    yield "# Benchmarks"
+    yield ""
+    yield (
+        "`make bench` writes this page anew, `make bench-peers` with the peers that PyPI has. The "
+        "data is generated; processes run in turn; memory is the largest resident set of the whole "
+        "process."
+    )
+    yield ""
+    yield (
+        f"Machine: {_processor()}, {os.cpu_count()} processors, {_memory_gb():.0f} GB, "
+        f"{platform.system()}; Python {platform.python_version()}; {_versions()}. "
+        f"{datetime.now(UTC):%Y-%m-%d}; load of the machine by others at the start: {load:.1f}."
+    )
+    yield ""
+    yield "## Budgets"
+    yield ""
+    yield from budgets.lines(every)
+    yield ""
+    yield (
+        "First paint and `show` are of whole processes with warm files. Of the keys, those that "
+        "end with Esc are left out: the terminal waits 100 ms whether more follows it."
+    )
+    yield ""
+    yield "## Reading a trace"
+    yield ""
+    yield from reading.lines(found)
+    yield ""
+    if huge:
+        yield from reading.lines(huge)
+        yield ""
+    yield "## Reading counters"
+    yield ""
+    yield from memory.report(options.counters)
+    yield ""
+    yield "## The explorer over a pseudo-terminal"
+    yield ""
+    yield from explorer.report(rounds, (demo, large))
+    yield "## The engine without a screen"
+    yield ""
+    yield from engine.report(rounds, (options.large, options.many))
+
+
+def _show(rounds: int) -> Cost:
+    """Printing the demo run from a store, once more after it was written."""
+    store = ROOT / "build" / "bench" / "demo-store"
+    chopper = [sys.executable, "-m", "chopper_tui.cli"]
+    runs = [*chopper, "ingest", str(ROOT / "demo_data" / "fsdp2"), "-o", str(store)]
+    commands = {"ingest": runs}
+    in_turn(commands, 1)
+    return middle(in_turn({"show": [*chopper, "show", str(store)]}, 3 * rounds)["show"])
 
 
 def _versions() -> str:

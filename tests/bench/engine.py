@@ -76,17 +76,21 @@ def measure(store: str, ranks: int) -> dict[str, float]:
     return found
 
 
+def measured_apart(ranks: int, kernels: int) -> dict[str, float]:
+    """As `measure`, in a process of its own."""
+    code = "from tests.bench.engine import main; main()"
+    store = store_of(ranks, kernels)
+    arguments = [sys.executable, "-c", code, "--store", str(store), "--ranks", str(ranks)]
+    done = subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
 def report(rounds: int, shapes: tuple[tuple[int, int], ...] = (LARGE, MANY)) -> Iterator[str]:
     """The lines of a markdown table; each round is a process, with the files in the page cache."""
     columns = []
-    for ranks, kernels in shapes:
-        store = store_of(ranks, kernels)
-        code = "from tests.bench.engine import main; main()"
-        arguments = [sys.executable, "-c", code, "--store", str(store), "--ranks", str(ranks)]
-        rows = [
-            json.loads(subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True).stdout)
-            for _ in range(rounds)
-        ]
+    for shape in shapes:
+        rows = [measured_apart(*shape) for _ in range(rounds)]
         columns.append({name: median(row[name] for row in rows) for name in rows[0]})
     heads = [f"{ranks:,} × {kernels:,} kernels" for ranks, kernels in shapes]
     yield f"| ms in the core, each done once in a fresh process | {' | '.join(heads)} |"

@@ -40,12 +40,25 @@ def run(arguments: Sequence[str]) -> Cost:
     return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6)
 
 
-def in_turn(commands: dict[str, Sequence[str]], rounds: int) -> dict[str, list[Cost]]:
-    """Run all commands one after the other, `rounds` times, so that each meets the same noise."""
+def in_turn(
+    commands: dict[str, Sequence[str]], rounds: int, failed: list[str] | None = None
+) -> dict[str, list[Cost]]:
+    """Run all commands one after the other, `rounds` times, so that each meets the same noise.
+
+    With `failed`, what fails is said there and left out; else it is raised.
+    """
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
     for _ in range(rounds):
         for name, arguments in commands.items():
-            costs[name].append(run(arguments))
+            if name not in costs:
+                continue
+            try:
+                costs[name].append(run(arguments))
+            except RuntimeError as error:
+                if failed is None:
+                    raise
+                failed.append(f"{name} failed ({error})")
+                del costs[name]
     return costs
 
 

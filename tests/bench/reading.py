@@ -1,12 +1,21 @@
-"""Reading a trace: Chopper's reader beside JSON decoders that only build objects."""
+"""Reading a trace: Chopper's reader beside JSON decoders that only build objects, and its peers."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from tests.bench.data import trace, unpacked
-from tests.bench.processes import can_import, in_turn, middle, python
+from tests.bench.processes import Cost, can_import, in_turn, middle, python
+
+TABLE = "chopper: to the labelled kernel table"
+TYPED = "msgspec: typed decoding alone"
+ORIGINAL = "the original Chopper: merge.py"
+HTA = "HolisticTraceAnalysis: load"
+TRACELENS = "TraceLens: load and tree"
 
 _READ = (
     "import sys; from pathlib import Path\n"
@@ -24,50 +33,107 @@ _DECODERS = {
     "msgspec": "import msgspec; msgspec.json.decode(data)",
     "ijson": "import io, ijson; sum(1 for _ in ijson.items(io.BytesIO(data), 'traceEvents.item'))",
 }
-_PEERS = {
-    "HolisticTraceAnalysis": (
-        "hta",
-        "import sys; from pathlib import Path; from hta.trace_analysis import TraceAnalysis\n"
-        "path = Path(sys.argv[1])\n"
-        "TraceAnalysis(trace_files={0: path.name}, trace_dir=str(path.parent))",
-    ),
-}
+_TYPED = """
+import msgspec
+class Event(msgspec.Struct, gc=False):
+    name: str = ""
+    ph: str = ""
+    cat: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    pid: int | str = 0
+    tid: int | str = 0
+    args: msgspec.Raw = msgspec.Raw()
+class File(msgspec.Struct):
+    traceEvents: list[Event]
+msgspec.json.decode(data, type=File)
+"""
+_HTA = (
+    "import sys; from pathlib import Path; from hta.trace_analysis import TraceAnalysis\n"
+    "path = Path(sys.argv[1])\n"
+    "TraceAnalysis(trace_files={0: path.name}, trace_dir=str(path.parent))"
+)
+_TRACELENS = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from TraceLens import TreePerfAnalyzer\n"
+    "TreePerfAnalyzer.from_file(sys.argv[1])"
+)
 
 
-def report(megabytes: int, rounds: int) -> Iterator[str]:
-    """The lines of a markdown table, medians of `rounds` runs of each in turn."""
-    path = trace(megabytes)
-    size = unpacked(path).stat().st_size / 1e6
-    commands = {
-        "chopper: events to columns": python(_READ, str(path)),
-        "chopper: to the labelled kernel table": python(_TABLE, str(path)),
-    }
-    missing = []
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the processes took to read one trace."""
+
+    megabytes: float
+    packed_megabytes: float
+    rounds: int
+    costs: dict[str, Cost]
+    missing: Sequence[str]
+    """What isn't installed, or failed, in sentences."""
+
+
+def peers(path: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """The commands of what is there besides Chopper; what is missing and how to give it."""
+    commands, missing = {}, []
     for name, code in _DECODERS.items():
         if name == "json" or can_import(name):
             commands[f"{name}: decode alone"] = python(_GUNZIP + code, str(path))
         else:
-            missing.append(name)
-    for name, (module, code) in _PEERS.items():
-        if can_import(module):
-            commands[name] = python(code, str(path))
-        else:
-            missing.append(name)
-    costs = {name: middle(each) for name, each in in_turn(commands, rounds).items()}
-    reference = costs["chopper: to the labelled kernel table"].wall_s
-    packed = path.stat().st_size / 1e6
-    yield f"One trace, {size:.0f} MB ({packed:.1f} MB packed), medians of {rounds} runs in turn:"
+            missing.append(f"{name} is not installed")
+    commands[TYPED] = python(_GUNZIP + _TYPED, str(path))
+    if can_import("hta"):
+        commands[HTA] = python(_HTA, str(path))
+    else:
+        missing.append("HolisticTraceAnalysis is not installed")
+    if lens := os.environ.get("TRACELENS"):
+        commands[TRACELENS] = python(_TRACELENS, str(path), lens)
+    else:
+        missing.append("TraceLens: name a checkout of AMD-AGI/TraceLens in TRACELENS")
+    if original := os.environ.get("CHOPPER_MERGE"):
+        # It reads plain JSON only; {} in the command stands for the trace.
+        plain = str(unpacked(path))
+        commands[ORIGINAL] = [word.replace("{}", plain) for word in original.split()]
+    else:
+        missing.append(
+            "the original Chopper: name the command that merges one trace in CHOPPER_MERGE, "
+            "with {} for the trace"
+        )
+    return commands, missing
+
+
+def measure(megabytes: int, rounds: int, *, alone: bool = False) -> Measured:
+    """Medians of `rounds` runs of each in turn; of Chopper alone where asked for."""
+    path = trace(megabytes)
+    size = unpacked(path).stat().st_size / 1e6
+    commands = {TABLE: python(_TABLE, str(path))}
+    missing: list[str] = []
+    if not alone:
+        commands["chopper: events to columns"] = python(_READ, str(path))
+        others, missing = peers(path)
+        commands |= others
+    costs = {name: middle(each) for name, each in in_turn(commands, rounds, missing).items()}
+    return Measured(size, path.stat().st_size / 1e6, rounds, costs, missing)
+
+
+def lines(found: Measured) -> Iterator[str]:
+    """The lines of a markdown table."""
+    reference = found.costs[TABLE].wall_s
+    yield (
+        f"One trace, {found.megabytes:.0f} MB ({found.packed_megabytes:.1f} MB packed), medians of "
+        f"{found.rounds} runs in turn, from .json.gz; peak is the largest resident set of the "
+        "whole process:"
+    )
     yield ""
     yield "| whole process | wall s | cpu s | MB/s | peak MB | wall, table = 1 |"
     yield "| :-- | --: | --: | --: | --: | --: |"
-    for name, cost in costs.items():
+    for name, cost in found.costs.items():
+        speed = found.megabytes / cost.wall_s
         yield (
-            f"| {name} | {cost.wall_s:.2f} | {cost.cpu_s:.2f} | {size / cost.wall_s:.0f} "
+            f"| {name} | {cost.wall_s:.2f} | {cost.cpu_s:.2f} | {speed:.0f} "
             f"| {cost.peak_mb:.0f} | {cost.wall_s / reference:.2f} |"
         )
-    if missing:
+    if found.missing:
         yield ""
-        yield f"Not installed, so not measured: {', '.join(missing)}."
+        yield f"Not measured: {'; '.join(found.missing)}."
 
 
 def main() -> None:
@@ -76,7 +142,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=200, metavar="MB")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    print("\n".join(report(options.size, options.rounds)))
+    print("\n".join(lines(measure(options.size, options.rounds))))
 
 
 if __name__ == "__main__":

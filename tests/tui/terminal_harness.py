@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte
@@ -25,8 +25,14 @@ class Terminal:
     """A pseudo-terminal with the explorer in it."""
 
     def __init__(
-        self, case: str = "plain", size: tuple[int, int] = (80, 24), **environment: str
+        self,
+        case: str = "plain",
+        size: tuple[int, int] = (80, 24),
+        *,
+        command: Sequence[str] = (),
+        **environment: str,
     ) -> None:
+        """Start a case of `pty_app`, or another command."""
         self.columns, self.rows = size
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
@@ -36,7 +42,7 @@ class Terminal:
         self.before = termios.tcgetattr(slave)
         self._slave = slave
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.tui.pty_app", case],
+            [*command] or [sys.executable, "-m", "tests.tui.pty_app", case],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -89,6 +95,24 @@ class Terminal:
         self.until(lambda: len(self.output) > before)
         self.quiet()
         return len(self.output) - before
+
+    def timed(self, keys: str, quiet_s: float, longest_s: float = 20.0) -> tuple[float, int]:
+        """Seconds from keys to the last byte they brought, and how many bytes came.
+
+        What the bytes show is worked out afterwards: the emulator takes longer than some keys.
+        """
+        pieces: list[bytes] = []
+        start = last = time.monotonic()
+        self.send(keys)
+        while (now := time.monotonic()) - start < longest_s:
+            if pieces and now - last > quiet_s:
+                break
+            if select.select([self._master], [], [], 0.002)[0]:
+                pieces.append(os.read(self._master, 65536))
+                last = time.monotonic()
+        self.output += b"".join(pieces)
+        self._stream.feed(b"".join(pieces))
+        return last - start, sum(map(len, pieces))
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

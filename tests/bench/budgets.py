@@ -1,0 +1,105 @@
+"""What Chopper promises of its speed, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.bench.explorer import p95
+from tests.bench.processes import Cost
+from tests.bench.reading import HTA, ORIGINAL, TABLE, TRACELENS, TYPED, Measured
+
+Presses = Mapping[str, Sequence[tuple[float, int]]]
+
+NOT_MEASURED = "not measured here"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A promise and what was found."""
+
+    what: str
+    goal: str
+    found: str
+    met: bool | None
+    """None where it was not measured."""
+
+
+def lines(budgets: Sequence[Budget]) -> Iterator[str]:
+    """The lines of a markdown table."""
+    yield "| what | goal | measured | met |"
+    yield "| :-- | --: | --: | :-- |"
+    words = {True: "yes", False: "**no**", None: "–"}
+    for each in budgets:
+        yield f"| {each.what} | {each.goal} | {each.found} | {words[each.met]} |"
+
+
+def at_most(what: str, most: float, found: float | None, unit: str) -> Budget:
+    """A budget that is an upper bound."""
+    goal = f"≤ {most:,.0f} {unit}"
+    if found is None:
+        return Budget(what, goal, NOT_MEASURED, None)
+    return Budget(what, goal, f"{found:,.0f} {unit}", found <= most)
+
+
+def of_reading(found: Measured) -> Iterator[Budget]:
+    """How many times as fast as others, and the memory."""
+    own = found.costs[TABLE]
+    for name, times in ((ORIGINAL, 7.0), (HTA, 12.0), (TRACELENS, 12.0)):
+        what, goal = f"cold ingest against {name}", f"≥ {times:.0f} ×"
+        if name in found.costs:
+            ratio = found.costs[name].wall_s / own.wall_s
+            yield Budget(what, goal, f"{ratio:.1f} ×", ratio >= times)
+        else:
+            yield Budget(what, goal, NOT_MEASURED, None)
+    ratio = own.wall_s / found.costs[TYPED].wall_s
+    what = "time of cold ingest against msgspec's typed decoding alone"
+    yield Budget(what, "≤ 2 ×", f"{ratio:.1f} ×", ratio <= 2)
+    yield at_most(f"peak memory, {found.megabytes:.0f} MB trace", 200, own.peak_mb, "MB")
+
+
+def of_huge(cost: Cost | None) -> Budget:
+    """The memory of a trace of a gigabyte."""
+    return at_most("peak memory, 1 GB trace", 450, cost.peak_mb if cost else None, "MB")
+
+
+def of_show(cost: Cost) -> Iterator[Budget]:
+    """Printing a view of a store, as a whole process."""
+    yield at_most("`chopper show` on a store, wall", 250, 1000 * cost.wall_s, "ms")
+    yield at_most("… its processor time", 250, 1000 * cost.cpu_s, "ms")
+
+
+def of_paint(demo_s: float, large_s: float, title: str) -> Iterator[Budget]:
+    """From the start of the process to a table on the screen."""
+    yield at_most("first paint, demo", 350, 1000 * demo_s, "ms")
+    yield at_most(f"first paint, {title}", 1000, 1000 * large_s, "ms")
+
+
+def of_keys(small: Presses, wide: Presses, idle: int, title: str) -> Iterator[Budget]:
+    """From a key to a quiet screen; bytes of a cursor move and of a page."""
+    slow = {
+        name: 1000 * p95([seconds for seconds, _ in presses])
+        for name, presses in small.items()
+        if name not in WAITS
+    }
+    worst = max(slow, key=lambda name: slow[name])
+    every = [seconds for name, each in small.items() if name not in WAITS for seconds, _ in each]
+    yield at_most(f"key to quiet screen, p95 of all keys, {title}", 50, 1000 * p95(every), "ms")
+    yield at_most(f"… of the slowest key ({worst})", 50, slow[worst], "ms")
+    for what, presses, key, most in (
+        ("cursor move, 80×24", small, "cursor down", 600),
+        ("page, 80×24", small, "page down", 6_000),
+        ("page, 200×60", wide, "page down", 16_000),
+    ):
+        yield at_most(f"bytes: {what}", most, max(count for _, count in presses[key]), "B")
+    yield at_most("bytes: idle for a second", 0, idle, "B")
+
+
+WAITS = ("filter, taken back", "close the hits")
+"""Keys that begin as others do: after an escape, the terminal's next byte is waited for."""
+
+
+def of_ranks(steps: Mapping[str, float], title: str) -> Iterator[Budget]:
+    """A run of very many ranks, in the core."""
+    yield at_most(f"{title}: open", 50, steps["open"], "ms")
+    yield at_most(f"{title}: one iteration of one rank", 10, steps["drill to phase"], "ms")

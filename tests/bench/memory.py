@@ -1,0 +1,57 @@
+"""Large files of counters: what a process that reads one takes, in time and memory."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.bench.counters import write_counter_csv, write_counter_json, write_rocpd
+from tests.bench.processes import ROOT, python, run
+
+_READ = """
+import sys; from pathlib import Path
+from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.sources.counters.rocprofv3_json import read_json
+path = Path(sys.argv[1])
+read = {".csv": lambda path: [read_process(CsvProcess(counters=path))], ".json": read_json,
+        ".db": read_rocpd}[path.suffix]
+read(path)
+"""
+Writer = Callable[[Path, int], None]
+_FILES: tuple[tuple[str, Writer, int, float], ...] = (
+    ("results.json", write_counter_json, 1_900, 37),
+    ("counter_collection.csv", write_counter_csv, 780, 1_000),
+    ("results.db", write_rocpd, 2_280, 2_000),
+)
+"""Name, writer, bytes of a dispatch and megabytes at full size."""
+
+
+def report(share: float) -> Iterator[str]:
+    """The lines of a markdown table, for files of a share of the full size."""
+    yield "| file | MB | dispatches | wall s | MB/s | peak MB |"
+    yield "| :-- | --: | --: | --: | --: | --: |"
+    for name, write, each, megabytes in _FILES:
+        dispatches = int(megabytes * max(share, min(37 / megabytes, 1)) * 1e6 / each)
+        path = ROOT / "build" / "bench" / f"{dispatches}_{name}"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, dispatches)
+        cost = run(python(_READ, str(path)))
+        size = path.stat().st_size / 1e6
+        yield (
+            f"| {name} | {size:.0f} | {dispatches:,} | {cost.wall_s:.1f} "
+            f"| {size / cost.wall_s:.0f} | {cost.peak_mb:.0f} |"
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes: 1 and 2 GB")
+    print("\n".join(report(parser.parse_args().share)))
+
+
+if __name__ == "__main__":
+    main()
