@@ -134,6 +134,13 @@ ANALYSES: Final = (
         of="above:PERCENT or file:NAME",
     ),
     Analysis(
+        "determinism",
+        "7",
+        "Determinism",
+        "How steady are clocks, power and durations, and does the baseline differ beyond noise?",
+        ("gpu", "figure"),
+    ),
+    Analysis(
         "compare",
         "8",
         "Compare",

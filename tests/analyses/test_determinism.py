@@ -1,0 +1,240 @@
+"""Determinism: tests against all arrangements, kernels against a plain count, the demo's truth."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from itertools import combinations, product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from support import Row, run_of, sample_run
+
+from chopper_core.address import parse, render
+from chopper_core.analyses.noise import paired, ranks, unpaired
+from chopper_core.analyses.steadiness import same_places, steadiness
+from chopper_core.ingest import open_run
+from chopper_core.pictures import BoxChart
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.schema import STATES, Kind
+
+DEMO = Path(__file__).resolve().parents[2] / "demo_data"
+
+
+@pytest.fixture(scope="module")
+def flat() -> Run:
+    """The run without determinism of memory."""
+    return open_run(str(DEMO / "fsdp1"), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def both(run: Run, flat: Run) -> Run:
+    """The demo run, with the other one to compare with."""
+    return replace(run, others={"flat": flat})
+
+
+def truth(name: str) -> Any:
+    return json.loads((DEMO / name / "truth.json").read_text())["stability"]["per_gpu"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_paired_test_is_that_of_all_signs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(6, 11))
+    # Small whole numbers, so that there are ties and pairs without a difference.
+    ours, base = random.integers(0, 6, (2, count)).astype(np.float64)
+    ours += random.integers(0, 4)
+    apart = (ours - base)[ours != base]
+    if len(apart) < 6:
+        assert np.isnan(paired(ours, base))
+        return
+    sizes = ranks(np.abs(apart))
+    low = min(sizes[apart > 0].sum(), sizes[apart < 0].sum())
+    signs = list(product((False, True), repeat=len(apart)))
+    as_low = sum(sizes[np.array(each)].sum() <= low + 1e-9 for each in signs)
+    assert paired(ours, base) == pytest.approx(min(1.0, 2 * as_low / len(signs)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_unpaired_test_is_that_of_all_choices(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    ours = random.integers(0, 7, int(random.integers(4, 7))).astype(np.float64)
+    base = random.integers(2, 9, int(random.integers(4, 6))).astype(np.float64)
+    rank = ranks(np.concatenate([ours, base]))
+    middle = len(ours) * (len(rank) + 1) / 2
+    sums = [sum(rank[list(each)]) for each in combinations(range(len(rank)), len(ours))]
+    far = abs(rank[: len(ours)].sum() - middle)
+    expected = sum(abs(each - middle) >= far - 1e-9 for each in sums) / len(sums)
+    assert unpaired(ours, base) == pytest.approx(expected)
+
+
+def test_too_few_figures_tell_nothing_and_many_go_by_the_normal_distribution() -> None:
+    few = np.arange(5.0)
+    assert np.isnan(paired(few + 9, few))
+    assert paired(np.arange(6.0) + 9, np.arange(6.0)) == pytest.approx(2 / 64)
+    assert np.isnan(unpaired(np.arange(3.0), np.arange(3.0) + 9))
+    assert paired(np.ones(8), np.ones(8)) == 1.0
+    random = np.random.default_rng(1)
+    ours, base = random.normal(0, 1, (2, 60))
+    assert paired(ours, base) > 0.05 and unpaired(ours, base) > 0.05
+    assert paired(ours + 2, base) < 1e-6 and unpaired(ours + 2, base) < 1e-6
+    assert ranks(np.array([3.0, 1, 3, 7])).tolist() == [2.5, 1, 2.5, 4]
+
+
+def plain_places(run: Run, gpu: int, iterations: tuple[int, ...]) -> dict[Any, list[list[int]]]:
+    """Kernel's place → the rows of each iteration there, in order of start."""
+    table = run.table
+    found: dict[Any, list[list[int]]] = defaultdict(lambda: [[] for _ in iterations])
+    rows = np.flatnonzero((table.gpu == gpu) & (table.kind == Kind.COMPUTE))
+    for row in rows[np.argsort(table.start_ns[rows], kind="stable")].tolist():
+        if int(table.iteration[row]) in iterations:
+            place = tuple(
+                int(table.column(level)[row]) for level in ("phase", "layer", "operation", "kernel")
+            )
+            found[place][iterations.index(int(table.iteration[row]))].append(row)
+    return found
+
+
+@pytest.mark.parametrize("gpu", [2, 5])
+def test_spreads_over_iterations_are_those_of_a_plain_count(both: Run, gpu: int) -> None:
+    found = steadiness(both, parse("R"))
+    assert (found.iterations, found.left_out) == ((11, 12), (10,))
+    spreads: dict[str, list[float]] = defaultdict(list)
+    table = both.table
+    for one, other in plain_places(both, gpu, (11, 12)).values():
+        if len(one) != len(other):
+            continue
+        for rows in zip(one, other, strict=True):
+            durations = [int(table.duration_ns[row]) for row in rows]
+            spreads["kernel"].append(100 * (max(durations) / min(durations) - 1))
+            for name, signal in (("gfx", "gfx_mhz"), ("power", "power_w")):
+                means = [
+                    float(table.measured[f"{signal} integral"][row])
+                    / float(table.measured[f"{signal} known"][row])
+                    for row in rows
+                ]
+                spreads[name].append(100 * (max(means) / min(means) - 1))
+    assert len(spreads["kernel"]) > 1500
+    for name, each in spreads.items():
+        assert found.values[f"{name}_spread_pct"][gpu] == pytest.approx(median(each)), name
+
+
+def test_kernels_of_which_iterations_have_other_numbers_have_no_partners() -> None:
+    rows = []
+    for iteration, count in ((1, 2), (2, 3), (3, 2)):
+        start = 1_000 * iteration
+        rows += [Row(start + 10 * n, 5, iteration=iteration, kernel="a") for n in range(count)]
+        rows.append(Row(start + 100, 7 + iteration, iteration=iteration, kernel="b"))
+        rows.append(Row(start + 200, 7, iteration=iteration, kernel="b", operation="other"))
+    run = run_of(rows)
+    table = run.table
+    parts = [run.tree().node(("0", str(number))).rows for number in (1, 2, 3)]
+    places = same_places(table, parts)
+    assert places.shape == (3, 2)
+    names = {table.text_of("kernel", int(code)) for code in table.kernel[places].ravel()}
+    assert names == {"b"}
+    assert sorted(table.duration_ns[places].T.tolist()) == [[7, 7, 7], [8, 9, 10]]
+    assert same_places(table, [parts[0], parts[2]]).shape == (2, 4)
+
+
+def test_the_figures_are_the_truth_s(both: Run, flat: Run) -> None:
+    for run, name in ((both, "fsdp2"), (flat, "fsdp1")):
+        found = steadiness(run, parse("R"))
+        for gpu, planted in truth(name).items():
+            place = int(gpu)
+            for signal in ("gfx_mhz", "mem_mhz", "power_w"):
+                mean = np.mean([planted[signal][each]["mean"] for each in ("11", "12")])
+                assert found.values[f"steady_{signal}"][place] == pytest.approx(mean, rel=0.004)
+            spread = found.values["kernel_spread_pct"][place]
+            assert spread == pytest.approx(planted["kernel_spread_pct"], rel=0.03)
+
+
+def test_iteration_times_are_those_of_a_plain_sum(run: Run) -> None:
+    table = run.table
+    frame = query(run, parse("R?view=determinism"))
+    for place in (0, 5):
+        times = []
+        for iteration in (11, 12):
+            own = (table.gpu == place) & (table.iteration == iteration)
+            times.append(sum(int(table.column(state)[own].sum()) for state in STATES))
+        row = frame.row(place)
+        assert row["iteration_time_ns"] == median(times)
+        assert row["iteration_spread_pct"] == pytest.approx(100 * (max(times) / min(times) - 1))
+    assert any("cuts iteration 10 here" in note for note in frame.notes)
+    assert any("base=RUN compares" in note for note in frame.notes)
+    assert frame.headline[0].startswith("medians over 8 GPUs: clock of the compute units 1681 MHz")
+
+
+def test_the_run_without_determinism_is_less_steady_beyond_noise(both: Run) -> None:
+    frame = query(both, parse("R?view=determinism&by=figure&base=flat"))
+    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    for name in ("sd_gfx_mhz", "sd_mem_mhz", "kernel_spread_pct", "power_spread_pct"):
+        assert rows[name]["verdict"] == "steadier", name
+        assert float(rows[name]["p"] or 1) < 0.05
+        assert float(rows[name]["change_pct"] or 0) < -20
+    for name in ("steady_gfx_mhz", "steady_mem_mhz"):
+        assert rows[name]["verdict"] == "higher"
+    assert rows["steady_gfx_mhz"]["change_pct"] == pytest.approx(100 * (1 / 0.955 - 1), abs=1.5)
+    # All GPUs have an iteration's time together: two iterations of each run tell nothing.
+    assert rows["iteration_time_ns"]["verdict"] == "too few to tell"
+    assert rows["iteration_spread_pct"]["verdict"] == "too few to tell"
+    assert frame.headline[0].startswith("steadier than flat: deviation of the clock")
+    assert "beyond noise" in frame.headline[-1]
+
+
+def test_gpus_stand_beside_those_of_the_baseline(both: Run, flat: Run) -> None:
+    view = parse("R?view=determinism&base=flat&columns=sd_gfx_mhz,sd_gfx_mhz_base,sd_gfx_mhz_delta")
+    assert parse(render(view)) == view
+    frame = query(both, view)
+    ours, theirs = (steadiness(run, parse("R")).values["sd_gfx_mhz"] for run in (both, flat))
+    for place in range(8):
+        row = frame.row(place)
+        assert row["sd_gfx_mhz"] == ours[place] and row["sd_gfx_mhz_base"] == theirs[place]
+        assert row["sd_gfx_mhz_delta"] == pytest.approx(ours[place] - theirs[place])
+    clock, kernels = query(both, parse("R?view=determinism&base=flat")).pictures
+    assert isinstance(clock, BoxChart) and isinstance(kernels, BoxChart)
+    assert clock.labels[:2] == ("GPU 0", "GPU 0 base") and len(clock.labels) == 16
+    assert (np.diff(clock.quantiles, axis=1) >= 0).all()
+
+
+def test_a_run_does_not_differ_from_itself(run: Run) -> None:
+    same = replace(run, others={"same": run})
+    frame = query(same, parse("R?view=determinism&by=figure&base=same"))
+    verdicts = {frame.row(place)["verdict"] for place in range(len(frame))}
+    assert verdicts <= {"within noise", "too few to tell"}
+    assert frame.headline == ("nothing differs from same beyond noise, of 9 figures",)
+
+
+def test_few_gpus_are_too_few_to_tell(both: Run) -> None:
+    frame = query(both, parse("R:gpu=3?view=determinism&by=figure&base=flat"))
+    assert {frame.row(place)["verdict"] for place in range(len(frame))} == {"too few to tell"}
+    assert "too few GPUs and iterations" in frame.headline[0]
+    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    assert "p" not in rows["sd_gfx_mhz"]
+    ours = query(both, parse("R:gpu=3?view=determinism&base=flat"))
+    assert ours.row(0)["sd_gfx_mhz_base"] == pytest.approx(rows["sd_gfx_mhz"]["baseline"])
+
+
+def test_iterations_of_gpus_tell_where_gpus_are_too_few() -> None:
+    slow = sample_run(gpus=2, iterations=6)
+    frame = query(
+        replace(slow, others={"other": sample_run(gpus=2, iterations=6, layers=5)}),
+        parse("R?view=determinism&by=figure&base=other"),
+    )
+    rows = {label: frame.row(place) for place, label in enumerate(frame.labels)}
+    assert rows["iteration_time_ns"]["compared"] == "6 and 6 iterations"
+    assert rows["iteration_time_ns"]["verdict"] == "lower"
+    assert rows["kernel_spread_pct"]["verdict"] == "too few to tell"
+
+
+def test_a_scope_without_whole_iterations_says_so(run: Run) -> None:
+    frame = query(run, parse("R:gpu=1/iteration=10?view=determinism"))
+    assert frame.headline == ("no whole iteration in the scope: how steady it is isn't known",)
+    frame = query(run, parse("R:gpu=1/iteration=11?view=determinism"))
+    assert "kernel_spread_pct" not in frame.row(0)
+    assert any("fewer than two whole iterations here" in note for note in frame.notes)
