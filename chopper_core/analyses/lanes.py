@@ -15,12 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.run import Run
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.schema import KernelTable, Kind, distinct
 from chopper_core.tracks import union
+from chopper_core.view import View
 
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
 
+_KEPT: Final = 8
+"""Scopes of which it is remembered what took long to find."""
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
 
@@ -37,7 +40,7 @@ class Stretches:
     @classmethod
     def of(cls, starts_ns: Int64, ends_ns: Int64) -> Stretches:
         """The time in which any of the activities, in the order of start, runs."""
-        if len(starts_ns) and (starts_ns[1:] > ends_ns[:-1]).all():
+        if (starts_ns[1:] >= ends_ns[:-1]).all():
             begins, ends = starts_ns, ends_ns
         else:
             begins, ends = union(starts_ns, ends_ns - starts_ns)
@@ -121,6 +124,7 @@ class _Known:
     rows: dict[int, Index] = field(default_factory=dict)
     lanes: dict[tuple[int, bool], tuple[Lane, ...]] = field(default_factory=dict)
     segments: dict[tuple[int, str], Segments] = field(default_factory=dict)
+    gpus: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
 
 
 _KNOWN: WeakKeyDictionary[Run, _Known] = WeakKeyDictionary()
@@ -137,9 +141,21 @@ def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
             numbers = run.table.stream[rows]
             known[gpu, whole] = tuple(
                 lane_of(run.table, rows[numbers == each], gpu, int(each))
-                for each in np.unique(numbers)
+                for each in distinct(numbers)
             )
     return known[gpu, whole]
+
+
+def gpus_of(run: Run, view: View) -> list[int]:
+    """The GPUs of a view's scope."""
+    if view.scope[:1] and view.scope[0][0] == "gpu":
+        return run.tree(view.order).node(view.path).gpus(0)
+    known, key = _KNOWN.setdefault(run, _Known()).gpus, (view.order, view.path)
+    if key not in known:
+        if len(known) >= _KEPT:
+            known.pop(next(iter(known)))
+        known[key] = run.tree(view.order).node(view.path).gpus(0)
+    return known[key]
 
 
 def _by_start(run: Run, gpu: int) -> Index:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import activity
-from chopper_core.analyses.lanes import EVERY_STREAM, Lane, Stretches, lanes_of
+from chopper_core.analyses.lanes import EVERY_STREAM, Lane, Stretches, gpus_of, lanes_of
 from chopper_core.analyses.timeline_picture import KIND_NAMES, own_stretches, picture_of
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import Pointed
@@ -181,7 +181,7 @@ def answer(run: Run, view: View) -> Answer:
 
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
     """The lanes of a view's scope, and how many of its GPUs are left out."""
-    gpus = run.tree(view.order).node(view.path).gpus(0)
+    gpus = gpus_of(run, view)
     lanes = [
         lane for gpu in gpus[:MOST_GPUS] for lane in lanes_of(run, gpu, whole=view.by == "gpu")
     ]

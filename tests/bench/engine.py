@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from chopper_core.analyses import timeline
 from chopper_core.cache import open_kept
 from chopper_core.find import find
 from chopper_core.query import chart, query
 from chopper_core.schema import LEVELS
-from chopper_core.view import View, drill, filtered, pivot, sorted_by
+from chopper_core.view import View, asking, drill, filtered, pivot, sorted_by
+from chopper_core.window import zoomed
 from tests.bench.processes import ROOT
 from tests.bench.runs import LARGE, MANY, store_of
 
@@ -32,6 +35,11 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
     def show(view: View) -> object:
         assert run is not None
         return query(run, view)
+
+    def cells(view: View) -> object:
+        picture = query(run, view).pictures[0]  # type: ignore[arg-type]
+        lanes = [picture.cells(row, 190) for row in range(len(picture.lanes))]  # type: ignore[union-attr]
+        return lanes, picture.bands(0, 190), picture.strips(0, 190)  # type: ignore[union-attr]
 
     yield "open", opened
     root = View(store)
@@ -62,6 +70,15 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "find, the next", lambda: find(run, LEVELS, "mlp")  # type: ignore[arg-type]
     yield "chart of a GPU", lambda: chart(run, wide, 160)  # type: ignore[arg-type]
     yield "chart of a layer", lambda: chart(run, layer, 160)  # type: ignore[arg-type]
+
+    for what, scope in (("of a GPU", wide), ("of the run", root)):
+        whole = asking(scope, "timeline")
+        seen = timeline.seen_in(run, whole)  # type: ignore[arg-type]
+        yield f"timeline {what}, first", lambda whole=whole: cells(whole)
+        for _ in range(14):
+            seen = zoomed(seen, 0.5)
+            near = replace(whole, window=seen.window())
+            yield f"timeline {what}, zoom", lambda near=near: cells(near)
 
 
 def measure(store: str, ranks: int) -> dict[str, float]:
