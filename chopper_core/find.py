@@ -9,11 +9,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.analyses import timeline
 from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
 from chopper_core.metrics import Values
 from chopper_core.run import Run
+from chopper_core.view import View
+from chopper_core.window import Stretch
 
 NAMED: Final = (("operation", "operations"), ("kernel", "names"))
 """The levels with names, and their dictionaries in the kernel table."""
@@ -59,6 +62,16 @@ def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found
             hits.append(Hit(level, path, int(found.elapsed_ns[node])))
     hits.sort(key=lambda hit: -hit.elapsed_ns)
     return Found(tuple(hits[:limit]), names, nodes)
+
+
+def next_named(run: Run, view: View, step: int, text: str) -> tuple[int, Stretch] | None:
+    """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
+    # A code of -1 is a missing label: it has no name that could match.
+    operations, kernels = (
+        np.append(_matching_names(getattr(run.table, dictionary), text), False)
+        for _, dictionary in NAMED
+    )
+    return timeline.next_of_names(run, view, step, kernels, operations, text)
 
 
 def _longest(elapsed_ns: NDArray[np.int64], limit: int) -> NDArray[np.intp]:

@@ -156,6 +156,8 @@ class Lanes:
     """Of the GPU of a lane and a number of cells."""
     strips: Callable[[int, int], tuple[Strip, ...]]
     """Of the GPU of a lane and a number of cells."""
+    signals: int
+    """How many strips there are, where the GPU has them all."""
     missing: str
     """Why there is no strip."""
 

@@ -13,6 +13,7 @@ from chopper_core.measured import is_counted
 from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
 from chopper_core.metrics.metric import IF_SAME
 from chopper_core.metrics.reasons import lacking_counters, reasons
+from chopper_core.pictures import Lanes
 from chopper_core.query import figures
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.glyphs import Glyphs
@@ -80,6 +81,14 @@ def _figure(metric: Metric, values: Values, row: int) -> Figure:
     return Figure(metric, values.at(row), values.is_held(row), word)
 
 
+def _pointed(frame: Frame, label: str) -> str | None:
+    """The kernel at the cursor of a timeline on a lane: it is what a detail is of."""
+    for picture in frame.pictures:
+        if isinstance(picture, Lanes):
+            return picture.pointed[picture.lanes.index(label)].kernel
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Detail:
     """All that is known of a row, and what isn't."""
@@ -99,20 +108,26 @@ class Detail:
 
 def detail(run: Run, frame: Frame, row: int) -> Detail:
     """The detail of a row: the frame's columns and every other metric."""
-    label = frame.labels[row]
+    label, level = frame.labels[row], frame.level
     told = {
         column.name: _figure(column, frame.values[column.name], row) for column in frame.columns
     }
+    pointed = _pointed(frame, label)
+    if pointed is not None:
+        label, level, told = pointed, "kernel", {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
     others = [name for name in METRICS if name not in told and name != "share_pct"]
     if not frame.view.analysis:
         view = frame.view if frame.view.is_leaf else drill(frame.view, label)
         with suppress(NoSuchNode):  # a row that only the baseline has
             told |= figures_of(run, view, others)
+    elif pointed is not None:
+        told = figures_of(run, frame.opens(row), others)
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     for name, figure in told.items():
         if figure.number is not None and not figure.is_nothing:
-            own = frame.view.analysis or _REST
+            own = frame.view.analysis if pointed is None else ""
+            own = own or _REST
             title = next((title for title, names in _KINDS.items() if name in names), own)
             groups.setdefault(title, [])
             groups[title].append(figure)
@@ -127,7 +142,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     ]
     return Detail(
         label,
-        frame.level,
+        level,
         frame.addresses(row),
         {title: tuple(figures) for title, figures in groups.items() if figures},
         tuple(figure.metric for figure in told.values() if figure.is_nothing),

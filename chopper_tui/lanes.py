@@ -29,6 +29,8 @@ _HEAD: Final = 3
 """Lines of the legend and the axis."""
 _WANTED: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
 """Bands, the most telling first, for where there is room for some."""
+_SHORT: Final = {"iteration": "it", "operation": "op"}
+"""Titles of bands beside the number of a GPU."""
 _TALLEST_STRIP: Final = 6
 _TICK_STEPS: Final = (1, 2, 5)
 _GAP: Final = 3
@@ -71,7 +73,8 @@ def bins_of(picture: Lanes, width: int) -> int:
 
 def rows_of(picture: Lanes) -> int:
     """Lines in which all of the picture has room."""
-    return _HEAD + len(picture.lanes) + len(_WANTED) + 4
+    signals = picture.signals * _TALLEST_STRIP or 1
+    return _HEAD + len(picture.lanes) + len(_WANTED) + signals
 
 
 def draw_lanes(
@@ -96,7 +99,8 @@ def draw_lanes(
     owner = picture.owners[selected]
     many = len(set(picture.owners)) > 1
     for band in shown:
-        name = f"{owner.removeprefix('GPU ')} {band.title}" if many else band.title
+        short = _SHORT.get(band.title, band.title)
+        name = f"{owner.removeprefix('GPU ')} {short}" if many else band.title
         lines.append([(_label(name, room, glyphs) + " ", "dim"), *_band(band, bins, glyphs)])
     columns = _columns(picture.seen, bins)
     for row in places:

@@ -21,6 +21,7 @@ from chopper_core.view import View
 
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 
 _KEPT: Final = 8
 """Scopes of which it is remembered what took long to find."""
@@ -124,6 +125,7 @@ class _Known:
     rows: dict[int, Index] = field(default_factory=dict)
     lanes: dict[tuple[int, bool], tuple[Lane, ...]] = field(default_factory=dict)
     segments: dict[tuple[int, str], Segments] = field(default_factory=dict)
+    named: dict[tuple[str, int, int | None], Int64] = field(default_factory=dict)
     gpus: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
 
 
@@ -198,6 +200,22 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
         busy=busy,
         overlapping=0 if is_apart else int((starts[1:] < latest[:-1]).sum()),
     )
+
+
+def starts_of_names(run: Run, lane: Lane, kernels: Mask, operations: Mask, key: str) -> Int64:
+    """The starts on a lane of activities with a wanted kernel or operation; kept for one key.
+
+    A mask has a value per name, and one more for a missing one.
+    """
+    known = _KNOWN.setdefault(run, _Known()).named
+    if any(name != key for name, _, _ in known):
+        known.clear()
+    place = (key, lane.gpu, lane.stream)
+    if place not in known:
+        table = run.table
+        wanted = kernels[table.kernel[lane.rows]] | operations[table.operation[lane.rows]]
+        known[place] = lane.starts_ns[wanted]
+    return known[place]
 
 
 def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:

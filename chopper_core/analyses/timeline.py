@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import activity
-from chopper_core.analyses.lanes import EVERY_STREAM, Lane, Stretches, gpus_of, lanes_of
+from chopper_core.analyses.lanes import (
+    EVERY_STREAM,
+    Lane,
+    Mask,
+    Stretches,
+    gpus_of,
+    lanes_of,
+    starts_of_names,
+)
 from chopper_core.analyses.timeline_picture import KIND_NAMES, own_stretches, picture_of
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import Pointed
@@ -217,13 +225,39 @@ def next_start(
     Without a kind it is that of an activity of the lane; else of a kind anywhere on its GPU.
     """
     lanes, _ = lanes_in(run, view)
+    seen, gpu = seen_in(run, view), lanes[row].gpu
+    if kind is None:
+        return _nearest(run, seen, step, [(row, lanes[row].starts_ns)])
+    near = [(number, lane) for number, lane in enumerate(lanes) if lane.gpu == gpu]
+    starts = [(number, lane.kind_starts_ns[kind]) for number, lane in near]
+    return _nearest(run, seen, step, starts)
+
+
+def start_of(run: Run, view: View) -> int:
+    """The start of a view's node, since the run's first activity."""
+    return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
+
+
+def next_of_names(
+    run: Run, view: View, step: int, kernels: Mask, operations: Mask, key: str
+) -> tuple[int, Stretch] | None:
+    """The cursor at the next start of an activity with a wanted name, and its lane, or None.
+
+    A mask has a value per name, and one more for a missing one; `key` says what they are of.
+    """
+    lanes, _ = lanes_in(run, view)
     seen = seen_in(run, view)
+    starts = [starts_of_names(run, lane, kernels, operations, key) for lane in lanes]
+    return _nearest(run, seen, step, enumerate(starts))
+
+
+def _nearest(
+    run: Run, seen: Stretch, step: int, lanes: Iterable[tuple[int, Int64]]
+) -> tuple[int, Stretch] | None:
+    """The nearest of starts after (1) or before (-1) the cursor, by lane, with the cursor there."""
     at = run.origin_ns + seen.at_ns
     found: list[tuple[int, int]] = []
-    for number, lane in enumerate(lanes):
-        if number != row and (kind is None or lane.gpu != lanes[row].gpu):
-            continue
-        starts = lane.starts_ns if kind is None else lane.kind_starts_ns[kind]
+    for number, starts in lanes:
         if step > 0:
             place = int(np.searchsorted(starts, at, "right"))
         else:

@@ -80,6 +80,7 @@ def picture_of(
         cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
         bands=bands,
         strips=strips,
+        signals=len(names),
         missing="no clock, no power: no telemetry of this GPU",
     )
 

@@ -17,8 +17,6 @@ _TWO_CHARTS_FROM: Final = 30
 
 _DETAIL: Final = 16
 """Lines that the detail beside a table wants."""
-_TALL_STRIPS: Final = 10
-"""Lines by which strips under lanes may grow."""
 
 CHARTS: Final = ("small", "full", "off")
 
@@ -74,7 +72,7 @@ def arrange(
         middle = height - 3 - figures
         side = max(42, width * 40 // 100) if width >= _SIDE_FROM and not zoom else 0
         below = 0 if zoom else min(max(rows + 1, _DETAIL if side else 0), max(middle // 3, 4))
-        above = middle if zoom else min(picture + _TALL_STRIPS, middle - below)
+        above = middle if zoom else min(picture, middle - below)
         return Arrangement(figures=figures, pictures=(above, 0), side=side)
     if zoom:
         return Arrangement(figures=0, sparks=2 if width >= _SIDE_FROM else 1)

@@ -86,9 +86,9 @@ class Asker(Columner):
     async def _ask(self, name: str) -> None:
         """Another question of the same scope; a view that was left is as it was."""
         here = self.here
-        self.left[_key(self.view)] = here[-1]
+        self.left[key_of(self.view)] = here[-1]
         view = asking(self.view, name)
-        place = self.left.get(_key(view), Place(view))
+        place = self.left.get(key_of(view), Place(view))
         await self.go((*here[:-1], place))
 
     async def _tell(self) -> None:
@@ -113,5 +113,6 @@ class Asker(Columner):
             self.take(lambda: self.do_of(name))
 
 
-def _key(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What tells the views apart that are kept as they were left."""
     return view.analysis, view.order, view.path

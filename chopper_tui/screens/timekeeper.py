@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
 from chopper_core.analyses import timeline
 from chopper_core.errors import UsageError
+from chopper_core.find import next_named
 from chopper_core.pictures import Lanes
 from chopper_core.render.cells import cell_width, clean, display_name, elide
 from chopper_core.schema import Kind
+from chopper_core.view import asking
 from chopper_core.window import (
     ALL_TIME,
     Stretch,
@@ -21,9 +23,11 @@ from chopper_core.window import (
     stepped,
     zoomed,
 )
+from chopper_tui.actions import TIMELINE
 from chopper_tui.background import away
+from chopper_tui.history import Place
 from chopper_tui.lanes import bins_of
-from chopper_tui.screens.asker import Asker
+from chopper_tui.screens.asker import Asker, key_of
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.status import Status
 
@@ -58,6 +62,27 @@ class Timekeeper(Asker):
                     pane.show(lanes, self.picture_row)
             self.query_one(Status).point(self._pointed_at())
 
+    def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
+        """A click puts the cursor there."""
+        lanes = self._lanes()
+        if lanes is None:
+            return
+        if event.name in lanes.lanes and event.name in self.frame.labels:
+            self.table.move_to(list(self.frame.labels).index(event.name))
+        time = self._time_of(lanes, event.cell)
+        if time is not None:
+            self.say("")
+            self.take(lambda: self._show_stretch(pointing(self._seen(), time)))
+
+    def on_picture_pane_turned(self, event: PicturePane.Turned) -> None:
+        """The wheel zooms around the pointer."""
+        lanes = self._lanes()
+        time = None if lanes is None else self._time_of(lanes, event.cell)
+        if time is not None:
+            factor = 1 / _FACTOR if event.up else _FACTOR
+            self.say("")
+            self.take(lambda: self._zoom_around(time, factor))
+
     async def do_time_left(self, _: str) -> None:
         """The cursor a cell earlier."""
         await self._move(lambda seen, bins: stepped(seen, -1, bins))
@@ -89,8 +114,12 @@ class Timekeeper(Asker):
         await self.change(replace(self.view, window=window))
 
     async def do_fit(self, _: str) -> None:
-        """What is under the cursor, as wide as the screen."""
+        """What is measured, or else what is under the cursor, as wide as the screen."""
         seen = self._seen()
+        if seen.mark_ns is not None and seen.mark_ns != seen.at_ns:
+            ends = sorted((seen.mark_ns, seen.at_ns))
+            await self._show_stretch(fitted(seen, ends[0], ends[1]))
+            return
         found = await away(timeline.under_cursor, self.run, self.view, self.picture_row)
         if found is None:
             raise UsageError("nothing runs on this lane at the cursor")
@@ -111,6 +140,21 @@ class Timekeeper(Asker):
     async def do_previous_activity(self, _: str) -> None:
         """The start before on the lane."""
         await self._jump(-1, None, "activity on this lane")
+
+    def do_find(self, argument: str) -> Awaitable[None] | None:
+        """A name anywhere; along time the next activity that has it."""
+        if argument and self.is_along_time:
+            self.sought = argument
+            return self._seek(1)
+        return super().do_find(argument)
+
+    async def do_next_hit(self, _: str) -> None:
+        """The next row that matches; along time the next activity."""
+        await (self._seek(1) if self.is_along_time else super().do_next_hit(_))
+
+    async def do_previous_hit(self, _: str) -> None:
+        """The row before that matches; along time the activity before."""
+        await (self._seek(-1) if self.is_along_time else super().do_previous_hit(_))
 
     async def do_measure(self, _: str) -> None:
         """The mark at the cursor, or none."""
@@ -137,6 +181,10 @@ class Timekeeper(Asker):
         found = await away(timeline.next_start, self.run, self.view, row, step, kind)
         if found is None:
             raise UsageError(f"there is no {what} {'after' if step > 0 else 'before'} the cursor")
+        await self._point(found)
+
+    async def _point(self, found: tuple[int, Stretch]) -> None:
+        """Show a lane at a time."""
         lane, seen = found
         shown = self._lanes()
         assert shown is not None
@@ -145,8 +193,43 @@ class Timekeeper(Asker):
             self.table.move_to(list(self.frame.labels).index(name))
         await self._show_stretch(seen)
 
+    async def _seek(self, step: int) -> None:
+        text = self.sought
+        if not text:
+            raise UsageError("nothing was sought yet: f finds a name")
+        found = await away(next_named, self.run, self.view, step, text)
+        if found is None:
+            where = "after" if step > 0 else "before"
+            raise UsageError(f"no activity {where} the cursor matches {text!r}")
+        await self._point(found)
+
+    async def _ask(self, name: str) -> None:
+        """Another question; the timeline's cursor begins where the row under the cursor does."""
+        here = self.view
+        asked = asking(here, name)
+        is_first = name == TIMELINE and key_of(asked) not in self.left
+        if is_first and not here.analysis and not here.is_leaf and self.table.rows:
+            there = self.frame.opens(self.table.cursor)
+            if there.run == here.run:
+                start = await away(timeline.start_of, self.run, there)
+                window = replace(ALL_TIME, at_ns=start)
+                self.left[key_of(asked)] = Place(replace(asked, window=window))
+        await super()._ask(name)
+
     async def _show_stretch(self, seen: Stretch) -> None:
         await self.change(replace(self.view, window=seen.window()))
+
+    async def _zoom_around(self, time: int, factor: float) -> None:
+        seen = self._seen()
+        near = zoomed(replace(seen, at_ns=time), factor)
+        await self._show_stretch(replace(near, at_ns=seen.at_ns))
+
+    def _time_of(self, lanes: Lanes, cell: int) -> int | None:
+        """The time in the middle of a cell of the picture."""
+        bins = self._bins()
+        if not 0 <= cell < bins:
+            return None
+        return lanes.seen.from_ns + (2 * cell + 1) * lanes.seen.length_ns // (2 * bins)
 
     def _lanes(self) -> Lanes | None:
         pictures = self.frame.pictures

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from textual import work
+from textual import events, work
+from textual.message import Message
 
 from chopper_core.pictures import Lanes, Picture
 from chopper_tui import drawing
 from chopper_tui.background import away
+from chopper_tui.lanes import label_width
 from chopper_tui.widgets.pane import Pane, Pieces
 
 
 class PicturePane(Pane):
     """It draws itself off the event loop; the old picture stays until the new one is there."""
+
+    class Clicked(Message):
+        """Somebody clicked on lanes."""
+
+        def __init__(self, cell: int, name: str) -> None:
+            super().__init__()
+            self.cell = cell
+            """Of the time; below 0 on the labels."""
+            self.name = name
+            """The label of the line."""
+
+    class Turned(Message):
+        """Somebody turned the wheel over lanes."""
+
+        def __init__(self, cell: int, up: bool) -> None:
+            super().__init__()
+            self.cell = cell
+            self.up = up
 
     picture: Picture | None = None
     selected = 0
@@ -31,6 +51,31 @@ class PicturePane(Pane):
     def room(self) -> int:
         """Cells of a line of the picture."""
         return self.size.width - 2
+
+    def on_click(self, event: events.Click) -> None:
+        """Say which cell of which line."""
+        if isinstance(self.picture, Lanes):
+            pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
+            line = "".join(text for text, _ in pieces)
+            name = line[2 : 1 + label_width(self.picture)].strip()
+            self.post_message(self.Clicked(self._cell(event.x), name))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Say over which cell."""
+        self._turn(event, True)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Say over which cell."""
+        self._turn(event, False)
+
+    def _turn(self, event: events.MouseEvent, up: bool) -> None:
+        if isinstance(self.picture, Lanes):
+            event.stop()
+            self.post_message(self.Turned(self._cell(event.x), up))
+
+    def _cell(self, x: int) -> int:
+        assert isinstance(self.picture, Lanes)
+        return x - label_width(self.picture) - 2
 
     def on_resize(self) -> None:
         """Draw for the new size."""

@@ -53,7 +53,7 @@ async def test_zoom_pan_and_the_whole(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", SCOPE)) as at:
         await at.press("2")
         whole = seen(at)
-        assert not at.frame.view.window
+        assert at.frame.view.window == Window(at_ns=whole.at_ns)
         await at.press("+")
         near = seen(at)
         assert abs(near.length_ns - whole.length_ns / 2) <= 1 and near.at_ns == whole.at_ns
@@ -80,8 +80,8 @@ async def test_the_cursor_goes_cell_by_cell_and_the_window_follows() -> None:
         assert 0 < seen(at).at_ns - before.at_ns <= 2 * width
         await at.press("h", "left", "l")
         assert abs(seen(at).at_ns - before.at_ns) <= width
-        for _ in range(bins // 2 + 2):
-            await at.press("l")
+        for _ in range(bins // 2 + 3):
+            await at.press("l", "l")
         assert seen(at).from_ns > before.from_ns and seen(at).length_ns == before.length_ns
 
 
@@ -93,6 +93,7 @@ async def test_collectives_one_after_another_and_back() -> None:
         first = seen(at).at_ns
         starts = table.start_ns[(table.kind == Kind.COMM) & (table.gpu == 3)] - run.origin_ns
         later = np.sort(starts[starts > first])
+        assert first == run.tree().node((*SCOPE, "forward")).min("start_ns")[0] - run.origin_ns
         for number in range(2):
             await at.press("c")
             assert seen(at).at_ns == later[number] and at.label == "GPU 3 s11"
@@ -244,6 +245,7 @@ def test_kinds_and_shares_are_told_apart_without_colours() -> None:
         kinds=("compute", "comm", "copy"),
         seen=Stretch(0, 700, 550, None, 700),
         pointed=(),
+        signals=0,
         cells=lambda row, bins: cells,
         bands=lambda row, bins: (),
         strips=lambda row, bins: (),
@@ -260,3 +262,75 @@ def test_kinds_and_shares_are_told_apart_without_colours() -> None:
 def test_an_address_opens_the_same_window() -> None:
     view = parse("sample.json:gpu=3?view=timeline&from=2ms&to=4.5ms&at=3ms&mark=2.5ms")
     assert view.window == Window(2_000_000, 4_500_000, 3_000_000, 2_500_000)
+
+
+async def test_the_cursor_begins_at_the_row_of_the_tree() -> None:
+    run = measured_run()
+    async with explorer(run=run, view=View("sample.json", SCOPE)) as at:
+        await at.press("down")
+        start = run.tree().node((*SCOPE, at.label or "")).min("start_ns")[0] - run.origin_ns
+        await at.press("2")
+        assert seen(at).at_ns == start > seen(at).from_ns
+
+
+async def test_a_name_is_found_along_time() -> None:
+    run = measured_run()
+    table = run.table
+    async with explorer(run=run, view=View("sample.json", ("3",))) as at:
+        await at.press("2", "Z")
+        code = table.operations.index("attn_fa")
+        wanted = np.sort(table.start_ns[(table.gpu == 3) & (table.operation == code)])
+        wanted -= run.origin_ns
+        await at.press("f")
+        await at.type("attn_f")
+        await at.press("enter")
+        assert seen(at).at_ns == wanted[0] and pointed(at).startswith("attn_fa")
+        await at.press("n", "n", "N")
+        assert seen(at).at_ns == wanted[1]
+        await at.command("find nccl")
+        assert pointed(at).startswith("all_gather") and at.label == "GPU 3 s11"
+        await at.command("find no_such_kernel")
+        assert "matches 'no_such_kernel'" in at.status
+
+
+async def test_what_is_measured_fits_the_screen() -> None:
+    async with explorer(view=View("sample.json", SCOPE)) as at:
+        await at.press("2", "c", "v")
+        low = seen(at).at_ns
+        await at.press("c", "F")
+        room = (seen(at).at_ns - low) // 8
+        assert (seen(at).from_ns, seen(at).to_ns) == (low - room, seen(at).at_ns + room)
+
+
+async def test_the_detail_is_that_of_what_is_under_the_cursor() -> None:
+    async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("2", "c", "i")
+        text = at.text()
+        assert "kernel ncclDevKernel_Generic" in text and "power" in text and "launch" in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_mouse_points_and_zooms(size: tuple[int, int]) -> None:
+    async with explorer(size, measured_run(), View("sample.json", SCOPE)) as at:
+        await at.press("2")
+        pane = at.explore.query(PicturePane).first()
+        lines = at.lines()
+        y = next(n for n, line in enumerate(lines) if line[2:11] == "GPU 3 s11")
+        before = seen(at)
+        await at.pilot.click(offset=(40, y))
+        await at.settle()
+        picture = at.frame.pictures[0]
+        assert isinstance(picture, Lanes)
+        bins = bins_of(picture, pane.room)
+        assert at.label == "GPU 3 s11"
+        ruler = next(line for line in at.lines() if "▼" in line)
+        assert ruler.index("▼") == 40
+        pane.post_message(PicturePane.Turned(bins // 4, True))
+        await at.settle()
+        assert abs(seen(at).length_ns - before.length_ns / 2) <= 1
+        middle = before.from_ns + (bins // 4 + 0.5) * before.length_ns / bins
+        share = (middle - seen(at).from_ns) / seen(at).length_ns
+        assert abs(share - (bins // 4 + 0.5) / bins) < 1 / bins
+        pane.post_message(PicturePane.Turned(bins // 4, False))
+        await at.settle()
+        assert abs(seen(at).length_ns - before.length_ns) <= 2
