@@ -45,8 +45,12 @@ class Case:
     """Iterations that are cut by the profiler's start or end."""
     whole: Groups
     """The activities of all whole iterations, also of those that take much longer than usual."""
+    all_iterations: Int64
+    """All whole iterations."""
+    took_ns: Float64
+    """How long each of them takes on the GPU that takes longest."""
     irregular: tuple[int, ...]
-    """Iterations that take so much longer that they don't count."""
+    """Those that take so much longer that they don't count."""
 
     @property
     def table(self) -> KernelTable:
@@ -181,15 +185,19 @@ def case_of(run: Run, view: View) -> Case:
     if (rows[1:] < rows[:-1]).any():
         rows = np.sort(rows)
     iteration = table.iteration[rows]
-    cut = np.array(sorted(cut_iterations(run)), np.int64)
-    whole = (iteration != NO_LABEL) & ~np.isin(iteration, cut)
-    if whole.any():
+    cut = sorted(cut_iterations(run))
+    whole = ~np.isin(iteration, [NO_LABEL, *cut])
+    left_out: tuple[int, ...] = ()
+    without: list[int] = []
+    if not whole.all() and whole.any():
         left_out = tuple(np.unique(iteration[np.isin(iteration, cut)]).tolist())
-        rows = rows[whole]
-    else:
-        left_out = ()
+        rows, without = rows[whole], [NO_LABEL, *cut]
     everything = _as_one(table, rows)
-    irregular = _irregular(everything)
+    each = run.tree(view.order).split(view.path, ("gpu", "iteration"), {"iteration": without})
+    iterations, took = _iteration_times(each)
+    irregular: tuple[int, ...] = ()
+    if len(iterations) > FEWEST.value:
+        irregular = tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
     if irregular:
         rows = rows[~np.isin(table.iteration[rows], irregular)]
     return Case(
@@ -200,6 +208,8 @@ def case_of(run: Run, view: View) -> Case:
         iterations=tuple(np.unique(table.iteration[rows]).tolist()),
         left_out=left_out,
         whole=everything,
+        all_iterations=iterations,
+        took_ns=took,
         irregular=irregular,
     )
 
@@ -219,20 +229,12 @@ def elapsed_of(nodes: Groups) -> Int64:
     return elapsed
 
 
-def iteration_times(nodes: Groups) -> tuple[Int64, Float64]:
-    """The iterations of a node, and the time of each on the GPU that takes longest."""
-    cells, _ = nodes.split(("gpu", "iteration"))
+def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
+    """The iterations of some GPUs' iterations, and the time of each on the slowest GPU."""
     iterations, place = np.unique(cells.codes("iteration"), return_inverse=True)
     took = np.zeros(len(iterations))
     np.maximum.at(took, place, elapsed_of(cells))
     return iterations.astype(np.int64), took
-
-
-def _irregular(nodes: Groups) -> tuple[int, ...]:
-    iterations, took = iteration_times(nodes)
-    if len(iterations) <= FEWEST.value:
-        return ()
-    return tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
 
 
 def summed(place: Index, values: NDArray[np.generic], count: int = 0) -> Float64:

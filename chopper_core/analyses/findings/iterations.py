@@ -9,7 +9,6 @@ from chopper_core.analyses.findings.case import (
     Float64,
     Index,
     Int64,
-    iteration_times,
     labelled,
     summed,
 )
@@ -60,7 +59,7 @@ def differing_iterations(case: Case) -> list[Finding]:
 
 def slow_iterations(case: Case) -> tuple[Int64, Float64, Index]:
     """All whole iterations, how long they take, and the places of those that take longer."""
-    iterations, took = iteration_times(case.whole)
+    iterations, took = case.all_iterations, case.took_ns
     none = np.zeros(0, np.intp)
     if len(iterations) < FEWEST.value:
         return iterations, took, none
