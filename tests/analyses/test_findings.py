@@ -546,6 +546,23 @@ def test_missing_data_is_told_and_stands_for_no_time() -> None:
     assert "216 of 216 activities have no launch record" in told
 
 
+def test_of_too_many_activities_some_iterations_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chopper_core.analyses.occurrences.MOST_MATCHED", 200)
+
+    def extra(row: Row) -> int:
+        return 300_000 * (row.operation == "mlp_up" and row.layer == 4)
+
+    run = run_of(stretched(rows(iterations=9), extra))
+    row = only(run, "layer")
+    assert row["stake_ns"] == 2 * 300_000
+    frame = findings(run)
+    assert any(" of 9 iterations, evenly chosen, are looked at" in note for note in frame.notes)
+    looked_at = int(frame.headline[0].split("looked at ")[1].split()[0])
+    assert 0 < looked_at < len(run.table) and looked_at % 72 == 0
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_in_a_run_is_looked_at(seed: int) -> None:
     random = np.random.default_rng(seed)

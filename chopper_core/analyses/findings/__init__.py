@@ -262,4 +262,9 @@ def _notes(case: Case) -> tuple[str, ...]:
             f"iteration {places(case.irregular)} is left out: it takes over "
             f"{IRREGULAR.value:g} times as long as usual"
         )
+    if case.of is not None:
+        notes.append(
+            f"{len(case.iterations)} of {case.of} iterations, evenly chosen, are looked at: all "
+            "are too many activities; contention is not looked for"
+        )
     return tuple(notes)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.findings.thresholds import FEWEST, IRREGULAR
-from chopper_core.analyses.occurrences import cut_iterations
+from chopper_core.analyses.occurrences import compared_iterations, cut_iterations
 from chopper_core.analyses.standing import Standing, standing
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Scope, Values
@@ -43,14 +43,16 @@ class Case:
     """The counted ones; (-1,) where the trace has none."""
     left_out: tuple[int, ...]
     """Iterations that are cut by the profiler's start or end."""
-    whole: Groups
-    """The activities of all whole iterations, also of those that take much longer than usual."""
+    by_iteration: Groups
+    """The activities of all whole iterations by GPU and iteration."""
     all_iterations: Int64
     """All whole iterations."""
     took_ns: Float64
     """How long each of them takes on the GPU that takes longest."""
     irregular: tuple[int, ...]
     """Those that take so much longer that they don't count."""
+    of: int | None
+    """Of how many iterations `iterations` are an even choice; None where they are all."""
 
     @property
     def table(self) -> KernelTable:
@@ -178,39 +180,43 @@ class Case:
 
 
 def case_of(run: Run, view: View) -> Case:
-    """The case of a view's scope; raises NoSuchNode or UsageError where there is nothing in it."""
-    found = run.tree(view.order).node(view.path)
-    table = run.table
-    rows = found.rows
-    if (rows[1:] < rows[:-1]).any():
-        rows = np.sort(rows)
-    iteration = table.iteration[rows]
-    cut = sorted(cut_iterations(run))
-    whole = ~np.isin(iteration, [NO_LABEL, *cut])
-    left_out: tuple[int, ...] = ()
-    without: list[int] = []
-    if not whole.all() and whole.any():
-        left_out = tuple(np.unique(iteration[np.isin(iteration, cut)]).tolist())
-        rows, without = rows[whole], [NO_LABEL, *cut]
-    everything = _as_one(table, rows)
-    each = run.tree(view.order).split(view.path, ("gpu", "iteration"), {"iteration": without})
+    """The case of a view's scope; raises NoSuchNode where there is nothing in it."""
+    tree, table = run.tree(view.order), run.table
+    found = tree.split(view.path, ("iteration",))
+    numbers = found.codes("iteration").astype(np.int64)
+    cut = np.isin(numbers, sorted(cut_iterations(run)))
+    whole = (numbers != NO_LABEL) & ~cut
+    if not whole.any():
+        whole, cut = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
+    without = {"iteration": numbers[~whole].tolist()}
+    each = tree.split(view.path, ("gpu", "iteration"), without)
     iterations, took = _iteration_times(each)
     irregular: tuple[int, ...] = ()
     if len(iterations) > FEWEST.value:
         irregular = tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
-    if irregular:
-        rows = rows[~np.isin(table.iteration[rows], irregular)]
+    counted = iterations[~np.isin(iterations, irregular)]
+    compared = np.array(compared_iterations(run, view), np.int64)
+    looked_at = np.intersect1d(counted, compared) if len(compared) else counted
+    if not len(looked_at):
+        looked_at = counted[:1]
+    node = tree.node(view.path)
+    rows = node.rows
+    if len(looked_at) < len(numbers):
+        rows = rows[np.isin(table.iteration[node.selection], looked_at)]
+    if (rows[1:] < rows[:-1]).any():
+        rows = np.sort(rows)
     return Case(
         run=run,
         view=replace(view, columns=(), sort="", filter="", analysis="", by="", of=""),
-        node=_as_one(table, rows) if irregular else everything,
+        node=_as_one(table, rows),
         gpus=tuple(np.unique(table.gpu[rows]).tolist()),
-        iterations=tuple(np.unique(table.iteration[rows]).tolist()),
-        left_out=left_out,
-        whole=everything,
+        iterations=tuple(looked_at.tolist()),
+        left_out=tuple(numbers[cut].tolist()),
+        by_iteration=each,
         all_iterations=iterations,
         took_ns=took,
         irregular=irregular,
+        of=len(counted) if len(looked_at) < len(counted) else None,
     )
 
 

@@ -23,6 +23,8 @@ def contention(case: Case) -> list[Finding]:
 
     Without layers an operation has one instance per phase and iteration, and nothing is alike.
     """
+    if case.of is not None:
+        return []
     found = overlaps_in(case.run, case.view)
     counted = np.isin(found.codes("iteration"), case.iterations)
     found = found.take(counted & (found.codes("layer") != NO_LABEL))

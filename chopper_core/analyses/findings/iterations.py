@@ -74,7 +74,7 @@ def slow_iterations(case: Case) -> tuple[Int64, Float64, Index]:
 
 def _grown(case: Case, slow: Index) -> tuple[str, float]:
     """What slow iterations have more of than the others, and how much, mean over GPUs and them."""
-    cells, _ = case.whole.split(("gpu", "iteration"))
+    cells = case.by_iteration
     place = np.unique(cells.codes("iteration"), return_inverse=True)[1]
     gpus = len(np.unique(cells.codes("gpu")))
     grown = {}
