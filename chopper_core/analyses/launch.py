@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.groups import by_level, into
+from chopper_core.analyses.groups import into
 from chopper_core.analyses.host_queue import queue_of
+from chopper_core.analyses.launch_sums import Instances, instances_of, least_waits, row_times
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.pictures import BarChart, LineChart, Series
 from chopper_core.run import Run
-from chopper_core.schema import NO_TIME, KernelTable, Kind
-from chopper_core.statistic import Statistic
-from chopper_core.tracks import union
+from chopper_core.schema import NO_TIME, Selection
 from chopper_core.tree import Groups
 from chopper_core.view import View
 
@@ -30,6 +29,7 @@ _STATISTICS: Final = ("mean", "median")
 _CHARTED: Final = 12
 _GPUS_CHARTED: Final = 16
 _BINS: Final = 240
+_NEVER: Final = np.iinfo(np.int64).max
 
 COMM_WAIT: Final = column(
     "comm_wait_ns",
@@ -118,16 +118,15 @@ STATISTICS: Final = {
 def answer(run: Run, view: View) -> Answer:
     """Overheads of launches and causes of idle time, by operation or another level."""
     by = view.by or "operation"
-    parent = run.tree(view.order).node(view.path)
-    labels, nodes = by_level(parent, by)
+    tree, table = run.tree(view.order), run.table
+    parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
+    labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
     scope = Scope(nodes, parent, run.origin_ns, run.hardware)
-    own = _columns(run, view, by, scope)
+    own, total = _columns(run, view, by, scope)
     figures = {metric.name: values for metric, values in own}
-    whole = {
-        metric.name: values.at(0)
-        for metric, values in _columns(run, view, by, replace(scope, nodes=parent))
-    }
-    gpus, edges, depths = _queues(run, parent)
+    whole = {metric.name: values.at(0) for metric, values in total}
+    of_gpus = tree.split(view.path, ("gpu",)).codes("gpu").tolist()
+    gpus, edges, depths = _queues(run, parent, of_gpus)
     own.insert(4, (CAUSE, _main_causes(figures)))
     if by == "gpu":
         unknown = np.full(len(depths), whole[OVERHEADS[1]] is None)
@@ -166,34 +165,61 @@ def answer(run: Run, view: View) -> Answer:
     )
 
 
-def _columns(run: Run, view: View, by: str, scope: Scope) -> list[tuple[Metric, Values]]:
-    """All columns but the words, for the nodes of a scope."""
-    nodes, table = scope.nodes, scope.nodes.table
+Columns = list[tuple[Metric, Values]]
+
+
+def _columns(run: Run, view: View, by: str, scope: Scope) -> tuple[Columns, Columns]:
+    """All columns but the words: of the labels, and of all of them together."""
+    nodes, parent, table = scope.nodes, scope.parent, run.table
+    rows, count = parent.selection, len(nodes)
+    label = _labels(table.column(by)[rows], nodes.codes(by))
+    times = row_times(run, rows)
+
+    def summed(values: NDArray[np.generic]) -> Int64:
+        return np.bincount(label, weights=values, minlength=count).astype(np.int64)
+
+    waits, latency = summed(times.comm_wait_ns), summed(times.latency_ns)
+    least = least_waits(table, rows, label, count)
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
     one = by == "iteration" or "iteration" in dict(view.scope)
     cut = {} if one else run.partial_iterations
+    each = instances_of(table, rows, label, count, over, OVERHEADS, cut)
+    at_once = replace(scope, nodes=parent)
+    together = np.zeros(1, np.int64)
+    return (
+        _figures(scope, (waits, latency, least), each),
+        _figures(
+            at_once,
+            (together + waits.sum(), together + latency.sum(), together + least.min()),
+            each.together(),
+        ),
+    )
+
+
+def _labels(codes: NDArray[np.generic], known: NDArray[np.generic]) -> Index:
+    """The place of each row's code among the known ones, which rise."""
+    low = int(known[0])
+    places = np.zeros(int(known[-1]) - low + 1, np.intp)
+    places[known.astype(np.intp) - low] = np.arange(len(known))
+    return places[codes.astype(np.intp) - low]
+
+
+def _figures(scope: Scope, sums: tuple[Int64, Int64, Int64], each: Instances) -> Columns:
+    nodes = scope.nodes
+    waits, latency, least = sums
     plain = (*OVERHEADS, "idle_ns", "idle_host_ns", "idle_unknown_ns")
     found = {name: METRICS[name].compute(scope) for name in (*plain, *CAUSES) if name in METRICS}
-    rows = nodes.rows
-    launched = table.launch_ns[rows]
-    waited = table.start_ns[rows] - launched
-    idle = table.idle_launch_ns[rows]
-    at_once = idle == waited
-    latency = np.add.reduceat(np.where(at_once, idle, 0), nodes.first)
-    known = launched != NO_TIME
-    least = np.minimum.reduceat(np.where(known, waited, np.iinfo(np.int64).max), nodes.first)
-    linked = np.add.reduceat(known.astype(np.int64), nodes.first)
-    has_compute = nodes.sum_of(_is_compute) > 0
+    has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
     statistics = []
     for statistic in _STATISTICS:
-        of = Statistic(statistic, over, cut)
         for name in OVERHEADS:
-            values = of.metric(METRICS[name]).compute(scope)
-            numbers = np.where(values.present() & has_compute, values.numbers, np.nan)
+            numbers = each.statistic(name, statistic, len(nodes), name != OVERHEADS[0])
+            numbers = np.where(has_compute, numbers, np.nan)
             statistics.append((STATISTICS[name, statistic], numbered(numbers)))
+    unlinked = least == _NEVER
     return [
         *((METRICS[name], found[name]) for name in OVERHEADS),
-        (COMM_WAIT, Values(np.add.reduceat(_under_comm(run, rows), nodes.first))),
+        (COMM_WAIT, Values(waits)),
         (METRICS["idle_ns"], found["idle_ns"]),
         (METRICS["idle_host_ns"], found["idle_host_ns"]),
         (LATENCY, Values(latency)),
@@ -202,42 +228,8 @@ def _columns(run: Run, view: View, by: str, scope: Scope) -> list[tuple[Metric, 
         (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
         (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
         *statistics,
-        (LEAST, Values(np.where(linked > 0, least, 0), linked == 0)),
+        (LEAST, Values(np.where(unlinked, 0, least), unlinked)),
     ]
-
-
-def _is_compute(table: KernelTable, rows: Index) -> NDArray[np.bool_]:
-    return np.equal(table.kind[rows], Kind.COMPUTE)
-
-
-def _under_comm(run: Run, rows: Index) -> Int64:
-    """Of each activity's call overhead, the part during which communication ran on its GPU."""
-    table = run.table
-    call = table.call_overhead_ns[rows]
-    found = np.zeros(len(rows), np.int64)
-    waiting = np.flatnonzero(call)
-    gpus = table.gpu[rows[waiting]]
-    for gpu in np.flatnonzero(np.bincount(gpus)).tolist():
-        own = waiting[gpus == gpu]
-        comm = _rows_of(run, gpu)
-        comm = comm[table.kind[comm] == Kind.COMM]
-        begins, ends = union(table.start_ns[comm], table.duration_ns[comm])
-        if not len(begins):
-            continue
-        edges = np.stack([begins, ends], axis=1).ravel()
-        running = np.cumsum(ends - begins)
-        total = np.stack([running - (ends - begins), running], axis=1).ravel()
-        to = table.start_ns[rows[own]]
-        found[own] = _passed(to, edges, total) - _passed(to - call[own], edges, total)
-    return found
-
-
-def _passed(times: Int64, edges: Int64, total: Int64) -> Int64:
-    """How much of the stretches (begin, end, begin …) lies before each time, in whole ns."""
-    place = np.searchsorted(edges, times, "right")
-    before = np.where(place > 0, total[np.maximum(place - 1, 0)], 0)
-    inside = place % 2 == 1
-    return before + np.where(inside, times - edges[np.maximum(place - 1, 0)], 0)
 
 
 def _main_causes(figures: dict[str, Values]) -> Values:
@@ -266,18 +258,16 @@ def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[Ba
     return (BarChart(title, "ms", tuple(labels), series),) if series else ()
 
 
-def _queues(run: Run, parent: Groups) -> tuple[list[int], Int64, Float64]:
+def _queues(run: Run, parent: Groups, gpus: list[int]) -> tuple[list[int], Int64, Float64]:
     """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
-    table, rows = run.table, parent.rows
-    gpus = np.flatnonzero(np.bincount(table.gpu[rows])).tolist()
-    begin = int(table.start_ns[rows].min())
-    end = int((table.start_ns[rows] + table.duration_ns[rows]).max())
+    begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     edges = np.linspace(begin, max(end, begin + _BINS), _BINS + 1).astype(np.int64)
-    return gpus, edges, np.stack([queue_of(table, _rows_of(run, gpu), edges) for gpu in gpus])
+    of_gpus = [queue_of(run.table, _rows_of(run, gpu), edges) for gpu in gpus]
+    return gpus, edges, np.stack(of_gpus)
 
 
-def _rows_of(run: Run, gpu: int) -> Index:
-    return run.tree().node((str(gpu),)).rows
+def _rows_of(run: Run, gpu: int) -> Selection:
+    return run.tree().node((str(gpu),)).selection
 
 
 def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
@@ -333,20 +323,20 @@ def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
 
 def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
     """How far the clocks of host and GPU can be apart, by the starts that follow their launch."""
-    table, rows = parent.table, parent.rows
-    rows = rows[table.launch_ns[rows] != NO_TIME]
-    if not len(rows):
+    table, rows = parent.table, parent.selection
+    gpu, launch = table.gpu[rows], table.launch_ns[rows]
+    waited = np.where(launch == NO_TIME, _NEVER, table.start_ns[rows] - launch)
+    least = np.full(int(gpu.max()) + 1, _NEVER)
+    np.minimum.at(least, gpu, waited)
+    if (least == _NEVER).all():
         return ("no launch records: prep, call, causes of idle and the queue are unknown",)
-    waited = table.start_ns[rows] - table.launch_ns[rows]
-    least = np.full(int(table.gpu[rows].max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(least, table.gpu[rows], waited)
-    early = np.bincount(table.gpu[rows[waited < 0]], minlength=len(least))
+    early = np.bincount(gpu[waited < 0], minlength=len(least))
     notes = [
         f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
         f"{-least[gpu] / 1e3:.1f} µs: its clock is behind the host's by at least that much"
         for gpu in np.flatnonzero(early).tolist()
     ]
-    fine = least[(early == 0) & (least != np.iinfo(np.int64).max)]
+    fine = least[(early == 0) & (least != _NEVER)]
     if len(fine):
         of = "the GPU" if len(least) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
         notes.append(
