@@ -543,7 +543,8 @@ class ProgressLine:
     WIDTH: Final = 24
 
     def __init__(self) -> None:
-        self._visible = sys.stderr.isatty()
+        moves_its_cursor = os.environ.get("TERM", "") not in ("", "dumb")
+        self._visible = sys.stderr.isatty() and moves_its_cursor
         self._shown = ""
 
     def __enter__(self) -> Progress:

@@ -44,6 +44,7 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     signals = run.metrics
     return {
         "view": (EXPLORE, *(each.name for each in ANALYSES), INFO),
+        "at": (),
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),
         "find": tuple(run.table.operations[:_MOST]),
@@ -93,6 +94,7 @@ def _options(by: Sequence[str], signals: Sequence[str]) -> tuple[str, ...]:
     """What an address may say after its path."""
     given = {
         "view": [each.name for each in ANALYSES],
+        "at": (),
         "by": by,
         "metric": signals,
         "stat": [name for name in STATISTICS if name != SUM],

@@ -30,6 +30,7 @@ class Terminal:
         size: tuple[int, int] = (80, 24),
         *,
         command: Sequence[str] = (),
+        stdin: int | None = None,
         **environment: str,
     ) -> None:
         """Start a case of `pty_app`, or another command."""
@@ -43,13 +44,13 @@ class Terminal:
         self._slave = slave
         self.process = subprocess.Popen(
             [*command] or [sys.executable, "-m", "tests.tui.pty_app", case],
-            stdin=slave,
+            stdin=slave if stdin is None else stdin,
             stdout=slave,
             stderr=slave,
             cwd=ROOT,
             env=_environment(environment),
             start_new_session=True,
-            preexec_fn=_control_terminal,
+            preexec_fn=_control_terminal if stdin is None else None,
         )
 
     def __enter__(self) -> Terminal:

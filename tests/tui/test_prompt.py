@@ -121,7 +121,7 @@ async def test_every_argument_completes_to_what_is_taken(
         taking = {action.id: action for action in ACTIONS if action.takes}
         assert {name.removesuffix(MORE) for name in words} == set(taking)
         for name, action in taking.items():
-            assert words[name] or name in ("by", "of"), name
+            assert words[name] or name in ("at", "by", "of"), name
             # Views and files are opened elsewhere.
             offered = words[name][:3] if name not in ("view", "snapshot") else ()
             for word in offered:

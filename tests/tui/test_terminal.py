@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pyte
@@ -11,7 +16,7 @@ import pytest
 
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_tui.terminal import can_draw, glyphs_of, terse
-from tests.tui.terminal_harness import Terminal
+from tests.tui.terminal_harness import ROOT, Terminal
 
 SHOWN = "4 of 4 rows"
 
@@ -61,6 +66,71 @@ def test_terminals_by_their_names(term: str) -> None:
         terminal.send("q")
         assert terminal.wait() == 0
         assert terminal.is_restored()
+
+
+DEMO_RANK = (
+    sys.executable,
+    "-m",
+    "chopper_tui.cli",
+    str(ROOT / "demo_data" / "fsdp2" / "rank0.json.gz"),
+)
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": ""}])
+def test_a_terminal_that_cannot_be_drawn_on_gets_the_view_as_text(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with Terminal(command=DEMO_RANK, XDG_CACHE_HOME=str(tmp_path), **environment) as terminal:
+        assert terminal.wait() == 0
+        assert b"kernels" in terminal.output and b"total" in terminal.output
+        assert b"\x1b" not in terminal.output and terminal.is_restored()
+
+
+def test_without_a_terminal_for_its_keys_it_prints_and_ends(tmp_path: Path) -> None:
+    with (
+        Path("/dev/null").open("rb") as nothing,
+        Terminal(
+            command=DEMO_RANK, stdin=nothing.fileno(), XDG_CACHE_HOME=str(tmp_path)
+        ) as terminal,
+    ):
+        assert terminal.wait() == 0
+        assert b"total" in terminal.output and b"\x1b[?1049h" not in terminal.output
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_in_tmux(tmp_path: Path) -> None:
+    """The real multiplexer, of the size of an ordinary pane: drawn, driven, left clean."""
+    socket = str(tmp_path / "tmux")
+
+    def tmux(*words: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", socket, "-f", "/dev/null", *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT)},
+        )
+        return done.stdout
+
+    def until(text: str) -> str:
+        deadline = time.monotonic() + 20
+        while text not in (pane := tmux("capture-pane", "-p")):
+            assert time.monotonic() < deadline, pane
+            time.sleep(0.05)
+        return pane
+
+    tmux("new-session", "-d", "-x", "80", "-y", "24", "-c", str(ROOT), "sh")
+    try:
+        tmux("send-keys", f"{sys.executable} -m tests.tui.pty_app; echo left with $?", "Enter")
+        until(SHOWN)
+        tmux("send-keys", "j", "Enter")
+        assert "GPU 1" in until("3 of 3 rows")
+        tmux("resize-window", "-x", "120", "-y", "40")
+        until("launch ovh")
+        tmux("send-keys", "q")
+        assert SHOWN not in until("left with 0")
+    finally:
+        tmux("kill-server")
 
 
 def _state(pid: int) -> str:

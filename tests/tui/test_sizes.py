@@ -1,0 +1,79 @@
+"""Every screen at every size: it fills the terminal exactly, and the cursor stays on its row."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from chopper_core.analyses import ANALYSES
+from chopper_core.render.glyphs import ASCII
+from chopper_core.view import Baseline, View
+from tests.tui.explorer import Driven, explorer, measured_run
+
+SIZES = [(40, 10), (60, 16), (119, 29), (160, 50), (400, 120)]
+RESIZED = [(200, 60), (40, 10), (400, 12), (60, 120), (39, 9), (120, 40), (20, 5), (80, 24)]
+SCREENS = ["", *(known.name for known in ANALYSES)]
+
+
+async def to(at: Driven, screen: str) -> None:
+    """To a view of the scope; skips one that needs what the sample run lacks."""
+    if screen:
+        if screen == "compare":
+            await at.command("baseline gpu=2")
+
+        await at.command(f"view {screen}")
+    if at.frame.view.analysis != screen:
+        assert at.status
+        pytest.skip(at.status)
+
+
+def view_of(screen: str) -> View:
+    baseline = Baseline("", ("2",)) if screen == "compare" else None
+    return View("sample.json", ("1",), analysis=screen, baseline=baseline)
+
+
+def check(at: Driven, size: tuple[int, int]) -> None:
+    """The screen is filled, and shows the row of the cursor."""
+    lines = at.lines()
+    assert len(lines) == size[1]
+    assert {cell_len(line) for line in lines} == {size[0]}
+    table = at.explore.table
+    if size >= (40, 10) and size[1] >= 10 and table.rows:
+        top = int(table.scroll_offset.y)
+        assert top <= table.cursor < top + table.page
+        assert table.page >= 1
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+async def test_a_screen_fits_every_size(screen: str) -> None:
+    async with explorer((80, 24), measured_run(), view_of("")) as at:
+        await to(at, screen)
+        for size in SIZES:
+            await at.pilot.resize_terminal(*size)
+            await at.settle()
+            check(at, size)
+        for key in ("z", "z", "c", "c", "c"):
+            await at.press(key)
+            check(at, size)
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+async def test_a_screen_is_drawn_in_ascii(screen: str) -> None:
+    async with explorer((120, 40), measured_run(), view_of(""), ASCII) as at:
+        await to(at, screen)
+        assert at.text().isascii()
+        await at.press("z", "x")
+        assert at.text().isascii()
+
+
+@pytest.mark.parametrize("screen", ["", "kernels", "compare", "overheads", "heatmap"])
+async def test_resizing_keeps_the_cursor_on_its_row(screen: str) -> None:
+    async with explorer((80, 24), measured_run(), view_of(screen)) as at:
+        await at.press("G", "k")
+        label, view = at.label, at.frame.view
+        for size in RESIZED:
+            await at.pilot.resize_terminal(*size)
+            await at.settle()
+            assert at.label == label and at.frame.view == view
+            check(at, size)
+        assert f"▌ {label}"[:8] in at.text()
