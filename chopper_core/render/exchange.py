@@ -12,9 +12,12 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.frame import Frame
+from chopper_core.pictures import Lanes
 from chopper_core.statistic import instance_levels
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
+LANE_CELLS: Final = 100
+"""Cells of the time of lanes, which have as many as there is room for elsewhere."""
 
 
 def as_json(frame: Frame, *, limit: int | None = None) -> str:
@@ -64,12 +67,33 @@ def _plain(thing: object) -> Any:
     """A picture as plain lists and dictionaries, with its kind; what isn't known is null."""
     if isinstance(thing, np.ndarray):
         return _plain_numbers(thing.tolist())
+    if isinstance(thing, Lanes):
+        return _lanes(thing)
     if isinstance(thing, tuple):
         return [_plain(part) for part in thing]
     if is_dataclass(thing) and not isinstance(thing, type):
         own = {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
         return {"kind": type(thing).__name__, **own}
     return thing
+
+
+def _lanes(picture: Lanes) -> dict[str, Any]:
+    """Lanes in `LANE_CELLS` cells of equal time, with the bands and strips of each GPU."""
+    cells = [picture.cells(row, LANE_CELLS) for row in range(len(picture.lanes))]
+    first = {owner: row for row, owner in reversed(list(enumerate(picture.owners)))}
+    return {
+        "kind": "Lanes",
+        "title": picture.title,
+        "lanes": list(picture.lanes),
+        "kinds": list(picture.kinds),
+        "seen": _plain(picture.seen),
+        "cells": LANE_CELLS,
+        "kind_ns": [each.kind_ns.tolist() for each in cells],
+        "busy_ns": [each.busy_ns.tolist() for each in cells],
+        "pointed": _plain(picture.pointed),
+        "bands": {owner: _plain(picture.bands(row, LANE_CELLS)) for owner, row in first.items()},
+        "strips": {owner: _plain(picture.strips(row, LANE_CELLS)) for owner, row in first.items()},
+    }
 
 
 def as_csv(frame: Frame, *, limit: int | None = None) -> str:

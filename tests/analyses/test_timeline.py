@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -18,10 +19,12 @@ from chopper_core.analyses.timeline_picture import cells_of
 from chopper_core.errors import UsageError
 from chopper_core.pictures import Lanes
 from chopper_core.query import query
+from chopper_core.render import as_csv, as_json
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, Kind, Phase
 from chopper_core.view import View
 from chopper_core.window import Window
+from chopper_tui.printing import printed
 from tests.support import Row, run_of, sample_run
 
 ROWS = st.lists(
@@ -380,3 +383,21 @@ def test_phases_are_told_apart_where_layers_meet() -> None:
     found = {band.title: [(s.begin, s.end, s.text) for s in band.spans] for band in bands}
     assert found["phase"] == [(0, 1, "forward"), (1, 3, "backward")]
     assert found["layer"] == [(0, 1, "L3"), (1, 2, "L3")]
+
+
+@pytest.mark.parametrize("scope", ["", ":gpu=3", ":gpu=3/iteration=11/phase=backward/layer=7"])
+def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
+    found = query(run, parse(f"R{scope}?view=timeline"))
+    told = json.loads(as_json(found))
+    assert [row["name"] for row in told["rows"]] == list(found.labels)
+    (picture,) = told["pictures"]
+    assert picture["lanes"] == list(found.labels) and picture["cells"] == 100
+    for row, busy in zip(told["rows"], picture["busy_ns"], strict=True):
+        assert sum(busy) == row["lane_ns"]
+    strips = picture["strips"]["GPU 3"]
+    assert [strip["title"] for strip in strips] == ["gfx", "power"]
+    assert len(strips[0]["numbers"]) == 100
+    for form in ("text", "markdown"):
+        text = printed(found, form, width=100)
+        assert "█ compute ▓ comm" in text and "▼" in text
+    assert as_csv(found).count("\n") == len(found) + 1
