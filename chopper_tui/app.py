@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -156,6 +157,10 @@ class ChopperApp(App[None], inherit_bindings=False):
         else:
             self.delay_update(self.SETTLING)
             await self.push_screen(ExploreScreen(run, seen, self.config, columns))
+            if not gc.isenabled():
+                # What is there now stays: no later collection need look at it.
+                gc.freeze()
+                gc.enable()
 
     def _load_and_look(self, loading: LoadingScreen) -> tuple[Run, Look, Columns]:
         last_step, last_time = "", 0.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 import math
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
@@ -50,6 +48,8 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
         **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
+    import json
+
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -101,6 +101,8 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
     text = io.StringIO()
+    import csv
+
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["name", *names, "address"])
     for row in range(count):

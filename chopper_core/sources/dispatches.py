@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.sources.trace import Losses
+if TYPE_CHECKING:
+    from chopper_core.sources.trace import Losses
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

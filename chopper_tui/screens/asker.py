@@ -8,7 +8,6 @@ from typing import Final
 
 from rich.text import Text
 
-from chopper_core import info
 from chopper_core.analyses import ANALYSES, analysis
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
@@ -92,6 +91,8 @@ class Asker(Columner):
         await self.go((*here[:-1], place))
 
     async def _tell(self) -> None:
+        from chopper_core import info
+
         width = max(self.size.width - 8, 20)
         told = await away(info.as_text, self.run)
         text = Text()

@@ -30,7 +30,6 @@ from chopper_tui.keys import bindings_of
 from chopper_tui.printing import printed
 from chopper_tui.screens.arrangement import CHARTS
 from chopper_tui.screens.chooser import Chooser, signal_options
-from chopper_tui.screens.help import help_screen
 from chopper_tui.screens.reader import Reader
 from chopper_tui.screens.timekeeper import Timekeeper
 from chopper_tui.snapshot import is_picture, write_snapshot
@@ -229,6 +228,8 @@ class ExploreScreen(Timekeeper):
 
     def do_help(self, _: str) -> None:
         """The help."""
+        from chopper_tui.screens.help import help_screen
+
         self.app.push_screen(help_screen(self.config.actions, self.frame, self.size.width))
 
     def do_theme(self, argument: str) -> None:

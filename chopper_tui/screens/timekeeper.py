@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from chopper_core.analyses import timeline
 from chopper_core.errors import UsageError
 from chopper_core.find import next_named
 from chopper_core.pictures import Lanes
@@ -120,6 +119,8 @@ class Timekeeper(Asker):
             ends = sorted((seen.mark_ns, seen.at_ns))
             await self._show_stretch(fitted(seen, ends[0], ends[1]))
             return
+        from chopper_core.analyses import timeline
+
         found = await away(timeline.under_cursor, self.run, self.view, self.picture_row)
         if found is None:
             raise UsageError("nothing runs on this lane at the cursor")
@@ -178,6 +179,8 @@ class Timekeeper(Asker):
     async def _jump(self, step: int, kind: Kind | None, what: str) -> None:
         self._seen()
         row = self.picture_row
+        from chopper_core.analyses import timeline
+
         found = await away(timeline.next_start, self.run, self.view, row, step, kind)
         if found is None:
             raise UsageError(f"there is no {what} {'after' if step > 0 else 'before'} the cursor")
@@ -211,6 +214,8 @@ class Timekeeper(Asker):
         if is_first and not here.analysis and not here.is_leaf and self.table.rows:
             there = self.frame.opens(self.table.cursor)
             if there.run == here.run:
+                from chopper_core.analyses import timeline
+
                 start = await away(timeline.start_of, self.run, there)
                 window = replace(ALL_TIME, at_ns=start)
                 self.left[key_of(asked)] = Place(replace(asked, window=window))
