@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
 from chopper_core.analyses.noise import LEVEL, fewest_pairs, paired, unpaired
-from chopper_core.analyses.steadiness import FIGURES, Figure, Steadiness, steadiness
+from chopper_core.analyses.steadiness import FIGURES, Figure, Steadiness, gpus_of, steadiness
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BoxChart
 from chopper_core.run import Run
@@ -91,11 +91,16 @@ class Compared:
 
 def answer(run: Run, view: View) -> Answer:
     """The GPUs beside those of the baseline, or the figures with what the test says."""
-    ours = steadiness(run, replace(view, baseline=None))
-    base = None
-    if view.baseline is not None:
+    plain, base = replace(view, baseline=None), None
+    if view.baseline is None:
+        ours = steadiness(run, plain, False)
+    else:
         there = beside(view)
-        base = steadiness(run if there.run == view.run else run.beside(there.run), there)
+        other = run if there.run == view.run else run.beside(there.run)
+        common = set(gpus_of(run, plain)) & set(gpus_of(other, there))
+        # GPUs and iterations are compared where GPUs are too few.
+        is_few = len(common) < fewest_pairs()
+        ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
     compared = [] if base is None else _compared(ours, base)
     if view.by == "figure":
         labels, own = _by_figure(ours, compared)

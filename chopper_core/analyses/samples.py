@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,12 +87,17 @@ class Sampled:
 
     def quantile(self, share: float) -> float:
         """The least value that isn't exceeded in at least this share of the time."""
+        return float(self.quantiles((share,))[0])
+
+    def quantiles(self, shares: Sequence[float]) -> Float64:
+        """Such values of several shares; NaN without samples."""
         if not len(self):
-            return np.nan
+            return np.full(len(shares), np.nan)
         order = np.argsort(self.values, kind="stable")
         time = np.cumsum(self.weights_ns[order])
-        place = np.searchsorted(time, share * time[-1], "left")
-        return float(self.values[order][min(int(place), len(order) - 1)])
+        places = np.searchsorted(time, np.asarray(shares) * time[-1], "left")
+        found: Float64 = self.values[order][np.minimum(places, len(order) - 1)]
+        return found
 
     def period_ns(self) -> float:
         """The usual distance of the samples."""

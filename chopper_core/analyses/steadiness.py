@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.occurrences import cut_iterations
-from chopper_core.analyses.samples import Sampled, Stretches, sampled
+from chopper_core.analyses.samples import Stretches, sampled
 from chopper_core.measured import integral_of, known_of
 from chopper_core.metrics import Metric, column
 from chopper_core.run import Run
@@ -21,7 +21,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-MOST_ROWS: Final = 1 << 19
+MOST_ROWS: Final = 1 << 18
 """Activities that are compared from iteration to iteration; of more, evenly chosen iterations."""
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
 _SIGNALS: Final = (*_CLOCKS, "power_w")
@@ -139,8 +139,14 @@ class Steadiness:
     """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
 
 
-def steadiness(run: Run, view: View) -> Steadiness:
-    """The figures of a view's scope."""
+def gpus_of(run: Run, view: View) -> tuple[int, ...]:
+    """The GPUs of a view's scope."""
+    codes = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu")
+    return tuple(int(gpu) for gpu in codes)
+
+
+def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
+    """The figures of a view's scope; without cells only those of iteration times."""
     node = run.tree(view.order).node(view.path)
     table = run.table
     steps = run.tree(view.order).split(view.path, ("gpu", "iteration"))
@@ -153,7 +159,7 @@ def steadiness(run: Run, view: View) -> Steadiness:
     clocks = np.full((len(gpus), len(_QUARTILES)), np.nan)
     kernels = np.full((len(gpus), len(_QUARTILES)), np.nan)
     _iteration_times(steps, gpus, whole, values, cells)
-    _levels(run, steps, gpus, whole, values, cells, clocks)
+    _levels(run, steps, gpus, whole, values, cells if with_cells else None, clocks)
     compared = _chosen(node, whole)
     places = 0
     selected = _by_step(table, node, compared) if len(compared) > 1 else {}
@@ -216,7 +222,7 @@ def _levels(
     gpus: tuple[int, ...],
     whole: tuple[int, ...],
     values: dict[str, Float64],
-    cells: dict[str, list[float]],
+    cells: dict[str, list[float]] | None,
     clocks: Float64,
 ) -> None:
     """Means and deviations of the signals over the time of whole iterations."""
@@ -236,16 +242,13 @@ def _levels(
             if signal in _CLOCKS:
                 values[f"sd_{signal}"][place] = own.deviation()
             if signal == "gfx_mhz" and len(own):
-                clocks[place] = [_quantile(own, share) for share in _QUARTILES]
-            for span in spans[gpu]:
+                clocks[place] = own.quantiles(_QUARTILES)
+            for span in spans[gpu] if cells is not None else ():
+                assert cells is not None
                 part = sampled(curve, _apart([span]))
                 cells.setdefault(f"steady_{signal}", []).append(part.mean())
                 if signal in _CLOCKS:
                     cells.setdefault(f"sd_{signal}", []).append(part.deviation())
-
-
-def _quantile(own: Sampled, share: float) -> float:
-    return float(own.values.min()) if share == 0 else own.quantile(share)
 
 
 def _apart(spans: list[tuple[int, int]]) -> Stretches:
