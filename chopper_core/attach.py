@@ -9,7 +9,7 @@ from typing import Final
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.cpu import placed_cpu
-from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
+from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
 from chopper_core.align.measures import counter_columns, telemetry_columns
 from chopper_core.align.telemetry import KnownClock, Placement, place, tracks
 from chopper_core.errors import DataError, UsageError
@@ -92,9 +92,11 @@ def _with_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     product = run.reading.hardware or run.gpus[0].hardware
     described = [hardware_of_agent(match.run.agents[match.agent], product) for match in matches]
     skipped = [item for item in run.skipped if item[0] not in used]
+    agents = [agent for each in dispatch_runs for agent in each.agents]
     return replace(
         run,
         table=run.table.with_measured(columns),
+        gpus=with_places(run.gpus, agents),
         described_hardware=next((spec for spec in described if spec is not None), None),
         counters=sources,
         counter_info={

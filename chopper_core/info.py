@@ -44,6 +44,7 @@ def describe(run: Run) -> dict[str, Any]:
                 "gpu": gpu.index,
                 "rank": gpu.rank,
                 "device": gpu.device,
+                "pci": gpu.pci or None,
                 "hardware": gpu.hardware or None,
                 **_gpu_counts(run, gpu.index),
             }
@@ -309,7 +310,8 @@ def identity_lines(run: Run) -> list[str]:
             " | ".join(_device(identity) for identity in found if identity.gpu == gpu.index)
             for found in by_source.values()
         ]
-        rows.append([str(gpu.index), str(gpu.rank), f"device {gpu.device}", *cells])
+        trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
+        rows.append([str(gpu.index), str(gpu.rank), trace, *cells])
     lines = ["", "which device of each source a GPU is", *_aligned(rows)]
     for found in by_source.values():
         ways = dict.fromkeys(identity.by for identity in found if identity.gpu is not None)

@@ -121,7 +121,7 @@ def _of_dispatches(
     found = align_dispatches(chosen)
     table = found.aligned.table
     gpus = tuple(
-        Gpu(number, 0, device, product)
+        Gpu(number, 0, device, product, pci=chosen.agents[found.agents[number]].pci)
         for number, (device, product) in enumerate(
             zip(found.aligned.devices, found.products, strict=True)
         )

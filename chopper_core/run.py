@@ -35,6 +35,8 @@ class Gpu:
     """Name of the product, '' where the trace doesn't say it."""
     process: int = -1
     """The id of the process that launched its work; -1 where the trace doesn't say it."""
+    pci: str = ""
+    """Its place on the PCI bus, where a profiler's table of devices tells it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 from chopper_core.errors import NoSuchNode
 from chopper_core.frame import Frame, Number
 from chopper_core.measured import is_counted
-from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, telemetry
+from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, metric, telemetry
 from chopper_core.metrics.metric import IF_SAME
 from chopper_core.metrics.reasons import lacking_counters, reasons
 from chopper_core.pictures import Lanes
@@ -50,6 +50,13 @@ class Figure:
         """Whether it is an amount of zero; stream 0 and launch 0 are no amounts."""
         return not self.word and self.number == 0 and self.metric.reduces != IF_SAME
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether it is a count, or a sum of what was counted."""
+        if not isinstance(self.number, float):
+            return True
+        return self.metric.reduces == "sum" and self.number.is_integer()
+
     def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
         """The figure with its unit, in the scale that suits it alone; short: with few digits.
 
@@ -59,7 +66,7 @@ class Figure:
             return clean(self.word)
         if self.number is None:
             return glyphs.missing
-        scale = scale_of(self.metric, abs(self.number))
+        scale = scale_of(self.metric, abs(self.number), self._is_whole)
         if short:
             before = len(f"{abs(self.number) / scale.divisor:.0f}")
             scale = replace(scale, decimals=min(max(_DIGITS - before, 0), scale.decimals))
@@ -72,7 +79,7 @@ class Figure:
 def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
     """Figures of a view's node itself; raises NoSuchNode where the run has none."""
     known = figures(run, view, names)
-    return {name: _figure(METRICS[name], values, 0) for name, values in known.items()}
+    return {name: _figure(metric(name, run.table), values, 0) for name, values in known.items()}
 
 
 def _figure(metric: Metric, values: Values, row: int) -> Figure:

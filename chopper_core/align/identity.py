@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from chopper_core.run import BY_HAND, Gpu
 from chopper_core.sources.dispatches import Agent
 from chopper_core.sources.signals import GpuName
+
+_PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +65,32 @@ def devices_of_telemetry(names: Sequence[GpuName]) -> list[Device]:
 
 def devices_of_agents(agents: Sequence[Agent]) -> list[Device]:
     """The agents of a profiler, whose plain number is that of the node."""
-    return [Device(-1, agent.node_id) for agent in agents]
+    return [Device(-1, agent.node_id, "", agent.pci) for agent in agents]
+
+
+def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]:
+    """The GPUs with their places on the PCI bus, as far as agents of their nodes tell them."""
+    place_of = {agent.node_id: agent.pci for agent in agents if agent.pci}
+    by_node = _unique_nodes(gpus)
+    return tuple(
+        replace(gpu, pci=place_of[gpu.device])
+        if by_node.get(gpu.device) == gpu.index and gpu.device in place_of and not gpu.pci
+        else gpu
+        for gpu in gpus
+    )
 
 
 def gpus_of_telemetry(
     devices: Sequence[Device], gpus: Sequence[Gpu], said: Mapping[str, int | None]
 ) -> list[Found]:
-    """The GPU of each device of a telemetry file: by KFD node, else by number, else by order."""
+    """The GPU of each device of a telemetry file: by its place on the PCI bus, by KFD node, else by
+    number, else by order."""
     by_node = _unique_nodes(gpus)
+    by_place = {_place(gpu.pci): gpu.index for gpu in gpus if _place(gpu.pci)}
+    places = [_place(device.pci) for device in devices]
+    if len(by_place) == sum(bool(gpu.pci) for gpu in gpus) and any(p in by_place for p in places):
+        told = [Found(by_place.get(place), "PCI bus") for place in places]
+        return _with_said(told, devices, said)
     nodes = [device.node for device in devices]
     if all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
         told = [Found(by_node.get(node), "KFD node") for node in nodes]
@@ -103,6 +125,12 @@ def gpus_of_agents(
             for place in range(len(agents))
         ]
     return _with_said(told, devices_of_agents(agents), said)
+
+
+def _place(pci: str) -> tuple[int, ...]:
+    """A place on the PCI bus however it is written; () for none."""
+    match = _PCI.fullmatch(pci.strip())
+    return tuple(int(part, 16) for part in match.groups()) if match else ()
 
 
 def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:

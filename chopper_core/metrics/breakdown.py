@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS
+from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS, integral_of, known_of
 from chopper_core.metrics.metric import Metric, Scope, Values
 
 _SOURCE = "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)"
@@ -84,6 +84,18 @@ def _of_peak(scope: Scope) -> Values:
     return _per_duration(scope, AT_PEAK, 100.0)
 
 
+def _of_peak_at_clock(scope: Scope) -> Values:
+    clock, covered = integral_of("gfx_mhz"), known_of("gfx_mhz")
+    sums, count = scope.nodes.known_together((AT_PEAK, clock, covered))
+    nominal = scope.hardware.clock_mhz if scope.hardware else np.nan
+    total, _ = scope.nodes.known(AT_PEAK)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mhz = sums[clock] / sums[covered]
+        share = 100.0 * total * nominal / (scope.nodes.known_duration(AT_PEAK) * mhz)
+    missing = (count == 0) | ~np.isfinite(share)
+    return Values(np.where(missing, np.nan, share), missing)
+
+
 def _without_peak(scope: Scope) -> Values:
     total, count = scope.nodes.known(FLOPS)
     with_peak, _ = scope.nodes.known_together((FLOPS, AT_PEAK))
@@ -135,6 +147,17 @@ METRICS = (
         _of_peak,
         source="trace and hardware.toml",
         missing_because=f"{_NO_FLOPS}, {_NO_PEAK}",
+    ),
+    Metric(
+        "peak_at_clock_pct",
+        "%",
+        "clk peak %",
+        "ratio of sums",
+        "As peak_pct, at the clock that the compute units had meanwhile instead of the nominal "
+        "one: peak_pct x nominal clock / gfx_mhz of the same kernels.",
+        _of_peak_at_clock,
+        source="trace, telemetry and hardware.toml",
+        missing_because=f"{_NO_FLOPS}, {_NO_PEAK}, or no telemetry of gfx_mhz at its times",
     ),
     Metric(
         "flops_without_peak",

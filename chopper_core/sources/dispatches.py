@@ -36,6 +36,8 @@ class Agent:
     simds_per_cu: int = 0
     xccs: int = 0
     max_clock_mhz: float = 0.0
+    pci: str = ""
+    """Domain, bus, device and function, as `0000:0c:00.0`."""
 
 
 @dataclass(frozen=True, slots=True)

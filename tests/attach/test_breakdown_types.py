@@ -82,6 +82,20 @@ def test_the_same_work_takes_longer_at_the_peak_of_a_wider_type() -> None:
     assert metric("flops_without_peak", work, 4_000, 4_000, 4_000) == 0
 
 
+def test_the_peak_at_the_clock_that_ran() -> None:
+    """Two kernels of 4 us at 1050 and 1400 MHz of 2100, with 1 and 2 us at the nominal peak."""
+    work = typed((1_000 * BF16, ElementType.BF16), (2_000 * BF16, ElementType.BF16))
+    clocks = {
+        "gfx_mhz integral": [4_000 * 1_050.0, 4_000 * 1_400.0],
+        "gfx_mhz known": [4_000.0, 4_000.0],
+    }
+    assert metric("peak_pct", work, 4_000, 4_000) == pytest.approx(100 * 3 / 8)
+    assert metric("peak_at_clock_pct", work | clocks, 4_000, 4_000) == pytest.approx(
+        100 * 3 / 8 * 2_100 / 1_225
+    )
+    assert metric("peak_at_clock_pct", work, 4_000, 4_000) is None
+
+
 def test_work_of_unknown_type_has_no_theory_and_is_told() -> None:
     work = typed((300 * BF16, UNKNOWN), (500 * BF16, ElementType.BF16))
     unknown, known = parts(work, 4_000, 1_000)

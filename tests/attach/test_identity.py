@@ -11,13 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.align.identity import gpus_of_agents
+from chopper_core.align.identity import (
+    devices_of_telemetry,
+    gpus_of_agents,
+    gpus_of_telemetry,
+    with_places,
+)
 from chopper_core.errors import UsageError
 from chopper_core.info import as_text, describe
 from chopper_core.ingest import open_run
 from chopper_core.reading import parse_gpu, reading_of
 from chopper_core.run import Gpu
 from chopper_core.sources.dispatches import Agent
+from chopper_core.sources.signals import GpuName
 from chopper_tui.cli import main
 from tests.attach.simulated import Simulated
 
@@ -83,7 +89,8 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
     shown = as_text(run)
     table = shown[shown.index("which device of each source") :].splitlines()
     assert table[1].split() == ["GPU", "rank", "trace", "rocprofv3", "CSV", "amd_smi_monitor.csv"]
-    assert table[2].split() == ["0", "0", "device", "2", "node", "2", "gpu", "1", "*"]
+    assert table[2].split() == ["0", "0", "device", "2,", "0000:0c:00.0", "node", "2,",
+                                "0000:0c:00.0", "gpu", "1", "*"]  # fmt: skip
     assert "amd_smi_monitor.csv: by hand (*)" in shown
     assert "none of the run's GPUs: gpu 0 *" in shown
     assert "read with  --gpu amd_smi:0=none" in shown
@@ -111,6 +118,26 @@ def test_a_node_that_two_hosts_have_tells_nothing() -> None:
     assert {found.by for found in gpus_of_agents(agents, gpus, {})} == {"number"}
     said = gpus_of_agents(agents, gpus, {"2": 2, "node3": 3})
     assert [found.gpu for found in said] == [2, 3]
+
+
+def test_the_pci_bus_tells_a_gpu_before_its_number() -> None:
+    """The table of a profiler's devices knows both the node and the place on the bus."""
+    agents = [Agent(2, pci="0000:0c:00.0"), Agent(3, pci="0001:22:00.0"), Agent(9, pci="")]
+    gpus = with_places([Gpu(0, 0, 2, ""), Gpu(1, 1, 3, "")], agents)
+    assert [gpu.pci for gpu in gpus] == ["0000:0c:00.0", "0001:22:00.0"]
+    # As nvidia-smi and amd-smi write it, in another order, with a device of another job.
+    names = [GpuName(0, pci="00000001:22:00.0"), GpuName(1, pci="0000:0C:00.0"),
+             GpuName(2, pci="0000:38:00.0")]  # fmt: skip
+    found = gpus_of_telemetry(devices_of_telemetry(names), gpus, {})
+    assert [(each.gpu, each.by) for each in found] == [(1, "PCI bus"), (0, "PCI bus"),
+                                                       (None, "PCI bus")]  # fmt: skip
+    partitions = [Gpu(0, 0, 2, "", pci="0000:0c:00.0"), Gpu(1, 1, 3, "", pci="0000:0c:00.0")]
+    shared = gpus_of_telemetry(devices_of_telemetry(names[:2]), partitions, {})
+    assert {each.by for each in shared} == {"number"}
+
+
+def test_every_gpu_of_a_described_node_has_its_place(small: Simulated) -> None:
+    assert [gpu.pci for gpu in small.run.gpus] == ["0000:0c:00.0", "0000:22:00.0"]
 
 
 def test_an_address_brings_what_was_said_back(

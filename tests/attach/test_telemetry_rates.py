@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chopper_core.address import parse
 from chopper_core.ingest import open_run
+from chopper_core.metrics.telemetry import METRICS as TELEMETRY
 from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_tui.screens.chooser import signal_options
@@ -114,3 +116,22 @@ def test_parts_are_signals_to_choose_but_not_to_step_through(run: Run) -> None:
     assert {"gfx_mhz.xcd0", "xgmi_read_gbps.link1", "throttle_pct.ppt"} < set(run.metrics)
     shown = {name: why for name, _, why in signal_options(run)}
     assert shown["gfx_mhz.xcd0"] == "Of xcd0: clock of the compute units"
+
+
+MEANS = [metric.name for metric in TELEMETRY if metric.name not in ("energy_j", "energy_rate_w")]
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_every_mean_over_busy_time_by_hand(tmp_path: Path, name: str) -> None:
+    """Samples at 0, 20 and 40 ms; two kernels of one name from 5 to 20 and from 25 to 27 ms."""
+    kernel: dict[str, Any] = {"ph": "X", "cat": "kernel", "pid": 2, "tid": 0, "name": "a",
+                              "args": {"device": 2, "stream": 0}}  # fmt: skip
+    events = [kernel | {"ts": 5e3, "dur": 15e3}, kernel | {"ts": 25e3, "dur": 2e3}]
+    trace = {"baseTimeNanoseconds": BASE_NS, "traceEvents": events}
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    lines = ["# clock: epoch", f"time_ns,gpu,{name}"]
+    lines += [f"{BASE_NS + at * MS},0,{value}" for at, value in ((0, 10), (20, 40), (40, 90))]
+    (tmp_path / "samples.csv").write_text("\n".join(lines) + "\n")
+    # 5 ms are nearest to the first sample, 10 and 2 ms to the second; the gap counts nothing.
+    expected = (5 * 10 + 12 * 40) / 17
+    assert column(open_run(str(tmp_path), jobs=1), name) == {"a": pytest.approx(expected)}

@@ -13,12 +13,15 @@ from chopper_core.address import parse, render
 from chopper_core.errors import UsageError
 from chopper_core.info import as_text, describe
 from chopper_core.ingest import open_run
+from chopper_core.measured import NO_TIMES
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.reasons import NO_COUNTERS, NO_SPECIFICATION, why_missing
 from chopper_core.query import query
 from chopper_core.reading import reading_of
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.run import Run
 from chopper_core.store import read_store, write_store
+from chopper_tui.figures import Figure, detail
 
 HEADINGS = (
     "Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,Kernel_Name,"
@@ -87,6 +90,21 @@ def test_a_store_keeps_it(run: Run, tmp_path: Path) -> None:
     write_store(run, tmp_path / "store")
     again = query(read_store(tmp_path / "store"), parse("R?columns=SQ_WAVES,elapsed_ns"))
     assert again.total == {"SQ_WAVES": 40960, "elapsed_ns": None}
+
+
+def test_the_detail_of_a_row_has_counts_and_one_reason_for_all_times(run: Run) -> None:
+    frame = query(run, parse("R"))
+    told = detail(run, frame, 0)
+    titles = {figure.metric.name: figure for each in told.groups.values() for figure in each}
+    assert titles["kernels"].number == 3 and "elapsed_ns" not in titles
+    assert all(told.reasons)
+    timeless = {metric.name for metric in told.reasons[NO_TIMES]}
+    assert {"elapsed_ns", "busy_pct", "idle_host_ns", "start_ns", "theoretical_ns"} <= timeless
+
+
+def test_a_ratio_without_a_unit_keeps_its_digits() -> None:
+    assert Figure(METRICS["ipc"], 0.1234).text(UNICODE) == "0.12"
+    assert Figure(METRICS["waves"], 49152.0).text(UNICODE) == "49152"
 
 
 def test_the_person_says_what_the_gpu_is(folder: Path, run: Run) -> None:

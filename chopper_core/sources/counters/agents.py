@@ -75,6 +75,7 @@ def gpus_by_id(rows: Mapping[_Id, Mapping[str, Any]]) -> dict[_Id, Agent]:
             simds_per_cu=max(0, _integer(row, "simd_per_cu")),
             xccs=max(0, _integer(row, "num_xcc")),
             max_clock_mhz=float(max(0, _integer(row, "max_engine_clk_fcompute"))),
+            pci=_pci(row),
         )
         for number, row in rows.items()
         if _is_gpu(row)
@@ -104,6 +105,15 @@ def fuller_agent(one: Agent, other: Agent) -> Agent:
 def _is_gpu(row: Mapping[str, Any]) -> bool:
     kind = str(row.get("agent_type", row.get("type", ""))).strip().upper()
     return kind in ("GPU", "2")
+
+
+def _pci(row: Mapping[str, Any]) -> str:
+    """The place on the PCI bus: a location is 256 x bus + 8 x device + function."""
+    place = _integer(row, "location_id")
+    if place <= 0:
+        return ""
+    domain = max(0, _integer(row, "domain"))
+    return f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 
 def _integer(row: Mapping[str, Any], *keys: str) -> int:
