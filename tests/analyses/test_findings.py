@@ -108,7 +108,7 @@ def test_exposed_communication(which: str, request: pytest.FixtureRequest) -> No
     total = sum(per_rank[str(gpu)][str(iteration)] for gpu in GPUS for iteration in (11, 12))
     row = only(run, "exposed")
     assert row["gpu_time_ns"] == near(total)
-    assert f"takes {total / 16e6:.1f} ms per iteration of each GPU" in row["said"]
+    assert f"takes {total / 16e6:.1f} ms per iteration on each GPU" in row["said"]
     assert 0 < row["stake_ns"] < total / 16
 
 
@@ -248,6 +248,15 @@ def test_every_finding_leads_to_its_evidence(which: str, request: pytest.Fixture
     assert stakes[len(known) :] == [None] * (len(stakes) - len(known))
     for number in range(len(frame)):
         assert len(query(run, parse(frame.addresses(number)))) > 0
+
+
+def test_a_baseline_stays_on_the_way_to_the_evidence(run: Run, other_run: Run) -> None:
+    beside = replace(run, others={"B": other_run})
+    frame = query(beside, parse("R?view=findings&base=B"))
+    assert list(frame.labels) == list(findings(run).labels)
+    for number in range(len(frame)):
+        assert frame.addresses(number).endswith("&base=B")
+        assert len(query(beside, parse(frame.addresses(number)))) > 0
 
 
 def test_text_and_markdown_have_whole_sentences(run: Run) -> None:
@@ -471,7 +480,7 @@ def test_communication_that_nothing_hides() -> None:
         for row in rows()
     ]
     row = only(run_of(made), "exposed")
-    assert "takes 2.0 ms per iteration of each GPU (5.6 %): all_gather of backward" in row["said"]
+    assert "takes 2.0 ms per iteration on each GPU (5.6 %): all_gather of backward" in row["said"]
     assert row["gpu_time_ns"] == 2 * 3 * 2 * MS
     hidden = beside(rows(), lambda row: row.layer < 2)
     assert found(run_of(hidden), "exposed") == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -92,10 +92,16 @@ def answer(run: Run, view: View) -> Answer:
             (RULE, worded([rule.name for rule, _ in known.found])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
         ),
-        opens=lambda row: findings[row].evidence,
+        opens=lambda row: _beside(findings[row].evidence, view),
         headline=(known.headline,),
         notes=known.notes,
     )
+
+
+def _beside(evidence: View, view: View) -> View:
+    """The evidence with the other run that the view is compared with, if there is one."""
+    same = view.baseline is not None and view.baseline.path is None
+    return replace(evidence, baseline=view.baseline) if same else evidence
 
 
 def _headline(case: Case, findings: int) -> str:

@@ -129,6 +129,11 @@ class Case:
         return " per iteration" if self.has_iterations else ""
 
     @property
+    def on_each(self) -> str:
+        """What a mean over several GPUs is called."""
+        return " on each GPU" if len(self.gpus) > 1 else ""
+
+    @property
     def repeats(self) -> bool:
         """Whether there are several iterations, or several GPUs, to see a thing in."""
         return len(self.iterations) * len(self.gpus) > 1

@@ -54,7 +54,7 @@ def contention(case: Case) -> list[Finding]:
                 sentence=(
                     f"{operation} in {phase} takes {percent(float(known.slowdown[place]) - 1)} "
                     "longer with much communication beside it than with little on the same GPU "
-                    f"(r = {known.pearson[place]:.2f}): {time(stake)}{case.each} on each GPU"
+                    f"(r = {known.pearson[place]:.2f}): {time(stake)}{case.each}{case.on_each}"
                 ),
                 evidence=replace(evidence, sort="-instance_ns"),
                 confidence=confidence(read=False, repeated=case.repeats),

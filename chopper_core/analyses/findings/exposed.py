@@ -37,7 +37,7 @@ def exposed(case: Case) -> list[Finding]:
     return [
         Finding(
             sentence=(
-                f"communication without compute takes {time(each)}{case.each} of each GPU "
+                f"communication without compute takes {time(each)}{case.each}{case.on_each} "
                 f"({percent(case.share(each))}): {_where(case, per_cell)}{told}"
             ),
             evidence=replace(case.asking("comms", "phase"), sort="-exposed_comm_ns"),

@@ -92,7 +92,7 @@ def _told(case: Case, parts: list[Slow], where: str, others: str, evidence: View
         Finding(
             sentence=(
                 f"{said} longer in {where} than in the other {others}: {sizes}; "
-                f"{time(stake)}{case.each} on each GPU"
+                f"{time(stake)}{case.each}{case.on_each}"
             ),
             evidence=evidence,
             confidence=confidence(read=True, repeated=case.repeats),
