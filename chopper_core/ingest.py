@@ -164,9 +164,15 @@ def read_rank(path: Path, progress: Progress = silent) -> RankFile:
     """Read and align one file: a pure function of its content, for any executor."""
     trace = read_trace(path, progress)
     if not len(trace.activities):
+        events = f"{sum(trace.event_counts.values())} events, none of a kernel, copy or memset"
+        if trace.losses.truncated:
+            raise DataError(
+                f"{path} is cut off before any GPU activity: it holds {events}. Profilers write "
+                "those last: copy or write the file again."
+            )
         raise DataError(
-            f"{path} has no GPU activity: {sum(trace.event_counts.values())} events, none of a "
-            "kernel, copy or memset. Was the profiler started with ProfilerActivity.CUDA?"
+            f"{path} has no GPU activity: {events}. Was the profiler started with "
+            "ProfilerActivity.CUDA?"
         )
     aligned = align_rank(trace)
     source = Source(

@@ -16,6 +16,7 @@ from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
 
 from chopper_core.errors import DataError
+from chopper_core.ingest import read_rank
 from chopper_core.progress import Cancelled
 from chopper_core.sources import bytesource
 from chopper_core.sources.kineto.reader import read_trace
@@ -314,3 +315,19 @@ def is_json(text: bytes) -> bool:
 
 def tables_of_kernels() -> set[tuple[object, ...]]:
     return set(expected_rows(kernels(), KEYS["baseTimeNanoseconds"])["activities"])
+
+
+def test_a_file_cut_off_before_its_gpu_activities_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    calls = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    ]
+    whole = json.dumps({"traceEvents": calls * 9 + kernels()})
+    path.write_text(whole[: whole.index('"k0"')])
+    with pytest.raises(
+        DataError, match=r"rank0\.json is cut off before any GPU activity: .*9 events"
+    ):
+        read_rank(path)
+    path.write_text(json.dumps({"traceEvents": calls * 9}))
+    with pytest.raises(DataError, match="has no GPU activity: 9 events"):
+        read_rank(path)
