@@ -13,6 +13,8 @@ _DIGIT: Final = 16
 _MOST_BITS: Final = 48
 """More digits than this are no faster than a comparison of the whole."""
 _FEW: Final = 1 << 10
+_SPARSE: Final = 4
+"""So many places per code are looked up in an array of them all."""
 
 
 def stable_order(codes: NDArray[np.integer[Any]]) -> Index:
@@ -32,3 +34,21 @@ def stable_order(codes: NDArray[np.integer[Any]]) -> Index:
         digit = ((left >> shift) & 0xFFFF).astype(np.uint16)
         order = order[np.argsort(digit[order], kind="stable")]
     return order
+
+
+def ranked(codes: NDArray[np.integer[Any]]) -> tuple[Index, Index]:
+    """The different codes, in order, and the place of each code among them."""
+    if not len(codes):
+        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+    low = int(codes.min())
+    width = int(codes.max()) - low + 1
+    if width <= _SPARSE * len(codes) + _FEW:
+        left = codes.astype(np.intp) - low
+        there = np.bincount(left, minlength=width) > 0
+        return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[left]
+    order = stable_order(codes)
+    ordered = codes[order].astype(np.intp)
+    is_new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    place = np.empty(len(codes), np.intp)
+    place[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], place

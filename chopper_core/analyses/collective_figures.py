@@ -16,9 +16,10 @@ from chopper_core.analyses.groups import quantiles_of
 from chopper_core.analyses.matching import PAIRWISE, Collectives
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Values, numbered, worded
+from chopper_core.ordering import ranked
 from chopper_core.outliers import outliers
 from chopper_core.run import Run
-from chopper_core.schema import KernelTable
+from chopper_core.schema import KernelTable, distinct
 from chopper_core.tree import Groups
 
 Int64 = NDArray[np.int64]
@@ -81,10 +82,10 @@ def chosen_in(
         taken &= ~np.isin(run.table.iteration[found.members.rows], left_out)
     if not taken.any():
         return None
-    sets, owner = np.unique(found.member_set[taken], return_inverse=True)
+    sets, owner = ranked(found.member_set[taken])
     rows = found.members.rows[taken]
     waits = (found.member_wait_ns[taken], found.member_exposed_ns[taken])
-    return Chosen(run, found, sets, rows, owner.ravel(), *waits)
+    return Chosen(run, found, sets, rows, owner, *waits)
 
 
 def _factors(chosen: Chosen) -> Float64:
@@ -132,12 +133,14 @@ def rates(chosen: Chosen, owner: NDArray[np.intp], count: int, member_owner: Ind
 def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
     """Transfer over its median among the run's like collectives, and which are outliers."""
     found = chosen.all
-    like = np.stack([found.kind, found.group, found.bytes])
-    codes = np.unique(like, axis=1, return_inverse=True)[1].ravel()
+    codes = np.zeros(len(found), np.intp)
+    for values in (found.kind, found.group, found.bytes):
+        different, value = ranked(values)
+        codes = ranked(codes * len(different) + value)[1]
     times = np.full(len(found), np.nan)
     words: list[str | None] = [None] * len(found)
     transfer = found.transfer_ns.astype(np.float64)
-    for code in np.unique(codes[chosen.sets]).tolist():
+    for code in distinct(codes[chosen.sets]).tolist():
         own = np.flatnonzero((codes == code) & found.complete)
         if not len(own):
             continue
@@ -232,7 +235,7 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
     """How many there are, who waits for whom, and what compute doesn't hide."""
     table, rows = chosen.table, chosen.rows
     kinds = Counter(chosen.kinds()).most_common()
-    gpus = len(np.unique(table.gpu[rows]))
+    gpus = len(distinct(table.gpu[rows]))
     number = f"{len(chosen.sets)} collective{'s' * (len(chosen.sets) != 1)}"
     count = ", ".join(f"{times} {kind}" for kind, times in kinds[:4])
     lines = [f"{number} on {gpus} GPU{'s' * (gpus != 1)}: {count}"]

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.collective_figures import Chosen
 from chopper_core.analyses.groups import grouped, quantiles, quantiles_along
+from chopper_core.ordering import ranked
 from chopper_core.pictures import BoxChart, LineChart, Picture, Series
+from chopper_core.schema import distinct
 from chopper_core.tree import Groups
 
 Float64 = NDArray[np.float64]
@@ -45,7 +47,7 @@ def _skews(chosen: Chosen) -> tuple[LineChart, ...]:
     if not len(sets):
         return ()
     names, x, y = [], [], []
-    for code in np.unique(found.kind[sets]).tolist():
+    for code in distinct(found.kind[sets]).tolist():
         own = sets[found.kind[sets] == code]
         own = own[:: -(-len(own) // _POINTS)]
         names.append(chosen.table.text_of("operation", code))
@@ -73,10 +75,10 @@ def _by_occurrence(chosen: Chosen) -> tuple[LineChart, ...]:
         return ()
     kind = int(waits.argmax()) - 1
     members = np.flatnonzero(kinds == kind)
-    places = np.unique(chosen.owner[members], return_inverse=True)[1].ravel()
-    gpus, gpu = np.unique(table.gpu[chosen.rows[members]], return_inverse=True)
+    places = ranked(chosen.owner[members])[1]
+    gpus, gpu = ranked(table.gpu[chosen.rows[members]])
     durations = np.full((int(places.max()) + 1, len(gpus)), np.nan)
-    durations[places, gpu.ravel()] = table.duration_ns[chosen.rows[members]] / 1e6
+    durations[places, gpu] = table.duration_ns[chosen.rows[members]] / 1e6
     step = -(-len(durations) // _OCCURRENCES)
     lines = _medians(durations, step)
     names = [f"GPU {number}" for number in gpus.tolist()]

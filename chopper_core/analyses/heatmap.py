@@ -12,9 +12,10 @@ from chopper_core.analyses.groups import into, quantiles_along
 from chopper_core.analyses.standing import beyond_others, of_all_gpus, others_median
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered, worded
+from chopper_core.ordering import ranked
 from chopper_core.pictures import HeatMap
 from chopper_core.run import Run
-from chopper_core.schema import NO_LABEL_TEXT
+from chopper_core.schema import NO_LABEL_TEXT, distinct
 from chopper_core.tree import Groups, Tree
 from chopper_core.view import View, pivot
 
@@ -95,7 +96,7 @@ def _matrix(
     values = figure.compute(Scope(cells, parent, run.origin_ns, run.hardware))
     if values.words is not None:
         raise UsageError(f"{figure.name} is a word, not a number: no heat map of it")
-    codes = np.unique(cells.codes(by)).astype(np.int64)
+    codes = distinct(cells.codes(by)).astype(np.int64)
     row = np.searchsorted(gpus.codes("gpu"), cells.codes("gpu"))
     place = np.searchsorted(codes, cells.codes(by))
     numbers = np.full((len(gpus), len(codes)), np.nan)
@@ -206,7 +207,7 @@ def _picture(
     cells: Groups,
 ) -> tuple[HeatMap, tuple[str, ...]]:
     codes = cells.codes(by)
-    times = np.bincount(np.searchsorted(np.unique(codes), codes), weights=cells.sum("duration_ns"))
+    times = np.bincount(ranked(codes)[1], weights=cells.sum("duration_ns"))
     order = np.argsort(-times, kind="stable")
     drawn = order[:_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_DRAWN])
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)

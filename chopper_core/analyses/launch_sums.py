@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.groups import quantiles_of
+from chopper_core.ordering import ranked
 from chopper_core.run import Run
 from chopper_core.schema import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.tracks import union
@@ -108,8 +109,7 @@ class Instances:
         """The same instances with all labels as one."""
         if not len(self.label):
             return self
-        numbers, place = np.unique(self.instance, return_inverse=True)
-        place = place.ravel()
+        numbers, place = ranked(self.instance)
         count = len(numbers)
 
         def either(mask: Mask) -> Mask:
@@ -166,8 +166,7 @@ def instances_of(
         there = np.flatnonzero(seen)
         seen = seen[there]
     else:
-        there, code = np.unique(label * number + instance, return_inverse=True)
-        code = code.ravel()
+        there, code = ranked(label * number + instance)
         seen = np.bincount(code)
     size = count * number if count * number <= _DENSE else len(there)
     picked = there if count * number <= _DENSE else np.arange(len(there))

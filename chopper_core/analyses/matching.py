@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chopper_core.ordering import stable_order
 from chopper_core.run import Run
-from chopper_core.schema import NO_LABEL, KernelTable, Kind
+from chopper_core.schema import NO_LABEL, KernelTable, Kind, distinct
 from chopper_core.tracks import union
 from chopper_core.tree import Groups
 
@@ -141,9 +141,9 @@ def _group_sizes(table: KernelTable, rows: Index) -> tuple[Int64, tuple[str, ...
     """How many ranks each row's process group has, 0 where that can't be; and which these are."""
     sizes = np.zeros(len(rows), np.int64)
     shared: list[str] = []
-    for code in np.unique(table.group[rows]).tolist():
+    for code in distinct(table.group[rows]).tolist():
         own = table.group[rows] == code
-        seen = len(np.unique(table.gpu[rows[own]]))
+        seen = len(distinct(table.gpu[rows[own]]))
         found = _GROUP_SIZE.search(table.names[code]) if code >= 0 else None
         size = int(found.group(1)) if found else seen
         if seen > size:
@@ -212,7 +212,7 @@ def _clock_offsets(
     ends -= ends.min()
     mean = np.add.reduceat(ends, first) // np.diff(np.append(first, len(ends)))
     later, gpu = ends - mean[sets], table.gpu[rows[order]]
-    for number in np.unique(gpu).tolist():
+    for number in distinct(gpu).tolist():
         offsets[number] = int(np.median(later[gpu == number]))
     return offsets
 

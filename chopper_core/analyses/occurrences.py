@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.ordering import stable_order
+from chopper_core.ordering import ranked, stable_order
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, Kind
 from chopper_core.tree import Groups
@@ -110,12 +110,15 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> Occurrences:
     if iterations:
         rows = rows[np.isin(table.iteration[rows], iterations)]
     rows = rows[table.kind[rows] == Kind.COMPUTE]
-    whose = table.gpu[rows]
-    first = np.flatnonzero(np.diff(whose, prepend=-1))
-    gpus = whose[first]
-    parts = np.split(rows, first[1:]) if len(gpus) > 1 else []
-    same, other = _alike(run, parts)
-    matched = np.concatenate([*same, _by_code(run, other)]) if parts else rows[:0, None]
+    whose, gpus = table.gpu[rows], run.tree().codes_of("gpu")
+    begin, end = (np.searchsorted(whose, gpus, side) for side in ("left", "right"))
+    gpus, begin, end = (values[end > begin] for values in (gpus, begin, end))
+    spans = zip(begin.tolist(), end.tolist(), strict=True)
+    parts = [rows[low:high] for low, high in spans] if len(gpus) > 1 else []
+    matched = np.zeros((0, max(len(gpus), 1)), np.intp)
+    if parts:
+        same, other = _alike(run, parts)
+        matched = np.concatenate([*same, _by_code(run, other)])
     start = table.start_ns[matched]
     last = start.max(axis=1) if len(matched) else np.zeros(0, np.int64)
     by_time = stable_order(last)
@@ -134,8 +137,7 @@ def _alike(run: Run, parts: list[Index]) -> tuple[list[Index], list[Index]]:
     """The iterations in which all GPUs do the same, as rows x GPUs; and the other rows by GPU."""
     table = run.table
     numbers = [table.iteration[own] for own in parts]
-    seen = {int(one) for own in numbers for one in own[np.flatnonzero(np.diff(own, prepend=-2))]}
-    iterations = np.array(sorted(seen), np.int32)
+    iterations = run.tree().codes_of("iteration")
     edges = [
         [np.searchsorted(own, iterations, side) for side in ("left", "right")] for own in numbers
     ]
@@ -174,7 +176,7 @@ def _by_code(run: Run, parts: list[Index]) -> Index:
         known = np.asarray(key, np.int64)
         low, width = int(known.min()), int(np.ptp(known)) + 1
         if int(code.max() + 1) > np.iinfo(np.int64).max // width:
-            code = np.unique(code, return_inverse=True)[1].ravel()
+            code = ranked(code)[1]
         code = code * width + (known - low)
     # Rows are in the order of the keys, so each GPU's codes rise, and none comes twice.
     codes = np.split(code, np.cumsum([len(own) for own in parts])[:-1])

@@ -14,6 +14,7 @@ from chopper_core.analyses.groups import into, quantiles_of
 from chopper_core.analyses.overlap_instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
+from chopper_core.ordering import ranked
 from chopper_core.pictures import LineChart, Picture, Series
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, NO_LABEL
@@ -44,7 +45,7 @@ def answer(run: Run, view: View) -> Answer:
 
 
 def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
-    codes, owner = _owners(found.codes(by))
+    codes, owner = ranked(found.codes(by))
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
     known = effect(found, owner, count)
@@ -79,13 +80,6 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
         notes=_notes(found),
         pictures=(_cumulative(found), *_against_duration(run, found)),
     )
-
-
-def _owners(codes: Int64) -> tuple[Int64, Index]:
-    """The different codes in rising order, and the place of each code among them."""
-    low = int(codes.min())
-    there = np.bincount(codes - low) > 0
-    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[codes - low]
 
 
 def _summed(owner: Index, count: int, values: Int64) -> Int64:
@@ -197,7 +191,7 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
 
 def _cumulative(found: Overlaps) -> Picture:
     """The share of each GPU's instances with at most so much overlap."""
-    gpus, owner = _owners(found.codes("gpu"))
+    gpus, owner = ranked(found.codes("gpu"))
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
     counts = np.bincount(owner * 101 + at, minlength=101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
@@ -220,7 +214,7 @@ def _cumulative(found: Overlaps) -> Picture:
 
 def _against_duration(run: Run, found: Overlaps) -> tuple[Picture, ...]:
     """The durations of instances over their overlap, for the operations that take most time."""
-    codes, owner = _owners(found.codes("operation"))
+    codes, owner = ranked(found.codes("operation"))
     times = _summed(owner, len(codes), found.elapsed_ns)
     share, names, x, y = 100.0 * found.share, [], [], []
     for place in np.argsort(-times, kind="stable")[:_OPERATIONS].tolist():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.groups import quantiles_of
 from chopper_core.metrics.original_overlap import instances, running_ns
+from chopper_core.ordering import ranked
 from chopper_core.run import Run
 from chopper_core.schema import ACTIVITY, KernelTable, Kind
 from chopper_core.view import View
@@ -147,8 +148,8 @@ def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> tuple
         wide = int(codes.max(initial=0)) - low + 1
         code, width = code * wide + (codes - low), width * wide
         if width > _DENSE:
-            different, code = np.unique(code, return_inverse=True)
-            code, width = code.ravel().astype(np.int64), len(different)
+            different, code = ranked(code)
+            width = len(different)
     return code, width
 
 

@@ -20,7 +20,7 @@ from chopper_core.analyses.occurrences import (
 )
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.ordering import stable_order
+from chopper_core.ordering import ranked, stable_order
 from chopper_core.run import Run
 from chopper_core.schema import ACTIVITY, KernelTable
 from chopper_core.tree import Groups
@@ -204,11 +204,11 @@ def _stand(
 ) -> Standing:
     left_out, compared = chosen
     table, gpus = run.table, np.array(found.gpus)
-    seen = np.unique(table.iteration[found.rows[:, 0]])
+    seen = ranked(table.iteration[found.rows[:, 0]])[0]
     there = run.tree(view.order).split(view.path, ("iteration",)).codes("iteration")
     without = {
         "gpu": [gpu.index for gpu in run.gpus if gpu.index not in found.gpus],
-        "iteration": [*left_out, *np.setdiff1d(there, seen).tolist()],
+        "iteration": [*left_out, *sorted(set(there.tolist()) - set(seen.tolist()))],
     }
     without = {level: codes for level, codes in without.items() if codes}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from chopper_core.groups import Groups
 from chopper_core.metrics.metric import Values
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.schema import KernelTable, Kind, distinct
 from chopper_core.tracks import union
 
 Int64 = NDArray[np.int64]
@@ -115,7 +115,7 @@ def running_ns(
     beside = np.zeros(len(start), np.int64)
     where = np.flatnonzero(running)
     whose = table.gpu[where]
-    for number in np.unique(gpu):
+    for number in distinct(gpu).tolist():
         own = where[whose == number]
         begins, ends = union(table.start_ns[own], table.duration_ns[own])
         if not len(begins):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chopper_core.analyses.groups import quantiles_of
-from chopper_core.ordering import stable_order
+from chopper_core.ordering import ranked, stable_order
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])
@@ -35,3 +35,13 @@ def test_quantiles_are_numpy_s(count: int) -> None:
         own = values[owner == group]
         expected = np.quantile(own, shares) if len(own) else np.full(5, np.nan)
         assert found[group] == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("width", [1, 40, 10**4, 10**12])
+@pytest.mark.parametrize("count", [0, 1, 3_000])
+def test_ranks_are_those_of_numpy(width: int, count: int) -> None:
+    codes = np.random.default_rng(width).integers(-width, width, count)
+    different, place = ranked(codes)
+    expected, inverse = np.unique(codes, return_inverse=True)
+    assert np.array_equal(different, expected)
+    assert np.array_equal(place, inverse)
