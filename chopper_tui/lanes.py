@@ -91,9 +91,8 @@ def draw_lanes(
     shown = [band for band in bands if band.title in _kept(bands, parts.bands)]
     top = min(max(selected - parts.lanes // 2, 0), len(picture.lanes) - parts.lanes)
     places = range(top, top + parts.lanes)
-    title = _legend(picture, places, glyphs)
-    if strips and parts.strip_lines == 1:
-        title += [(f"  {_scale(strip)}", "dim") for strip in strips[: parts.strips]]
+    scaled = strips[: parts.strips] if parts.strip_lines == 1 else ()
+    title = _legend(picture, places, scaled, width, glyphs)
     lines: list[Line] = [cut(title, width, glyphs)]
     lines += _axis(picture.seen, bins, room, glyphs)
     owner = picture.owners[selected]
@@ -140,8 +139,10 @@ def _kept(bands: Sequence[Band], count: int) -> list[str]:
     return [title for title in _WANTED if title in titles][:count]
 
 
-def _legend(picture: Lanes, places: range, glyphs: Glyphs) -> Line:
-    """What the characters mean, in as few cells as tell it."""
+def _legend(
+    picture: Lanes, places: range, scaled: Sequence[Strip], width: int, glyphs: Glyphs
+) -> Line:
+    """What the characters mean, and the scale of low strips, in words that fit."""
     line: Line = []
     if len(places) < len(picture.lanes):
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
@@ -149,7 +150,14 @@ def _legend(picture: Lanes, places: range, glyphs: Glyphs) -> Line:
     for number, kind in enumerate(picture.kinds):
         fill = _FILLS[glyphs.name][number]
         line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
-    return [*line, ("main kind, full=busy", "dim")]
+    best = line
+    for meaning in ("main kind, full=busy", "full=busy"):
+        for units in (True, False):
+            scales = "".join(f"  {_scale(strip, units)}" for strip in scaled)
+            best = [*line, (meaning + scales, "dim")]
+            if sum(cell_width(text) for text, _ in best) <= width:
+                return best
+    return best
 
 
 def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
@@ -328,8 +336,9 @@ def _level(share: float, levels: int) -> int:
     return min(int(share * (levels - 1) + 0.5), levels - 1)
 
 
-def _scale(strip: Strip) -> str:
-    return f"{strip.title} {strip.low:.0f}-{strip.high:.0f} {strip.unit}"
+def _scale(strip: Strip, with_unit: bool) -> str:
+    unit = f" {strip.unit}" if with_unit else ""
+    return f"{strip.title} {strip.low:.0f}-{strip.high:.0f}{unit}"
 
 
 def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:

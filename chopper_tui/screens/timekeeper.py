@@ -32,6 +32,8 @@ from chopper_tui.widgets.status import Status
 
 _FACTOR: Final = 2.0
 _PAN: Final = 0.5
+_MANY: Final = 500_000
+"""Activities whose order is not there at once."""
 _BINS: Final = 100
 """Cells of the time where the lanes are not on the screen."""
 
@@ -210,6 +212,8 @@ class Timekeeper(Asker):
         """Another question; the timeline's cursor begins where the row under the cursor does."""
         here = self.view
         asked = asking(here, name)
+        if name == TIMELINE and len(self.run.table) > _MANY:
+            self.say("putting the activities in the order of time, once")
         is_first = name == TIMELINE and key_of(asked) not in self.left
         if is_first and not here.analysis and not here.is_leaf and self.table.rows:
             there = self.frame.opens(self.table.cursor)
