@@ -151,7 +151,13 @@ def _stamp(path: Path) -> str:
 @cache
 def _code_stamp() -> str:
     """Of Chopper's own files: another version may label and align otherwise."""
-    return _digest(sorted(_stamp(path) for path in Path(__file__).parent.rglob("*.[pt][yo]*")))
+    return _digest([_stamp(path) for path in _code_files()])
+
+
+def _code_files() -> list[Path]:
+    """What Python compiles of them comes and goes without a change."""
+    files = Path(__file__).parent.rglob("*.*")
+    return sorted(path for path in files if path.suffix in (".py", ".toml"))
 
 
 def _digest(parts: Sequence[str]) -> str:

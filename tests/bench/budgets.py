@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from tests.bench.explorer import p95
 from tests.bench.processes import Cost
@@ -34,25 +35,28 @@ def lines(budgets: Sequence[Budget]) -> Iterator[str]:
         yield f"| {each.what} | {each.goal} | {each.found} | {words[each.met]} |"
 
 
-def at_most(what: str, most: float, found: float | None, unit: str) -> Budget:
-    """A budget that is an upper bound."""
+def at_most(
+    what: str, most: float, found: float | None, unit: str, least: float | None = None
+) -> Budget:
+    """A budget that is an upper bound; `least` is what was found at best."""
     goal = f"≤ {most:,.0f} {unit}"
     if found is None:
         return Budget(what, goal, NOT_MEASURED, None)
-    return Budget(what, goal, f"{found:,.0f} {unit}", found <= most)
+    best = f" ({least:,.0f} at best)" if least is not None else ""
+    return Budget(what, goal, f"{found:,.0f} {unit}{best}", found <= most)
 
 
 def of_reading(found: Measured) -> Iterator[Budget]:
     """How many times as fast as others, and the memory."""
     own = found.costs[TABLE]
     for name, times in ((ORIGINAL, 7.0), (HTA, 12.0), (TRACELENS, 12.0)):
-        what, goal = f"cold ingest against {name}", f"≥ {times:.0f} ×"
+        what, goal = f"cold ingest against {name}, processor time", f"≥ {times:.0f} ×"
         if name in found.costs:
-            ratio = found.costs[name].wall_s / own.wall_s
+            ratio = found.costs[name].cpu_s / own.cpu_s
             yield Budget(what, goal, f"{ratio:.1f} ×", ratio >= times)
         else:
             yield Budget(what, goal, NOT_MEASURED, None)
-    ratio = own.wall_s / found.costs[TYPED].wall_s
+    ratio = own.cpu_s / found.costs[TYPED].cpu_s
     what = "time of cold ingest against msgspec's typed decoding alone"
     yield Budget(what, "≤ 2 ×", f"{ratio:.1f} ×", ratio <= 2)
     yield at_most(f"peak memory, {found.megabytes:.0f} MB trace", 200, own.peak_mb, "MB")
@@ -63,35 +67,46 @@ def of_huge(cost: Cost | None) -> Budget:
     return at_most("peak memory, 1 GB trace", 450, cost.peak_mb if cost else None, "MB")
 
 
-def of_show(cost: Cost) -> Iterator[Budget]:
+def of_show(costs: Sequence[Cost]) -> Iterator[Budget]:
     """Printing a view of a store, as a whole process."""
-    yield at_most("`chopper show` on a store, wall", 250, 1000 * cost.wall_s, "ms")
-    yield at_most("… its processor time", 250, 1000 * cost.cpu_s, "ms")
+    walls = [1000 * cost.wall_s for cost in costs]
+    busy = [1000 * cost.cpu_s for cost in costs]
+    yield at_most("`chopper show` on a store, wall", 250, median(walls), "ms", min(walls))
+    yield at_most("… its processor time", 250, median(busy), "ms", min(busy))
 
 
-def of_paint(demo_s: float, large_s: float, title: str) -> Iterator[Budget]:
+def of_paint(demo: Sequence[float], large: Sequence[float], title: str) -> Iterator[Budget]:
     """From the start of the process to a table on the screen."""
-    yield at_most("first paint, demo", 350, 1000 * demo_s, "ms")
-    yield at_most(f"first paint, {title}", 1000, 1000 * large_s, "ms")
+    for what, most, seconds in (("demo", 350, demo), (title, 1000, large)):
+        middle, least = 1000 * median(seconds), 1000 * min(seconds)
+        yield at_most(f"first paint, {what}", most, middle, "ms", least)
 
 
-def of_keys(small: Presses, wide: Presses, idle: int, title: str) -> Iterator[Budget]:
-    """From a key to a quiet screen; bytes of a cursor move and of a page."""
+def of_keys(presses: Presses, title: str) -> Iterator[Budget]:
+    """From a key to a quiet screen."""
     slow = {
-        name: 1000 * p95([seconds for seconds, _ in presses])
-        for name, presses in small.items()
+        name: 1000 * p95([seconds for seconds, _ in each])
+        for name, each in presses.items()
         if name not in WAITS
     }
     worst = max(slow, key=lambda name: slow[name])
-    every = [seconds for name, each in small.items() if name not in WAITS for seconds, _ in each]
-    yield at_most(f"key to quiet screen, p95 of all keys, {title}", 50, 1000 * p95(every), "ms")
-    yield at_most(f"… of the slowest key ({worst})", 50, slow[worst], "ms")
+    every = [seconds for name, each in presses.items() if name not in WAITS for seconds, _ in each]
+    least = [min(each)[0] for name, each in presses.items() if name not in WAITS]
+    what = f"key to quiet screen, p95 of all keys, {title}"
+    yield at_most(what, 50, 1000 * p95(every), "ms", 1000 * p95(least))
+    own = 1000 * min(presses[worst])[0]
+    yield at_most(f"… of the slowest key ({worst})", 50, slow[worst], "ms", own)
+
+
+def of_bytes(small: Presses, wide: Presses, idle: int) -> Iterator[Budget]:
+    """What a cursor move and a page send, and nothing."""
     for what, presses, key, most in (
         ("cursor move, 80×24", small, "cursor down", 600),
         ("page, 80×24", small, "page down", 6_000),
         ("page, 200×60", wide, "page down", 16_000),
     ):
-        yield at_most(f"bytes: {what}", most, max(count for _, count in presses[key]), "B")
+        sent = median(count for _, count in presses[key])
+        yield at_most(f"bytes: {what}", most, sent, "B")
     yield at_most("bytes: idle for a second", 0, idle, "B")
 
 

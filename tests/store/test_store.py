@@ -283,6 +283,12 @@ def test_changed_files_are_read_anew(trace: Path) -> None:
     assert [entry.path for entry in cache.entries()] != [newer.path]
 
 
+def test_what_python_compiles_is_no_change(trace: Path) -> None:
+    names = {path.name for path in cache._code_files()}
+    assert {"store.py", "hardware.toml", "rank.py"} <= names
+    assert all(name.endswith((".py", ".toml")) for name in names)
+
+
 def test_a_damaged_entry_is_read_anew(trace: Path) -> None:
     cache.open_kept(str(trace), jobs=1)
     (kept,) = cache.entries()
