@@ -429,9 +429,13 @@ def _ingest(options: argparse.Namespace) -> int:
         print(f"{PROGRAM}: what is read is kept; the same command goes on", file=sys.stderr)
         raise
     for path, reason in run.failed:
-        print(f"{PROGRAM}: left out {path}: {reason}", file=sys.stderr)
+        print(f"{PROGRAM}: {_left_out(path, reason)}", file=sys.stderr)
     print(store, file=sys.stderr)
     return 0
+
+
+def _left_out(path: str, reason: str) -> str:
+    return f"left out: {reason}" if reason.startswith(path) else f"left out {path}: {reason}"
 
 
 def _ingest_into(options: argparse.Namespace) -> int:
@@ -449,7 +453,8 @@ def _ingest_into(options: argparse.Namespace) -> int:
     with ProgressLine() as progress:
         outcomes = batch.ingest_into(options.run, Path(options.into), progress, jobs=options.jobs)
     for trace, error in outcomes.items():
-        print(f"{PROGRAM}: {f'left out {trace}: {error}' if error else trace}", file=sys.stderr)
+        what = _left_out(str(trace), str(error)) if error else f"read {trace}"
+        print(f"{PROGRAM}: {what}", file=sys.stderr)
     return 0 if any(error is None for error in outcomes.values()) else 1
 
 
