@@ -57,6 +57,8 @@ class Frame:
     """What each row is called in the baseline, where that is another name; else empty."""
     sparks: bool = True
     """Whether the rows have a time of their own, over which a signal may be drawn."""
+    more: tuple[Metric, ...] = ()
+    """Columns that only such a frame has and that it doesn't show now."""
     headline: tuple[str, ...] = ()
     """What the rows come to, in sentences."""
     pictures: tuple[Picture, ...] = ()

@@ -174,6 +174,7 @@ def _analysed(run: Run, view: View) -> Frame:
         track=track,
         means=_no_means if nodes is None else _means(track, nodes, shown),
         sparks=nodes is not None,
+        more=tuple(each for each, _ in answer.columns if each not in columns),
         headline=answer.headline,
         pictures=answer.pictures,
     )

@@ -36,7 +36,8 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     titles = [column.title.replace(" ", "") for column in frame.columns]
     known = analysis(view.analysis) if view.analysis else None
     by = () if known is None else known.by
-    names = tuple(dict.fromkeys((*(column.name for column in frame.columns), *METRICS)))
+    own = (column.name for column in (*frame.columns, *frame.more))
+    names = tuple(dict.fromkeys((*own, *(() if view.analysis else METRICS))))
     labels = (
         () if frame.level == ACTIVITY else tuple(filter(_PLAIN.fullmatch, frame.labels[:_MOST]))
     )

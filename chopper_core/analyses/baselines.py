@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.errors import NoSuchNode
-from chopper_core.metrics import Values, column, metric
+from chopper_core.metrics import Values, column
 from chopper_core.run import Run
 from chopper_core.schema import STATES
 from chopper_core.view import Baseline, View
@@ -21,48 +22,90 @@ HOW: Final = (
 _STEP: Final = ("gpu", "iteration")
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row: a view with a baseline."""
+
+    label: str
+    view: View
+    base_ns: int
+    delta_ns: int
+
+
 def candidates(run: Run, view: View) -> Answer:
-    """The other runs that are open, and the same scope on other GPUs and in other iterations."""
-    tree = run.tree(view.order)
+    """The other runs that are open, the same scope on other GPUs and in other iterations, and
+    the scope's own GPUs or iterations beside one another."""
+    found = [*_others(run, view), *_same_elsewhere(run, view), *_children(run, view)]
+    return Answer(
+        level="baseline",
+        labels=[each.label for each in found],
+        columns=(
+            (_BASE, Values(np.array([each.base_ns for each in found], np.int64))),
+            (_DELTA, Values(np.array([each.delta_ns for each in found], np.int64))),
+        ),
+        opens=lambda row: found[row].view,
+        headline=(f"{HOW}{'; or take a row with Enter' if found else ''}",),
+    )
+
+
+def _others(run: Run, view: View) -> list[Candidate]:
     own_ns = _time_of(run, view.order, view.path)
-    found: list[tuple[str, Baseline, int]] = []
+    found = []
     for name, other in run.others.items():
-        try:
-            found.append((name, Baseline(name), _time_of(other, view.order, view.path)))
-        except NoSuchNode:
-            continue
+        with suppress(NoSuchNode):
+            time = _time_of(other, view.order, view.path)
+            found.append(Candidate(name, _beside(view, Baseline(name)), time, own_ns - time))
+    return found
+
+
+def _same_elsewhere(run: Run, view: View) -> list[Candidate]:
+    tree, own_ns = run.tree(view.order), _time_of(run, view.order, view.path)
+    found = []
     for depth, (level, label) in enumerate(view.scope):
-        if level not in _STEP:
-            continue
-        for text in tree.children(view.path[:depth]).labels:
+        others = tree.children(view.path[:depth]).labels if level in _STEP else ()
+        for text in others:
             path = (*view.path[:depth], text, *view.path[depth + 1 :])
             if text == label:
                 continue
-            try:
+            with suppress(NoSuchNode):
                 time = _time_of(run, view.order, path)
-            except NoSuchNode:
-                continue
-            found.append((f"{level}={text}", Baseline("", path), time))
-    times = np.array([time for _, _, time in found], np.int64)
-    return Answer(
-        level="baseline",
-        labels=[label for label, _, _ in found],
-        columns=(
-            (metric("elapsed_ns"), Values(times)),
-            (
-                column(
-                    "scope_ns_delta",
-                    "ns",
-                    "Δ time",
-                    "The scope's time less that of the row.",
-                    signed=True,
-                ),
-                Values(own_ns - times),
-            ),
-        ),
-        opens=lambda row: replace(view, baseline=found[row][1], sort="", filter="", columns=()),
-        headline=(f"{HOW}{'; or take a row with Enter' if found else ''}",),
-    )
+                beside = _beside(view, Baseline("", path))
+                found.append(Candidate(f"{level}={text}", beside, time, own_ns - time))
+    return found
+
+
+def _children(run: Run, view: View) -> list[Candidate]:
+    """Each GPU beside the one in the middle, each iteration beside the one before."""
+    level = view.level
+    if level not in _STEP:
+        return []
+    children = run.tree(view.order).children(view.path)
+    times = np.sum([children.groups.sum(state) for state in STATES], axis=0).tolist()
+    middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
+    found = []
+    for row, label in enumerate(children.labels):
+        base = middle if level == "gpu" else row - 1
+        if base in (row, -1):
+            continue
+        paths = [(*view.path, text) for text in (label, children.labels[base])]
+        beside = _beside(replace(view, path=paths[0]), Baseline("", paths[1]))
+        text = f"{level}={label} beside {level}={children.labels[base]}"
+        found.append(Candidate(text, beside, times[base], times[row] - times[base]))
+    return found
+
+
+def _beside(view: View, baseline: Baseline) -> View:
+    return replace(view, baseline=baseline, sort="", filter="", columns=())
+
+
+_BASE: Final = column("base_ns", "ns", "base time", "The time of what would be the baseline.")
+_DELTA: Final = column(
+    "scope_ns_delta",
+    "ns",
+    "Δ time",
+    "The time of what would be compared less that of the baseline.",
+    signed=True,
+)
 
 
 def _time_of(run: Run, order: tuple[str, ...], path: tuple[str, ...]) -> int:

@@ -44,7 +44,11 @@ class Asker(Columner):
         if name == INFO:
             await self._tell()
             return
-        await self._ask("" if name == EXPLORE else analysis(name).name)
+        asked = "" if name == EXPLORE else analysis(name).name
+        await self._ask(asked)
+        if self.view.analysis != asked and argument in SCREENS:
+            # What can't be asked here doesn't stand in the way of the digit's next one.
+            self.latest[argument] = names[(names.index(name) + 1) % len(names)]
 
     async def do_by(self, argument: str) -> None:
         """Another split of the view's rows."""

@@ -40,13 +40,13 @@ class Columner(Comparer):
         elif argument:
             await self._take_columns(self._named_columns(argument, shown))
         else:
-            known = {column.name: column for column in self.frame.columns} | METRICS
+            own = {column.name: column for column in (*self.frame.columns, *self.frame.more)}
+            # What an analysis shows are its own columns; the tree has all figures.
+            known = own if self.view.analysis else own | METRICS
             chosen = [known[name] for name in shown]
-            others = [each for name, each in METRICS.items() if name not in shown]
+            others = [each for name, each in known.items() if name not in shown]
             title = f"Columns of tables by {level_title(self.frame.level)}"
-            chooser = ColumnChooser(
-                title, chosen, [] if self.view.analysis else others, self.table.glyphs
-            )
+            chooser = ColumnChooser(title, chosen, others, self.table.glyphs)
             self.app.push_screen(chooser, self._columns_chosen)
 
     def _shown_columns(self) -> tuple[str, ...]:
@@ -55,6 +55,8 @@ class Columner(Comparer):
         names = self.view.columns or (
             tuple(column.name for column in plan.columns) if plan is not None else ()
         )
+        if self.view.analysis:
+            return tuple(names)
         return tuple(dict.fromkeys(underlying(name) for name in names))
 
     def _named_columns(self, text: str, shown: tuple[str, ...]) -> tuple[str, ...]:

@@ -167,6 +167,17 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
     compared = frame("R:gpu=1/iteration=11?view=compare")
     assert "press b" in compared.headline[0] and "base=gpu=0" in compared.headline[0]
     assert compared.labels == ["other", "longer", "gpu=0", "gpu=2", "iteration=10"]
+    # Each of the scope's own GPUs beside the one in the middle, each iteration after another.
+    times = query(RUN, parse("R?columns=elapsed_ns"))
+    order = sorted(range(3), key=lambda row: times.row(row)["elapsed_ns"] or 0)
+    middle = order[1]
+    others = [f"gpu={row} beside gpu={middle}" for row in range(3) if row != middle]
+    assert frame("R?view=compare").labels == ["other", "longer", *others]
+    last = frame("R:gpu=1?view=compare")
+    assert last.labels[-1] == "iteration=11 beside iteration=10"
+    inside = query(RUN, parse(last.addresses(len(last) - 1)))
+    assert inside.view.path == ("1", "11")
+    assert inside.total["elapsed_ns_delta"] == last.row(len(last) - 1)["scope_ns_delta"]
     for row, label in enumerate(compared.labels):
         view = parse(compared.addresses(row))
         assert view.analysis == "compare" and view.baseline is not None
@@ -174,7 +185,8 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
         there = query(RUN, view)
         if label != "longer":
             assert delta == there.total["elapsed_ns_delta"]
-    assert len(frame("S?view=compare", LONGER)) == 0
+    alone = sample_run(gpus=1, iterations=1, layers=1)
+    assert len(frame("S?view=compare", alone)) == 0
 
 
 def test_only_sums_can_be_taken_apart() -> None:

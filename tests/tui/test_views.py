@@ -12,8 +12,10 @@ from chopper_core.analyses import ANALYSES
 from chopper_core.ingest import open_run
 from chopper_core.view import View, asking
 from chopper_core.window import ALL_TIME
-from chopper_tui.actions import SCREENS
-from tests.tui.explorer import explorer
+from chopper_tui.actions import ACTIONS, SCREENS
+from chopper_tui.screens.explore import ExploreScreen
+from tests.support import Row, run_of
+from tests.tui.explorer import explorer, measured_run
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
@@ -127,3 +129,44 @@ async def test_the_finding_under_the_cursor_is_read_in_full(
             assert at.explore.table.label == label
             assert " ".join(label.split()) in " ".join(at.text().split())
             await at.press("j")
+
+
+async def test_a_view_that_cannot_be_asked_does_not_hide_the_next() -> None:
+    run = run_of([Row(0, 10, iteration=1, layer=3), Row(20, 10, iteration=1, layer=4)])
+    async with explorer(run=run, view=View(run.name)) as at:
+        await at.press("6")
+        assert at.frame.view.analysis == "" and "no collectives" in at.status
+        await at.press("6")
+        assert "no collectives" not in at.status
+
+
+@pytest.mark.parametrize("known", ANALYSES, ids=lambda known: known.name)
+async def test_every_key_in_every_view(known: object) -> None:
+    """None of them ends the program or leaves the view without a word or a way back."""
+    name = known.name  # type: ignore[attr-defined]
+    view = View("sample.json", ("1", "11"))
+    async with explorer((100, 30), measured_run(), view) as at:
+        for action in ACTIONS:
+            for key in action.keys[:1] if action.id not in ("quit", "suspend") else ():
+                await at.explore.go(at.explore.trail_to(asking(view, name)))
+                await at.press(key)
+                if not isinstance(at.app.screen, ExploreScreen):
+                    await at.press("escape")
+                if at.explore.query_one("Prompt").display:
+                    await at.press("escape")
+                assert at.app.is_running and isinstance(at.app.screen, ExploreScreen), key
+        assert "generated" in at.text()
+
+
+async def test_a_view_offers_its_own_columns() -> None:
+    async with explorer((120, 40), view=View("sample.json", ("1",), analysis="kernels")) as at:
+        before = [column.name for column in at.frame.columns]
+        hidden = at.frame.more[0].name
+        assert hidden not in before
+        await at.press("C")
+        assert at.frame.more[0].title in at.text()
+        await at.press("escape")
+        await at.command(f"columns +{hidden}")
+        assert [column.name for column in at.frame.columns][-1] == hidden
+        await at.command("columns default")
+        assert [column.name for column in at.frame.columns] == before
