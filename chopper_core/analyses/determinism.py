@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
-from chopper_core.analyses.noise import LEVEL, fewest_pairs, paired, unpaired
+from chopper_core.analyses.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
 from chopper_core.analyses.steadiness import FIGURES, Figure, Steadiness, gpus_of, steadiness
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BoxChart
@@ -58,12 +58,20 @@ CHANCE: Final = column(
     "times of iterations, which GPUs have together, over iterations.",
     missing_because="too few GPUs and iterations for any outcome to be beyond noise",
 )
+TOGETHER: Final = column(
+    "q",
+    "",
+    "q",
+    "p raised for the number of figures that are tested (Benjamini-Hochberg): calling those below "
+    f"{LEVEL:g} beyond noise is wrong in that share of them at most, on average.",
+    missing_because="as p",
+)
 PAIRS: Final = column("compared", "", "compared", "The GPUs, or GPUs and iterations, compared.")
 VERDICT: Final = column(
     "verdict",
     "",
     "verdict",
-    f"What the test says: beyond noise where p is below {LEVEL:g}.",
+    f"What the test says: beyond noise where q is below {LEVEL:g}.",
 )
 
 
@@ -76,12 +84,23 @@ class Compared:
     base: float
     p: float
     pairs: str
-    verdict: str
+    q: float = np.nan
+    """p for all figures together."""
 
     @property
     def change_pct(self) -> float:
         """The difference in % of the baseline's."""
         return 100.0 * (self.ours / self.base - 1) if self.base else np.nan
+
+    @property
+    def verdict(self) -> str:
+        """What the test says, in words."""
+        if not np.isfinite(self.q):
+            return _TOO_FEW
+        if self.q >= LEVEL or self.ours == self.base:
+            return _WITHIN
+        words = ("steadier", "less steady") if self.figure.is_spread else ("lower", "higher")
+        return words[int(self.ours > self.base)]
 
     @property
     def is_beyond_noise(self) -> bool:
@@ -188,17 +207,9 @@ def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
             p = unpaired(*cells)
             of = f"{len(cells[0])} and {len(cells[1])} iterations"
             of += "" if figure.is_shared else " of GPUs"
-        found.append(Compared(figure, *middles, p, of, _verdict(figure, *middles, p)))
-    return found
-
-
-def _verdict(figure: Figure, ours: float, base: float, p: float) -> str:
-    if not np.isfinite(p):
-        return _TOO_FEW
-    if p >= LEVEL or ours == base:
-        return _WITHIN
-    words = ("steadier", "less steady") if figure.is_spread else ("lower", "higher")
-    return words[int(ours > base)]
+        found.append(Compared(figure, *middles, p, of))
+    together = adjusted(np.array([each.p for each in found]))
+    return [replace(each, q=float(q)) for each, q in zip(found, together, strict=True)]
 
 
 def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], Own]:
@@ -220,6 +231,7 @@ def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], O
         (UNIT, worded([_shown_unit(each.figure)[1] for each in compared])),
         (CHANGE, numbered([each.change_pct for each in compared])),
         (CHANCE, numbered([each.p for each in compared])),
+        (TOGETHER, numbered([each.q for each in compared])),
         (PAIRS, worded([each.pairs for each in compared])),
         (VERDICT, worded([each.verdict for each in compared])),
     ]
@@ -237,7 +249,8 @@ def _headline(
             for f in known
             if f.metric.name in _SHOWN
         ]
-        return (f"medians over {len(ours.gpus)} GPUs: {', '.join(words)}",)
+        whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
+        return (f"{whose}: {', '.join(words)}",)
     if not compared:
         return ("no figure that both have: the scopes have no whole iterations in common",)
     beyond = [each for each in compared if each.is_beyond_noise]
@@ -252,9 +265,9 @@ def _headline(
         words = [_sentence(each) for each in beyond if each.verdict == verdict]
         if words:
             lines.append(f"{verdict} than {name}: {', '.join(words)}")
-    most = max(each.p for each in beyond)
+    most = max(each.q for each in beyond)
     lines.append(
-        f"{len(beyond)} of {len(compared)} figures differ beyond noise (p {most:.2g} or less)"
+        f"{len(beyond)} of {len(compared)} figures differ beyond noise (q {most:.2g} or less)"
     )
     return tuple(lines)
 
@@ -294,7 +307,7 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
     else:
         notes.append(
             "the test is over GPUs of one run each: how much a run differs from the next with the "
-            "same settings is not in it; figures are tested one by one"
+            "same settings is not in it"
         )
     return tuple(notes)
 

@@ -75,6 +75,20 @@ def unpaired(ours: Float64, base: Float64) -> float:
     return min(1.0, float(ways[count, as_far].sum() / ways[count].sum()))
 
 
+def adjusted(chances: Float64) -> Float64:
+    """The p of several tests, raised for there being several (Benjamini and Hochberg's).
+
+    Calling those below a level beyond noise, at most that share of what is called so is wrong on
+    average. NaN stays: a test that can't tell is none.
+    """
+    known = np.flatnonzero(np.isfinite(chances))
+    order = known[np.argsort(chances[known], kind="stable")]
+    raised = chances[order] * len(order) / np.arange(1, len(order) + 1)
+    found = np.full(len(chances), np.nan)
+    found[order] = np.minimum(np.minimum.accumulate(raised[::-1])[::-1], 1.0)
+    return found
+
+
 def fewest_pairs() -> int:
     """How many pairs it takes that all differing alike is beyond noise."""
     return next(count for count in range(1, 64) if 2.0 / 2.0**count < LEVEL)
