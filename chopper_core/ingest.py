@@ -28,6 +28,7 @@ from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.telemetry.files import find_telemetry
 from chopper_core.sources.trace import Trace
 
 NO_CLOCK: Final = "none: dispatches without times stand in their order"
@@ -78,7 +79,7 @@ def open_run(
     except DataError as no_traces:
         dispatch_runs = read_counters(paths, progress) if all(p.exists() for p in paths) else []
         if not dispatch_runs:
-            raise no_traces
+            raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
         return _of_dispatches(name, dispatch_runs, progress, reading)
     skipped = [(str(f.path), f.reason) for f in discovery.skipped if not f.looks_lost]
     failed = [
@@ -106,6 +107,14 @@ def open_run(
     run = on_one_clock(run, reading)
     progress("put the ranks together", 1, 1)
     return check_reading(attach(with_reading(run, reading), paths, progress))
+
+
+def _alone(paths: Sequence[Path]) -> str:
+    """What to say of telemetry that has no run beside it."""
+    there = [path for path in paths if path.exists()]
+    return " The telemetry there is described by `chopper info`." * bool(
+        find_telemetry(there).files
+    )
 
 
 def _of_dispatches(

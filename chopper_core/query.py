@@ -304,7 +304,7 @@ def _names(run: Run, view: View) -> tuple[str, ...]:
     """The columns of a view: those asked for, else the level's; a statistic says of how many."""
     if view.columns:
         return view.columns
-    names = default_columns(view.level, run.table)
+    names = default_columns(view.level, run.table, run.hardware)
     return (*names[:2], INSTANCES, *names[2:]) if view.stat else names
 
 

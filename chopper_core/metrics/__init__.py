@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.errors import UsageError
+from chopper_core.hardware import Hardware
 from chopper_core.measured import NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time, tokens
 from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered, worded
@@ -91,10 +92,17 @@ _COUNTED_COLUMNS: Final = 8
 """So many metrics of counters are shown of a run without times."""
 
 
-def default_columns(level: str, table: KernelTable) -> tuple[str, ...]:
+def default_columns(
+    level: str, table: KernelTable, hardware: Hardware | None = None
+) -> tuple[str, ...]:
     """The columns of a level when nobody asks for others: with what the run has measured."""
     if not table.has_times:
-        known = [name for name in counters.NEEDS if not counters.lacking(name, table.measured)]
+        known = [
+            name
+            for name in counters.NEEDS
+            if not counters.lacking(name, table.measured)
+            and (hardware is not None or name not in counters.NEEDS_SPECIFICATION)
+        ]
         return ("kernels", *known[:_COUNTED_COLUMNS])
     columns = ACTIVITY_COLUMNS if level == ACTIVITY else DEFAULT_COLUMNS
     measured = tuple(name for name in MEASURED_COLUMNS if is_measured(name, table))

@@ -43,6 +43,13 @@ def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "LOST: 1 value of gfx_mhz without a number" in shown
 
 
+def test_what_needs_a_run_says_where_the_telemetry_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(folder)]) == 1
+    assert "The telemetry there is described by `chopper info`." in capsys.readouterr().err
+
+
 def test_nothing_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     assert telemetry_report([tmp_path], "text") is None

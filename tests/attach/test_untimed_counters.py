@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from chopper_core.address import parse, render
 from chopper_core.errors import UsageError
+from chopper_core.hardware import hardware_of
 from chopper_core.info import as_text, describe
 from chopper_core.ingest import open_run
 from chopper_core.measured import NO_TIMES
@@ -64,6 +66,11 @@ def test_what_is_shown_by_itself_is_what_was_counted(run: Run) -> None:
     frame = query(run, parse("R"))
     assert frame.columns[0].name == "kernels"
     assert all(frame.total[column.name] is not None for column in frame.columns)
+    counted = {"SQ_BUSY_CU_CYCLES": run.table.measured["SQ_BUSY_CYCLES"]}
+    more = replace(run, table=run.table.with_measured(counted))
+    assert "cu_util_pct" not in {column.name for column in query(more, parse("R")).columns}
+    described = replace(more, described_hardware=hardware_of("MI300X"))
+    assert "cu_util_pct" in {column.name for column in query(described, parse("R")).columns}
     assert np.isnan(frame.means(np.array([0]), 8)).all()
 
 
