@@ -64,7 +64,7 @@ def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found
     return Found(tuple(hits[:limit]), names, nodes)
 
 
-def next_named(run: Run, view: View, step: int, text: str) -> tuple[int, Stretch] | None:
+def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Stretch] | None:
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
     # A code of -1 is a missing label: it has no name that could match.
     operations, kernels = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +160,19 @@ class Lanes:
     """How many strips there are, where the GPU has them all."""
     missing: str
     """Why there is no strip."""
+
+
+def picked(picture: Lanes, rows: Sequence[int]) -> Lanes:
+    """Some lanes of a picture, in another order perhaps."""
+    return replace(
+        picture,
+        lanes=tuple(picture.lanes[row] for row in rows),
+        owners=tuple(picture.owners[row] for row in rows),
+        pointed=tuple(picture.pointed[row] for row in rows),
+        cells=lambda row, bins: picture.cells(rows[row], bins),
+        bands=lambda row, bins: picture.bands(rows[row], bins),
+        strips=lambda row, bins: picture.strips(rows[row], bins),
+    )
 
 
 Picture = BarChart | LineChart | HeatMap | BoxChart | Lanes

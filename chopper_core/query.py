@@ -31,6 +31,7 @@ from chopper_core.frame import Frame
 from chopper_core.metrics import Metric, Scope, Values, default_columns, metric
 from chopper_core.metrics.reasons import sentences
 from chopper_core.metrics.time import INSTANCES
+from chopper_core.pictures import Lanes, picked
 from chopper_core.run import Run
 from chopper_core.statistic import Statistic, instance_levels, leaves_out_cut, statistic_of
 from chopper_core.tracks import Track, mean_known
@@ -176,7 +177,10 @@ def _analysed(run: Run, view: View) -> Frame:
         sparks=nodes is not None,
         more=tuple(each for each, _ in answer.columns if each not in columns),
         headline=answer.headline,
-        pictures=answer.pictures,
+        pictures=tuple(
+            picked(each, shown.tolist()) if isinstance(each, Lanes) else each
+            for each in answer.pictures
+        ),
     )
 
 

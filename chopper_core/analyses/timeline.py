@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -218,19 +218,23 @@ def label_of(lane: Lane) -> str:
 
 
 def next_start(
-    run: Run, view: View, row: int, step: int, kind: Kind | None = None
-) -> tuple[int, Stretch] | None:
+    run: Run, view: View, name: str, step: int, kind: Kind | None = None
+) -> tuple[str, Stretch] | None:
     """The cursor at the next start after it (1) or before it (-1), and the lane; None at the end.
 
     Without a kind it is that of an activity of the lane; else of a kind anywhere on its GPU.
     """
-    lanes, _ = lanes_in(run, view)
-    seen, gpu = seen_in(run, view), lanes[row].gpu
+    lanes, seen = lanes_in(run, view)[0], seen_in(run, view)
+    own = _named(lanes, name)
     if kind is None:
-        return _nearest(run, seen, step, [(row, lanes[row].starts_ns)])
-    near = [(number, lane) for number, lane in enumerate(lanes) if lane.gpu == gpu]
-    starts = [(number, lane.kind_starts_ns[kind]) for number, lane in near]
-    return _nearest(run, seen, step, starts)
+        return _nearest(run, seen, step, [(own, own.starts_ns)])
+    near = [lane for lane in lanes if lane.gpu == own.gpu]
+    return _nearest(run, seen, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
+
+
+def _named(lanes: Sequence[Lane], name: str) -> Lane:
+    """The lane of a label; there is one."""
+    return next(lane for lane in lanes if label_of(lane) == name)
 
 
 def start_of(run: Run, view: View) -> int:
@@ -240,24 +244,24 @@ def start_of(run: Run, view: View) -> int:
 
 def next_of_names(
     run: Run, view: View, step: int, kernels: Mask, operations: Mask, key: str
-) -> tuple[int, Stretch] | None:
+) -> tuple[str, Stretch] | None:
     """The cursor at the next start of an activity with a wanted name, and its lane, or None.
 
     A mask has a value per name, and one more for a missing one; `key` says what they are of.
     """
     lanes, _ = lanes_in(run, view)
     seen = seen_in(run, view)
-    starts = [starts_of_names(run, lane, kernels, operations, key) for lane in lanes]
-    return _nearest(run, seen, step, enumerate(starts))
+    starts = [(lane, starts_of_names(run, lane, kernels, operations, key)) for lane in lanes]
+    return _nearest(run, seen, step, starts)
 
 
 def _nearest(
-    run: Run, seen: Stretch, step: int, lanes: Iterable[tuple[int, Int64]]
-) -> tuple[int, Stretch] | None:
+    run: Run, seen: Stretch, step: int, lanes: Sequence[tuple[Lane, Int64]]
+) -> tuple[str, Stretch] | None:
     """The nearest of starts after (1) or before (-1) the cursor, by lane, with the cursor there."""
     at = run.origin_ns + seen.at_ns
     found: list[tuple[int, int]] = []
-    for number, starts in lanes:
+    for number, (_, starts) in enumerate(lanes):
         if step > 0:
             place = int(np.searchsorted(starts, at, "right"))
         else:
@@ -267,12 +271,12 @@ def _nearest(
     if not found:
         return None
     start, number = min(found) if step > 0 else max(found)
-    return number, pointing(seen, start - run.origin_ns)
+    return label_of(lanes[number][0]), pointing(seen, start - run.origin_ns)
 
 
-def under_cursor(run: Run, view: View, row: int) -> tuple[int, int] | None:
+def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     """Start and end of what runs at the cursor on a lane, since the run's first activity."""
-    lane = lanes_in(run, view)[0][row]
+    lane = _named(lanes_in(run, view)[0], name)
     place = lane.running(run.origin_ns + seen_in(run, view).at_ns)
     if place is None:
         return None

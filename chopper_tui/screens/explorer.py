@@ -199,11 +199,6 @@ class Explorer(Screen[None]):
         self.follow()
         self.describe_soon()
 
-    @property
-    def picture_row(self) -> int:
-        """The row of a picture that the cursor is on."""
-        return self.table.cursor
-
     def follow(self) -> None:
         """Do what follows the cursor: a subclass knows what."""
 
@@ -316,7 +311,7 @@ class Explorer(Screen[None]):
     def _show_charts(self) -> None:
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(self._picture, self.picture_row)
+                pane.show(self._picture, self.table.cursor)
         names = [signal.track.name for signal in self.look.signals]
         for chart in self.query(TrackChart):
             if chart.display:

@@ -46,21 +46,13 @@ class Timekeeper(Asker):
         """Whether the view shows a window of time."""
         return self._lanes() is not None
 
-    @property
-    def picture_row(self) -> int:
-        """The lane of the cursor's row, whatever the order of the rows."""
-        lanes, name = self._lanes(), self.table.label
-        if lanes is None or name not in lanes.lanes:
-            return super().picture_row
-        return lanes.lanes.index(name)
-
     def follow(self) -> None:
         """Say what the cursor points at."""
         lanes = self._lanes()
         if lanes is not None:
             for pane in self.query(PicturePane):
                 if pane.display:
-                    pane.show(lanes, self.picture_row)
+                    pane.show(lanes, self.table.cursor)
             self.query_one(Status).point(self._pointed_at())
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
@@ -123,7 +115,7 @@ class Timekeeper(Asker):
             return
         from chopper_core.analyses import timeline
 
-        found = await away(timeline.under_cursor, self.run, self.view, self.picture_row)
+        found = await away(timeline.under_cursor, self.run, self.view, self._lane())
         if found is None:
             raise UsageError("nothing runs on this lane at the cursor")
         await self._show_stretch(fitted(seen, *found))
@@ -180,20 +172,16 @@ class Timekeeper(Asker):
 
     async def _jump(self, step: int, kind: Kind | None, what: str) -> None:
         self._seen()
-        row = self.picture_row
         from chopper_core.analyses import timeline
 
-        found = await away(timeline.next_start, self.run, self.view, row, step, kind)
+        found = await away(timeline.next_start, self.run, self.view, self._lane(), step, kind)
         if found is None:
             raise UsageError(f"there is no {what} {'after' if step > 0 else 'before'} the cursor")
         await self._point(found)
 
-    async def _point(self, found: tuple[int, Stretch]) -> None:
+    async def _point(self, found: tuple[str, Stretch]) -> None:
         """Show a lane at a time."""
-        lane, seen = found
-        shown = self._lanes()
-        assert shown is not None
-        name = shown.lanes[lane]
+        name, seen = found
         if name in self.frame.labels:
             self.table.move_to(list(self.frame.labels).index(name))
         await self._show_stretch(seen)
@@ -244,6 +232,12 @@ class Timekeeper(Asker):
         pictures = self.frame.pictures
         return pictures[0] if pictures and isinstance(pictures[0], Lanes) else None
 
+    def _lane(self) -> str:
+        """The lane under the cursor."""
+        if self.table.label is None:
+            raise UsageError("there is no lane")
+        return self.table.label
+
     def _seen(self) -> Stretch:
         lanes = self._lanes()
         if lanes is None:
@@ -262,7 +256,7 @@ class Timekeeper(Asker):
             return ""
         name, lanes = self.table.label, self._lanes()
         assert lanes is not None and name is not None
-        at = lanes.pointed[self.picture_row]
+        at = lanes.pointed[self.table.cursor]
         if at.kernel is None or at.duration_ns is None or at.start_ns is None:
             rest = "" if at.next_ns is None else f"; the next starts in {_time(at.next_ns)}"
             return f"{name}: nothing runs here{rest}"

@@ -187,7 +187,7 @@ def test_a_jump_goes_to_the_next_start(run: Run, kind: Kind | None, step: int) -
     table = run.table
     view = parse("R:gpu=5?view=timeline&from=600ms&to=640ms&at=610.123ms")
     labels = query(run, view).labels
-    for row, label in enumerate(labels):
+    for label in labels:
         mask = table.gpu == 5
         if kind is None:
             mask &= table.stream == int(label.partition(" s")[2])
@@ -195,7 +195,7 @@ def test_a_jump_goes_to_the_next_start(run: Run, kind: Kind | None, step: int) -
             mask &= table.kind == kind
         starts = table.start_ns[mask] - run.origin_ns
         beyond = starts[starts > 610_123_000] if step > 0 else starts[starts < 610_123_000]
-        found = next_start(run, view, row, step, kind)
+        found = next_start(run, view, label, step, kind)
         if not len(beyond):
             assert found is None
             continue
@@ -204,7 +204,7 @@ def test_a_jump_goes_to_the_next_start(run: Run, kind: Kind | None, step: int) -
         assert seen.at_ns == (beyond.min() if step > 0 else beyond.max())
         assert seen.from_ns <= seen.at_ns <= seen.to_ns and seen.length_ns == 40_000_000
         there = table.gpu == 5
-        there &= table.stream == int(labels[lane].partition(" s")[2])
+        there &= table.stream == int(lane.partition(" s")[2])
         assert seen.at_ns + run.origin_ns in table.start_ns[there]
 
 
@@ -213,7 +213,7 @@ def test_all_collectives_are_reached_one_after_another() -> None:
     view = View("R", ("1",), analysis="timeline", window=Window(at_ns=0))
     wanted = np.unique(run.table.start_ns[(run.table.kind == Kind.COMM) & (run.table.gpu == 1)])
     reached = []
-    while (found := next_start(run, view, 0, 1, Kind.COMM)) is not None:
+    while (found := next_start(run, view, "GPU 1 s0", 1, Kind.COMM)) is not None:
         reached.append(found[1].at_ns + run.origin_ns)
         view = replace(view, window=found[1].window())
     assert reached == wanted.tolist()
@@ -401,3 +401,18 @@ def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
         text = printed(found, form, width=100)
         assert "█ compute ▓ comm" in text and "▼" in text
     assert as_csv(found).count("\n") == len(found) + 1
+
+
+def test_lanes_are_those_of_the_rows(run: Run) -> None:
+    every = lanes_picture(run, parse("R?view=timeline&from=100ms&to=300ms"))
+    view = parse("R?view=timeline&from=100ms&to=300ms&filter=s11&sort=-lane_ns")
+    found, some = query(run, view), lanes_picture(run, view)
+    assert list(some.lanes) == list(found.labels) and len(found) == 8
+    assert list(some.lanes) != sorted(some.lanes)
+    for row, name in enumerate(some.lanes):
+        other = every.lanes.index(name)
+        assert (some.cells(row, 50).busy_ns == every.cells(other, 50).busy_ns).all()
+        assert some.pointed[row] == every.pointed[other]
+        assert some.owners[row] == every.owners[other]
+        assert some.bands(row, 50) == every.bands(other, 50)
+    assert lanes_picture(run, parse("R?view=timeline&filter=no_such_lane")).lanes == ()

@@ -184,15 +184,24 @@ async def test_every_action_along_time_has_a_key_or_takes_something() -> None:
         assert not action.view or action.keys or action.takes
 
 
-async def test_the_order_of_the_rows_is_not_that_of_the_lanes() -> None:
+async def test_lanes_are_sorted_and_filtered_with_their_rows() -> None:
     async with explorer(view=View("sample.json", ("3",))) as at:
         await at.press("2")
         await at.command("sort -lane_comm_pct")
         await at.press("g")
         assert at.label == "GPU 3 s11"
-        assert at.explore.query(PicturePane).first().selected == 1
+        lines = [line[1:11] for line in at.lines()]
+        assert lines.index("▌GPU 3 s11") < lines.index(" GPU 3 s0 ")
         await at.press("c")
         assert at.label == "GPU 3 s11" and "all_gather" in pointed(at)
+        await at.command("filter s0")
+        assert at.frame.labels == ["GPU 3 s0"] and "s11" not in at.text()
+        await at.press("c", "C", "+")
+        assert at.label == "GPU 3 s0"
+        await at.command("filter nothing_at_all")
+        assert not at.frame.labels
+        await at.press("c", "F", "i", "enter")
+        assert "no row" in at.status or "no lane" in at.status
 
 
 async def test_another_signal_under_the_lanes() -> None:
