@@ -158,6 +158,7 @@ ACTIONS: Final = (
         "view by name.",
         ASK,
         takes="NAME",
+        hint="views",
         gives=tuple(SCREENS),
     ),
     Action(

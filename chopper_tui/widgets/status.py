@@ -86,6 +86,7 @@ def untold(frame: Frame) -> list[str]:
 
 
 _PAIRS: Final = {
+    "1": "1-9",
     "]": "[ ]",
     "}": "{ }",
     "space": "spc",
