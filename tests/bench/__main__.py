@@ -26,6 +26,23 @@ PACKAGES = (
     "HolisticTraceAnalysis",
 )
 SMALL, WIDE = explorer.SIZES
+_IN_THE_WAY = """\
+What stands in the way where a budget isn't met:
+
+- **Cold ingest.** Events to columns take half of it; the other half is what the peers don't do:
+  labels of every level from annotations, modules, autograd links and shapes, the work of the model,
+  the accounting of every nanosecond. No part stands out: decoding takes an eighth, the nesting of
+  host ranges as much, the rest is in hundreds of array operations.
+- **`show` and first paint.** Importing numpy, pyarrow and msgspec takes half of the processor time
+  of `show`, and importing Textual takes longer still in the explorer. Of Chopper's own part 40 ms
+  (`show`) and 80 ms (explorer) build its 61 and 134 dataclasses, which Python 3.11 compiles anew
+  each time.
+- **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
+  that is opened brings the table, the chart and the sparklines of another scope.
+- **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
+  they are first opened. A name that is looked for everywhere is timed everywhere. Neither keeps the
+  keys waiting.
+"""
 
 
 def main() -> None:
@@ -100,6 +117,8 @@ def _page(options: argparse.Namespace) -> Iterator[str]:
         "walls, so that ingest is compared by processor time. Keys that end with Esc are left out: "
         "100 ms pass before it is clear that no more follows it."
     )
+    yield ""
+    yield from _IN_THE_WAY.splitlines()
     yield ""
     yield "## Reading a trace"
     yield ""

@@ -53,6 +53,13 @@ _STEPS = (
     ("the view before", ":go {start}\r"),
     ("next signal", "M"),
 )
+_TIMELINE = (
+    ("timeline: open", "2"),
+    ("timeline: zoom in", "+"),
+    ("timeline: zoom in further", "+"),
+    ("timeline: zoom out", "-"),
+    ("timeline: back to the tree", "1"),
+)
 _FIND = (("find a name", "fmlp_up\r"), ("close the hits", "\x1b"))
 
 
@@ -75,7 +82,9 @@ def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
     """An iteration's phase in a large store: layers, and everything that leads away from them."""
     store = store_of(ranks, kernels)
     start = f"{store}:gpu=3/iteration=2/backward"
-    keys = tuple((name, key.format(start=start)) for name, key in (*_ROWS, *_STEPS, *_FIND))
+    keys = tuple(
+        (name, key.format(start=start)) for name, key in (*_ROWS, *_STEPS, *_TIMELINE, *_FIND)
+    )
     title = f"{ranks:,} × {kernels:,} kernels"
     address = f"{store}:gpu=3/iteration=2/phase=backward"
     return Case(title, (*_CHOPPER, address), "32 of 32 rows", keys)
