@@ -8,10 +8,11 @@ name once. Phase, layer and operation count only where the compared nodes don't 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from chopper_core.schema import NO_LABEL
 from chopper_core.tree import Groups
 
 LEAST_SHARED: Final = 0.5
+_MOST: Final = 1 << 20
+"""Rows that are looked at; of more, names that only others have stay alone."""
 _STEP: Final = ("gpu", "iteration")
 _PARTS: Final = ("phase", "layer", "operation")
 
@@ -60,22 +63,24 @@ def counterparts(ours: Side, base: Side, common: Collection[str]) -> dict[str, s
 
 
 def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Shares:
-    table, rows = node.table, node.rows
+    table, rows = node.table, _sampled(node)
     levels = (*_STEP, *_PARTS)
     keys = [table.column(level)[rows] for level in levels]
-    order = np.lexsort((table.stream[rows], table.start_ns[rows], *reversed(keys)))
-    rows = rows[order]
-    keys = [key[order] for key in keys]
+    part = np.zeros(len(rows), np.int64)
+    for key in keys:
+        _, part = np.unique(part * (int(key.max(initial=0)) + 2) + key, return_inverse=True)
+    order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
+    rows, part = rows[order], part[order]
     changed = np.ones(len(rows), np.bool_)
-    changed[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    changed[1:] = part[1:] != part[:-1]
     names = table.kernel[rows]
     labels = {int(code): table.text_of("kernel", int(code)) for code in np.unique(names)}
     is_common = np.isin(names, [code for code, label in labels.items() if label in common])
     before, since = _from_anchors(changed, is_common)
     alone = np.flatnonzero(~is_common)
     columns = [table.column(part)[rows[alone]] for part in free]
-    stacked = np.stack([*columns, before[alone], since[alone], names[alone]]).astype(np.int64)
-    places, counts = np.unique(stacked, axis=1, return_counts=True)
+    stacked: list[NDArray[Any]] = [*columns, before[alone], since[alone], names[alone]]
+    places, counts = _counted([each.astype(np.int64) for each in stacked])
     at: dict[Place, dict[str, float]] = defaultdict(dict)
     for *place, name, count in zip(*places.tolist(), counts.tolist(), strict=True):
         parts = [
@@ -87,6 +92,41 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
         place: {name: count / sum(found.values()) for name, count in found.items()}
         for place, found in at.items()
     }
+
+
+def _sampled(node: Groups) -> NDArray[np.intp]:
+    """The rows, or of very many those of some iterations of some GPUs: they are much alike."""
+    table, rows = node.table, node.rows
+    every = -(-len(rows) // _MOST)
+    if every < 2:
+        return rows
+    gpus: NDArray[np.int64] = table.column("gpu")[rows].astype(np.int64)
+    iterations: NDArray[np.int64] = table.column("iteration")[rows].astype(np.int64)
+    step = gpus * (int(iterations.max()) + 2) + iterations
+    _, number = np.unique(step, return_inverse=True)
+    return rows[number % every == every // 2] if number.max() >= every else rows
+
+
+def _counted(
+    columns: Sequence[NDArray[np.int64]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different combinations, as columns x combinations, and how often each is there."""
+    low = [int(column.min(initial=0)) for column in columns]
+    sizes = [
+        int(column.max(initial=0)) - least + 1 for column, least in zip(columns, low, strict=True)
+    ]
+    if math.prod(sizes) >= 2**62:
+        return np.unique(np.stack(columns), axis=1, return_counts=True)
+    # One number for each is found many times faster than rows of numbers.
+    packed = np.zeros(len(columns[0]), np.int64)
+    for column, least, size in zip(columns, low, sizes, strict=True):
+        packed = packed * size + (column - least)
+    found, counts = np.unique(packed, return_counts=True)
+    unpacked = []
+    for least, size in zip(reversed(low), reversed(sizes), strict=True):
+        unpacked.append(found % size + least)
+        found = found // size
+    return np.stack(unpacked[::-1]), counts
 
 
 def _from_anchors(

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from chopper_core.address import parse
+from chopper_core.counterparts import _counted
 from chopper_core.frame import Frame
 from chopper_core.query import query
 from chopper_core.render import render as rendered
@@ -169,3 +171,20 @@ async def test_into_a_pair_and_back() -> None:
         )
         await at.press("x")
         assert re.search(r"Cijk\S*256 → Tens\S*256", at.text())
+
+
+def test_of_very_many_kernels_some_iterations_tell_the_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chopper_core.counterparts._MOST", 20)
+    assert pairs(compared("after?order=kernel&base=before")) == RENAMED
+
+
+def test_combinations_are_counted_as_numpy_does() -> None:
+    random = np.random.default_rng(3)
+    small = [random.integers(-1, 5, 400) for _ in range(4)]
+    huge = [*small, random.integers(-(2**61), 2**61, 400)]
+    for columns in (small, huge, [column[:0] for column in small]):
+        places, counts = _counted(columns)
+        expected, numbers = np.unique(np.stack(columns), axis=1, return_counts=True)
+        assert np.array_equal(places, expected) and np.array_equal(counts, numbers)
