@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Final
 
@@ -39,6 +39,8 @@ class Analysis:
     """What `of=` says, `FIGURE`, `SUMS` or in other words; empty: the view takes none."""
     along_time: bool = False
     """Whether it takes a window of time: `from=`, `to=`, `at=`, `mark=`."""
+    compares: bool = False
+    """Whether it shows what differs from a baseline."""
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -139,6 +141,7 @@ ANALYSES: Final = (
         "Determinism",
         "How steady are clocks, power and durations, and does the baseline differ beyond noise?",
         ("gpu", "figure"),
+        compares=True,
     ),
     Analysis(
         "compare",
@@ -147,6 +150,7 @@ ANALYSES: Final = (
         "What contributes most to the difference from the baseline?",
         ("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
         of=SUMS,
+        compares=True,
     ),
     Analysis(
         "findings",
@@ -180,4 +184,8 @@ def answer(run: Run, view: View) -> Answer:
         raise UsageError(f"the view {asked.name} takes no from=, to=, at= and mark=")
     module = import_module(f"chopper_core.analyses.{asked.name}")
     found: Answer = module.answer(run, view)
+    if view.baseline is not None and not asked.compares:
+        able = " and ".join(known.name for known in ANALYSES if known.compares)
+        note = f"nothing here is compared with the baseline; the views {able} do that"
+        found = replace(found, notes=(note, *found.notes))
     return found
