@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 import pytest
 
+from chopper_core.analyses import ANALYSES
+from chopper_core.store import write_store
+from tests.bench import analyses
 from tests.bench.budgets import at_most, lines
 from tests.bench.processes import Cost, can_import, in_turn, middle, python, run
+from tests.support import sample_run
 
 
 def test_the_peak_is_that_of_the_process() -> None:
@@ -54,3 +59,13 @@ def test_what_fails_is_said_and_left_out() -> None:
     costs = in_turn({"a": python("pass"), "b": python("raise ValueError('no')")}, 2, failed)
     assert list(costs) == ["a"] and len(costs["a"]) == 2
     assert failed == ["b failed (ValueError: no)"]
+
+
+def test_the_bench_of_views_asks_each_that_the_run_can_answer(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write_store(sample_run(), store)
+    found = analyses.measure(str(store))
+    assert {name.partition(",")[0] for name in found} >= {"kernels", "launch", "ranks", "overlap"}
+    known = {f"{each.name}, by {by}" for each in ANALYSES for by in each.by}
+    assert set(found) <= known | {each.name for each in ANALYSES}
+    assert all(first > 0 and again >= 0 for first, again in found.values())

@@ -21,8 +21,12 @@ from chopper_core.metrics import (
     numbered,
     worded,
 )
+from chopper_core.ordering import stable_order
 from chopper_core.pictures import BarChart, Series
 from chopper_core.run import Run
+from chopper_core.schema import Selection
+from chopper_core.summary import Cells
+from chopper_core.tree import Groups
 from chopper_core.view import View, pivot
 
 LEVEL_OF: Final = {"name": "kernel", "class": "class", "operation": "operation"}
@@ -78,7 +82,7 @@ def answer(run: Run, view: View) -> Answer:
     classes = _classes(run)
     if by == "class":
         words, codes_of = classes
-        codes, nodes = grouped(parent, codes_of[table.kernel[parent.rows]])
+        codes, nodes = _by_class(parent, tree.split(view.path, ("kernel",)), codes_of)
         labels = [words[code] for code in codes.tolist()]
     else:
         level = "kernel" if by == "name" else "operation"
@@ -134,6 +138,30 @@ def answer(run: Run, view: View) -> Answer:
             ),
         ),
     )
+
+
+def _by_class(
+    parent: Groups, kernels: Groups, codes_of: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Groups]:
+    """The classes in a node, and their activities, from those of each kernel where cells say it."""
+
+    def found() -> tuple[NDArray[np.int64], Groups]:
+        return grouped(parent, codes_of[parent.table.kernel[parent.rows]])
+
+    cells = kernels.cells
+    if cells is None:
+        return found()
+    codes = codes_of[cells.cube.codes["kernel"][cells.at]]
+    order = stable_order(codes)
+    codes = codes[order]
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+
+    def rows() -> tuple[Selection, NDArray[np.intp]]:
+        nodes = found()[1]
+        return nodes.selection, nodes.first
+
+    of_class = Cells(cells.cube, cells.at[order], first)
+    return codes[first], Groups(parent.table, None, None, of_class, rows)
 
 
 def _classes(run: Run) -> tuple[list[str], NDArray[np.int64]]:

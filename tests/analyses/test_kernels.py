@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from chopper_core.errors import UsageError
 from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_core.schema import Category
+from chopper_core.summary import Summary, summarise
+from chopper_core.tree import level_order
+from tests.support import sample_run
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 
@@ -105,3 +109,17 @@ def test_what_a_view_cannot_do_is_said(run: Run) -> None:
         query(run, parse("R?view=kernels&by=colour"))
     with pytest.raises(UsageError, match="no column 'nonsense'"):
         query(run, parse("R?view=kernels&columns=nonsense"))
+
+
+@pytest.mark.parametrize("by", ["name", "class", "operation"])
+@pytest.mark.parametrize("scope", ["", ":gpu=1", ":gpu=0/iteration=11/phase=forward"])
+def test_sums_over_levels_give_the_same(by: str, scope: str) -> None:
+    made = sample_run()
+    table = made.table.take(level_order(made.table))
+    cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
+    address = parse(f"R{scope}?view=kernels&by={by}&sort=name")
+    plain = query(replace(made, table=table), address)
+    quick = query(replace(made, table=table, summary=Summary(table, cubes)), address)
+    assert plain.labels == quick.labels
+    for number in range(len(plain)):
+        assert plain.row(number) == quick.row(number)

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
-from tests.bench import budgets, engine, explorer, memory, reading
+from tests.bench import analyses, budgets, engine, explorer, memory, reading
 from tests.bench.processes import ROOT, Cost, in_turn
 from tests.bench.runs import LARGE, MANY
 
@@ -140,6 +140,10 @@ def _page(options: argparse.Namespace) -> Iterator[str]:
     yield "## The engine without a screen"
     yield ""
     yield from engine.report(rounds, (options.large, options.many))
+    yield ""
+    yield "## The views of a run of a million activities"
+    yield ""
+    yield from analyses.report(rounds)
 
 
 def _show(rounds: int) -> list[Cost]:
