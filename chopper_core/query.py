@@ -254,6 +254,15 @@ def _compared(run: Run, view: View) -> Frame:
         if count:
             notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
 
+    steps = [
+        len(each.tree(frame.view.order).split(frame.view.path, ("gpu", "iteration")))
+        for each, frame in ((run, ours), (other, base))
+    ]
+    if steps[0] != steps[1]:
+        notes.append(
+            f"here are {steps[0]} iterations, counted on each GPU, in the baseline {steps[1]}; "
+            "the view compare (8) sets one against one"
+        )
     if renamed:
         notes.append(
             f"{len(renamed)} kernel{' has' if len(renamed) == 1 else 's have'} another name in the "

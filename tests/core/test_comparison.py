@@ -93,6 +93,14 @@ def test_rows_without_a_partner_lead_to_where_they_are() -> None:
         assert len(query(run, parse(row["address"].partition("&base")[0])))
 
 
+def test_other_numbers_of_iterations_are_said() -> None:
+    notes = " ".join(frame("R?base=other").notes)
+    assert "here are 6 iterations, counted on each GPU, in the baseline 6" not in notes
+    notes = " ".join(frame("R:gpu=1?base=other").notes)
+    assert "here are 2 iterations, counted on each GPU, in the baseline 3" in notes
+    assert "iterations, counted" not in " ".join(frame("R:gpu=1?base=gpu=0").notes)
+
+
 def test_a_baseline_that_is_not_open_is_a_sentence() -> None:
     with pytest.raises(UsageError, match="nowhere is not open"):
         frame("R?base=nowhere")
