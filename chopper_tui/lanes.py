@@ -22,6 +22,9 @@ _FILLS: Final = {
     "ascii": (".=#", "xX", "oO"),
 }
 """Of compute, communication and copies: the busier a cell, the fuller."""
+_BOTH: Final = {"unicode": "▚", "ascii": "%"}
+"""Where kinds run at the same time for most of what is busy of a cell."""
+_BOTH_INK: Final = "fourth"
 _LEVELS: Final = {"unicode": "▁▂▃▄▅▆▇█", "ascii": "_.-=+*%#"}
 _LEAST_LABEL: Final = 9
 _MOST_LABEL: Final = 16
@@ -91,8 +94,13 @@ def draw_lanes(
     shown = [band for band in bands if band.title in _kept(bands, parts.bands)]
     top = min(max(selected - parts.lanes // 2, 0), len(picture.lanes) - parts.lanes)
     places = range(top, top + parts.lanes)
+    columns = _columns(picture.seen, bins)
+    drawn = [
+        _lane(picture.cells(row, bins), bins, glyphs, columns, row == selected) for row in places
+    ]
     scaled = strips[: parts.strips] if parts.strip_lines == 1 else ()
-    title = _legend(picture, places, scaled, width, glyphs)
+    both = any(ink == _BOTH_INK for line in drawn for _, ink in line)
+    title = _legend(picture, places, scaled, both, width, glyphs)
     lines: list[Line] = [cut(title, width, glyphs)]
     lines += _axis(picture.seen, bins, room, glyphs)
     owner = picture.owners[selected]
@@ -101,9 +109,7 @@ def draw_lanes(
         short = _SHORT.get(band.title, band.title)
         name = f"{owner.removeprefix('GPU ')} {short}" if many else band.title
         lines.append([(_label(name, room, glyphs) + " ", "dim"), *_band(band, bins, glyphs)])
-    columns = _columns(picture.seen, bins)
-    for row in places:
-        line = _lane(picture.cells(row, bins), bins, glyphs, columns, row == selected)
+    for row, line in zip(places, drawn, strict=True):
         sign = glyphs.cursor if row == selected else " "
         label = sign + _label(picture.lanes[row], room - 1, glyphs) + " "
         lines.append([(label, "strong" if row == selected else "text"), *line])
@@ -140,7 +146,12 @@ def _kept(bands: Sequence[Band], count: int) -> list[str]:
 
 
 def _legend(
-    picture: Lanes, places: range, scaled: Sequence[Strip], width: int, glyphs: Glyphs
+    picture: Lanes,
+    places: range,
+    scaled: Sequence[Strip],
+    both: bool,
+    width: int,
+    glyphs: Glyphs,
 ) -> Line:
     """What the characters mean, and the scale of low strips, in words that fit."""
     line: Line = []
@@ -150,6 +161,8 @@ def _legend(
     for number, kind in enumerate(picture.kinds):
         fill = _FILLS[glyphs.name][number]
         line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
+    if both:
+        line += [(_BOTH[glyphs.name], _BOTH_INK), (" at once ", "dim")]
     best = line
     for meaning in ("main kind, full=busy", "full=busy"):
         for units in (True, False):
@@ -307,7 +320,13 @@ def _lane(
         fill = fills[kinds[place]]
         chars[place] = fill[_level(float(share[place]), len(fill))]
         inks[place] = KIND_INKS[kinds[place]]
+    # Which of two that run at once has more time, by a little, would tell nothing.
+    at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
+    for place in np.flatnonzero(at_once).tolist():
+        chars[place], inks[place] = _BOTH[glyphs.name], _BOTH_INK
     for span in cells.spans:
+        if at_once[span.begin : span.end].any():
+            continue
         if span.begins:
             chars[span.begin] = marks.begin
         if span.end - span.begin < _NAMED:

@@ -244,8 +244,8 @@ def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs)
 
 
 def test_kinds_and_shares_are_told_apart_without_colours() -> None:
-    kinds = np.array([[10, 60, 100, 0, 0, 0, 30], [0, 0, 0, 100, 10, 0, 40], [0] * 7])
-    busy = np.array([10, 60, 100, 100, 10, 0, 70])
+    kinds = np.array([[10, 60, 100, 0, 90, 0, 30], [0, 0, 0, 100, 80, 0, 40], [0] * 7])
+    busy = np.array([10, 60, 100, 100, 95, 0, 70])
     cells = LaneCells(kinds, busy, np.full(7, 100), (Span(2, 3, "k"),))
     picture = Lanes(
         title="lanes",
@@ -260,7 +260,7 @@ def test_kinds_and_shares_are_told_apart_without_colours() -> None:
         strips=lambda row, bins: (),
         missing="nothing",
     )
-    for glyphs, wanted in ((UNICODE, "▂▅▐▓░│▒"), (ASCII, ".=|Xx|X")):
+    for glyphs, wanted in ((UNICODE, "▂▅▐▓▚│▒"), (ASCII, ".=|X%|X")):
         width = 17
         assert bins_of(picture, width) == 7
         texts = ["".join(t for t, _ in line) for line in draw_lanes(picture, width, 6, glyphs)]
