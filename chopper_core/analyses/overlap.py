@@ -31,6 +31,8 @@ _LINES: Final = 12
 _POINTS: Final = 1_500
 """Instances that are drawn; of more, evenly chosen ones."""
 _OPERATIONS: Final = 4
+_ALONG: Final = 0.3
+"""The correlation from which on durations are said to go with overlap."""
 _LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 
 
@@ -160,16 +162,17 @@ def _overall(found: Overlaps) -> str:
 
 def _headline(found: Overlaps, by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
     lines = [_overall(found)]
-    cost = np.where(np.isfinite(known.cost_ns), known.cost_ns, 0.0)
+    # What differs without going along with overlap is not blamed on it.
+    along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _ALONG)
+    cost = np.where(along, known.cost_ns, 0.0)
     if cost.max(initial=0.0) > 0:
         worst = int(cost.argmax())
         r = known.pearson[worst]
-        along = f", r = {r:.2f} between overlap and duration" if np.isfinite(r) else ""
         prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
         lines.append(
             f"{prefix}{labels[worst]} loses most by it: "
             f"at high overlap its instances take {known.slowdown[worst]:.2f} times as long as at "
-            f"low{along}; {cost[worst] / 1e6:.3f} ms in all"
+            f"low, r = {r:.2f} between overlap and duration; {cost[worst] / 1e6:.3f} ms in all"
         )
     return tuple(lines)
 
