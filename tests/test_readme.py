@@ -128,6 +128,18 @@ async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     check("timeline", f"```\n{text}\n```")
 
 
+def test_the_speed_of_the_explorer() -> None:
+    """The figures through a pseudo-terminal, as the benchmarks' page has them."""
+    lines = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").splitlines()
+    machine = next(line for line in lines if line.startswith("Machine: "))
+    rows = [
+        line for line in lines if re.match(r"\| (first paint|key to|… of the slow|bytes)", line)
+    ]
+    assert len(rows) >= 6
+    head = ["| through a pseudo-terminal | goal | measured | met |", "| :-- | --: | --: | :-- |"]
+    check("speed", "\n".join([*head, *rows, "", machine]))
+
+
 TOUR = ROOT / "tests" / "tui" / "tour.keys"
 STOPS = {"tour-ranks": 2, "tour-compare": 5, "tour-kernels": 9}
 """How many keys of the tour lead to each capture."""
