@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses.collective_figures import Chosen, chosen_in
+from chopper_core.analyses.comms.figures import Chosen, chosen_in
 from chopper_core.analyses.matching import collectives_of
 from chopper_core.analyses.occurrences import (
     Occurrences,

@@ -15,8 +15,8 @@ import pytest
 from support import Row, run_of, sample_run
 
 from chopper_core.address import parse, render
-from chopper_core.analyses.noise import adjusted, paired, ranks, unpaired
-from chopper_core.analyses.steadiness import same_places, steadiness
+from chopper_core.analyses.determinism.noise import adjusted, paired, ranks, unpaired
+from chopper_core.analyses.determinism.steadiness import same_places, steadiness
 from chopper_core.ingest import open_run
 from chopper_core.pictures import BoxChart
 from chopper_core.query import query

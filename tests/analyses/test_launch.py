@@ -9,7 +9,7 @@ import pytest
 from support import Row, run_of
 
 from chopper_core.address import parse
-from chopper_core.analyses.host_queue import mean_depths
+from chopper_core.analyses.launch.queue import mean_depths
 from chopper_core.pictures import BarChart, LineChart
 from chopper_core.query import query
 from chopper_core.run import Run

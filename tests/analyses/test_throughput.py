@@ -10,7 +10,7 @@ import pytest
 from support import Row, run_of, sample_run
 
 from chopper_core.address import parse, render
-from chopper_core.analyses.step_parts import PARTS, operation_class
+from chopper_core.analyses.throughput.parts import PARTS, operation_class
 from chopper_core.errors import UsageError
 from chopper_core.pictures import BarChart
 from chopper_core.query import query

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopper_core.address import parse, render
-from chopper_core.analyses.lanes import Lane, lane_of, lanes_of
 from chopper_core.analyses.timeline import next_start
-from chopper_core.analyses.timeline_picture import cells_of
+from chopper_core.analyses.timeline.lanes import Lane, lane_of, lanes_of
+from chopper_core.analyses.timeline.picture import cells_of
 from chopper_core.errors import UsageError
 from chopper_core.pictures import Lanes
 from chopper_core.query import query

@@ -14,7 +14,7 @@ from chopper_core.analyses.findings.thresholds import (
     CORRELATION,
 )
 from chopper_core.analyses.findings.wording import percent, time
-from chopper_core.analyses.overlap_instances import effect, overlaps_in
+from chopper_core.analyses.overlap.instances import effect, overlaps_in
 from chopper_core.schema import NO_LABEL
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from chopper_core.analyses.collective_figures import chosen_in
+from chopper_core.analyses.comms.figures import chosen_in
 from chopper_core.analyses.findings.case import Case, Int64, labelled, summed
 from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import EXPOSED

@@ -9,7 +9,7 @@ from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import STRAGGLER
 from chopper_core.analyses.findings.wording import others, percent, time
 from chopper_core.analyses.groups import by_level
-from chopper_core.analyses.rank_waits import waits
+from chopper_core.analyses.ranks.waits import waits
 from chopper_core.analyses.standing import Standing, beyond_others, others_median
 from chopper_core.metrics import is_measured
 

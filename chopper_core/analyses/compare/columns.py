@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.analyses.compare_halves import SUM, Halves
+from chopper_core.analyses.compare.halves import SUM, Halves
 from chopper_core.comparison import DELTA, delta_of, difference, relative, relative_of
 from chopper_core.metrics import Metric, Values, column, is_measured, metric, worded
 from chopper_core.schema import STATES

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses import rank_columns
 from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.collective_figures import gpu_words
+from chopper_core.analyses.comms.figures import gpu_words
+from chopper_core.analyses.ranks import columns as rank_columns
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.run import Run

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses.lanes import Lane, Stretches, edges, lanes_of, segments_of
+from chopper_core.analyses.timeline.lanes import Lane, Stretches, edges, lanes_of, segments_of
 from chopper_core.pictures import Band, LaneCells, Lanes, Pointed, Span, Strip
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, Kind

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses import overlap_columns as columns
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into, quantiles_of
-from chopper_core.analyses.overlap_instances import Effect, Overlaps, effect, overlaps_in
+from chopper_core.analyses.overlap import columns
+from chopper_core.analyses.overlap.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
 from chopper_core.ordering import ranked

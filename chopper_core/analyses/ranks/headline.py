@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.analyses.rank_waits import waits
+from chopper_core.analyses.ranks.waits import waits
 from chopper_core.analyses.standing import (
     Standing,
     beyond_others,

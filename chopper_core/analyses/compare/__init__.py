@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.baselines import candidates
-from chopper_core.analyses.compare_columns import (
+from chopper_core.analyses.compare.columns import (
     USUAL,
     change_of,
     columns_of,
     totals,
     written,
 )
-from chopper_core.analyses.compare_halves import SUM, Half, Halves, halves
+from chopper_core.analyses.compare.halves import SUM, Half, Halves, halves
 from chopper_core.analyses.groups import into
 from chopper_core.comparison import delta_of
 from chopper_core.errors import UsageError

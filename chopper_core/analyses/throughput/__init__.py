@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
-from chopper_core.analyses.step_parts import PARTS, step_times
-from chopper_core.analyses.step_tokens import tokens_in
+from chopper_core.analyses.throughput.parts import PARTS, step_times
+from chopper_core.analyses.throughput.tokens import tokens_in
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BarChart, LineChart, Series

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import activity
-from chopper_core.analyses.lanes import (
+from chopper_core.analyses.timeline.lanes import (
     EVERY_STREAM,
     Lane,
     Mask,
@@ -20,7 +20,7 @@ from chopper_core.analyses.lanes import (
     lanes_of,
     starts_of_names,
 )
-from chopper_core.analyses.timeline_picture import KIND_NAMES, own_stretches, picture_of
+from chopper_core.analyses.timeline.picture import KIND_NAMES, own_stretches, picture_of
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import Pointed
 from chopper_core.run import Run

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses import power_columns as c
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
-from chopper_core.analyses.power_pictures import energy_bars, pictures
+from chopper_core.analyses.power import columns as c
+from chopper_core.analyses.power.pictures import energy_bars, pictures
 from chopper_core.analyses.samples import Sampled, all_sampled, correlation, sampled, stretches_of
-from chopper_core.analyses.step_tokens import tokens_in
+from chopper_core.analyses.throughput.tokens import tokens_in
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
 from chopper_core.run import Run

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses import collective_columns as columns
 from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.collective_figures import (
+from chopper_core.analyses.comms import columns
+from chopper_core.analyses.comms.figures import (
     Chosen,
     Own,
     blame,
@@ -25,7 +25,7 @@ from chopper_core.analyses.collective_figures import (
     rates,
     shares,
 )
-from chopper_core.analyses.collective_pictures import pictures
+from chopper_core.analyses.comms.pictures import pictures
 from chopper_core.analyses.groups import activity, grouped, into, quantiles, quantiles_of
 from chopper_core.analyses.matching import collectives_of
 from chopper_core.errors import NoSuchNode, UsageError

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses import collective_columns
+import chopper_core.analyses.comms.columns as collective_columns
 from chopper_core.analyses.standing import Standing
 from chopper_core.metrics import Metric, Values
 from chopper_core.pictures import HeatMap, Picture

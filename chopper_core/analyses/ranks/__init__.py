@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses import rank_columns
 from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.collective_figures import gpu_words
+from chopper_core.analyses.comms.figures import gpu_words
 from chopper_core.analyses.groups import into
-from chopper_core.analyses.rank_headline import headline, notes
-from chopper_core.analyses.rank_nodes import NODE, by_node
-from chopper_core.analyses.rank_waits import waits, waits_by, waits_map
+from chopper_core.analyses.ranks import columns as rank_columns
+from chopper_core.analyses.ranks.headline import headline, notes
+from chopper_core.analyses.ranks.nodes import NODE, by_node
+from chopper_core.analyses.ranks.waits import waits, waits_by, waits_map
 from chopper_core.analyses.standing import (
     Standing,
     beyond_others,

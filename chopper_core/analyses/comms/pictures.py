@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses.collective_figures import Chosen
+from chopper_core.analyses.comms.figures import Chosen
 from chopper_core.analyses.groups import grouped, quantiles, quantiles_along
 from chopper_core.ordering import ranked
 from chopper_core.pictures import BoxChart, LineChart, Picture, Series

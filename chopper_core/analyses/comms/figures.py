@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
-from chopper_core.analyses import collective_columns as columns
+from chopper_core.analyses.comms import columns
 from chopper_core.analyses.groups import quantiles_of
 from chopper_core.analyses.matching import PAIRWISE, Collectives
 from chopper_core.errors import UsageError

@@ -13,9 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
+from chopper_core.analyses.determinism.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
+from chopper_core.analyses.determinism.steadiness import (
+    FIGURES,
+    Figure,
+    Steadiness,
+    gpus_of,
+    steadiness,
+)
 from chopper_core.analyses.groups import into
-from chopper_core.analyses.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
-from chopper_core.analyses.steadiness import FIGURES, Figure, Steadiness, gpus_of, steadiness
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BoxChart
 from chopper_core.run import Run

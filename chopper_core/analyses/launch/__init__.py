@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
-from chopper_core.analyses.host_queue import queue_of
-from chopper_core.analyses.launch_sums import Instances, instances_of, least_waits, row_times
+from chopper_core.analyses.launch.queue import queue_of
+from chopper_core.analyses.launch.sums import Instances, instances_of, least_waits, row_times
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.pictures import BarChart, LineChart, Series
