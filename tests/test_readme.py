@@ -38,17 +38,17 @@ SHOWN = "demo_data/fsdp2:gpu=5/iteration=11"
 def block(name: str, text: str) -> str:
     """The part of the README between a marker and its end."""
     found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
-    assert found, f"the README has no block {name}"
+    assert found, f"the page has no block {name}"
     return found[1]
 
 
-def check(name: str, expected: str) -> None:
-    text = README.read_text(encoding="utf-8")
+def check(name: str, expected: str, page: Path = README) -> None:
+    text = page.read_text(encoding="utf-8")
     expected = expected.strip("\n")
     if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
         start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
         head, rest = text.split(start)
-        README.write_text(head + start + expected + end + rest.split(end)[1], encoding="utf-8")
+        page.write_text(head + start + expected + end + rest.split(end)[1], encoding="utf-8")
         return
     assert block(name, text) == expected
 
@@ -82,7 +82,7 @@ def test_every_action_has_its_place() -> None:
 
 
 def test_the_table_of_figures() -> None:
-    check("metrics", catalogue("markdown"))
+    check("metrics", catalogue("markdown"), ROOT / "docs" / "metrics.md")
 
 
 def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
