@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
@@ -49,6 +51,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     ALLOW_SELECT = False
     SETTLING: ClassVar[float] = 0.03
     """Seconds in which nothing is drawn while a screen finds its layout: it is painted once."""
+    RESIZED: ClassVar[float] = 0.3
+    """Seconds after which a resize is over."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "leave", "Quit", priority=True, show=False),
         Binding("ctrl+z", "suspend_process", "To the shell", priority=True, show=False),
@@ -134,6 +138,20 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Load; what is loaded at once shows no progress."""
         self.delay_update(self.SETTLING)
         self._open(self.screen)
+
+    def on_resize(self) -> None:
+        """Look again when it is over: of several changes at once the last may go unnoticed."""
+        self.set_timer(self.RESIZED, self._fit_terminal)
+
+    def _fit_terminal(self) -> None:
+        try:
+            size = Size(*os.get_terminal_size((sys.__stdout__ or sys.stdout).fileno()))
+        except (OSError, ValueError):
+            return
+        if not self.is_headless and size != self.screen.size and all(size):
+            event = events.Resize(size, size)
+            self.post_message(event)
+            self.screen.post_message(event)
 
     def on_unmount(self) -> None:
         """Tell the loader that nobody waits any longer."""
