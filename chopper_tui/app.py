@@ -112,9 +112,10 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     async def on_event(self, event: events.Event) -> None:
         """Put characters into the prompt at once: Enter after them must not overtake them."""
-        if isinstance(event, events.Key) and event.is_printable:
-            line = self.focused
-            if isinstance(line, Line) and line.typed(event):
+        if isinstance(event, events.Key):
+            line = self.focused if self.screen_stack else None
+            typed = event.is_printable and isinstance(line, Line) and line.typed(event)
+            if typed or not self.screen_stack:
                 return
         await super().on_event(event)
 
@@ -141,14 +142,17 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def on_resize(self) -> None:
         """Look again when it is over: of several changes at once the last may go unnoticed."""
-        self.set_timer(self.RESIZED, self._fit_terminal)
+        self.set_timer(self.RESIZED, self.fit_terminal)
 
-    def _fit_terminal(self) -> None:
+    def fit_terminal(self) -> None:
+        """Take the size that the terminal says it has."""
         try:
             size = Size(*os.get_terminal_size((sys.__stdout__ or sys.stdout).fileno()))
         except (OSError, ValueError):
             return
-        if not self.is_headless and size != self.screen.size and all(size):
+        if self.is_headless or not self.screen_stack:
+            return
+        if size != self.screen.size and all(size):
             event = events.Resize(size, size)
             self.post_message(event)
             self.screen.post_message(event)

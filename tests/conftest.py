@@ -27,6 +27,6 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what a test writes out of the person's own directories."""
     for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    for name in ("NO_COLOR", "COLUMNS"):
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
         if name in os.environ:
             monkeypatch.delenv(name)

@@ -196,6 +196,9 @@ def test_without_launch_records_nothing_that_needs_them_is_said() -> None:
     for address in (f"R?columns={names}", f"R?view=launch&columns={names}"):
         table = query(unlaunched, parse(address))
         assert list(table.row(0).values()) == [40, None, None, None, None]
+    own = "comm_wait_ns,idle_latency_ns,idle_queued_ns,least_latency_ns"
+    table = query(unlaunched, parse(f"R?view=launch&columns={own}"))
+    assert list(table.row(0).values()) == [None] * 4
     nowhere_idle = query(run_of([Row(0, 10)]), parse("R?view=launch"))
     assert nowhere_idle.pictures == ()
 

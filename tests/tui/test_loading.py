@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from threading import Event
+
+import pytest
+from textual import events
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress
@@ -55,3 +59,13 @@ async def test_a_view_that_is_not_there_ends_the_app() -> None:
         while app.failure is None:
             await pilot.pause()
     assert app.return_code == 3 and "no gpu 99" in str(app.failure)
+
+
+async def test_what_comes_after_the_last_screen_finds_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size((90, 30)))
+    app = ChopperApp(lambda progress: sample_run(), View("x"), glyphs=UNICODE)
+    app.fit_terminal()
+    await app.on_event(events.Key("j", "j"))
+    assert app.screen_stack == []

@@ -30,6 +30,7 @@ _CHARTED: Final = 12
 _GPUS_CHARTED: Final = 16
 _BINS: Final = 240
 _NEVER: Final = np.iinfo(np.int64).max
+_UNLINKED: Final = "no activity of the row has a launch record"
 
 COMM_WAIT: Final = column(
     "comm_wait_ns",
@@ -37,6 +38,7 @@ COMM_WAIT: Final = column(
     "comm wait",
     "The part of call_overhead_ns during which communication ran: launched, and waiting for it "
     "or beside it.",
+    missing_because=_UNLINKED,
     reduces="sum",
 )
 LATENCY: Final = column(
@@ -45,6 +47,7 @@ LATENCY: Final = column(
     "latency",
     "The part of idle_launch_ns before activities that were launched while nothing ran on the "
     "GPU: the time from the launch call to the start.",
+    missing_because=_UNLINKED,
     reduces="sum",
 )
 QUEUED: Final = column(
@@ -54,6 +57,7 @@ QUEUED: Final = column(
     "The part of idle_launch_ns before activities that were launched while something still ran: "
     "in the queue, and yet the GPU stood idle between. The dispatch of the next kernel, a wait "
     "for an event of the host, of another stream or of another GPU; the trace doesn't tell which.",
+    missing_because=_UNLINKED,
     reduces="sum",
 )
 CAUSE: Final = column(
@@ -80,7 +84,7 @@ LEAST: Final = column(
     "The smallest distance from a launch call to the start. Below 0 the clocks of host and GPU "
     "are apart by at least as much.",
     reduces="min",
-    missing_because="no activity of the row has a launch record",
+    missing_because=_UNLINKED,
     signed=True,
 )
 CAUSES: Final = {
@@ -219,11 +223,11 @@ def _figures(scope: Scope, sums: tuple[Int64, Int64, Int64], each: Instances) ->
     unlinked = least == _NEVER
     return [
         *((METRICS[name], found[name]) for name in OVERHEADS),
-        (COMM_WAIT, Values(waits)),
+        (COMM_WAIT, Values(waits, unlinked)),
         (METRICS["idle_ns"], found["idle_ns"]),
         (METRICS["idle_host_ns"], found["idle_host_ns"]),
-        (LATENCY, Values(latency)),
-        (QUEUED, Values(nodes.sum("idle_launch_ns") - latency)),
+        (LATENCY, Values(latency, unlinked)),
+        (QUEUED, Values(nodes.sum("idle_launch_ns") - latency, unlinked)),
         (METRICS["idle_unknown_ns"], found["idle_unknown_ns"]),
         (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
         (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
