@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from chopper_core.ordering import stable_order
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -20,6 +22,7 @@ class Points:
 
     thread: Int32
     time_ns: Int64
+    _lines: dict[bool, Line] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.thread)
@@ -35,10 +38,45 @@ class Points:
         thread = np.where(rows >= 0, self.thread[rows], np.int32(NOWHERE))
         return Points(thread.astype(np.int32), self.time_ns[rows])
 
+    def line(self, *, any_thread: bool) -> Line:
+        """The known points in order, sorted once however many intervals are laid over them."""
+        if any_thread not in self._lines:
+            self._lines[any_thread] = Line.of(self, any_thread)
+        return self._lines[any_thread]
+
 
 def nowhere(count: int) -> Points:
     """Points that are not known."""
     return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points on one number line: each thread has a stretch of it, or all share one."""
+
+    rows: Index
+    """Rows of the points, in the order of the line."""
+    at: Int64
+    """Where each of them is."""
+    earliest_ns: int
+    latest_ns: int
+    stretch: int
+
+    @classmethod
+    def of(cls, points: Points, any_thread: bool) -> Line:
+        """The line of all points that are known."""
+        rows = np.flatnonzero(points.known())
+        time_ns = points.time_ns[rows]
+        earliest, latest = (int(time_ns.min()), int(time_ns.max())) if len(rows) else (0, 0)
+        unsorted = cls(rows, time_ns, earliest, latest, 0 if any_thread else latest - earliest + 3)
+        at = unsorted.place(points.thread[rows], time_ns)
+        order = np.argsort(at, kind="stable")
+        return replace(unsorted, rows=rows[order], at=at[order])
+
+    def place(self, thread: Int32, time_ns: Int64) -> Int64:
+        """Where on the line an instant is; one before or after all points is just beyond them."""
+        time_ns = np.clip(time_ns, self.earliest_ns - 1, self.latest_ns + 1)
+        return thread.astype(np.int64) * self.stretch + (time_ns - self.earliest_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +97,44 @@ class Intervals:
         With `any_thread` the points are compared by time alone. Of equally long intervals the
         later one wins.
         """
-        duration = self.end_ns - self.start_ns
-        return self._paint(np.argsort(-duration, kind="stable"), points, any_thread)
+        return self._paint(self.start_ns - self.end_ns, points.line(any_thread=any_thread), points)
 
     def outermost(self, points: Points) -> Index:
         """The value of the longest interval over each point, -1 where there is none."""
-        duration = self.end_ns - self.start_ns
-        return self._paint(np.argsort(duration, kind="stable"), points, any_thread=False)
+        return self._paint(self.end_ns - self.start_ns, points.line(any_thread=False), points)
 
-    def _paint(self, order: Index, points: Points, any_thread: bool) -> Index:
-        """Paint the intervals over the sorted points in the given order; the last one stays."""
+    def _paint(self, rank: Int64, line: Line, points: Points) -> Index:
+        """Over each point the value of the interval of the highest rank, of equals the last."""
         found = np.full(len(points), -1, np.intp)
-        if not len(self) or not len(points):
+        if not len(self) or not len(line.rows):
             return found
-        known = np.flatnonzero(points.known())
-        if not len(known):
-            return found
-        earliest = min(int(self.start_ns.min()), int(points.time_ns[known].min()))
-        latest = max(int(self.end_ns.max()), int(points.time_ns[known].max()))
-        # One number line for all threads: each thread has its own stretch of the same length.
-        stretch = 0 if any_thread else latest - earliest + 2
-
-        def place(thread: Int32, time_ns: Int64) -> Int64:
-            return thread.astype(np.int64) * stretch + (time_ns - earliest)
-
-        at = place(points.thread[known], points.time_ns[known])
-        by_place = np.argsort(at, kind="stable")
-        at = at[by_place]
-        low = np.searchsorted(at, place(self.thread, self.start_ns)[order], "left")
-        high = np.searchsorted(at, place(self.thread, self.end_ns)[order], "right")
-        covers = high > low
-        painted = np.full(len(at), -1, np.intp)
-        values = self.value[order]
-        for begin, end, value in zip(
-            low[covers].tolist(), high[covers].tolist(), values[covers].tolist(), strict=True
-        ):
-            painted[begin:end] = value
-        found[known[by_place]] = painted
+        low = np.searchsorted(line.at, line.place(self.thread, self.start_ns), "left")
+        high = np.searchsorted(line.at, line.place(self.thread, self.end_ns), "right")
+        covers = np.flatnonzero(high > low)
+        covers = covers[stable_order(rank[covers])]
+        last = last_over(low[covers], high[covers], len(line.rows))
+        is_covered = last >= 0
+        found[line.rows[is_covered]] = self.value[covers[last[is_covered]]]
         return found
+
+
+def last_over(low: Index, high: Index, count: int) -> Index:
+    """The last of the ranges [low, high) over each of `count` positions, -1 where there is none.
+
+    A range is laid as two overlapping ones whose length is a power of two; from the longest on,
+    those of each length are cut in halves.
+    """
+    last = np.full(count, -1, np.intp)
+    power = np.frexp(high - low)[1] - 1
+    for exponent in range(int(power.max(initial=-1)), -1, -1):
+        of_length = np.flatnonzero(power == exponent)
+        np.maximum.at(last, low[of_length], of_length)
+        np.maximum.at(last, high[of_length] - (1 << exponent), of_length)
+        if exponent:
+            half = 1 << (exponent - 1)
+            shifted = last[:-half].copy()
+            np.maximum(last[half:], shifted, out=last[half:])
+    return last
 
 
 def union(first: Intervals, second: Intervals) -> Intervals:
