@@ -300,6 +300,25 @@ def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_printing_a_view_starts_no_thread(trace: Path) -> None:
+    script = (
+        "import os, sys; from chopper_tui.cli import main; "
+        "main(['show', sys.argv[1], '--no-cache', '--jobs', '1']); "
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    environment = {key: value for key, value in os.environ.items() if "THREADS" not in key}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(trace)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "1"
+
+
 def test_interrupting_exits_with_130(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
