@@ -20,6 +20,7 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
+# BENCH takes parts, to measure these anew only, and options: make bench BENCH="reading ranks --rounds 5"
 bench: $(VENV)/dev
 	$(BIN)/python -m tests.bench -o docs/benchmarks.md $(BENCH)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 from pathlib import Path
 
@@ -10,8 +12,10 @@ import pytest
 from chopper_core.analyses import ANALYSES
 from chopper_core.store import write_store
 from tests.bench import analyses
-from tests.bench.budgets import at_most, lines
-from tests.bench.processes import Cost, can_import, in_turn, middle, python, run
+from tests.bench.__main__ import PARTS
+from tests.bench.budgets import at_most, row
+from tests.bench.page import Conditions, Section, merged
+from tests.bench.processes import ROOT, Cost, can_import, in_turn, middle, python, run
 from tests.support import sample_run
 
 
@@ -47,11 +51,42 @@ def test_what_is_not_installed_is_known() -> None:
 def test_a_budget_is_met_or_not_or_unknown() -> None:
     found = [at_most("a", 50, 49.6, "ms"), at_most("b", 50, 51, "ms"), at_most("c", 50, None, "ms")]
     assert [each.met for each in found] == [True, False, None]
-    assert list(lines(found))[2:] == [
-        "| a | ≤ 50 ms | 50 ms | yes |",
-        "| b | ≤ 50 ms | 51 ms | **no** |",
-        "| c | ≤ 50 ms | not measured here | – |",
+    assert [row(each, "start") for each in found] == [
+        "| a | ≤ 50 ms | 50 ms | yes | start |",
+        "| b | ≤ 50 ms | 51 ms | **no** | start |",
+        "| c | ≤ 50 ms | not measured here | – | start |",
     ]
+
+
+def test_a_part_replaces_its_own_section_and_rows_only() -> None:
+    titles = {"reading": "Reading a trace", "ranks": "A thousand ranks"}
+    ranks = Section(["| open | 5 |"], [at_most("open", 50, 5, "ms")])
+    page = merged("", "ranks", ranks, titles)
+    reading = Section(["200 MB"], [at_most("memory", 200, 150, "MB")])
+    both = merged(page, "reading", reading, titles)
+    table = [line for line in both.splitlines() if line.startswith("| ")]
+    assert table[2:] == [
+        "| memory | ≤ 200 MB | 150 MB | yes | reading |",
+        "| open | ≤ 50 ms | 5 ms | yes | ranks |",
+        "| open | 5 |",
+    ]
+    again = merged(both, "reading", Section(["300 MB"], [at_most("memory", 200, 7, "MB")]), titles)
+    assert again == both.replace("200 MB\n", "300 MB\n").replace("150 MB", "7 MB")
+    assert merged(again, "ranks", ranks, titles) == again
+
+
+def test_the_page_has_what_its_parts_write() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert heads == ["Budgets", *(title for title, _ in PARTS.values())]
+
+
+def test_the_time_of_others_is_not_ones_own() -> None:
+    found = Conditions()
+    run(python("sum(range(10_000_000))"))
+    line = found.line()
+    others = re.search(r"others kept (\d+\.\d) processors busy meanwhile", line)
+    assert others and float(others[1]) <= (os.cpu_count() or 1)
 
 
 def test_what_fails_is_said_and_left_out() -> None:

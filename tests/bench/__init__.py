@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m tests.bench` runs all, `python -m tests.bench.reading` a single one."""
+"""Benchmarks: `python -m tests.bench` runs all, `python -m tests.bench reading` a single one."""

@@ -26,13 +26,13 @@ class Budget:
     """None where it was not measured."""
 
 
-def lines(budgets: Sequence[Budget]) -> Iterator[str]:
-    """The lines of a markdown table."""
-    yield "| what | goal | measured | met |"
-    yield "| :-- | --: | --: | :-- |"
-    words = {True: "yes", False: "**no**", None: "–"}
-    for each in budgets:
-        yield f"| {each.what} | {each.goal} | {each.found} | {words[each.met]} |"
+HEAD = ("| what | goal | measured | met | part |", "| :-- | --: | --: | :-- | :-- |")
+
+
+def row(budget: Budget, part: str) -> str:
+    """A row of a markdown table, which ends with the part that measured it."""
+    met = {True: "yes", False: "**no**", None: "–"}[budget.met]
+    return f"| {budget.what} | {budget.goal} | {budget.found} | {met} | {part} |"
 
 
 def at_most(

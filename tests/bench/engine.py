@@ -21,7 +21,7 @@ from chopper_core.schema import LEVELS
 from chopper_core.view import View, asking, drill, filtered, pivot, sorted_by
 from chopper_core.window import zoomed
 from tests.bench.processes import ROOT
-from tests.bench.runs import LARGE, MANY, store_of
+from tests.bench.runs import LARGE, store_of
 
 
 def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -103,31 +103,28 @@ def measured_apart(ranks: int, kernels: int) -> dict[str, float]:
     return found
 
 
-def report(rounds: int, shapes: tuple[tuple[int, int], ...] = (LARGE, MANY)) -> Iterator[str]:
-    """The lines of a markdown table; each round is a process, with the files in the page cache."""
-    columns = []
-    for shape in shapes:
-        rows = [measured_apart(*shape) for _ in range(rounds)]
-        columns.append({name: median(row[name] for row in rows) for name in rows[0]})
-    heads = [f"{ranks:,} × {kernels:,} kernels" for ranks, kernels in shapes]
-    yield f"| ms in the core, each done once in a fresh process | {' | '.join(heads)} |"
-    yield "| :-- |" + " --: |" * len(shapes)
-    for name in columns[0]:
-        cells = " | ".join(f"{column[name]:.{0 if 'MB' in name else 1}f}" for column in columns)
-        yield f"| {name} | {cells} |"
+def medians(shape: tuple[int, int], rounds: int) -> dict[str, float]:
+    """Step → ms; each round is a process, with the files in the page cache."""
+    rows = [measured_apart(*shape) for _ in range(rounds)]
+    return {name: median(row[name] for row in rows) for name in rows[0]}
+
+
+def report(shape: tuple[int, int], found: dict[str, float]) -> Iterator[str]:
+    """The lines of a markdown table."""
+    ranks, kernels = shape
+    yield f"| ms in the core, each done once in a fresh process | {ranks:,} × {kernels:,} kernels |"
+    yield "| :-- | --: |"
+    for name, value in found.items():
+        yield f"| {name} | {value:.{0 if 'MB' in name else 1}f} |"
 
 
 def main() -> None:
-    """Measure and print: a store as JSON, or all as a table."""
+    """Measure a store and print what was found as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--store", type=Path)
+    parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--ranks", type=int, default=LARGE[0])
     options = parser.parse_args()
-    if options.store:
-        print(json.dumps(measure(str(options.store), options.ranks)))
-    else:
-        print("\n".join(report(options.rounds)))
+    print(json.dumps(measure(str(options.store), options.ranks)))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -90,27 +89,45 @@ def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
     return Case(title, (*_CHOPPER, address), "32 of 32 rows", keys)
 
 
-def report(rounds: int, cases: tuple[Case, ...]) -> Iterator[str]:
-    """The lines of a markdown table per case and size."""
-    for case in cases:
-        for size in SIZES:
-            yield from _table(case, size, rounds)
-            yield ""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one case took at one size."""
+
+    title: str
+    size: tuple[int, int]
+    paints: list[float]
+    """Seconds from the start of a process to the first paint."""
+    presses: dict[str, list[tuple[float, int]]]
+    """Seconds and bytes of each press of each key."""
+    idle: int
+    """Bytes of a second without a key."""
 
 
-def _table(case: Case, size: tuple[int, int], rounds: int) -> Iterator[str]:
-    width, height = size
+def seen(case: Case, size: tuple[int, int], rounds: int) -> Seen:
+    """Measure a case."""
     first_paint(case, size)  # what is read from files is kept for the next time
     paints = sorted(first_paint(case, size) for _ in range(rounds))
+    presses, idle = pressed(case, size, rounds)
+    return Seen(case.title, size, paints, presses, idle)
+
+
+def report(every: Iterable[Seen]) -> Iterator[str]:
+    """The lines of a markdown table per case and size."""
+    for each in every:
+        yield from _table(each)
+        yield ""
+
+
+def _table(found: Seen) -> Iterator[str]:
+    width, height = found.size
     yield (
-        f"**{case.title}, {width}×{height}**: first paint {median(paints) * 1000:.0f} ms after the "
-        f"start of the process, {paints[0] * 1000:.0f} at best"
+        f"**{found.title}, {width}×{height}**: first paint {median(found.paints) * 1000:.0f} ms "
+        f"after the start of the process, {found.paints[0] * 1000:.0f} at best"
     )
     yield ""
     yield "| key | least ms | median ms | p95 ms | bytes, median | bytes, most |"
     yield "| :-- | --: | --: | --: | --: | --: |"
-    seen, idle = pressed(case, size, rounds)
-    for name, presses in seen.items():
+    for name, presses in found.presses.items():
         times = [seconds * 1000 for seconds, _ in presses]
         sent = [count for _, count in presses]
         yield (
@@ -118,7 +135,7 @@ def _table(case: Case, size: tuple[int, int], rounds: int) -> Iterator[str]:
             f"| {median(sent):.0f} "
             f"| {max(sent)} |"
         )
-    yield f"| nothing, for 1 s | | | | {idle} | {idle} |"
+    yield f"| nothing, for 1 s | | | | {found.idle} | {found.idle} |"
 
 
 def p95(values: list[float]) -> float:
@@ -166,16 +183,3 @@ def _opened(case: Case, size: tuple[int, int]) -> Terminal:
     return Terminal(
         size=size, command=case.command, XDG_CACHE_HOME=cache, XDG_CONFIG_HOME=_CACHE.name
     )
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--kernels", type=int, default=LARGE[1], help="of each of 8 ranks")
-    options = parser.parse_args()
-    print("\n".join(report(options.rounds, (demo(), large(LARGE[0], options.kernels)))))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,14 +43,3 @@ def report(share: float) -> Iterator[str]:
             f"| {name} | {size:.0f} | {dispatches:,} | {cost.wall_s:.1f} "
             f"| {size / cost.wall_s:.0f} | {cost.peak_mb:.0f} |"
         )
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="of the full sizes: 1 and 2 GB")
-    print("\n".join(report(parser.parse_args().share)))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -134,16 +133,3 @@ def lines(found: Measured) -> Iterator[str]:
     if found.missing:
         yield ""
         yield f"Not measured: {'; '.join(found.missing)}."
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=200, metavar="MB")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    print("\n".join(lines(measure(options.size, options.rounds))))
-
-
-if __name__ == "__main__":
-    main()
