@@ -20,8 +20,9 @@ _HEAD = """\
 
 `make bench` writes this page anew, part by part (`make bench BENCH="reading ranks"` or
 `python -m tests.bench -o docs/benchmarks.md reading ranks` writes those parts and leaves the
-others), and `make bench-peers` with the peers that PyPI has. Nothing else should run meanwhile; each
-part says when it was measured, and beside what. The data is generated; processes run in turn; memory is the largest resident set of the whole process.
+others), and `make bench-peers` with the peers that PyPI has. Nothing else should run meanwhile;
+each part says when it was measured, and beside what. The data is generated; processes run in turn;
+memory is the largest resident set of the whole process.
 """
 _BUDGETS = "Budgets"
 _PACKAGES = (
