@@ -179,7 +179,7 @@ def test_a_file_that_lost_data_says_so_on_every_view(
     cut = trace.parent / "cut.json"
     cut.write_text(text[: text.rindex('"lonely"')])
     assert "1 of 1 files lost data" in shown(capsys, "show", str(cut))
-    assert "LOST: The file ends in the middle of an event" in shown(capsys, "info", str(cut))
+    assert "cut.json: The file ends in the middle of an event" in shown(capsys, "info", str(cut))
 
 
 def test_two_files_of_one_rank_are_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +194,7 @@ def test_info_says_what_was_found_and_what_not(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = shown(capsys, "info", str(trace))
-    assert "rank 0 (from distributedInfo)" in text
+    assert "rank from: distributedInfo" in text
     assert "1 kernels without a launch record" in text
     assert "unlabelled" in text
     assert "no telemetry" in text
@@ -203,6 +203,24 @@ def test_info_says_what_was_found_and_what_not(
     assert document["gpus"][0]["kernels_without_launch"] == 1
     for level in ("iteration", "phase", "layer", "operation"):
         assert sum(document["coverage"][level]["rules"].values()) == pytest.approx(100)
+
+
+def test_info_says_once_what_is_true_of_all_ranks(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, "info", str(demo))
+    document = json.loads(shown(capsys, "info", str(demo), "--format", "json"))
+    lines = text.splitlines()
+    assert len([line for line in lines if "distributedInfo" in line]) == 1
+    for source in document["sources"]:
+        (line,) = (line for line in lines if line.endswith(source["path"]))
+        events, unused = (sum(source[key].values()) for key in ("events", "unused_events"))
+        assert line.split()[0] == str(source["rank"])
+        assert line.split()[2:4] == [str(events), str(events - unused)]
+    flows = [source["unused_events"]["ac2g"] for source in document["sources"]]
+    least, most = (f"{count} (rank {flows.index(count)})" for count in (min(flows), max(flows)))
+    assert f"    {least} to {most} ac2g" in lines
+    assert "  no counters of GPU 1-4, 6-7" in lines
 
 
 def test_info_lists_collectives_by_process_group(
