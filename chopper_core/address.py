@@ -20,7 +20,8 @@ KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
     "over", "clock", "gpu", "hardware", "from", "to", "at", "mark",
 )  # fmt: skip
-_TIMES = ("from", "to", "at", "mark")
+TIMES = ("from", "to", "at", "mark")
+"""The keys of a window of time."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
@@ -79,7 +80,7 @@ def render(view: View) -> str:
         **{
             key: "" if time is None else f"{time}ns"
             for key, time in zip(
-                _TIMES,
+                TIMES,
                 (view.window.from_ns, view.window.to_ns, view.window.at_ns, view.window.mark_ns),
                 strict=True,
             )
@@ -102,7 +103,7 @@ def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
 
 
 def _parse_window(options: dict[str, str]) -> Window:
-    times = [parse_time(key, options[key]) if options.get(key) else None for key in _TIMES]
+    times = [parse_time(key, options[key]) if options.get(key) else None for key in TIMES]
     window = Window(*times)
     if window and not options.get("view"):
         raise UsageError("from=, to=, at= and mark= take a view along time: view=timeline")
@@ -111,7 +112,12 @@ def _parse_window(options: dict[str, str]) -> Window:
 
 def path_text(view: View) -> str:
     """The path of a view as an address has it: `gpu=3/iteration=11`."""
-    return "/".join(f"{level}={quote(label, safe=_PLAIN)}" for level, label in view.scope)
+    return "/".join(step_text(level, label) for level, label in view.scope)
+
+
+def step_text(level: str, label: str) -> str:
+    """One step of a path: `gpu=3`."""
+    return f"{level}={quote(label, safe=_PLAIN)}"
 
 
 def _baseline(view: View) -> str:

@@ -62,6 +62,8 @@ class Frame:
     headline: tuple[str, ...] = ()
     """What the rows come to, in sentences."""
     pictures: tuple[Picture, ...] = ()
+    by: str = ""
+    """The split that an analysis chose, where the view left it open and it isn't the usual one."""
 
     def __len__(self) -> int:
         return len(self.labels)

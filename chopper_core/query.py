@@ -181,6 +181,7 @@ def _analysed(run: Run, view: View) -> Frame:
             picked(each, shown.tolist()) if isinstance(each, Lanes) else each
             for each in answer.pictures
         ),
+        by=answer.by,
     )
 
 

@@ -361,7 +361,8 @@ ACTIONS: Final = (
         ("ctrl+g",),
         "go",
         "Go to an address",
-        "Opens an address, as snapshots print it; the key offers this view's to edit.",
+        "Opens an address, as snapshots print it; the key turns the breadcrumb into this view's "
+        "address, to edit: Tab completes, Enter goes, Esc restores.",
         WALK,
         takes="ADDRESS",
     ),

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from chopper_core.address import KEYS, path_text, render
+from chopper_core.address import path_text
 from chopper_core.analyses import ANALYSES, analysis
 from chopper_core.errors import UsageError
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
 from chopper_core.run import Run
 from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_core.view import STATISTICS, SUM, at_level, drill, up
+from chopper_core.view import STATISTICS, at_level, drill
 from chopper_tui.actions import ACTIONS, ALL, EXPLORE, INFO, parse_command
 from chopper_tui.snapshot import SNAPSHOTS
 from chopper_tui.theme import THEMES
 
 Words = Mapping[str, Sequence[str]]
 """Action → what may follow it; `ACTION…` → what may follow that."""
+Addresses = Callable[[str], Sequence[str]]
+"""What the beginning of an address may become."""
 MORE: Final = "…"
+ADDRESSED: Final = "go"
+"""The action that takes an address."""
 _PARTS: Final = re.compile(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
 _PLAIN: Final = re.compile(r"[\w.-]+")
 """Labels that mean themselves as a term of a filter."""
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MOST: Final = 500
 """Labels that are offered; of more, nobody steps through them."""
-_MOST_ADDRESSES: Final = 50
 
 
 def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
@@ -49,8 +52,6 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),
         "find": tuple(run.table.operations[:_MOST]),
-        "go": (frame.address, *_near(frame)),
-        "go…": _options(by, signals),
         "filter": (*terms, *labels),
         "filter…": (*terms, *labels),
         "hide": _SHARES,
@@ -67,7 +68,7 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     }
 
 
-def completions(text: str, words: Words) -> list[str]:
+def completions(text: str, words: Words, addresses: Addresses = lambda _: []) -> list[str]:
     """What a command may become: its verb, or its argument among the words for the action."""
     verb, space, rest = text.partition(" ")
     if not space:
@@ -77,32 +78,14 @@ def completions(text: str, words: Words) -> list[str]:
         action, _ = parse_command(verb)
     except UsageError:
         return []
+    if action.id == ADDRESSED:
+        return [f"{verb} {each}" for each in addresses(rest)]
     whole = [f"{verb} {word}" for word in words.get(action.id, ()) if word.startswith(rest)]
     parts = _PARTS.fullmatch(rest)
     if parts is None or whole:
         return whole
     more = words.get(f"{action.id}{MORE}", ())
     return [f"{verb} {parts[1]}{word}" for word in more if word.startswith(parts[2])]
-
-
-def _near(frame: Frame) -> list[str]:
-    """The parent's address and those of the rows."""
-    rows = range(min(len(frame), _MOST_ADDRESSES))
-    return list(dict.fromkeys((render(up(frame.view)), *map(frame.addresses, rows))))
-
-
-def _options(by: Sequence[str], signals: Sequence[str]) -> tuple[str, ...]:
-    """What an address may say after its path."""
-    given = {
-        "view": [each.name for each in ANALYSES],
-        "at": (),
-        "by": by,
-        "metric": signals,
-        "stat": [name for name in STATISTICS if name != SUM],
-        "order": LEVELS,
-        "over": LEVELS,
-    }
-    return tuple(f"{key}={value}" for key in KEYS for value in given.get(key, ("",)))
 
 
 def _dropped(frame: Frame) -> tuple[str, ...]:

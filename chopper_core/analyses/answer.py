@@ -35,3 +35,5 @@ class Answer:
     notes: tuple[str, ...] = ()
     """What limits it."""
     pictures: tuple[Picture, ...] = ()
+    by: str = ""
+    """The split of the rows, where the answer chose one that isn't the usual one."""

@@ -78,6 +78,7 @@ def answer(run: Run, view: View) -> Answer:
         headline=_headline(figure, by, numbers, labels, names),
         notes=notes,
         pictures=(picture,),
+        by=by,
     )
 
 

@@ -59,9 +59,8 @@ class Asker(Columner):
             await self.change(replace(self.view, by=argument, filter="", sort="", columns=()))
             return
         options = [(choice, choice, "") for choice in choices]
-        self.app.push_screen(
-            Chooser("Split the view by", options, self.view.by or choices[0]), self._by_chosen
-        )
+        chosen = self.view.by or self.frame.by or choices[0]
+        self.app.push_screen(Chooser("Split the view by", options, chosen), self._by_chosen)
 
     async def do_of(self, argument: str) -> None:
         """Another figure of the view."""

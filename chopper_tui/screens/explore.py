@@ -34,6 +34,7 @@ from chopper_tui.screens.reader import Reader
 from chopper_tui.screens.timekeeper import Timekeeper
 from chopper_tui.snapshot import is_picture, write_snapshot
 from chopper_tui.theme import THEMES
+from chopper_tui.widgets.address_bar import AddressBar
 from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.status import untold
@@ -70,12 +71,19 @@ class ExploreScreen(Timekeeper):
         view = _VIEWS.get(str(parameters[0]), "")
         return not view or view == self.view.analysis
 
+    def on_crumbs_clicked(self) -> None:
+        """A click on the breadcrumb edits it."""
+        self.action_perform("go")
+
     def on_frame_table_opened(self) -> None:
         """A click on the cursor's row goes into it."""
         self.action_perform("drill")
 
     def prompt_entered(self, text: str) -> None:
-        """Keep the filter, or do the command."""
+        """Keep the filter, do the command, or go to the address."""
+        if self.query_one(AddressBar).is_open:
+            self.address_entered(text)
+            return
         prompt = self.query_one(Prompt)
         if text.strip():
             prompt.remember(text)

@@ -14,14 +14,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingsMap
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
-from textual.widgets import Input
 
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.frame import Frame
 from chopper_core.pictures import Lanes, Picture
 from chopper_core.render.cells import crumb
 from chopper_core.run import Run
-from chopper_core.view import View, charting, filtered
+from chopper_core.view import View, charting
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away
@@ -32,6 +31,7 @@ from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, 
 from chopper_tui.keys import bindings_of
 from chopper_tui.marks import Marks, marked_in
 from chopper_tui.screens.arrangement import CHARTS, Arrangement, arrange
+from chopper_tui.widgets.address_bar import AddressBar
 from chopper_tui.widgets.crumbs import Crumbs, Position
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.frame_table import FrameTable
@@ -43,7 +43,6 @@ from chopper_tui.widgets.saying import Saying, lines_to_say
 from chopper_tui.widgets.small import TooSmall
 from chopper_tui.widgets.status import KeyLine, Status
 from chopper_tui.widgets.track_chart import TrackChart
-from chopper_tui.words import words_of
 
 Step = Callable[[], Awaitable[None] | None]
 
@@ -88,13 +87,12 @@ class Explorer(Screen[None]):
         self._arranged: Arrangement | None = None
         self._steps: deque[Step] = deque()
         self._stepping = False
-        self._trail_before_filter: Trail | None = None
-        self._filter_text = ""
 
     def compose(self) -> ComposeResult:
         """All parts; `fit_parts` decides which are shown."""
         yield TooSmall()
         with Horizontal(id="top"):
+            yield AddressBar()
             yield Crumbs()
             yield Position()
         yield KeyFigures()
@@ -149,8 +147,13 @@ class Explorer(Screen[None]):
         return moved(self.trail, self.table.label, self.table.offset_of_cursor)
 
     def say(self, message: str, error: bool = False) -> None:
-        """Show a message until the next action."""
-        self.query_one(Status).say(message, error)
+        """Show a message until the next action; where there is no line for it, it takes one."""
+        status = self.query_one(Status)
+        status.say(message, error)
+        if self._arranged is not None:
+            status.display = not self._arranged.too_small and (
+                self._arranged.lines or bool(message)
+            )
 
     def take(self, step: Step) -> None:
         """Run a step after all steps that were taken before it, so that keys keep their order."""
@@ -169,6 +172,10 @@ class Explorer(Screen[None]):
         except ChopperError as error:
             self.say(str(error), error=True)
             return
+        self.arrive(trail, seen, message)
+
+    def arrive(self, trail: Trail, seen: looks.Look, message: str = "") -> None:
+        """Show a look at the last place of a trail."""
         before, after = self.view, trail[-1].view
         if (before.path, before.analysis) != (after.path, after.analysis):
             self.last_trail = self.here
@@ -231,9 +238,11 @@ class Explorer(Screen[None]):
         self.query_one(TooSmall).display = now.too_small
         self.query_one("#middle").display = not now.too_small
         marked = self.run.generated is not None and not now.too_small
-        self.query_one("#top").display = now.lines or marked
+        self.query_one("#top").display = now.lines or marked or self.query_one(AddressBar).is_open
         self.query_one(Position).styles.width = 18 if now.lines else 12
-        self.query_one(Status).display = now.lines
+        self.query_one(Status).display = now.lines or bool(
+            self.query_one(Status).message and not now.too_small
+        )
         self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
         self.query_one(KeyFigures).display = bool(now.figures)
         self.query_one(KeyFigures).styles.height = now.figures
@@ -264,36 +273,6 @@ class Explorer(Screen[None]):
         self.query_one(Saying).show(self.frame, event.row)
         self.follow()
         self.describe_soon()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while somebody types."""
-        prompt = self.query_one(Prompt)
-        if prompt.is_open and prompt.sign == "/":
-            self._filter_text = event.value
-            self.take(self._filter_live)
-
-    def open_prompt(self, sign: str, text: str = "") -> None:
-        """Take a filter or a command."""
-        if sign == "/":
-            self.take(self._begin_filter)
-        self.query_one(KeyLine).display = False
-        self.query_one(Prompt).open(self, sign, text, words_of(self.run, self.frame))
-
-    def close_prompt(self) -> None:
-        """Back to the keys."""
-        self.query_one(Prompt).close()
-        self.query_one(KeyLine).display = self._arranged is None or self._arranged.lines
-
-    def prompt_entered(self, text: str) -> None:
-        """Keep what was typed: a subclass knows what for."""
-        raise NotImplementedError
-
-    def prompt_left(self) -> None:
-        """Restore what was there before a filter was typed."""
-        filtering = self.query_one(Prompt).sign == "/"
-        self.close_prompt()
-        if filtering:
-            self.take(self._restore)
 
     def next_picture(self) -> None:
         """The picture after this one."""
@@ -344,21 +323,6 @@ class Explorer(Screen[None]):
     def is_busy(self) -> bool:
         """Whether a step is under way: the view is about to change."""
         return self._stepping
-
-    def _begin_filter(self) -> None:
-        self._trail_before_filter = self.here
-
-    async def _filter_live(self) -> None:
-        text = self._filter_text
-        if text != self.view.filter or self.query_one(Status).is_error:
-            await self.change(filtered(self.view, text))
-
-    async def _restore(self) -> None:
-        trail, self._trail_before_filter = self._trail_before_filter, None
-        if trail is None:
-            return
-        self._filter_text = trail[-1].view.filter
-        await self.go(trail)
 
     @work(exclusive=True, group="detail")
     async def _describe(self) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from chopper_core import address
-from chopper_core.errors import UsageError
+from chopper_core.errors import ChopperError, UsageError
 from chopper_core.view import View, asking, filtered, sibling
 from chopper_tui import looks
 from chopper_tui.background import away
-from chopper_tui.history import beside, changed, charted, into, out
-from chopper_tui.screens.explorer import Explorer
+from chopper_tui.history import Trail, beside, changed, charted, into, out
+from chopper_tui.screens.typist import Typist
+from chopper_tui.widgets.address_bar import AddressBar
 
 
-class Walker(Explorer):
-    """An explorer that moves."""
+class Walker(Typist):
+    """A typist that moves."""
 
     def do_down(self, _: str) -> None:
         """The next row."""
@@ -100,13 +101,31 @@ class Walker(Explorer):
         await self.go(charted(self.last_trail, self.view.metric))
 
     def do_go(self, argument: str) -> Awaitable[None] | None:
-        """To an address."""
+        """To an address, given or edited in the place of the breadcrumb."""
         if argument:
-            return self._go(argument)
-        self.open_prompt(":", f"go {self.frame.address}")
+            return self.go(self._trail_at(argument))
+        self.open_address(self.frame.address)
         return None
 
-    async def _go(self, argument: str) -> None:
+    def address_entered(self, text: str) -> None:
+        """To an edited address; one that leads nowhere can be edited on."""
+        self.close_address()
+        self.say("")
+        if text.strip():
+            self.take(lambda: self._go_or_edit(text.strip()))
+
+    async def _go_or_edit(self, text: str) -> None:
+        try:
+            trail = self._trail_at(text)
+            seen = await away(looks.look, self.run, trail[-1].view)
+        except ChopperError as error:
+            self.open_address(text, len(text))
+            self.say(str(error), error=True)
+        else:
+            self.query_one(AddressBar).remember(text)
+            self.arrive(trail, seen)
+
+    def _trail_at(self, argument: str) -> Trail:
         own = self.view.run
         has_run = argument.startswith(own)
         view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
@@ -114,8 +133,7 @@ class Walker(Explorer):
             raise UsageError(f"{argument} is of another run; this one is {own}")
         if view.reading and view.reading != self.view.reading:
             raise UsageError(f"{own} is not read so; leave, and start with this address")
-        view = replace(view, reading=self.view.reading)
-        await self.go(self.trail_to(view))
+        return self.trail_to(replace(view, reading=self.view.reading))
 
     async def _to_evidence(self) -> None:
         """To where the row of a view leads; the way up then leads back here."""

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import PurePath
+from typing import Final
+
+from textual.message import Message
 
 from chopper_core.frame import Frame
 from chopper_core.render.cells import baseline_title, clean, crumb, statistic_title, title_of
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
+
+_MARK: Final = " generated data"
+_SHORT_MARK: Final = " generated"
 
 
 class Crumbs(Pane):
@@ -15,18 +21,35 @@ class Crumbs(Pane):
 
     frame: Frame | None = None
     generated = False
+    is_edited = False
+    """Whether its address is edited in its place: only what must always be seen is left."""
+
+    class Clicked(Message):
+        """Somebody wants to go elsewhere."""
+
+    def on_click(self) -> None:
+        """Tell it."""
+        self.post_message(self.Clicked())
 
     def show(self, frame: Frame, generated: bool) -> None:
         """Show the path of a frame."""
         self.frame, self.generated = frame, generated
         self.redraw()
 
+    def edit(self, is_edited: bool) -> None:
+        """Give the line to the address, but for the mark of generated data, or take it back."""
+        self.is_edited = is_edited
+        self.display = self.generated or not is_edited
+        self.styles.width = len(_SHORT_MARK) + 1 if is_edited else "1fr"
+
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The steps from the left; the first ones give way."""
         if self.frame is None:
             return []
-        mark = [(" generated data" if width >= 50 else " generated", "alert")]
+        mark = [(_MARK if width >= 50 else _SHORT_MARK, "alert")]
         right = mark if self.generated else []
+        if self.is_edited:
+            return [right]
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base}", "alert"), *right]

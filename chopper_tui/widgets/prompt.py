@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.suggester import SuggestFromList
+from textual.suggester import Suggester
 from textual.widgets import Input
 
-from chopper_tui.actions import ACTIONS
+from chopper_tui.background import away
 from chopper_tui.widgets.pane import Pane, Pieces
-from chopper_tui.words import completions
 
 
 class _Sign(Pane):
@@ -36,6 +35,26 @@ class Owner(Protocol):
     def prompt_left(self) -> None:
         """Nothing shall come of it."""
 
+    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
+        """These complete the text; the one at `place` is taken."""
+
+
+Complete = Callable[[str, str], Sequence[str]]
+"""What the text up to the cursor may become, given what follows it."""
+
+
+class Ghost(Suggester):
+    """Shows the first completion behind the text; → takes it."""
+
+    def __init__(self, complete: Complete) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._complete = complete
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The first completion that goes on from the text."""
+        found = await away(self._complete, value, "")
+        return next((each for each in found if each.startswith(value) and each != value), None)
+
 
 class Line(Input):
     """The text itself; Esc gives up, Tab completes, the arrows bring back what was typed."""
@@ -48,8 +67,8 @@ class Line(Input):
         Binding("down", "recall(1)", show=False),
     ]
 
-    words: Mapping[str, Sequence[str]] | None = None
-    """Arguments by action; None where nothing is completed."""
+    complete: Complete | None = None
+    """None where nothing is completed."""
     history: Sequence[str] = ()
     owner: Owner
     _offered: Sequence[str] = ()
@@ -57,26 +76,33 @@ class Line(Input):
     _draft = ""
 
     def begin(
-        self, text: str, words: Mapping[str, Sequence[str]] | None, history: Sequence[str]
+        self,
+        text: str,
+        complete: Complete | None,
+        history: Sequence[str],
+        cursor: int | None = None,
     ) -> None:
         """Start with a text, after those that were entered before."""
-        self.words, self.history = words, history
+        self.complete, self.history = complete, history
+        self.suggester = None if complete is None else Ghost(complete)
         self._offered, self._place, self._draft = (), len(history), text
         with self.prevent(Input.Changed):
-            self._put(text)
+            self._put(text, cursor)
 
     def action_complete(self, step: int) -> None:
-        """The next completion of what was typed; after the last one comes the first."""
-        if self.words is None:
+        """The next completion of what is before the cursor; after the last one the first."""
+        if self.complete is None:
             return
-        if self.value in self._offered:
-            position = self._offered.index(self.value) + step
+        cursor = self.cursor_position
+        text, rest = self.value[:cursor], self.value[cursor:]
+        if text in self._offered and len(self._offered) > 1:
+            place = self._offered.index(text) + step
         else:
-            self._offered, position = completions(self.value, self.words), 0 if step > 0 else -1
-        if len(self._offered) == 1 and self.value == self._offered[0]:
-            self._offered, position = completions(self.value, self.words), 0
+            self._offered, place = self.complete(text, rest), 0 if step > 0 else -1
         if self._offered:
-            self._put(self._offered[position % len(self._offered)])
+            place %= len(self._offered)
+            self._put(self._offered[place] + rest, len(self._offered[place]))
+            self.owner.prompt_offers(self._offered, place)
 
     def action_recall(self, step: int) -> None:
         """What was entered before, or after that; the end is what was being typed."""
@@ -86,9 +112,9 @@ class Line(Input):
         at_end = self._place == len(self.history)
         self._put(self._draft if at_end else self.history[self._place])
 
-    def _put(self, text: str) -> None:
+    def _put(self, text: str, cursor: int | None = None) -> None:
         self.value = text
-        self.cursor_position = len(text)
+        self.cursor_position = len(text) if cursor is None else cursor
 
     def typed(self, event: events.Key) -> bool:
         """Take a character; not while some of the text is selected."""
@@ -142,7 +168,7 @@ class Prompt(Horizontal):
         owner: Owner,
         sign: str,
         text: str = "",
-        words: Mapping[str, Sequence[str]] | None = None,
+        complete: Complete | None = None,
     ) -> None:
         """Take the focus with a text to begin with."""
         line = self.query_one(Line)
@@ -150,10 +176,7 @@ class Prompt(Horizontal):
         mark = self.query_one(_Sign)
         mark.sign = sign
         mark.redraw()
-        verbs = SuggestFromList([action.verb for action in ACTIONS])
-        line.suggester = verbs if sign == ":" else None
-        given = None if sign == "/" else words or {}
-        line.begin(text, given, tuple(self._entered.get(sign, ())))
+        line.begin(text, complete, tuple(self._entered.get(sign, ())))
         self.display = True
         # At once: Widget.focus waits for its turn, after the keys that came in between.
         self.screen.set_focus(line)

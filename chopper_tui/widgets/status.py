@@ -102,6 +102,14 @@ class KeyLine(Pane):
     """The keys that are used most; in a view with keys of its own, these come first."""
 
     view = ""
+    instead = ""
+    """What the keys do while somebody types, where the line stays."""
+
+    def tell(self, keys: str) -> None:
+        """Show these keys; empty: those of the view again."""
+        if keys != self.instead:
+            self.instead = keys
+            self.redraw()
 
     def show(self, view: str) -> None:
         """Show the keys of a view."""
@@ -111,6 +119,8 @@ class KeyLine(Pane):
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; what leads to all others always does."""
+        if self.instead:
+            return [[(f" {fit(self.instead, max(width - 1, 0), self.glyphs)}", "dim")]]
         hinted = [action for action in self.chopper.actions if action.hint and action.keys]
         own = [action for action in hinted if action.view and action.view == self.view]
         taken = {key for action in own for key in action.keys}

@@ -7,10 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from textual.widgets import OptionList
 
 from chopper_core.analyses import ANALYSES
 from chopper_core.ingest import open_run
-from chopper_core.view import View, asking
+from chopper_core.view import Baseline, View, asking
 from chopper_core.window import ALL_TIME
 from chopper_tui.actions import ACTIONS, SCREENS
 from chopper_tui.screens.explore import ExploreScreen
@@ -152,7 +153,10 @@ async def test_every_key_in_every_view(known: object) -> None:
                 await at.press(key)
                 if not isinstance(at.app.screen, ExploreScreen):
                     await at.press("escape")
-                if at.explore.query_one("Prompt").display:
+                if (
+                    at.explore.query_one("Prompt").display
+                    or at.explore.query_one("AddressBar").display
+                ):
                     await at.press("escape")
                 assert at.app.is_running and isinstance(at.app.screen, ExploreScreen), key
         assert "generated" in at.text()
@@ -170,3 +174,28 @@ async def test_a_view_offers_its_own_columns() -> None:
         assert [column.name for column in at.frame.columns][-1] == hidden
         await at.command("columns default")
         assert [column.name for column in at.frame.columns] == before
+
+
+_FA = ("11", "forward", "1", "attn_fa")
+
+
+@pytest.mark.parametrize(
+    ("asked", "path", "base", "split"),
+    [
+        ("heatmap", (), None, "layer"),
+        ("heatmap", ("0", "11", "forward", "1"), None, "operation"),
+        ("compare", ("1",), ("0",), "operation"),
+        ("compare", ("1", *_FA), ("0", *_FA), "kernel"),
+        ("kernels", (), None, "name"),
+    ],
+)
+async def test_the_splits_that_are_offered_begin_at_that_on_the_screen(
+    asked: str, path: tuple[str, ...], base: tuple[str, ...] | None, split: str
+) -> None:
+    baseline = None if base is None else Baseline("", base)
+    view = View("sample.json", path, analysis=asked, baseline=baseline)
+    async with explorer(view=view) as at:
+        await at.press("p")
+        options = at.app.screen.query_one(OptionList)
+        assert options.highlighted is not None
+        assert options.get_option_at_index(options.highlighted).id == split

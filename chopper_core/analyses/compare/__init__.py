@@ -46,6 +46,7 @@ def answer(run: Run, view: View) -> Answer:
     top = [row for row in order[:_DRAWN].tolist() if numbers[row]]
     return Answer(
         level=both.by,
+        by=both.by,
         labels=both.pairs.labels,
         columns=tuple(columns),
         opens=lambda row: _opens(both, row),
