@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from chopper_core.comparison import underlying
 from chopper_core.errors import UsageError
-from chopper_core.metrics import METRICS, Values
+from chopper_core.metrics import METRICS, Values, nearest
 from chopper_core.schema import ACTIVITY, LEVELS
 
 Mask = NDArray[np.bool_]
@@ -131,7 +131,7 @@ def _column(word: str) -> str:
     for metric in METRICS.values():
         if word in (metric.title, metric.title.replace(" ", ""), metric.title.split(" ")[0]):
             return metric.name
-    raise UsageError(f"the filter compares {word!r}, which is no column; see `chopper metrics`")
+    raise UsageError(f"the filter compares {word!r}, which is no column{nearest(word)}")
 
 
 def _labelled(rows: Rows, level: str, wanted: str) -> Mask:

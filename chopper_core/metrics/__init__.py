@@ -177,12 +177,18 @@ def metric(
         )
     if of_part := telemetry.part(name):
         return of_part
+    raise UsageError(f"no column {name!r}{nearest(name)}")
+
+
+def nearest(name: str) -> str:
+    """The end of a sentence on a column that isn't there: which ones are near."""
     from difflib import get_close_matches
 
-    near = [known.name for known in METRICS.values() if known.title == name]
-    near = near or get_close_matches(name, METRICS, 3, 0.4)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise UsageError(f"no column {name!r}{hint or ';'} `chopper metrics` lists all")
+    titles = (name, name.rpartition("_")[0])  # time_ms: a title with a unit
+    near = [known.name for known in METRICS.values() if known.title in titles]
+    near = near or get_close_matches(name, METRICS, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return f"{hint} `chopper metrics` lists all"
 
 
 def catalogue(format_name: str) -> str:

@@ -58,6 +58,8 @@ def test_labels_of_the_own_level_take_ranges() -> None:
     [
         ("(", "regular expression"),
         ("speed>3", "no column"),
+        ("time_ms>3", "did you mean elapsed_ns"),
+        ("elapsd_ns>3", "did you mean elapsed_ns"),
         ("time>3parsec", "unknown unit"),
         ("layer:3", "rows here are of level"),
     ],
