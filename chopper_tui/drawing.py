@@ -23,9 +23,9 @@ from chopper_core.pictures import (
     Picture,
     Series,
 )
-from chopper_core.render.cells import cell_width, clean, elide, pad
+from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar
-from chopper_core.render.names import display_names
+from chopper_core.render.names import display_names, fitting_names
 from chopper_tui.lanes import cut, draw_lanes
 from chopper_tui.lanes import rows_of as lanes_rows
 from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
@@ -138,8 +138,9 @@ def _label_width(labels: Sequence[str], width: int) -> int:
     return max(min(longest, _MOST_LABEL, width // 3), min(_LEAST_LABEL, longest))
 
 
-def _label(text: str, width: int, glyphs: Glyphs) -> str:
-    return pad(elide(clean(text), width, glyphs), width)
+def _padded(labels: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
+    """The labels in cells of one width."""
+    return [pad(text, width) for text in fitting_names(tuple(map(clean, labels)), width, glyphs)]
 
 
 def _number(value: float) -> str:
@@ -169,6 +170,7 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     texts = [_number(value) or glyphs.missing for value in sums]
     value_width = max(map(len, texts), default=0)
     label_width = _label_width(picture.labels, width)
+    labels = _padded(picture.labels, label_width, glyphs)
     room = max(width - label_width - value_width - 3, 1)
     below = float(-np.minimum(parts, 0.0).sum(axis=0).min()) if count else 0.0
     above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
@@ -178,7 +180,7 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     lines: list[Line] = []
     for row in range(shown):
         line: Line = [
-            (_label(picture.labels[row], label_width, glyphs) + " ", "text"),
+            (labels[row] + " ", "text"),
             (texts[row].rjust(value_width) + " ", "text"),
         ]
         if len(picture.series) == 1 and not below:
@@ -209,6 +211,7 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
     room_for = max(height - 1, 0)
     shown = count if count <= room_for else max(room_for - 1, 0)
     label_width = _label_width(picture.labels, width)
+    labels = _padded(picture.labels, label_width, glyphs)
     room = max(width - label_width - 1, 8)
     known = picture.quantiles[np.isfinite(picture.quantiles)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
@@ -216,7 +219,7 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
     line_, box, middle = ("─", "▒", "█") if glyphs is UNICODE else ("-", "=", "|")
     lines: list[Line] = []
     for row in range(shown):
-        label = (_label(picture.labels[row], label_width, glyphs) + " ", "text")
+        label = (labels[row] + " ", "text")
         quantiles = picture.quantiles[row]
         if not np.isfinite(quantiles).all():
             lines.append([label, (glyphs.missing, "dim")])
@@ -246,6 +249,7 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
     room_for = max(height - 2, 0)
     shown = count if count <= room_for else max(room_for - 1, 0)
     label_width = _label_width(picture.rows, width)
+    labels = _padded(picture.rows, label_width, glyphs)
     room = max(width - label_width - 1, 1)
     columns = len(picture.columns)
     known = picture.numbers[np.isfinite(picture.numbers)]
@@ -258,7 +262,7 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
     owner = np.arange(columns) * bins // max(columns, 1)
     lines: list[Line] = []
     for row in range(shown):
-        line: Line = [(_label(picture.rows[row], label_width, glyphs) + " ", "text")]
+        line: Line = [(labels[row] + " ", "text")]
         for cell in range(bins):
             own = picture.numbers[row, owner == cell]
             own = own[np.isfinite(own)]

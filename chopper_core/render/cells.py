@@ -208,6 +208,9 @@ _NOISE: Final = (
     (re.compile(r"^(?:void|static|__global__) +"), ""),
     (re.compile(r"\(anonymous namespace\)::"), ""),
     (re.compile(r"\b(?:at::native|at::cuda::detail|at::detail|c10|std)::"), ""),
+    # A lambda in lambdas in a function: the function and the innermost one's parameters tell.
+    (re.compile(r"::\{lambda\([^{}]*\)#\d+\}::operator\(\)\([^(){}]*\)(?: const)?"), ""),
+    (re.compile(r"(?<=\w)\([^(){}]*\)(?=::\{lambda)"), ""),
 )
 
 
@@ -283,10 +286,10 @@ def elide(text: str, width: int, glyphs: Glyphs) -> str:
         return before + arrow + elide(after, width - len(arrow) - cell_width(before), glyphs)
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
-    return _first_cells(text, head) + glyphs.ellipsis + _first_cells(text[::-1], tail)[::-1]
+    return first_cells(text, head) + glyphs.ellipsis + first_cells(text[::-1], tail)[::-1]
 
 
-def _first_cells(text: str, width: int) -> str:
+def first_cells(text: str, width: int) -> str:
     """The longest beginning of a text that takes at most `width` cells."""
     if text.isascii():
         return text[:width]

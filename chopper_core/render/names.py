@@ -6,15 +6,20 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from os.path import commonprefix
+from string import ascii_letters, digits
 from typing import Final
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import clean, display_name
+from chopper_core.render.cells import cell_width, clean, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 
 FOLDED: Final = "…"
 _TENSILE: Final = re.compile(r"^(?:Custom_)?Cijk_")
 _TENSILE_KEPT: Final = re.compile(r"^MT\d+x\d+x\d+$")
+_WORD: Final = ascii_letters + digits + "_"
+_LEAST_APART: Final = 8
+"""Cells that names need before more than their beginning and end is of use."""
 _TENSILE_HEAD: Final = 5
 """Tokens of a Tensile name that say the operands' layouts and types."""
 
@@ -51,6 +56,49 @@ def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
         name if counts[name] == 1 else clean(label)
         for name, label in zip(short, labels, strict=True)
     )
+
+
+@lru_cache(maxsize=64)
+def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[str, ...]:
+    """The names in at most `width` cells each, different names differently wherever that can be.
+
+    The middle of a name gives way; of those that would then look alike, and of the kernels of one
+    template, what tells them apart stays instead of their end.
+    """
+    short = {name: elide(name, width, glyphs) for name in names}
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        template, mark, _ = name.partition("<")
+        alike[template if mark and text != name else text].append(name)
+    for several in alike.values():
+        if len(several) > 1 and width >= _LEAST_APART:
+            _show_difference(several, 0, width, glyphs, short)
+    return tuple(short[name] for name in names)
+
+
+def _show_difference(
+    names: Sequence[str], word: int, width: int, glyphs: Glyphs, short: dict[str, str]
+) -> None:
+    """Put into `short` the beginning of each name, and each from where they begin to differ.
+
+    `word` is where the last attempt began, which did not show it all.
+    """
+    shared = commonprefix(names)  # noqa: RUF071 - characters are meant, not paths
+    begin = len(shared.rstrip(_WORD))
+    begin = begin if begin > word else len(shared)
+    head = min(begin, width // 3)
+    mark = glyphs.ellipsis if begin > head else ""
+    room = width - head - len(mark)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        tail = name[begin:]
+        if cell_width(tail) > room:
+            tail = first_cells(tail, room - 1) + glyphs.ellipsis
+        short[name] = elide(name[:head] + mark + tail, width, glyphs)
+        alike[short[name]].append(name)
+    for several in alike.values():
+        if len(several) > 1:
+            _show_difference(several, begin, width, glyphs, short)
 
 
 def _fold(

@@ -18,7 +18,6 @@ from chopper_core.render.cells import (
     clean,
     column_texts,
     crumb,
-    elide,
     fitting,
     level_title,
     pad,
@@ -28,7 +27,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.exchange import limit_notes
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
-from chopper_core.render.names import row_names
+from chopper_core.render.names import fitting_names, row_names
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
@@ -79,13 +78,15 @@ def as_text(
     used += SPARK_BINS + 2 if spark else 0
     name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)
 
+    short = names if told else fitting_names(names, name_width, glyphs)
+
     lines = [_breadcrumb(frame, glyphs), *_headline(frame, width), *drawn]
     header = [title.ljust(name_width)]
     header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
     lines.append("  ".join([*header, scale_title(frame.track)] if spark else header).rstrip())
     sparks = frame.track.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
-        name = wrap(names[row], name_width) if told else [elide(names[row], name_width, glyphs)]
+        name = wrap(names[row], name_width) if told else [short[row]]
         line = [pad(name[0], name_width)]
         line += [c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name]) for c in shown]
         if sparks is not None:

@@ -20,7 +20,7 @@ from chopper_core.render.cells import (
     scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
-from chopper_core.render.names import row_names
+from chopper_core.render.names import fitting_names, row_names
 from chopper_core.tracks import Track
 from chopper_tui.widgets.pane import Pieces, fit
 
@@ -83,6 +83,8 @@ class TableLayout:
     sparks: tuple[SparkColumn, ...]
     names: Sequence[str] | None = None
     """The names of all rows, where they are few enough to fold what they share."""
+    short: Sequence[str] | None = None
+    """Those in the cells that there are."""
 
     def spark_x(self, number: int) -> int:
         """The first cell of a sparkline."""
@@ -99,12 +101,12 @@ class TableLayout:
         before = shown_name(partner, self.frame.level, self.full_names)
         return f"{before} {self.glyphs.arrow} {name}"
 
-    def _fitted(self, name: str) -> str:
+    def _fitted(self, row: int) -> str:
         """A name in its cells; a sentence is read from its beginning."""
-        width, glyphs = self.name_width, self.glyphs
+        width, glyphs, name = self.name_width, self.glyphs, self.name(row)
         if self.frame.level in SENTENCES and cell_len(name) > width:
             return set_cell_size(name, width - 1) + glyphs.ellipsis
-        return fit(name, width, glyphs)
+        return fit(self.short[row] if self.short else name, width, glyphs)
 
     def header(self) -> Pieces:
         """The titles; that of the column that sorts in its own ink."""
@@ -133,7 +135,7 @@ class TableLayout:
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
-        pieces.append((self._fitted(self.name(row)), "text"))
+        pieces.append((self._fitted(row), "text"))
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
@@ -172,7 +174,10 @@ def plan(
         sparks.pop()
         shown = _fitting(frame, columns, room - _cells((), sparks))
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
-    return TableLayout(frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks), names)
+    short = fitting_names(names, name_width, glyphs) if names is not None else None
+    return TableLayout(
+        frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks), names, short
+    )
 
 
 def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.render.names import FOLDED, display_names
+from chopper_core.render.cells import cell_width
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_core.render.names import FOLDED, display_names, fitting_names
 
 TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_MT256x256x64_MI16x16x1_SN_GRVWA8_PGR2_PLR{0}_SK{1}"
 ELEMENTWISE = (
@@ -63,6 +65,35 @@ def test_other_levels_are_not_folded() -> None:
     )
 
 
+LAMBDA = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::{0}_kernel_cuda"
+    "(at::TensorIteratorBase&)::{{lambda()#2}}::operator()() const::{{lambda()#{1}}}::operator()() "
+    "const::{{lambda({2})#1}}, at::detail::Array<char*, 2> >(int, at::native::{0}_kernel_cuda)"
+)
+
+
+def test_of_lambdas_in_lambdas_the_function_and_the_type_stay() -> None:
+    assert names(LAMBDA.format("sqrt", 2, "float"), LAMBDA.format("log", 2, "float")) == (
+        "vectorized_elementwise_kernel<…, sqrt_kernel_cuda::{lambda(float)#1}, …>",
+        "vectorized_elementwise_kernel<…, log_kernel_cuda::{lambda(float)#1}, …>",
+    )
+    same = LAMBDA.format("log", 2, "float"), LAMBDA.format("log", 7, "float")
+    assert names(*same) == same
+
+
+def test_what_tells_names_apart_stays_when_they_are_cut() -> None:
+    long = names(*(LAMBDA.format(what, 2, "float") for what in ("sqrt", "sigmoid", "exp")))
+    assert fitting_names((*long, "gemm"), 30, UNICODE) == (
+        "vectorized…sqrt_kernel_cuda::…",
+        "vectorized…sigmoid_kernel_cud…",
+        "vectorized…exp_kernel_cuda::{…",
+        "gemm",
+    )
+    typed = names(*(LAMBDA.format("log", 2, of) for of in ("float", "double")))
+    assert fitting_names(typed, 20, ASCII) == ("vector~float)#1}, …>", "vector~double)#1}, ~")
+    assert fitting_names(typed[:1] * 2, 20, UNICODE) == ("vectorized_e…#1}, …>",) * 2
+
+
 PIECES = st.sampled_from(
     ["a", "b<", "c", ">", ", ", "<", "(", ")", "Cijk_", "MT1x2x3", "_", "PLR1"]
 )
@@ -82,3 +113,19 @@ def test_different_kernels_never_look_the_same(parameters: list[tuple[int, int]]
     labels = [TENSILE.format(a, b) for a, b in parameters]
     labels += [f"void f<{a}, g<{b}, int>, long>(int)" for a, b in parameters]
     assert len(set(names(*labels))) == len(labels)
+
+
+@given(
+    st.lists(st.text("ab_<é漢", max_size=30), min_size=1, max_size=8),
+    st.integers(0, 40),
+    st.sampled_from([ASCII, UNICODE]),
+)
+def test_cut_names_have_their_width_and_differ_where_they_can(
+    labels: list[str], width: int, glyphs: Glyphs
+) -> None:
+    shown = fitting_names(tuple(labels), width, glyphs)
+    assert all(cell_width(text) <= width for text in shown)
+    for label, text in zip(labels, shown, strict=True):
+        assert text == label or cell_width(label) > width
+    if width >= 20:
+        assert len(set(shown)) == len(set(labels))
