@@ -105,8 +105,8 @@ def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
 def _parse_window(options: dict[str, str]) -> Window:
     times = [parse_time(key, options[key]) if options.get(key) else None for key in TIMES]
     window = Window(*times)
-    if window and not options.get("view"):
-        raise UsageError("from=, to=, at= and mark= take a view along time: view=timeline")
+    if (window.at_ns, window.mark_ns) != (None, None) and not options.get("view"):
+        raise UsageError("at= and mark= take a view along time: view=timeline")
     return window
 
 

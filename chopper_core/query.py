@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ from chopper_core.metrics.reasons import sentences
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.pictures import Lanes, picked
 from chopper_core.run import Run
+from chopper_core.seen import seen_in
 from chopper_core.statistic import Statistic, instance_levels, leaves_out_cut, statistic_of
 from chopper_core.tracks import Track, mean_known
 from chopper_core.tree import Groups
@@ -55,6 +56,8 @@ def query(run: Run, view: View) -> Frame:
         return _analysed(run, view)
     if view.baseline is not None:
         return _compared(run, view)
+    if view.window:
+        seen_in(run, view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
     track = run.track(view.metric)
@@ -351,36 +354,6 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     node = run.tree(view.order).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
     return {name: metric(name, run.table, run.counter_info).compute(scope) for name in names}
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A signal of a node's GPUs over the node's time."""
-
-    track: Track
-    start_ns: int
-    """Since the run's first activity."""
-    end_ns: int
-    gpus: tuple[int, ...]
-    values: NDArray[np.float64]
-    """One row per GPU, one column per bin of equal width; NaN where nothing is known."""
-
-
-def chart(run: Run, view: View, bins: int) -> Chart:
-    """The signal of a view over its node, from its first start to its last end."""
-    track = run.track(view.metric)
-    node = run.tree(view.order).node(view.path)
-    start, end = node.min("start_ns"), node.max("end_ns")
-    gpus = [gpu for gpu in node.gpus(0) if gpu in track.curves]
-    bounds = np.linspace(start[0], end[0], bins + 1)
-    values = [track.curves[gpu].means(bounds) for gpu in gpus]
-    return Chart(
-        track,
-        int(start[0]) - run.origin_ns,
-        int(end[0]) - run.origin_ns,
-        tuple(gpus),
-        np.stack(values) if values else np.full((0, bins), np.nan),
-    )
 
 
 def _ordered(

@@ -186,7 +186,16 @@ def beside(view: View) -> View:
         raise UsageError("the view has no baseline")
     path = view.path if view.baseline.path is None else view.baseline.path
     run = view.baseline.run or view.run
-    return replace(view, run=run, path=path, sort="", filter="", columns=(), baseline=None)
+    return replace(
+        view,
+        run=run,
+        path=path,
+        sort="",
+        filter="",
+        columns=(),
+        baseline=None,
+        window=ALL_TIME,
+    )
 
 
 def charting(view: View, metric: str) -> View:

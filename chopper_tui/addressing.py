@@ -102,7 +102,7 @@ def _keys(said: dict[str, str], asked: Analysis | None) -> Iterable[str]:
     if "stat" not in said:
         unfit.add("over")
     if asked is None or not asked.along_time:
-        unfit.update(TIMES)
+        unfit.update(TIMES if "view" in said else ("at", "mark"))
     return (key for key in KEYS if key not in unfit)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
-from math import floor, log10
+from math import ceil, floor, log10
 from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chopper_core.chart import Chart
 from chopper_core.metrics import METRICS
-from chopper_core.query import Chart
 from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.tracks import Track
@@ -29,6 +29,8 @@ _LABEL: Final = 4
 _TALL: Final = 6
 """From this height on the time axis has labels of its own."""
 
+_HEAVY: Final = str.maketrans("─┬└┴", "━┯┕┷")
+_HEAVY_ASCII: Final = str.maketrans("-", "=")
 ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
 # plotext draws on one figure for the whole process.
 PLOTEXT: Final = Lock()
@@ -49,10 +51,17 @@ def headline(chart: Chart, width: int, glyphs: Glyphs) -> str:
     scale = _time_scale(chart)
     dash = "–" if glyphs is UNICODE else "-"
     track = chart.track
+    shown, scope = (
+        f"{scale.cell(begin)}{dash}{scale.cell(end)}"
+        for begin, end in ((chart.start_ns, chart.end_ns), chart.scope_ns)
+    )
     parts = [
         f"{track.title} {track.unit}",
-        f"{scale.cell(chart.start_ns)}{dash}{scale.cell(chart.end_ns)} {scale.unit}",
+        f"{shown} {scale.unit}",
     ]
+    if chart.is_zoomed:
+        is_part = chart.scope_ns[0] <= chart.start_ns and chart.end_ns <= chart.scope_ns[1]
+        parts[1] = f"{shown} of {scope} {scale.unit}" if is_part else f"{parts[1]} (scope {scope})"
     if len(chart.gpus) > 1:
         parts[0] += f" of {len(chart.gpus)} GPUs"
     known = chart.values[np.isfinite(chart.values)]
@@ -87,10 +96,30 @@ def draw(
             ends = (_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
             band = _rows(chart, ends, width, height, time_axis, glyphs)
     canvas = height - 2 if time_axis else height
+    axis = axis_width(chart.track)
+    begin, end = _scope_cells(chart, width - axis)
+    inside = range(axis + begin, axis + end)
+    if time_axis and chart.is_zoomed:
+        line[canvas] = _marked(line[canvas], inside, glyphs)
     return [
-        _merged(*rows, axis_width(chart.track)) if y < canvas else [(rows[0], "dim")]
+        _merged(*rows, axis, inside) if y < canvas else [(rows[0], "dim")]
         for y, rows in enumerate(zip(line, band, strict=True))
     ]
+
+
+def _scope_cells(chart: Chart, cells: int) -> tuple[int, int]:
+    """The cells of the scope's part of the time that is shown."""
+    length = max(chart.end_ns - chart.start_ns, 1)
+    begin, end = ((edge - chart.start_ns) * cells / length for edge in chart.scope_ns)
+    return max(floor(begin), 0), min(max(ceil(end), floor(begin) + 1), cells)
+
+
+def _marked(axis: str, inside: range, glyphs: Glyphs) -> str:
+    """The time axis, heavier along the scope's part."""
+    heavy = _HEAVY if glyphs is UNICODE else _HEAVY_ASCII
+    return "".join(
+        char.translate(heavy) if place in inside else char for place, char in enumerate(axis)
+    )
 
 
 def _over_gpus(reduce: Callable[..., Values], chart: Chart) -> Values:
@@ -159,13 +188,15 @@ def _time_ticks(chart: Chart, last: int) -> tuple[list[float], list[str]]:
     return [part * last for part in parts], labels
 
 
-def _merged(line: str, band: str, axis: int) -> Line:
-    """One row: the line where it passes, else the band; the axis is dim."""
+def _merged(line: str, band: str, axis: int, inside: range) -> Line:
+    """One row: the line where it passes, else the band; the axis and other scopes are dim."""
     blank = " \u2800"
 
     def ink(position: int) -> str:
         if position < axis:
             return "dim"
+        if position not in inside:
+            return "dim" if line[position] not in blank else "shade"
         return "shade" if line[position] in blank else "accent"
 
     chars = [b if a in blank else a for a, b in zip(line, band, strict=True)]

@@ -6,15 +6,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from chopper_core.errors import UsageError
+from chopper_core.errors import ChopperError, UsageError
 from chopper_core.find import next_named
 from chopper_core.pictures import Lanes
 from chopper_core.render.cells import cell_width, clean, display_name, elide
 from chopper_core.schema import Kind
+from chopper_core.seen import scope_of, seen_in
 from chopper_core.view import asking
 from chopper_core.window import (
     ALL_TIME,
+    SHORTEST_NS,
     Stretch,
+    Window,
     fitted,
     panned,
     parse_time,
@@ -29,6 +32,7 @@ from chopper_tui.lanes import bins_of
 from chopper_tui.screens.asker import Asker, key_of
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.status import Status
+from chopper_tui.widgets.track_chart import TrackChart
 
 _FACTOR: Final = 2.0
 _PAN: Final = 0.5
@@ -157,6 +161,27 @@ class Timekeeper(Asker):
         mark = seen.at_ns if seen.mark_ns is None else None
         await self._show_stretch(replace(seen, mark_ns=mark))
 
+    async def do_chart_in(self, _: str) -> None:
+        """Half the time of the chart."""
+        await self._chart_time(lambda seen: zoomed(seen, 1 / _FACTOR))
+
+    async def do_chart_out(self, _: str) -> None:
+        """Twice the time of the chart."""
+        await self._chart_time(lambda seen: zoomed(seen, _FACTOR))
+
+    async def do_chart_earlier(self, _: str) -> None:
+        """The chart half of its time earlier."""
+        await self._chart_time(lambda seen: panned(seen, -_PAN))
+
+    async def do_chart_later(self, _: str) -> None:
+        """The chart half of its time later."""
+        await self._chart_time(lambda seen: panned(seen, _PAN))
+
+    async def do_chart_whole(self, _: str) -> None:
+        """The scope's time again."""
+        self._need_chart()
+        await self.change(replace(self.view, window=ALL_TIME))
+
     async def do_at(self, argument: str) -> None:
         """The cursor at a time."""
         if not argument:
@@ -169,6 +194,36 @@ class Timekeeper(Asker):
         if moved == seen:
             raise UsageError("there is no more: this is all of the run's time")
         await self._show_stretch(moved)
+
+    async def _chart_time(self, step: Callable[[Stretch], Stretch]) -> None:
+        self._need_chart()
+        seen = await away(self._charted)
+        moved = step(seen)
+        if (moved.from_ns, moved.to_ns) == (seen.from_ns, seen.to_ns):
+            less = moved.length_ns == SHORTEST_NS
+            raise UsageError("a chart shows no less" if less else "this is all of the run's time")
+        window = Window(moved.from_ns, moved.to_ns)
+        is_scope = (moved.from_ns, moved.to_ns) == scope_of(self.run, self.view)
+        await self.change(replace(self.view, window=ALL_TIME if is_scope else window))
+
+    def _charted(self) -> Stretch:
+        """What the chart shows, with the row under the cursor as what it is zoomed around."""
+        seen, row = seen_in(self.run, self.view), self.table.cursor
+        try:
+            begin, end = scope_of(
+                self.run, self.frame.opens(row) if row < len(self.frame) else self.view
+            )
+        except ChopperError:
+            # A row of the baseline alone has no time here.
+            return seen
+        begin, end = max(begin, seen.from_ns), min(end, seen.to_ns)
+        return replace(seen, at_ns=(begin + end) // 2) if begin <= end else seen
+
+    def _need_chart(self) -> None:
+        if self.view.analysis:
+            raise UsageError("this view has no chart of a signal over time; 1 and 2 have")
+        if not any(chart.display for chart in self.query(TrackChart)):
+            raise UsageError("no chart shown; try c, z or more room")
 
     async def _jump(self, step: int, kind: Kind | None, what: str) -> None:
         self._seen()

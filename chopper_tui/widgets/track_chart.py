@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from textual import work
 
-from chopper_core.query import chart
+from chopper_core.chart import chart
 from chopper_core.run import Run
 from chopper_core.view import View
+from chopper_core.window import ALL_TIME
 from chopper_tui import plot
 from chopper_tui.background import away
 from chopper_tui.widgets.pane import Pane, Pieces, fit
@@ -28,8 +29,9 @@ class TrackChart(Pane):
         self.time_axis = time_axis
 
     def show(self, run: Run, view: View) -> None:
-        """Show the signal of a view over its scope."""
-        scope = View(view.run, view.path, view.order, metric=view.metric)
+        """Show the signal of a view over its scope, or over its window in the tree."""
+        window = ALL_TIME if view.analysis else view.window
+        scope = View(view.run, view.path, view.order, metric=view.metric, window=window)
         if run is not self.run or scope != self.view:
             self.run, self.view = run, scope
             self.draw_soon()

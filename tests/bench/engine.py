@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from chopper_core.analyses import timeline
 from chopper_core.cache import open_kept
+from chopper_core.chart import chart
 from chopper_core.find import find
-from chopper_core.query import chart, query
+from chopper_core.query import query
 from chopper_core.schema import LEVELS
+from chopper_core.seen import seen_in
 from chopper_core.view import View, asking, drill, filtered, pivot, sorted_by
 from chopper_core.window import zoomed
 from tests.bench.processes import ROOT
@@ -73,7 +74,7 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
 
     for what, scope in (("of a GPU", wide), ("of the run", root)):
         whole = asking(scope, "timeline")
-        seen = timeline.seen_in(run, whole)  # type: ignore[arg-type]
+        seen = seen_in(run, whole)  # type: ignore[arg-type]
         yield f"timeline {what}, first", lambda whole=whole: cells(whole)
         for _ in range(14):
             seen = zoomed(seen, 0.5)

@@ -11,9 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import Row, run_of, sample_run, table_of
 
+from chopper_core.chart import chart
 from chopper_core.errors import NoSuchNode
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.query import chart, figures, query
+from chopper_core.query import figures, query
 from chopper_core.schema import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
 from chopper_core.tracks import nearest, share_running
 from chopper_core.tree import Tree

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from chopper_core import groups as groups_module
 from chopper_core import tree as tree_module
+from chopper_core.chart import chart
 from chopper_core.errors import NoSuchNode
 from chopper_core.find import find
-from chopper_core.query import chart, figures, query
+from chopper_core.query import figures, query
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, KernelTable
 from chopper_core.summary import HIGHEST, LOWEST, SUMMED, Summary, summarise

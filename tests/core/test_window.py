@@ -73,7 +73,7 @@ def test_what_is_no_time_is_said(text: str) -> None:
 
 def test_times_take_a_view() -> None:
     with pytest.raises(UsageError, match="view=timeline"):
-        parse("R?from=1ms")
+        parse("R?at=1ms")
 
 
 @given(TIMES, TIMES, TIMES, st.integers(1, 10**12), st.data())

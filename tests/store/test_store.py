@@ -16,10 +16,11 @@ import pytest
 
 from chopper_core import arrows, cache, info, store
 from chopper_core.address import parse
+from chopper_core.chart import chart
 from chopper_core.cpu import CpuSamples
 from chopper_core.errors import DataError, UsageError
 from chopper_core.ingest import open_run
-from chopper_core.query import chart, query
+from chopper_core.query import query
 from chopper_core.reading import reading_of
 from chopper_core.render import render
 from chopper_core.run import Run

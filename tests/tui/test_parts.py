@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import ColorType
 
-from chopper_core.query import Chart, query
+from chopper_core.chart import Chart
+from chopper_core.query import query
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.tracks import Track
 from chopper_core.view import View
@@ -78,7 +79,7 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
     track = Track("busy_pct", "busy", "%", {}, 0, 100)
     values = 100 * np.random.default_rng(0).random((gpus, 99))
     values[:, 40:50] = np.nan
-    chart = Chart(track, 0, 9_000_000, tuple(range(gpus)), values)
+    chart = Chart(track, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)
     for width, height in ((20, 2), (70, 3), (100, 12)):
         lines = plot.draw(chart, width, height, glyphs)  # type: ignore[arg-type]
         assert len(lines) == height and {width_of(line) for line in lines} == {width}

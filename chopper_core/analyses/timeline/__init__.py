@@ -25,8 +25,9 @@ from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import Pointed
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, Kind
+from chopper_core.seen import seen_in
 from chopper_core.view import View
-from chopper_core.window import ALL_TIME, Stretch, pointing, resolved
+from chopper_core.window import ALL_TIME, Stretch, pointing
 
 Int64 = NDArray[np.int64]
 
@@ -194,15 +195,6 @@ def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
         lane for gpu in gpus[:MOST_GPUS] for lane in lanes_of(run, gpu, whole=view.by == "gpu")
     ]
     return lanes, max(len(gpus) - MOST_GPUS, 0)
-
-
-def seen_in(run: Run, view: View) -> Stretch:
-    """The stretch that a view shows: that of its scope where it doesn't say; may raise."""
-    node, all_ = run.tree(view.order).node(view.path), run.tree().node(())
-    scope = tuple(
-        int(edge[0]) - run.origin_ns for edge in (node.min("start_ns"), node.max("end_ns"))
-    )
-    return resolved(view.window, (scope[0], scope[1]), int(all_.max("end_ns")[0]) - run.origin_ns)
 
 
 def label_of(lane: Lane) -> str:

@@ -1,0 +1,49 @@
+"""A signal over the time of a view, for its chart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.run import Run
+from chopper_core.seen import scope_of, seen_in
+from chopper_core.tracks import Track
+from chopper_core.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A signal of a node's GPUs over the node's time, or over the window of its view."""
+
+    track: Track
+    start_ns: int
+    """Since the run's first activity."""
+    end_ns: int
+    scope_ns: tuple[int, int]
+    """The node's own time."""
+    gpus: tuple[int, ...]
+    values: NDArray[np.float64]
+    """One row per GPU, one column per bin of equal width; NaN where nothing is known."""
+
+    @property
+    def is_zoomed(self) -> bool:
+        """Whether it shows another time than the node's."""
+        return (self.start_ns, self.end_ns) != self.scope_ns
+
+
+def chart(run: Run, view: View, bins: int) -> Chart:
+    """The signal of a view over its node, from its first start to its last end, or its window."""
+    track = run.track(view.metric)
+    node = run.tree(view.order).node(view.path)
+    scope = scope_of(run, view)
+    start, end = scope
+    if view.window:
+        seen = seen_in(run, view)
+        start, end = seen.from_ns, seen.to_ns
+    gpus = [gpu for gpu in node.gpus(0) if gpu in track.curves]
+    bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
+    values = [track.curves[gpu].means(bounds) for gpu in gpus]
+    stacked = np.stack(values) if values else np.full((0, bins), np.nan)
+    return Chart(track, start, end, scope, tuple(gpus), stacked)

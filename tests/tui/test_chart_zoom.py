@@ -1,0 +1,153 @@
+"""The chart of the tree along time: zoom, pan, the scope's part, and its window in the address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chopper_core.address import parse, render
+from chopper_core.chart import chart
+from chopper_core.errors import UsageError
+from chopper_core.query import query
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_core.seen import scope_of
+from chopper_core.view import View, drill, up
+from chopper_core.window import ALL_TIME, Window
+from chopper_tui import plot
+from chopper_tui.screens.explore import ExploreScreen
+from chopper_tui.widgets.track_chart import TrackChart
+from tests.tui.explorer import Driven, explorer, measured_run
+
+RUN = "sample.json"
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def window(at: Driven) -> tuple[int, int]:
+    view = at.frame.view
+    begin, end = scope_of(at.explore.run, view)
+    from_ns, to_ns = view.window.from_ns, view.window.to_ns
+    return begin if from_ns is None else from_ns, end if to_ns is None else to_ns
+
+
+def title(at: Driven) -> str:
+    shown = next(each for each in at.explore.query(TrackChart) if each.display)
+    return "".join(text for text, _ in next(iter(shown.drawn)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_zoom_pan_and_the_whole_scope(size: tuple[int, int]) -> None:
+    async with explorer(size, measured_run(), View(RUN, ("1", "11"))) as at:
+        begin, end = window(at)
+        before = at.text()
+        await at.press("+")
+        first, last = window(at)
+        assert begin <= first < last <= end and abs((last - first) - (end - begin) / 2) <= 1
+        assert " of " in title(at) and at.text() != before
+        await at.press("a")
+        assert window(at)[1] - window(at)[0] == last - first and window(at)[0] < first
+        await at.press("d", "_")
+        assert window(at)[1] - window(at)[0] == pytest.approx(end - begin, abs=4)
+        await at.press("Z")
+        assert at.frame.view.window == ALL_TIME and at.text() == before
+
+
+async def test_zooming_goes_to_the_row_under_the_cursor() -> None:
+    async with explorer((120, 40), measured_run(), View(RUN, ("1",))) as at:
+        await at.press("j", "+", "+", "+")
+        there = scope_of(at.explore.run, drill(at.frame.view, at.label or ""))
+        begin, end = window(at)
+        assert there[0] < end and begin < there[1] and end - begin < 3 * (there[1] - there[0])
+        # The table, its cursor and its figures are those of the scope still.
+        assert at.label == "11" and len(at.frame) == 3
+
+
+async def test_out_of_the_scope_its_part_is_marked() -> None:
+    async with explorer((80, 40), measured_run(), View(RUN, ("1", "11"))) as at:
+        await at.press("c", "_", "_")
+        begin, end = window(at)
+        scope = scope_of(at.explore.run, at.frame.view)
+        assert begin < scope[0] and scope[1] < end and "(scope " in title(at)
+        axis = next(line for line in at.lines() if "━" in line)
+        assert "─" in axis and axis.index("━") > axis.index("└")
+        share = axis.count("━") + axis.count("┯") + axis.count("┷")
+        cells = len(axis.strip()) - 1
+        assert share / cells == pytest.approx((scope[1] - scope[0]) / (end - begin), abs=0.05)
+
+
+async def test_it_says_where_there_is_no_more() -> None:
+    async with explorer((80, 24), measured_run()) as at:
+        await at.press("_")
+        assert at.status == "this is all of the run's time"
+        for _ in range(40):
+            await at.press("+")
+        assert at.status == "a chart shows no less"
+        await at.press("c", "c", "+")
+        assert "no chart shown" in at.status
+        await at.press("3", "+")
+        assert "no chart of a signal" in at.status
+
+
+async def test_the_window_is_in_the_address_and_not_in_the_next_scope() -> None:
+    async with explorer((80, 24), measured_run(), View(RUN, ("1",))) as at:
+        await at.press("+")
+        view = parse(at.frame.address)
+        assert view.window == at.frame.view.window and "from=" in at.frame.address
+        text = at.text()
+        async with explorer((80, 24), measured_run(), view) as other:
+            assert other.text() == text
+        await at.press("m", "down", "enter")
+        assert at.frame.view.window == view.window
+        await at.press("}")
+        assert at.path == ("2",) and at.frame.view.window == view.window
+        await at.press("enter")
+        assert at.frame.view.window == ALL_TIME
+        await at.press("escape")
+        assert at.frame.view.window == view.window
+
+
+async def test_the_keys_of_the_timeline_stay_its_own() -> None:
+    async with explorer((80, 24), measured_run(), View(RUN, ("1",))) as at:
+        await at.press("2", "+")
+        assert at.frame.view.analysis == "timeline" and at.frame.view.window
+        await at.press("1")
+        assert isinstance(at.app.screen, ExploreScreen) and at.frame.view.window == ALL_TIME
+
+
+def test_a_window_of_the_tree_as_an_address() -> None:
+    view = View(RUN, ("1",), window=Window(1_000_000, 2_000_000))
+    assert render(view) == f"{RUN}:gpu=1?from=1000000ns&to=2000000ns"
+    assert parse(f"{RUN}:gpu=1?from=1ms&to=2ms") == view
+    assert up(view).window == ALL_TIME
+    with pytest.raises(UsageError, match="at= and mark= take a view along time"):
+        parse(f"{RUN}?at=1ms")
+    with pytest.raises(UsageError, match="after the end of the run"):
+        query(measured_run(), replace(view, window=Window(10**12)))
+
+
+def test_the_means_of_a_window_are_those_of_its_time() -> None:
+    run, bins = measured_run(), 64
+    view = View(RUN, ("1",))
+    whole = chart(run, view, bins)
+    cut = whole.start_ns + (whole.end_ns - whole.start_ns) // 4
+    part = chart(run, replace(view, window=Window(whole.start_ns, cut)), bins // 4)
+    assert part.is_zoomed and not whole.is_zoomed and part.scope_ns == whole.scope_ns
+    np.testing.assert_allclose(part.values, whole.values[:, : bins // 4], rtol=1e-4)
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("size", [(78, 3), (78, 12), (40, 6), (100, 30)])
+def test_a_zoomed_plot_has_its_size(size: tuple[int, int], glyphs: Glyphs) -> None:
+    run = measured_run()
+    begin, end = scope_of(run, View(RUN, ("1", "11")))
+    view = View(RUN, ("1", "11"), window=Window(max(begin - 500_000, 0), end + 500_000))
+    track = run.track("")
+    seen = chart(run, view, plot.bins_for(track, size[0], glyphs))
+    lines = plot.draw(seen, *size, glyphs)
+    assert [sum(len(text) for text, _ in line) for line in lines] == [size[0]] * size[1]
+    text = "".join(piece for line in lines for piece, _ in line)
+    assert glyphs is UNICODE or text.isascii()
+    assert ("━" in text or "=" in text) == (size[1] >= 6)
+    inks = {ink for line in lines for _, ink in line}
+    assert {"dim", "accent"} <= inks
