@@ -19,10 +19,11 @@ from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.csvtext import CsvFile, floats, integers
+from chopper_core.sources.counters.growing import GrowingColumns
 from chopper_core.sources.counters.names import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Float64, Int32, Int64
-from chopper_core.sources.kineto.columns import ChunkedColumns, Columns, Interner
+from chopper_core.sources.kineto.columns import Columns, Interner
 from chopper_core.sources.telemetry.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses
 
@@ -85,10 +86,10 @@ def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
     Raises DataError if the file can't be read or holds no samples.
     """
     losses = Losses()
-    rows = ChunkedColumns(
+    rows = GrowingColumns(
         {"time_ns": np.int64, "counter": np.int32, "agent": np.int64, "instance": np.int32}
     )
-    values = ChunkedColumns({"value": np.float64, "exact": np.int64})
+    values = GrowingColumns({"value": np.float64, "exact": np.int64})
     counters, instances = Interner(), Interner()
     with ByteSource(path) as source:
         file = CsvFile(source, losses)
@@ -126,7 +127,7 @@ def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
     losses = Losses()
     names = Interner()
     kinds = dict.fromkeys(("name", "agent", "queue", "correlation", "start_ns", "end_ns"), np.int64)
-    rows = ChunkedColumns(kinds)
+    rows = GrowingColumns(kinds)
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches(progress):
             kernels = batch.text("kernel_name") or [""] * len(batch)

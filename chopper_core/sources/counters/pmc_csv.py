@@ -18,7 +18,7 @@ import numpy as np
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, floats, normalised
+from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, normalised
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.columns import Columns
@@ -104,7 +104,7 @@ def _add_long(batch: CsvBatch, table: DispatchTable) -> set[tuple[int, int, int]
     """Add rows, and return which (GPU, dispatch, start) they are: each pass has other starts."""
     columns = _dispatch_columns(batch, table)
     names = batch.text("counter_name") or ()
-    values = floats(batch.text("counter_value") or [""] * len(batch))
+    values = batch.floats("counter_value")
     usable = columns["name"] >= 0
     usable &= ~np.isnan(values) & np.array([bool(name) for name in names], np.bool_)
     codes = table.counter_names
@@ -122,7 +122,7 @@ def _add_wide(batch: CsvBatch, counters: Mapping[str, int], table: DispatchTable
     rows = table.add_dispatches({name: column[usable] for name, column in columns.items()})
     for name, index in counters.items():
         code = table.counter_names[name]
-        table.add_values(rows, np.full(len(rows), code), floats(batch.at(index))[usable])
+        table.add_values(rows, np.full(len(rows), code), batch.floats_at(index)[usable])
 
 
 def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:

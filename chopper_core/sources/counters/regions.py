@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.sources.counters.growing import GrowingColumns
 from chopper_core.sources.dispatches import Int32, Int64
-from chopper_core.sources.kineto.columns import ChunkedColumns, Columns
+from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT
 
 BY_GPU_TIME: Final = (
@@ -21,10 +22,10 @@ class HostSide:
     """What the host did while a process was profiled: roctx ranges, and calls that launch."""
 
     def __init__(self) -> None:
-        self._ranges = ChunkedColumns(
+        self._ranges = GrowingColumns(
             {"thread": np.int64, "start_ns": np.int64, "end_ns": np.int64, "name": np.int64}
         )
-        self._calls = ChunkedColumns(
+        self._calls = GrowingColumns(
             {"correlation": np.int64, "thread": np.int64, "start_ns": np.int64}
         )
 

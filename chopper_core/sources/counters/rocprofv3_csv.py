@@ -18,7 +18,7 @@ from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
-from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, floats
+from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import Agent, DispatchRun, Int64
@@ -110,25 +110,19 @@ def _read_trace_rows(batch: CsvBatch, table: DispatchTable) -> None:
 
 def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
     columns = _dispatch_columns(batch, table)
-    if batch.text("dispatch_id") is None:
+    if not batch.has("dispatch_id"):
         columns["dispatch_id"] = columns["correlation"]
-    counters = batch.text("counter_name") or [""] * len(batch)
-    values = floats(batch.text("counter_value") or [""] * len(batch))
-    named = np.fromiter((bool(name) for name in counters), np.bool_, len(counters))
+    counters, counter = batch.coded("counter_name")
+    values = batch.floats("counter_value")
+    named = np.array([bool(name) for name in counters])[counter]
     usable = (columns["name"] >= 0) & (columns["dispatch_id"] >= 0) & ~np.isnan(values) & named
     table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
-    names = table.counter_names
-    codes = np.fromiter(
-        (
-            names[name.strip()] if good else 0
-            for name, good in zip(counters, usable.tolist(), strict=True)
-        ),
-        np.int64,
-        len(counters),
-    )[usable]
+    codes = np.full(len(counters), ABSENT, np.int64)
+    for one in np.unique(counter[usable]).tolist():
+        codes[one] = table.counter_names[counters[one].strip()]
     first, row = _first_rows(columns, usable)
     numbers = table.add_dispatches({name: column[first] for name, column in columns.items()})
-    table.add_values(numbers[row], codes, values[usable])
+    table.add_values(numbers[row], codes[counter[usable]], values[usable])
 
 
 def _first_rows(columns: Columns, usable: NDArray[np.bool_]) -> tuple[Int64, Int64]:
@@ -144,14 +138,13 @@ def _first_rows(columns: Columns, usable: NDArray[np.bool_]) -> tuple[Int64, Int
 
 def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
     """Return the columns of dispatches; the name is ABSENT in rows that are no dispatch."""
-    kernels = batch.text("kernel_name") or [""] * len(batch)
-    agents = batch.text("agent_id") or [_ONE_PROCESS] * len(batch)
-    codes, numbers = table.kernel_codes, table.agents.number
+    kernels, kernel = batch.coded("kernel_name")
+    agents, agent = batch.coded("agent_id", missing=_ONE_PROCESS)
+    codes = [table.kernel_codes[name] if name else ABSENT for name in kernels]
+    numbers = [table.agents.number(one) for one in agents]
     columns: Columns = {
-        "name": np.fromiter(
-            (codes[name] if name else ABSENT for name in kernels), np.int64, len(kernels)
-        ),
-        "gpu": np.fromiter(map(numbers, agents), np.int64, len(agents)),
+        "name": np.array(codes, np.int64)[kernel],
+        "gpu": np.array(numbers, np.int64)[agent],
         "process": batch.integers("process_id"),
         "thread": batch.integers("thread_id"),
         "queue": batch.integers("queue_id"),
@@ -191,11 +184,9 @@ def _read_host_side(path: Path, table: DispatchTable) -> None:
     losses = Losses()
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches():
-            domains = batch.text("domain") or batch.text("kind") or [""] * len(batch)
-            is_marker = np.fromiter(
-                (domain.upper().startswith(_MARKER) for domain in domains), np.bool_, len(domains)
-            )
-            functions = batch.text("function", "operation", "name") or [""] * len(batch)
+            domains, domain = batch.coded("domain", "kind")
+            is_marker = np.array([one.upper().startswith(_MARKER) for one in domains])[domain]
+            functions, function = batch.coded("function", "operation", "name")
             columns: Columns = {
                 "thread": batch.integers("thread_id"),
                 "start_ns": batch.times_ns("start_timestamp"),
@@ -203,14 +194,10 @@ def _read_host_side(path: Path, table: DispatchTable) -> None:
                 "correlation": batch.integers("correlation_id"),
             }
             marks = {name: column[is_marker] for name, column in columns.items()}
-            marks["name"] = np.array(
-                [
-                    table.names[name.strip()]
-                    for name, wanted in zip(functions, is_marker.tolist(), strict=True)
-                    if wanted
-                ],
-                np.int64,
-            )
+            codes = np.full(len(functions), ABSENT, np.int64)
+            for one in np.unique(function[is_marker]).tolist():
+                codes[one] = table.names[functions[one].strip()]
+            marks["name"] = codes[function[is_marker]]
             table.host.add_ranges(marks)
             table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
     lost = losses.unreadable_events

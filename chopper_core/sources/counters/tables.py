@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from chopper_core.sources.counters.agents import AgentTable
+from chopper_core.sources.counters.growing import GrowingColumns
 from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
 from chopper_core.sources.counters.values import CounterValues
@@ -22,7 +23,7 @@ from chopper_core.sources.dispatches import (
     Int32,
     Int64,
 )
-from chopper_core.sources.kineto.columns import ChunkedColumns, Columns, Interner
+from chopper_core.sources.kineto.columns import Columns, Interner
 from chopper_core.sources.trace import ABSENT, Losses
 
 GRID: Final = ("grid_x", "grid_y", "grid_z")
@@ -71,21 +72,32 @@ class DispatchTable:
         self.host = HostSide()
         self.losses = losses
         self._sums = sums_repeated_values
-        self._rows = ChunkedColumns(_DISPATCH_COLUMNS)
+        self._rows = GrowingColumns(_DISPATCH_COLUMNS)
         self._values = CounterValues(sums_repeated_values)
         self._count = 0
 
     def add_dispatches(self, columns: Columns) -> Int64:
-        """Append rows and return their numbers; a column that isn't given is ABSENT."""
+        """Append rows and return their numbers; a column that isn't given is ABSENT.
+
+        A first row of the dispatch that came last is no row more.
+        """
         count = len(columns["name"])
         absent = np.full(count, ABSENT, np.int64)
         given = {name: columns.get(name, absent) for name in _DISPATCH_COLUMNS}
         for name in (*GRID, *WORKGROUP):
             size = given[name]
             given[name] = np.where((size > 0) & (size < _INT32_LIMIT), size, 0)
-        self._rows.add(given)
-        self._count += count
-        return np.arange(self._count - count, self._count)
+        again = int(self._count > 0 < count and self._is_last(given))
+        self._rows.add({name: column[again:] for name, column in given.items()})
+        first, self._count = self._count - again, self._count + count - again
+        return np.arange(first, self._count)
+
+    def _is_last(self, given: Columns) -> bool:
+        last = self._rows.last()
+        return bool(
+            last["dispatch_id"] >= 0
+            and all(last[name] == given[name][0] for name in ("dispatch_id", "gpu", "process"))
+        )
 
     def add_values(self, row: Int64, counter: Int64, value: Float64) -> None:
         """Append values: the number of a row, the code of a counter, and what was counted."""
@@ -99,15 +111,23 @@ class DispatchTable:
     ) -> DispatchRun:
         """Return the dispatches, one row each, in the order of dispatch of each GPU."""
         rows = self._rows.joined()
-        first, group = _dispatch_groups(rows)
-        _take(rows, first)
+        place: Int32 | Int64 | None = None
+        if not _is_in_order(rows):
+            first, place = _dispatch_groups(rows)
+            _take(rows, first)
+            del first
         _drop_bad_times(rows, self.losses)
-        order = dispatch_order(rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"])
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        _take(rows, order)
-        counters = self._dense(place[group].astype(np.int32), len(order))
-        del first, group, order, place
+        if not (place is None and _is_of_one_process(rows)):
+            order = dispatch_order(
+                rows["gpu"], rows["process"], rows["dispatch_id"], rows["start_ns"]
+            )
+            _take(rows, order)
+            inverse = np.empty(len(order), np.int32)
+            inverse[order] = np.arange(len(order), dtype=np.int32)
+            place = inverse if place is None else inverse[place]
+            del order, inverse
+        counters = self._dense(place, len(rows["name"]))
+        del place
         region, by_gpu_time = self.host.regions(rows)
         region = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
         _note_losses(self.losses, paths[0])
@@ -139,13 +159,16 @@ class DispatchTable:
             losses=self.losses,
         )
 
-    def _dense(self, row_of: Int32, count: int) -> dict[str, Float64]:
-        """Return one column per counter: the sum, or the first, of the values of a dispatch."""
+    def _dense(self, row_of: Int32 | Int64 | None, count: int) -> dict[str, Float64]:
+        """Return one column per counter: the sum, or the first, of the values of a dispatch.
+
+        `row_of` says where the dispatch of each row that was added has come; None: it is there yet.
+        """
         columns: dict[str, Float64] = {}
         repeated = 0
         for code, name in enumerate(self.counter_names):
             given, values = self._values.take(code)
-            row = row_of[given]
+            row = given if row_of is None else row_of[given]
             column = np.full(count, np.nan)
             if self._sums:
                 column[row] = 0.0
@@ -189,6 +212,24 @@ def _drop_bad_times(rows: Columns, losses: Losses) -> None:
     given = (start_ns >= 0) | (end_ns >= 0)
     losses.bad_times += int((bad & given).sum())
     start_ns[bad] = end_ns[bad] = ABSENT
+
+
+def _is_in_order(rows: Columns) -> bool:
+    """Whether each row is a dispatch of its own, and they come by process, GPU and dispatch id."""
+    identity = rows["dispatch_id"]
+    later = identity[1:] > identity[:-1]
+    if len(identity) and identity.min() < 0:
+        return False
+    for name in ("gpu", "process"):
+        column = rows[name]
+        same = column[1:] == column[:-1]
+        later = (column[1:] > column[:-1]) | (same & later)
+    return bool(later.all())
+
+
+def _is_of_one_process(rows: Columns) -> bool:
+    process = rows["process"]
+    return bool((process[1:] == process[:-1]).all())
 
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:

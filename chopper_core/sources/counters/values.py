@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.sources.counters.growing import GrowingColumn
 from chopper_core.sources.dispatches import Float64, Int32, Int64
 
 _MOST_APART: Final = 1 << 20
@@ -54,23 +55,32 @@ class _Parts:
 
     def __init__(self, sums: bool) -> None:
         self._sums = sums
-        self._parts: list[tuple[Int32, Float64]] = []
-        self._apart = 0
+        self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
         self._together = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def add(self, rows: Int32, values: Float64) -> None:
         if self._sums:
             rows, values = _added_up(rows, values)
-        self._parts.append((rows, values))
-        self._apart += len(rows)
+            if len(self) and self._rows.whole()[-1] == rows[0]:
+                # The instances of one row, in two batches.
+                self._values.whole()[-1] += values[0]
+                rows, values = rows[1:], values[1:]
+        self._rows.append(rows)
+        self._values.append(values)
         # Twice what is together: each value is then moved a few times at most.
-        if self._sums and self._apart > _MOST_APART + 2 * self._together:
-            self._parts = [self.whole()]
-            self._apart, self._together = 0, len(self._parts[0][0])
+        if self._sums and len(self) > _MOST_APART + 2 * self._together:
+            rows, values = self.whole()
+            if len(rows) < len(self):
+                self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
+                self._rows.append(rows)
+                self._values.append(values)
+            self._together = len(self)
 
     def whole(self) -> tuple[Int32, Float64]:
-        rows = np.concatenate([rows for rows, _ in self._parts])
-        values = np.concatenate([values for _, values in self._parts])
+        rows, values = self._rows.whole(), self._values.whole()
         return _added_up(rows, values) if self._sums else (rows, values)
 
 

@@ -1,0 +1,65 @@
+"""Columns that grow in place: what was read so far is held once, without a list of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from chopper_core.sources.kineto.columns import Columns
+
+_FIRST_ROWS: Final = 1 << 12
+_PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
+
+
+class GrowingColumn:
+    """Numbers in one array, which has room for more: memory that is not touched is not taken."""
+
+    def __init__(self, kind: DTypeLike) -> None:
+        self._array: NDArray[Any] = np.empty(0, kind)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Append numbers."""
+        end = self._count + len(values)
+        if end > len(self._array):
+            larger = _room(max(len(self._array) * 3 // 2, end, _FIRST_ROWS), self._array.dtype)
+            larger[: self._count] = self._array[: self._count]
+            self._array = larger
+        self._array[self._count : end] = values
+        self._count = end
+
+    def whole(self) -> NDArray[Any]:
+        """Return all numbers, as long as none is appended."""
+        return self._array[: self._count]
+
+
+def _room(count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Room for numbers that is given back whole: the heap keeps what others lie behind."""
+    return np.frombuffer(mmap(-1, count * kind.itemsize, **_PRIVATE), kind)
+
+
+class GrowingColumns:
+    """Equally long columns."""
+
+    def __init__(self, types: Mapping[str, DTypeLike]) -> None:
+        self._columns = {name: GrowingColumn(kind) for name, kind in types.items()}
+
+    def add(self, columns: Columns) -> None:
+        """Append rows to every column."""
+        for name, column in self._columns.items():
+            column.append(columns[name])
+
+    def last(self) -> Mapping[str, Any]:
+        """Return the row that was appended last."""
+        return {name: column.whole()[-1] for name, column in self._columns.items()}
+
+    def joined(self) -> Columns:
+        """Return the whole columns, and forget them here."""
+        return {name: self._columns.pop(name).whole() for name in list(self._columns)}

@@ -1,0 +1,109 @@
+"""CSV in pieces, plain and odd ones, gives what Python's reader gives of the whole text."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, floats, integers, times_ns
+from chopper_core.sources.trace import Losses
+
+FIELDS = ["", "1", "907", "0x1f", "a b", "k<int, 4>", "x,y", 'say "hi"', "é", " 7 ", "two\nlines"]
+ODD = [b'"', b",", b"\n", b"\r", b"\r\n", b"\xff", b"\x00", b'""', b' "', b'"x', b"id,name,value\n"]
+
+
+def as_python_reads(content: bytes) -> tuple[list[list[str]], int]:
+    """The rows that are as long as the header and not the header again, and how many are lost."""
+    lines = content.decode("utf-8", "replace").split("\n")
+    reader = csv.reader(
+        [f"{line}\n" for line in lines[:-1]] + [line for line in lines[-1:] if line]
+    )
+    first = next(reader)
+    rows, lost = [], 0
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return rows, lost
+        except csv.Error:
+            lost += 1
+            continue
+        if len(row) == len(first):
+            rows += [row] if row != first else []
+        else:
+            lost += any(row)
+
+
+def written(chosen: random.Random, rows: int) -> bytes:
+    def field(text: str) -> str:
+        quoted = any(mark in text for mark in ',"\n') or chosen.random() < 0.5
+        return '"' + text.replace('"', '""') + '"' if quoted else text
+
+    lines = [",".join(field(chosen.choice(FIELDS)) for _ in range(3)) for _ in range(rows)]
+    return "\n".join(["id,name,value", *lines, ""]).encode()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_pieces_and_oddities_change_nothing(tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    content = written(chosen, 60)
+    head = content.index(b"\n") + 1
+    for _ in range(chosen.randrange(4)):
+        place = chosen.randrange(head, len(content))
+        content = content[:place] + chosen.choice(ODD) + content[place + chosen.randrange(3) :]
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    losses = Losses()
+    rows: list[list[str]] = []
+    with ByteSource(path, chosen.choice([7, 40, 300, 1 << 20])) as source:
+        for batch in CsvFile(source, losses).batches():
+            columns = [batch.at(index) for index in range(3)]
+            rows += [list(row) for row in zip(*columns, strict=True)]
+    wanted, lost = as_python_reads(content)
+    assert rows == wanted
+    assert losses.unreadable_events == lost
+
+
+def test_most_pieces_are_parsed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    plain = b'1,"k<int, 4>",2.5\n' * 20_000
+    path.write_bytes(b"id,name,value\n" + plain + b'1,"odd,2\n' + plain)
+    odd = []
+    row_by_row = CsvFile._odd_columns
+
+    def counted(file: CsvFile) -> list[pa.StringArray]:
+        columns = row_by_row(file)
+        odd.append(len(columns[0]))
+        return columns
+
+    monkeypatch.setattr(CsvFile, "_odd_columns", counted)
+    with ByteSource(path, 30_000) as source:
+        rows = sum(len(batch) for batch in CsvFile(source, Losses()).batches())
+    assert len(odd) <= 2 and sum(odd) < 6_000
+    assert rows > 39_000
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["1", "20", "300"],
+        ["66345.000000", "0x10", "", "7.5", "1e3", "9" * 30, " 12 ", "nan", "-4"],
+        ["0xFFFFFFFFFFFFFFFE", "7"],
+        ["1e400", "2"],
+        ["inf", "-1"],
+        ["1_000", "+3"],
+    ],
+)
+def test_a_column_is_as_its_texts(texts: list[str]) -> None:
+    batch = CsvBatch({"a": 0}, [pa.array(texts)])
+    np.testing.assert_array_equal(batch.integers("a"), integers(texts))
+    np.testing.assert_array_equal(batch.times_ns("a"), times_ns(texts))
+    np.testing.assert_array_equal(batch.floats("a"), floats(texts))
+    values, codes = batch.coded("a")
+    assert [values[code] for code in codes.tolist()] == texts
