@@ -17,9 +17,8 @@ up to the span, to the nanosecond.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.schema import NO_TIME, Kind
@@ -29,8 +28,7 @@ Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """What each activity of one GPU is charged with, in ns; one value per row that came in."""
 
     compute_ns: Int64
@@ -48,8 +46,7 @@ class Account:
     """The part of a communication under compute; 0 for all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """The span of a GPU, cut at every start and end."""
 
     edges_ns: Int64
@@ -140,8 +137,7 @@ def _first_running(candidates: Index, start_ns: Int64, end_ns: Int64, at_ns: Int
     return np.where(exists & (start_ns[row] <= at_ns), row, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Overheads:
+class Overheads(Struct, frozen=True):
     """Chopper's overheads of each compute activity, in ns (definitions: `launch_overheads`)."""
 
     launch_ns: Int64

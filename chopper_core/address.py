@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from urllib.parse import quote, unquote
+
+from msgspec.structs import replace
 
 from chopper_core.errors import UsageError
 from chopper_core.reading import parse_reading

@@ -10,8 +10,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.arrows import beside
 from chopper_core.errors import ChopperError, DataError
@@ -36,8 +38,7 @@ from chopper_core.sources.discover import find_traces
 from chopper_core.store import check_place, read_store, write_store
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadPart:
+class _ReadPart(Struct, frozen=True):
     """Reads a trace and keeps what it gave; may be sent to another process."""
 
     folder: Path

@@ -6,10 +6,12 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.hardware import own_file
@@ -22,8 +24,7 @@ from chopper_core.store import read_index, read_store, write_store
 _ENTRY_LENGTH: Final = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A kept run."""
 
     path: Path

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.run import Run
@@ -13,8 +12,7 @@ from chopper_core.tracks import Track
 from chopper_core.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A signal of a node's GPUs over the node's time, or over the window of its view."""
 
     track: Track

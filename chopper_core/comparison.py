@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column
 from chopper_core.schema import ACTIVITY
@@ -18,8 +19,7 @@ SUM: Final = "sum"
 Lookup = Callable[[str], Values]
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """The rows of a view and of its baseline, matched by their labels.
 
     `labels` has ours in their order, then those that only the baseline has. `ours` and `base` give

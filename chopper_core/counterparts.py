@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.schema import NO_LABEL
@@ -31,8 +31,7 @@ Shares = Mapping[Place, Mapping[str, float]]
 """At each place the share of every name that stands there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """A node of one run, and the levels that its path fixes."""
 
     node: Groups

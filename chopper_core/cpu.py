@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
@@ -14,8 +14,7 @@ Float64 = NDArray[np.float64]
 NO_CORE: Final = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CpuSamples:
+class CpuSamples(Struct, frozen=True, eq=False):
     """A file of samples of one host, and its place on the run's clock."""
 
     path: str

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.comparison import underlying
@@ -58,8 +58,7 @@ _OPERATORS: Final[dict[str, Callable[[NDArray[np.generic], float], Mask]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """What a filter looks at: the level and labels of the rows, and their columns on demand."""
 
     level: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses import timeline
@@ -22,8 +22,7 @@ NAMED: Final = (("operation", "operations"), ("kernel", "names"))
 """The levels with names, and their dictionaries in the kernel table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A node whose operation or kernel has a name that matches."""
 
     level: str
@@ -31,8 +30,7 @@ class Hit:
     elapsed_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The hits with the most time, the longest first, and how many there are in all."""
 
     hits: tuple[Hit, ...]

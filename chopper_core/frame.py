@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core import address
@@ -22,8 +22,7 @@ Number = int | float
 Cell = int | float | str
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(Struct, frozen=True, eq=False):
     """Rows of a view: the children of its node, or what an analysis says of it.
 
     `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows

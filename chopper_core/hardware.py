@@ -6,13 +6,14 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.element_types import ElementType
@@ -26,8 +27,7 @@ Float64 = NDArray[np.float64]
 _TYPES: Final = {each.text: each for each in ElementType if each != ElementType.UNKNOWN}
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """The specification of one GPU."""
 
     name: str
@@ -39,7 +39,7 @@ class Hardware:
     xccs: int
     clock_mhz: float
     """The clock of the published peaks of the matrix units."""
-    flop_per_clk_cu: Mapping[str, float] = field(hash=False)
+    flop_per_clk_cu: Mapping[str, float]
     """Type of what is multiplied → dense operations per clock and compute unit."""
     memory_gbps: float
     tdp_w: float
@@ -47,6 +47,9 @@ class Hardware:
     """Words in the names of variants that have other figures."""
     sources: tuple[str, ...] = ()
     """Where the figures are from."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def flop_per_ns(self, element: ElementType) -> float:
         """Dense peak of the matrix units for a type at `clock_mhz`; NaN for one without."""

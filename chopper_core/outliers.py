@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Values
@@ -18,8 +18,7 @@ FEWEST: Final = 4
 """Fewer values than these have no outliers worth the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outliers:
+class Outliers(Struct, frozen=True):
     """The outlying rows of a column, in the order of the rows, and what they lie outside of."""
 
     rows: tuple[int, ...]

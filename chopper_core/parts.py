@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.rank import AlignedRank
@@ -45,8 +46,7 @@ class NotKept(DataError):
     """A part can't be written: the disk is full, say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part on disk, without its kernel table."""
 
     path: str

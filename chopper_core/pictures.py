@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.window import Stretch
@@ -13,16 +14,14 @@ from chopper_core.window import Stretch
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class Series(Struct, frozen=True, eq=False):
     """One line, or one part of every bar; NaN where nothing is known."""
 
     name: str
     numbers: Numbers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BarChart:
+class BarChart(Struct, frozen=True, eq=False):
     """A bar per label, of one series or of several stacked on each other."""
 
     title: str
@@ -33,8 +32,7 @@ class BarChart:
     """What the labels name, for their short forms."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LineChart:
+class LineChart(Struct, frozen=True, eq=False):
     """Curves, or points, over numbers."""
 
     title: str
@@ -48,8 +46,7 @@ class LineChart:
     """Whether the numbers are drawn one by one, unconnected."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeatMap:
+class HeatMap(Struct, frozen=True, eq=False):
     """A figure of every row in every column; NaN where nothing is known."""
 
     title: str
@@ -61,8 +58,7 @@ class HeatMap:
     """Rows x columns."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BoxChart:
+class BoxChart(Struct, frozen=True, eq=False):
     """The least, the quartiles and the largest of a figure for every label."""
 
     title: str
@@ -73,8 +69,7 @@ class BoxChart:
     level: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Cells of a line that are one thing."""
 
     begin: int
@@ -88,8 +83,7 @@ class Span:
     """Whether the thing begins here, and not before what is seen."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LaneCells:
+class LaneCells(Struct, frozen=True, eq=False):
     """What runs in each cell of a lane; integers, so that cells add up to their lane."""
 
     kind_ns: NDArray[np.int64]
@@ -102,16 +96,14 @@ class LaneCells:
     """Activities that are wide enough to be named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(Struct, frozen=True):
     """A level of the tree along time: the label of what runs in the middle of each cell."""
 
     title: str
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Strip:
+class Strip(Struct, frozen=True, eq=False):
     """A signal along time: its mean in each cell, NaN where it isn't known."""
 
     title: str
@@ -121,8 +113,7 @@ class Strip:
     numbers: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Pointed:
+class Pointed(Struct, frozen=True):
     """What runs on a lane at the cursor; None where nothing does, or it isn't known."""
 
     kernel: str | None = None
@@ -138,8 +129,7 @@ class Pointed:
     """Time to the next start on the lane."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lanes:
+class Lanes(Struct, frozen=True, eq=False):
     """What runs when, lane by lane: it is worked out for as many cells as there is room for."""
 
     title: str

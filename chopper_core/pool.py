@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.progress import Cancelled, Progress, silent
@@ -93,8 +94,7 @@ def _by_executor(
     return [outcomes[number] for number in range(len(paths))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """The progress of one file within that of all files."""
 
     whole: Progress

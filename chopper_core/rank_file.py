@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chopper_core.align.rank import AlignedRank
 from chopper_core.run import Source
 
 
-@dataclass(frozen=True, slots=True)
-class RankFile:
+class RankFile(Struct, frozen=True):
     """What one file gave: its aligned rank and what is to say about it."""
 
     aligned: AlignedRank

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from chopper_core.errors import UsageError
 
@@ -18,8 +19,7 @@ NO_GPU: Final = "none"
 _LIMIT_NS: Final = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What a person says of a run's sources; equal where it means the same."""
 
     clocks: tuple[tuple[str, int], ...] = ()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from chopper_core.cpu import CpuSamples
 from chopper_core.errors import UsageError
@@ -22,8 +22,7 @@ from chopper_core.tracks import BusyCurve, Curve, LazyCurves, Stretches, Track, 
 from chopper_core.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One device of one rank."""
 
     index: int
@@ -39,8 +38,7 @@ class Gpu:
     """Its place on the PCI bus, where a profiler's table of devices tells it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One input file and what became of it."""
 
     path: str
@@ -67,8 +65,7 @@ class Source:
         return tuple(name for name in names if name)
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSource:
+class CounterSource(Struct, frozen=True):
     """A counter run and how well it fits one GPU of the trace."""
 
     gpu: int
@@ -91,8 +88,7 @@ class CounterSource:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetrySource:
+class TelemetrySource(Struct, frozen=True):
     """A telemetry file and its place on the run's clock."""
 
     path: str
@@ -107,8 +103,7 @@ class TelemetrySource:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostClock:
+class HostClock(Struct, frozen=True):
     """A clock that ranks of the run share."""
 
     name: str
@@ -125,8 +120,7 @@ BY_HAND: Final = "hand (*)"
 """What told a device that the person named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A device of a source, and which GPU of the run it is."""
 
     source: str
@@ -150,8 +144,7 @@ _RUNNING: Final = {
 """The signals that the trace alone gives: the share of time in which such activities ran."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """An aligned run."""
 
     name: str
@@ -182,12 +175,18 @@ class Run:
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
-    others: dict[str, Run] = field(default_factory=dict, repr=False)
+    others: dict[str, Run] = field(default_factory=dict)
     """Runs to compare with, by their names: what opens this one opens them."""
-    summary: Summary | None = field(default=None, repr=False)
+    summary: Summary | None = None
     """Sums over sets of levels of exactly this table, where there are any."""
-    _trees: dict[tuple[str, ...], Tree] = field(default_factory=dict, init=False, repr=False)
-    _running: dict[str, Track] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def _trees(self) -> dict[tuple[str, ...], Tree]:
+        return {}
+
+    @cached_property
+    def _running(self) -> dict[str, Track]:
+        return {}
 
     @property
     def hardware(self) -> Hardware | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.ordering import ranked
@@ -100,8 +101,7 @@ _FEW: Final = 1000
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelTable:
+class KernelTable(Struct, frozen=True, eq=False):
     """One row per activity; every column is a numpy array of the same length.
 
     Labels are codes: numbers stand for themselves, phases are `Phase`, operations and kernel
@@ -247,9 +247,9 @@ def values_of(table: KernelTable, column: str, rows: Selection) -> NDArray[Any]:
 
 
 COLUMNS: Final = tuple(
-    column.name
-    for column in fields(KernelTable)
-    if column.name not in ("names", "operations", "measured")
+    name
+    for name in KernelTable.__struct_fields__
+    if name not in ("names", "operations", "measured")
 )
 STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
 """The columns that cut a GPU's span: together they are `elapsed_ns`."""

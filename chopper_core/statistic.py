@@ -10,11 +10,12 @@ profiler's start or end cut, where the rows hold others as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Scope, Values
@@ -60,8 +61,7 @@ def statistic_of(view: View, cut: Mapping[int, frozenset[int]] | None = None) ->
     return Statistic(view.stat, instance_levels(view), pairs)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Instances:
+class Instances(Struct, frozen=True, eq=False):
     """The instances of nodes as groups of rows, node after node."""
 
     nodes: Groups
@@ -72,14 +72,16 @@ class Instances:
     """Which of them count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statistic:
+class Statistic(Struct, frozen=True, dict=True):
     """A statistic and the levels whose values tell instances apart."""
 
     name: str
     over: tuple[str, ...]
     cut: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    _made: dict[int, Instances] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def _made(self) -> dict[int, Instances]:
+        return {}
 
     def metric(self, metric: Metric) -> Metric:
         """A metric as this statistic; shares, times of day and identities stay what they are."""

@@ -14,7 +14,6 @@ import hashlib
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -22,6 +21,8 @@ from typing import Any, Final, get_type_hints
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.arrows import (
@@ -63,12 +64,11 @@ _ATTEMPTS: Final = 5
 """Of reading a store that others replace meanwhile."""
 _ABSENT: Final = -2
 """The code of a level that a cube hasn't."""
-_APART: Final = ("table", "measured", "cpu", "others", "summary", "_trees", "_running")
+_APART: Final = ("table", "measured", "cpu", "others", "summary")
 """Fields of a run that have files of their own, or are worked out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True):
     """What a store says of itself."""
 
     schema: str
@@ -82,8 +82,7 @@ class Index:
     """Size and CRC-32 of each file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Signal:
+class _Signal(Struct, frozen=True):
     name: str
     title: str
     unit: str
@@ -92,8 +91,7 @@ class _Signal:
     gpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Described:
+class _Described(Struct, frozen=True):
     run: msgspec.Raw
     names: tuple[str, ...]
     operations: tuple[str, ...]
@@ -103,18 +101,20 @@ class _Described:
     patterns: Mapping[str, int]
 
 
-@dataclass(eq=False)
 class StoredColumns(Mapping[str, Float64]):
     """The measured columns of a store, read when they are asked for."""
 
-    path: Path
-    content: pa.Buffer
-    """The file, mapped when the store was opened: it may be replaced or removed since."""
-    names: tuple[str, ...]
-    checksum: int
-    mapped: bool
-    _read: dict[str, Float64] = field(default_factory=dict, repr=False)
-    _checked: bool = field(default=False, repr=False)
+    def __init__(
+        self, path: Path, content: pa.Buffer, names: tuple[str, ...], checksum: int, mapped: bool
+    ) -> None:
+        """Columns of a file whose content was mapped: it may be replaced or removed since."""
+        self.path = path
+        self.content = content
+        self.names = names
+        self.checksum = checksum
+        self.mapped = mapped
+        self._read: dict[str, Float64] = {}
+        self._checked = False
 
     def __getitem__(self, name: str) -> Float64:
         if name not in self._read:
@@ -263,7 +263,7 @@ def fingerprint() -> str:
         CpuSamples,
     )
     for kind in (*kinds, Hardware):
-        parts += [kind.__name__, *(column.name for column in fields(kind))]
+        parts += [kind.__name__, *kind.__struct_fields__]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -304,8 +304,8 @@ def _plain(run: Run, name: str) -> Any:
     """A field of a run with its mappings as dictionaries, which JSON can take."""
 
     def plain(value: Any) -> Any:
-        if is_dataclass(value) and not isinstance(value, type):
-            return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        if isinstance(value, Struct):
+            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         if isinstance(value, Mapping):
             return {key: plain(each) for key, each in value.items()}
         if isinstance(value, tuple | list | frozenset):
@@ -363,11 +363,11 @@ def _series(run: Run) -> pa.Table:
     curves = [curve for track in run.measured.values() for curve in track.curves.values()]
     return pa.table(
         {
-            column.name: pa.array(
-                [getattr(curve, column.name) for curve in curves],
-                pa.large_list(pa.int64() if column.name == "edges_ns" else pa.float64()),
+            name: pa.array(
+                [getattr(curve, name) for curve in curves],
+                pa.large_list(pa.int64() if name == "edges_ns" else pa.float64()),
             )
-            for column in fields(Curve)
+            for name in Curve.__struct_fields__
         }
     )
 
@@ -390,7 +390,7 @@ def _read_signals(path: Path, signals: tuple[_Signal, ...]) -> dict[str, Track]:
 
 @cache
 def _run_fields() -> tuple[str, ...]:
-    return tuple(each.name for each in fields(Run) if each.name not in _APART)
+    return tuple(name for name in Run.__struct_fields__ if name not in _APART)
 
 
 @cache

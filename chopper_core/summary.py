@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from chopper_core.schema import ADDITIVE, LEVELS, KernelTable, distinct, values_of
@@ -36,8 +36,7 @@ LOWEST: Final = ("start_ns", "duration_ns", "stream", "launch_ns")
 HIGHEST: Final = ("end_ns", "duration_ns", "stream", "launch_ns", "bytes")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cube:
+class Cube(Struct, frozen=True, eq=False):
     """The cells of one set of levels, in the order of their codes."""
 
     levels: tuple[str, ...]
@@ -53,8 +52,7 @@ class Cube:
         return len(self.integers["sum activities"])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cells:
+class Cells(Struct, frozen=True, eq=False):
     """Cells of a cube, group after group."""
 
     cube: Cube
@@ -92,8 +90,7 @@ class Cells:
         return self.cube.codes[level][self.at[self.first[group] : end]]
 
 
-@dataclass(frozen=True, eq=False)
-class Summary:
+class Summary(Struct, frozen=True, eq=False):
     """The cubes of a table whose rows are in the order of the levels."""
 
     table: KernelTable

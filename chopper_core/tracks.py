@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """A signal as its running integral, linear between the edges.
 
     `integral` is the signal's value times ns up to each edge, `covered_ns` the time up to it for
@@ -47,8 +46,7 @@ class Curve:
         return means
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
+class Stretches(Struct, frozen=True):
     """A GPU's activities in parts, its iterations say: of each the first start, last end, idle."""
 
     starts_ns: Int64
@@ -58,8 +56,7 @@ class Stretches:
     """Of one part: start, end and idle time of each activity."""
 
 
-@dataclass(frozen=True, slots=True)
-class BusyCurve(Curve):
+class BusyCurve(Curve, frozen=True):
     """The share (in %) of time in which anything ran, from what the accounting calls idle.
 
     Idle time is charged to the activity that starts next. So the idle time up to a moment is that
@@ -137,8 +134,7 @@ def mean_known(values: Float64) -> Float64:
     return means
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(Struct, frozen=True):
     """One signal of all GPUs that have it."""
 
     name: str

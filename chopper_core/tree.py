@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.errors import NoSuchNode
@@ -44,8 +44,7 @@ _TIMED_SHARE: Final = 8
 """So many times fewer rows are worked out by themselves."""
 
 
-@dataclass(frozen=True)
-class Children:
+class Children(Struct, frozen=True):
     """The children of a node: their labels and their rows."""
 
     level: str
@@ -53,8 +52,7 @@ class Children:
     groups: Groups
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(Struct, frozen=True):
     """Nodes anywhere in the tree, with their time."""
 
     elapsed_ns: NDArray[np.int64]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.errors import UsageError
 from chopper_core.reading import AS_IT_IS, Reading
@@ -24,8 +26,7 @@ STATISTICS: Final = {
 SUM: Final = "sum"
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """What a view is compared with."""
 
     run: str = ""
@@ -34,8 +35,7 @@ class Baseline:
     """Another node of the view's order; None: the node of the view's own path."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A node of a run and how its children are shown."""
 
     run: str

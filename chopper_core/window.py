@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.errors import UsageError
 
@@ -14,8 +16,7 @@ _UNITS: Final = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s"
 _TIME: Final = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Times in ns since the run's first activity; None is left to what is looked at."""
 
     from_ns: int | None = None
@@ -33,8 +34,7 @@ class Window:
 ALL_TIME: Final = Window()
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """A window with nothing left open, within the run's time."""
 
     from_ns: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.analyses import ANALYSES
 from chopper_core.errors import UsageError
@@ -22,8 +23,7 @@ CHOPPER: Final = "Chopper"
 GROUPS: Final = (MOVE, WALK, ASK, TIME, SEEK, TABLE, COMPARE, TAKE, CHOPPER)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """One thing to do: the screens have a method `do_<id>` for it, called with the argument."""
 
     id: str

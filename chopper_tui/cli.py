@@ -312,7 +312,7 @@ def _explore(address: str, options: argparse.Namespace) -> int:
 
 def _remembering(config: Config) -> Config:
     """Settings with the columns of earlier sessions before those of the file."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from chopper_tui.remembered import remembered_columns
 
@@ -334,7 +334,7 @@ def _view_of(address: str, options: argparse.Namespace) -> View:
 
     What the options say goes before what the address says.
     """
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from chopper_core.address import parse
 
@@ -359,7 +359,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from chopper_core.query import query
     from chopper_tui.printing import printed

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.errors import UsageError
 from chopper_core.schema import ACTIVITY, LEVELS
@@ -19,8 +21,7 @@ _SECTIONS: Final = ("explorer", "columns", "keys")
 _ROWS: Final = (*LEVELS, ACTIVITY)
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """How a person wants the explorer; as it comes where they say nothing."""
 
     theme: str = ""
@@ -61,8 +62,7 @@ def read_config(path: Path | None = None) -> Config:
     return _Reader(path).config(document)
 
 
-@dataclass
-class _Reader:
+class _Reader(Struct):
     """Reads one document; remembers what it had to leave out."""
 
     path: Path

@@ -7,11 +7,11 @@ lays out for long names; curves and points are drawn by plotext, lanes by `lanes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.pictures import (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.errors import NoSuchNode
 from chopper_core.frame import Frame, Number
@@ -34,8 +36,7 @@ _DIGITS: Final = 4
 """Of a short figure, as far as they are not before the point."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One figure of a node."""
 
     metric: Metric
@@ -96,8 +97,7 @@ def _pointed(frame: Frame, label: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """All that is known of a row, and what isn't."""
 
     label: str

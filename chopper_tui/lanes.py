@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.pictures import Band, LaneCells, Lanes, Span, Strip
@@ -41,8 +41,7 @@ _NAMED: Final = 9
 """Cells of an activity from which its name is written into them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """The characters of the axis and of what points."""
 
     line: str
@@ -120,8 +119,7 @@ def draw_lanes(
     return [cut(line, width, glyphs) for line in lines][: max(height, 0)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     lanes: int
     bands: int
     strips: int
@@ -190,8 +188,7 @@ def _label(text: str, width: int, glyphs: Glyphs) -> str:
     return pad(elide(clean(text), width, glyphs), width)
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(Struct, frozen=True):
     """The cells of the cursor and of the mark; None where they are out of sight."""
 
     cursor: int | None

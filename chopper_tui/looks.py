@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.errors import ChopperError, NoSuchNode, UsageError
@@ -37,16 +38,14 @@ _SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 Means = Callable[[NDArray[np.intp], int], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """A signal over time and its means over the time of a frame's rows."""
 
     track: Track
     means: Means
 
 
-@dataclass(frozen=True)
-class Sparks:
+class Sparks(Struct, frozen=True):
     """The sparklines of a frame's rows, worked out once for the rows that were looked at."""
 
     signal: Signal
@@ -70,8 +69,7 @@ class Sparks:
             self.drawn.update(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A frame, the key figures of its scope, and the signals of its charts and sparklines."""
 
     frame: Frame
@@ -113,8 +111,7 @@ def _means_later(run: Run, view: View, name: str) -> Means:
     return lambda rows, bins: frame().means(rows, bins)
 
 
-@dataclass(frozen=True, slots=True)
-class OnGpus:
+class OnGpus(Struct, frozen=True):
     """The same row on every GPU."""
 
     gpus: tuple[int, ...]

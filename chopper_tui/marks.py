@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.errors import UsageError
 from chopper_core.filter import only
@@ -11,8 +13,7 @@ from chopper_core.schema import ACTIVITY
 from chopper_core.view import Baseline, View, filtered
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A node that somebody marked: a path in an order of the levels."""
 
     order: tuple[str, ...]

@@ -8,15 +8,15 @@ and asides are dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace  # noqa: TID251 (what Textual has is one)
 from typing import Final
 
+from msgspec import Struct
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
 
-@dataclass(frozen=True, slots=True)
-class Inks:
+class Inks(Struct, frozen=True):
     """A style for each role of a text."""
 
     text: Style

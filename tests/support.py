@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.accounting import account, launch_overheads
 from chopper_core.run import Gpu, Run
 from chopper_core.schema import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One activity; times in ns."""
 
     start: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
@@ -18,8 +19,7 @@ _REENTRANT_FRAME = re.compile(r": backward$")
 _EVALUATE = re.compile(r"^autograd::engine::evaluate_function")
 
 
-@dataclass(frozen=True, slots=True)
-class Backward:
+class Backward(Struct, frozen=True):
     """The backward operators with a known forward, and the ranges that recompute."""
 
     linked: Intervals

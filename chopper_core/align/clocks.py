@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.run import HostClock
@@ -35,8 +35,7 @@ _CLEAR: Final = 10
 _ABSENT: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True)
-class RankClock:
+class RankClock(Struct, frozen=True):
     """What the stamps of a rank need to be on the clock of the first one."""
 
     correction_ns: int

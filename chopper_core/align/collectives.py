@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.host import Host, Links
@@ -27,8 +27,7 @@ _DTYPE_BYTES: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Collectives:
+class Collectives(Struct, frozen=True):
     """What is known of each communication kernel; the others have empty names."""
 
     names: tuple[str, ...]

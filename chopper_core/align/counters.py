@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.launches import Dispatched, common_traits, same_launches
@@ -44,8 +44,7 @@ _MIN_WINDOW: Final = 0.2
 """Share of the template's marks that a recurrence must show."""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterMatch:
+class CounterMatch(Struct, frozen=True):
     """The dispatch of each activity of one GPU."""
 
     dispatch: Index

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.rank import AlignedRank, align_rank, used_names
@@ -25,8 +26,7 @@ from chopper_core.sources.trace import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchTable:
+class DispatchTable(Struct, frozen=True):
     """The aligned dispatches, their counters as measured columns."""
 
     aligned: AlignedRank

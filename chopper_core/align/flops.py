@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
@@ -41,8 +41,7 @@ _OF_WEIGHT: Final = re.compile(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORE
 _OF_INPUT: Final = re.compile(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelWork:
+class ModelWork(Struct, frozen=True):
     """The model's work by activity."""
 
     flops: Float64

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.run import BY_HAND, Gpu
 from chopper_core.sources.dispatches import Agent
@@ -15,8 +17,7 @@ from chopper_core.sources.signals import GpuName
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A device as a source calls it; -1 and '' where it doesn't say."""
 
     number: int = -1
@@ -50,8 +51,7 @@ class Device:
         return ", ".join(part for part in parts if part) or "no name"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The GPU of a device, and what told it."""
 
     gpu: int | None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.ordering import stable_order
@@ -16,13 +18,15 @@ Index = NDArray[np.intp]
 NOWHERE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
+class Points(Struct, frozen=True, dict=True):
     """Instants on host threads; thread `NOWHERE` where an instant is not known."""
 
     thread: Int32
     time_ns: Int64
-    _lines: dict[bool, Line] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _lines(self) -> dict[bool, Line]:
+        return {}
 
     def __len__(self) -> int:
         return len(self.thread)
@@ -50,8 +54,7 @@ def nowhere(count: int) -> Points:
     return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """Points on one number line: each thread has a stretch of it, or all share one."""
 
     rows: Index
@@ -79,8 +82,7 @@ class Line:
         return thread.astype(np.int64) * self.stretch + (time_ns - self.earliest_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """Closed intervals on host threads, with a number that says what each is about."""
 
     thread: Int32

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.schema import NO_LABEL, Rule
@@ -15,8 +15,7 @@ Index = NDArray[np.intp]
 Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """Codes (`NO_LABEL` where none was found) and `Rule` codes, one per activity."""
 
     codes: NDArray[np.int32]
@@ -40,8 +39,7 @@ class Labels:
         self.rules[take] = rule
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """The activities of a GPU in the order in which each stream ran them."""
 
     rows: Index

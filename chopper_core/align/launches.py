@@ -5,10 +5,10 @@ sides of a match mean the same by it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
@@ -42,8 +42,7 @@ def packed_shapes(shapes: Sequence[LaunchShape], codes: NDArray[np.int32]) -> Fl
     return np.array(packed, np.float64)[codes]
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
+class Dispatched(Struct, frozen=True):
     """The dispatches of one GPU in their order, as far as they tell which kernel each is."""
 
     names: Sequence[str]

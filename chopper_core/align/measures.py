@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.accounting import cut
@@ -84,8 +84,7 @@ def _energy(table: KernelTable, powers: Sequence[Track]) -> Float64:
     return energy
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMatch:
+class GpuMatch(Struct, frozen=True):
     """How the counters of one GPU were matched with its activities."""
 
     gpu: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.align.host import Host, Index
 from chopper_core.align.intervals import Intervals, parents
@@ -31,8 +31,7 @@ _FEED_FORWARD_LINEARS: Final = {3: ("mlp_gp", "mlp_up", "mlp_dp"), 2: ("mlp_up",
 _LAYER_NORMS: Final = {2: ("attn_n", "mlp_n"), 1: ("attn_n",)}
 
 
-@dataclass(frozen=True, slots=True)
-class Modules:
+class Modules(Struct, frozen=True):
     """The module frames as intervals, valued with the layer and with the operation."""
 
     layers: Intervals

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
@@ -60,8 +61,7 @@ _NODE: Final = re.compile(
 )
 
 
-@dataclass(slots=True)
-class Words:
+class Words(Struct):
     """Names of operations by code."""
 
     codes: dict[str, int] = field(default_factory=dict)

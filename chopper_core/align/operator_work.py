@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import nan, prod
 from typing import Any, Final
+
+from msgspec import Struct
 
 from chopper_core.element_types import ElementType, element_type
 
@@ -31,8 +32,7 @@ _NUMBER_WITH_POINT: Final = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 _TRUTH: Final = {"True": True, "False": False, "true": True, "false": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """What a trace says of an operator's inputs, place by place; empty where it doesn't."""
 
     shapes: Sequence[Shape]
@@ -66,8 +66,7 @@ class Inputs:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """The floating-point operations of a call, and the type of what it multiplies."""
 
     flops: float
@@ -146,8 +145,7 @@ def _is_causal(values: Sequence[str]) -> bool | None:
     return next((_TRUTH[text] for text in rest if text in _TRUTH), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """Where a convolution's inputs stand in its schema."""
 
     stride: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.accounting import account, launch_overheads
@@ -44,8 +44,7 @@ NO_NAME: Final = "(no name)"
 """What an activity without a name is called."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedRank:
+class AlignedRank(Struct, frozen=True):
     """A rank's kernel table; its `gpu` column numbers the rank's own devices from 0."""
 
     table: KernelTable
@@ -181,7 +180,7 @@ def _accounts(
 
 def used_names(table: KernelTable) -> KernelTable:
     """The same table with only the texts that its rows use, in the order of first code."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     used = np.union1d(np.unique(table.kernel), np.unique(table.group[table.group >= 0]))
     new = np.full(len(table.names), -1, np.int32)

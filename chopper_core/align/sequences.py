@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
@@ -18,8 +18,7 @@ UNKNOWN: Final = -1
 """A trait that can't be compared: it forbids no pair."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """For each element of the first sequence its partner in the second one."""
 
     partner: Index
@@ -33,8 +32,7 @@ class Alignment:
         return int((self.partner != UNMATCHED).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """Kernels in the order of their launch."""
 
     code: Int64

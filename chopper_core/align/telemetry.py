@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.measured import part_of
@@ -56,8 +56,7 @@ _TITLES: Final = {
 """Signals that are levels or rates; of the accumulated ones the rates are tracks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where a telemetry file stands on the run's clock, and how sure that is."""
 
     path: Path
@@ -74,8 +73,7 @@ class Placement:
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownClock:
+class KnownClock(Struct, frozen=True):
     """What the stamps of a clock need to be on the run's, and why."""
 
     offset_ns: int
@@ -181,8 +179,7 @@ def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
     return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in every)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """An offset that signals tell."""
 
     offset_ns: int

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.errors import UsageError
@@ -22,8 +24,7 @@ SUMS: Final = "sum"
 """What `of=` says where it names any column that adds up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(Struct, frozen=True):
     """A question, and where it stands."""
 
     name: str

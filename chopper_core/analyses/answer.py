@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chopper_core.metrics import Metric, Values
 from chopper_core.pictures import Picture
@@ -11,8 +12,7 @@ from chopper_core.tree import Groups
 from chopper_core.view import View
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
+class Answer(Struct, frozen=True, eq=False):
     """The rows, columns and pictures of a question asked of a node."""
 
     level: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.errors import NoSuchNode
@@ -22,8 +23,7 @@ HOW: Final = (
 _STEP: Final = ("gpu", "iteration")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A row: a view with a baseline."""
 
     label: str

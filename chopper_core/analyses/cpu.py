@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
@@ -130,8 +130,7 @@ THREADS: Final = column(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Use:
+class Use(Struct, frozen=True, eq=False):
     """The samples of one host in some time, and what of them is above the level."""
 
     cpus: Int64

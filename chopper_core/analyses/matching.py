@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.ordering import stable_order
@@ -32,8 +32,7 @@ _REACH: Final = 16
 _CLEARLY_BETTER: Final = 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class Collectives:
+class Collectives(Struct, frozen=True, eq=False):
     """Every collective of a run with its kernels on the GPUs, in the order of first arrival.
 
     The arrays have one value per collective, but `member_…`, which go along `members.rows`.

@@ -7,11 +7,11 @@ the GPU that starts it last (Lit Silicon, algorithm 1, over every occurrence).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.ordering import ranked, stable_order
@@ -25,8 +25,7 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Occurrences:
+class Occurrences(Struct, frozen=True, eq=False):
     """The compute of a run that runs on every GPU, as occurrences x GPUs, in order of time."""
 
     gpus: tuple[int, ...]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.breakdown import breakdown_columns
@@ -76,8 +76,7 @@ def _share_of(name: str) -> Metric:
 SHARES: Final = {name: _share_of(name) for name in _TERMS}
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """What the time of each node is made of, in whole ns."""
 
     values: dict[str, Values]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
@@ -21,8 +21,7 @@ _MOST_ROLLED: Final = 1 << 16
 """Values that rolling quantiles look at, at most; of longer series windows are left out evenly."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stretches:
+class Stretches(Struct, frozen=True, eq=False):
     """The time of a GPU that counts: stretches that rise and don't overlap."""
 
     starts_ns: Int64
@@ -46,8 +45,7 @@ class Stretches:
         return np.where(place > 0, before[last] + within, 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
+class Sampled(Struct, frozen=True, eq=False):
     """What is known of a signal within stretches, sample by sample."""
 
     begins_ns: Int64

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.analyses.comms.figures import Chosen, chosen_in
@@ -40,8 +41,7 @@ _ONSET: Final = 0.1
 """The share of the largest mean lead from which on a GPU is behind."""
 
 
-@dataclass(frozen=True, eq=False)
-class Standing:
+class Standing(Struct, frozen=True, eq=False):
     """The GPUs of a scope, side by side; arrays have one value per GPU of `gpus`."""
 
     run: Run

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from chopper_core.cpu import CpuSamples

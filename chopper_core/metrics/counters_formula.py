@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from math import nan
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from chopper_core.hardware import Hardware
@@ -37,8 +37,7 @@ Weights = Mapping[str, float]
 """Counter → factor: a weighted sum of counters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     """What the GPUs of an architecture have in common."""
 
     engines_per_xcc: float = nan
@@ -56,8 +55,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(Struct, frozen=True):
     """The numbers of a GPU that formulas use; NaN where they aren't known."""
 
     compute_units: float = nan
@@ -122,8 +120,7 @@ def weights(text: str) -> Weights:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(Struct, frozen=True):
     """A metric as `scale x part / whole`; without a whole it is a sum."""
 
     name: str

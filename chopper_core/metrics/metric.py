@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from chopper_core.hardware import Hardware
@@ -17,8 +17,7 @@ IF_SAME: Final = "if all are equal"
 """How an identity, such as a stream, reduces."""
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
+class Values(Struct, frozen=True):
     """One value per node; `missing` marks those that can't be known."""
 
     numbers: NDArray[np.int64] | NDArray[np.float64]
@@ -77,8 +76,7 @@ def numbered(numbers: Sequence[float | None] | NDArray[np.generic]) -> Values:
     return Values(known, ~np.isfinite(known))
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """What a metric is worked out from: the nodes, their parent, and the run's first instant."""
 
     nodes: Groups
@@ -90,8 +88,7 @@ class Scope:
     """The run's signals over time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A figure that every node has, or misses for a stated reason."""
 
     name: str

@@ -8,10 +8,10 @@ is the share of that in which communication runs on the GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.groups import Groups
@@ -28,8 +28,7 @@ _SAME: Final = ("phase", "operation")
 """What all instances of a node have to be of, to be compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instances:
+class Instances(Struct, frozen=True):
     """The instances of the operations of some nodes, node by node."""
 
     node: Index

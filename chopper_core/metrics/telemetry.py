@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.measured import ENERGY, integral_of, known_of, samples_in
 from chopper_core.metrics.metric import Metric, Scope, Values

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.frame import Frame, Number
 from chopper_core.metrics import Metric, Values
@@ -64,8 +64,7 @@ _TWO_NAMES: Final = 15
 """Cells from which on two names with an arrow between them are both shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """One unit for a whole column, so that its figures can be compared by eye."""
 
     unit: str
@@ -97,8 +96,7 @@ def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> Scale:
     return Scale(metric.unit, 1, 0 if metric.unit or is_whole else 2, metric.signed)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnText:
+class ColumnText(Struct, frozen=True):
     """How a column of a frame is written: its header and its scale."""
 
     metric: Metric

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.frame import Frame
 from chopper_core.pictures import Lanes
@@ -71,8 +71,8 @@ def _plain(thing: object) -> Any:
         return _lanes(thing)
     if isinstance(thing, tuple):
         return [_plain(part) for part in thing]
-    if is_dataclass(thing) and not isinstance(thing, type):
-        own = {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+    if isinstance(thing, Struct):
+        own = {name: _plain(getattr(thing, name)) for name in thing.__struct_fields__}
         return {"kind": type(thing).__name__, **own}
     return thing
 

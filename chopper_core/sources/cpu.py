@@ -6,11 +6,11 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.errors import DataError
@@ -40,8 +40,7 @@ _NO_CLOCK: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CpuFile:
+class CpuFile(Struct, frozen=True, eq=False):
     """What a file holds, on its own clock."""
 
     path: Path

@@ -6,9 +6,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.errors import DataError
 from chopper_core.sources.recognise import Mismatch, why_no_kineto_trace
@@ -36,8 +37,7 @@ _RANK_PATTERNS: Final = tuple(
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A file that looks like a Kineto trace."""
 
     path: Path
@@ -47,8 +47,7 @@ class TraceFile:
     """FROM_NAME or FROM_FOLDER; '' without a hint."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedFile:
+class SkippedFile(Struct, frozen=True):
     """A file that is no Kineto trace, or is one too damaged to tell."""
 
     path: Path
@@ -58,16 +57,14 @@ class SkippedFile:
     """Whether it is named like a trace of a rank, but nothing of it can be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(Struct, frozen=True):
     """What lies at the given paths, in natural order of the names (rank2 before rank10)."""
 
     traces: Sequence[TraceFile]
     skipped: Sequence[SkippedFile]
 
 
-@dataclass(frozen=True, slots=True)
-class RankAssignment:
+class RankAssignment(Struct, frozen=True):
     """The rank of a trace and where it comes from: FROM_FILE, FROM_NAME or FROM_ORDER."""
 
     rank: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ CLOCK_BOOTTIME: Final = "boottime"
 """ns since the boot, as rocprofiler stamps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(Struct, frozen=True):
     """A device as the profiler numbers and describes it; 0 and '' where the file doesn't say."""
 
     node_id: int
@@ -40,8 +39,7 @@ class Agent:
     """Domain, bus, device and function, as `0000:0c:00.0`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterInfo:
+class CounterInfo(Struct, frozen=True):
     """What a counter is."""
 
     name: str
@@ -50,8 +48,7 @@ class CounterInfo:
     aggregation: str = "sum over instances"
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatches:
+class Dispatches(Struct, frozen=True):
     """One row per kernel dispatch, with all counters measured for it.
 
     Rows are in the order of dispatch of each GPU. `grid` is in work-items, `grid` and `workgroup`
@@ -79,8 +76,7 @@ class Dispatches:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchRun:
+class DispatchRun(Struct, frozen=True):
     """One profiled execution (all its counter passes joined), or one kernel trace."""
 
     paths: Sequence[Path]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
@@ -24,8 +25,7 @@ _KINETO_KEYS: Final = frozenset(
 _SNIFFED_BYTES: Final = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """Why a file doesn't look like a Kineto trace."""
 
     reason: str

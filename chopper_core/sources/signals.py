@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.sources.trace import Losses
@@ -60,8 +60,7 @@ RATES: Final[Mapping[Signal, tuple[Signal, float]]] = {
 """What is accumulated → its rate, and how much of that one per ns is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """One signal of one GPU; times rise."""
 
     time_ns: NDArray[np.int64]
@@ -75,8 +74,7 @@ class Samples:
         return len(self.time_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuName:
+class GpuName(Struct, frozen=True):
     """How a file calls a GPU; '' and -1 where it doesn't say."""
 
     index: int = -1
@@ -86,8 +84,7 @@ class GpuName:
     pci: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Telemetry:
+class Telemetry(Struct, frozen=True):
     """One telemetry file."""
 
     path: Path

@@ -9,12 +9,12 @@ the number -2 - (its code in `Trace.names`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 Int8 = NDArray[np.int8]
@@ -45,8 +45,7 @@ class HostCategory(IntEnum):
     """A Python frame or range that recomputes activations in backward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activities:
+class Activities(Struct, frozen=True):
     """One row per kernel, memcpy or memset on a GPU, in the order of the file."""
 
     name: Int32
@@ -67,8 +66,7 @@ class Activities:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchShape:
+class LaunchShape(Struct, frozen=True):
     """How large a launch is; ABSENT where the trace doesn't say."""
 
     grid: int
@@ -78,8 +76,7 @@ class LaunchShape:
     """Work-items of a workgroup."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """One row per call of the GPU runtime or driver on the host."""
 
     name: Int32
@@ -93,8 +90,7 @@ class Launches:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class HostRanges:
+class HostRanges(Struct, frozen=True):
     """One row per interval on a host thread that can carry a label.
 
     Operators and annotations come in the order of the file, then the Python frames.
@@ -123,8 +119,7 @@ class HostRanges:
         return len(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Flows:
+class Flows(Struct, frozen=True):
     """One row per end of a forward→backward flow."""
 
     id: Int64
@@ -136,8 +131,7 @@ class Flows:
         return len(self.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """The arguments of a collective, as the trace gives them; '' and ABSENT where it doesn't."""
 
     name: str = ""
@@ -150,8 +144,7 @@ class Collective:
     group_ranks: str = ""
 
 
-@dataclass(slots=True)
-class Losses:
+class Losses(Struct):
     """What of a source could not be used; every count is of events unless its name says bytes."""
 
     truncated: bool = False
@@ -166,8 +159,7 @@ class Losses:
     """One sentence per loss, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """One rank's events."""
 
     path: Path

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 SMALLEST: Final = (40, 10)
 """Below this nothing is drawn but a line that says so."""
@@ -21,8 +22,7 @@ _DETAIL: Final = 16
 CHARTS: Final = ("small", "full", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
+class Arrangement(Struct, frozen=True):
     """Heights and widths of the parts; 0: not shown."""
 
     too_small: bool = False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from textwrap import wrap
 from typing import Final
 
+from msgspec.structs import replace
 from rich.text import Text
 
 from chopper_core.analyses import ANALYSES, analysis

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from textwrap import wrap
 from typing import ClassVar, Final
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual.binding import BindingType
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chopper_core import address
 from chopper_core.errors import ChopperError, UsageError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import Scale, scale_of, scale_title
@@ -56,8 +56,7 @@ class GpuPane(Pane):
             yield table.line(position)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """The lines of GPUs under their header."""
 
     times: OnGpus

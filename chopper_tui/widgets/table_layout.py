@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
 from chopper_core.frame import Frame
@@ -42,8 +42,7 @@ _MEASURED: Final = 2000
 """With more rows, names are taken to be as long as their labels: to shorten all takes long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column as it is drawn."""
 
     text: ColumnText
@@ -63,16 +62,14 @@ class Column:
         return self.width + (self.bar + 1 if self.bar else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class SparkColumn:
+class SparkColumn(Struct, frozen=True):
     """A column of sparklines; its header says what they show and on which scale."""
 
     header: str
     cells: int
 
 
-@dataclass(frozen=True)
-class TableLayout:
+class TableLayout(Struct, frozen=True):
     """The columns of a frame that fit into a width."""
 
     frame: Frame

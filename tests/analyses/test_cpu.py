@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from support import sample_run
 
 from chopper_core.address import parse

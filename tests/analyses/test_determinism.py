@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from statistics import median
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
 from chopper_core.address import parse, render

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.address import parse
 from chopper_core.analyses.findings import MEANING, RULES, THRESHOLDS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.analyses.matching import Collectives, collectives_of
 from chopper_core.run import Run

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.address import parse, render
 from chopper_core.analyses import occurrences

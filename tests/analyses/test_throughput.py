@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
 from chopper_core.address import parse, render

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopper_core.align.counters import CounterMatch, launch_order, match_counters, plain_name
 from chopper_core.align.launches import Dispatched, common_traits, packed_shapes

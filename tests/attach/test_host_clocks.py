@@ -7,12 +7,12 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.align.clocks import host_clocks
 from chopper_core.errors import UsageError

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.accounting import account, launch_overheads
 from chopper_core.align.breakdown import breakdown_columns

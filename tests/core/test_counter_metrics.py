@@ -11,12 +11,12 @@ import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import nan
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support import Row, table_of
 
 from chopper_core.hardware import Hardware

@@ -6,13 +6,13 @@ import gzip
 import json
 import os
 from collections import Counter
-from dataclasses import astuple
 from decimal import Decimal
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import astuple
 
 from chopper_core.sources.trace import ABSENT, Collective, Trace
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import product
 
 import numpy as np
@@ -26,7 +25,7 @@ from chopper_tui.widgets.pane import fit, width_of
 from chopper_tui.widgets.table_layout import plan
 from tests.tui.explorer import sample_run
 
-INK_NAMES = [field.name for field in fields(Inks)]
+INK_NAMES = list(Inks.__struct_fields__)
 LABELS = st.lists(st.text(min_size=1), max_size=7)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.query import query
 from chopper_core.render.glyphs import UNICODE, sparkline

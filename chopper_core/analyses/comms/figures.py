@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
@@ -34,8 +34,7 @@ _FACTORS: Final[dict[str, Callable[[Float64], Float64]]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Chosen:
+class Chosen(Struct, frozen=True, eq=False):
     """The collectives of which a scope has kernels, and these kernels."""
 
     run: Run

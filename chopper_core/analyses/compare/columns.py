@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.analyses.compare.halves import SUM, Halves
 from chopper_core.comparison import DELTA, delta_of, difference, relative, relative_of

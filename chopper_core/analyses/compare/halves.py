@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.analyses.occurrences import cut_iterations
 from chopper_core.comparison import Pairs, aligned, matched
@@ -25,8 +26,7 @@ _STEP: Final = ("gpu", "iteration")
 _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
+class Half(Struct, frozen=True):
     """One of the two nodes, split."""
 
     run: Run
@@ -51,8 +51,7 @@ class Half:
         return known.compute(of_node).at(0)
 
 
-@dataclass(frozen=True)
-class Halves:
+class Halves(Struct, frozen=True, dict=True):
     """A node beside its baseline."""
 
     by: str

@@ -6,10 +6,11 @@ steady: the finding of the Chopper paper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
@@ -81,8 +82,7 @@ VERDICT: Final = column(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """A figure of both runs, and what the test says."""
 
     figure: Figure

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses.occurrences import cut_iterations
@@ -38,8 +38,7 @@ _NO_SAMPLES: Final = f"no telemetry of it on the GPU {_STEPS}"
 _ONE_STEP: Final = "fewer than two whole iterations in the scope"
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One figure of a GPU, and whether more of it is less steady."""
 
     metric: Metric
@@ -115,8 +114,7 @@ FIGURES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Steadiness:
+class Steadiness(Struct, frozen=True, eq=False):
     """The figures of a scope's GPUs."""
 
     run: Run

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.findings.case import Case, case_of
@@ -52,8 +53,7 @@ CONFIDENCE: Final = column(
 RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What the rules found in a scope, in order, and of what."""
 
     found: tuple[tuple[Rule, Finding], ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.analyses.findings.case import Case, combined
 from chopper_core.analyses.findings.finding import Finding, confidence

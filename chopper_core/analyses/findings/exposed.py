@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.analyses.comms.figures import chosen_in
 from chopper_core.analyses.findings.case import Case, Int64, labelled, summed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.view import View
 
@@ -37,8 +38,7 @@ def confidence(*, read: bool, repeated: bool) -> Confidence:
     return Confidence(1 + read + repeated)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a rule found."""
 
     sentence: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.analyses.findings.case import Case, Float64, Index, Int64, labelled, summed
 from chopper_core.analyses.findings.finding import Finding, confidence
@@ -27,8 +28,7 @@ _MANY = 16
 """Iterations from which on the median over all stands for that over the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Neighbouring layers of a phase in which one host is late in one iteration."""
 
     gpu: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.analyses.findings.case import Case, Float64, Mask, labelled, summed
 from chopper_core.analyses.findings.finding import Finding, confidence
@@ -25,8 +25,7 @@ from chopper_core.view import View, complete_order
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
+class Slow(Struct, frozen=True):
     """An operation of a phase that takes longer in one layer, or iteration, than in the others."""
 
     phase: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.align.kernel_names import kernel_class
 from chopper_core.analyses.findings.case import Case, Index, labelled

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.analyses.findings.case import Case
 from chopper_core.analyses.findings.clocks import throttled, unsteady_clocks
@@ -22,8 +23,7 @@ from chopper_core.analyses.findings.straggler import straggler
 from chopper_core.analyses.findings.thresholds import SMALLEST_STAKE
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A way to find something: a pure function over the case."""
 
     name: str

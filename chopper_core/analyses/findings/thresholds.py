@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+
+class Threshold(Struct, frozen=True):
     """A limit that a rule goes by."""
 
     name: str

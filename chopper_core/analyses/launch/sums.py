@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses.groups import quantiles_of
@@ -28,8 +28,7 @@ _MOST_KEPT: Final = 1 << 22
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowTimes:
+class RowTimes(Struct, frozen=True, eq=False):
     """What each activity of some rows adds to the causes of its wait."""
 
     comm_wait_ns: Int64
@@ -92,8 +91,7 @@ def _passed(times: Int64, edges: Int64, total: Int64) -> Int64:
     return before + np.where(inside, times - edges[np.maximum(place - 1, 0)], 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Instances:
+class Instances(Struct, frozen=True, eq=False):
     """Sums over the instances of labels, label after label."""
 
     label: Index

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses.groups import quantiles_of
@@ -30,8 +30,7 @@ _FEWEST: Final = 2
 """A side with fewer instances has no median worth its name."""
 
 
-@dataclass(frozen=True, eq=False)
-class Overlaps:
+class Overlaps(Struct, frozen=True, eq=False):
     """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
 
     FSDP's own operations are none of them: they are what overlaps.
@@ -105,8 +104,7 @@ def _found(run: Run, view: View) -> Overlaps:
     return Overlaps(table, *(values[kept] for values in columns))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Effect:
+class Effect(Struct, frozen=True, eq=False):
     """What overlap goes along with, per row; NaN where that can't be said.
 
     Only like instances are compared: those of the same operation, phase and GPU.

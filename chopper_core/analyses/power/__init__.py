@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
@@ -44,8 +44,7 @@ _NO_TELEMETRY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What an address says of the view."""
 
     window_ns: float = WINDOW_NS
@@ -54,8 +53,7 @@ class Options:
     """Per GPU and iteration."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GpuSamples:
+class GpuSamples(Struct, frozen=True, eq=False):
     """The samples of one GPU's signals in the scope's time."""
 
     gpu: int

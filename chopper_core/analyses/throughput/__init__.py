@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
@@ -118,8 +119,7 @@ def _part_column(name: str) -> Metric:
 PART_COLUMNS: Final = tuple(_part_column(name) for name in PARTS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class Steps(Struct, frozen=True, eq=False):
     """The iterations of the scope on its GPUs."""
 
     gpus: list[int]

@@ -7,11 +7,11 @@ holds: the time in which a kind runs up to a moment is known at the edges of its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from chopper_core.run import Run
@@ -29,8 +29,7 @@ EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stretches:
+class Stretches(Struct, frozen=True, eq=False):
     """Disjoint stretches of time in rising order, with the time that they take up to each."""
 
     begins_ns: Int64
@@ -61,8 +60,7 @@ class Stretches:
         return np.diff(self.until(times_ns))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class Lane(Struct, frozen=True, eq=False):
     """The activities of a stream, or of all streams of a GPU, in the order of start."""
 
     gpu: int
@@ -109,8 +107,7 @@ class Lane:
         return begun - over
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Segments:
+class Segments(Struct, frozen=True, eq=False):
     """The stretches in which a GPU computes for one label of a level."""
 
     begins_ns: Int64
@@ -118,8 +115,7 @@ class Segments:
     codes: Int64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _Known(Struct, frozen=True, eq=False):
     """What was worked out of a run, by GPU."""
 
     rows: dict[int, Index] = field(default_factory=dict)

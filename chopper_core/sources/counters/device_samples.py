@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
@@ -30,8 +30,7 @@ from chopper_core.sources.trace import ABSENT, Losses
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCounter:
+class DeviceCounter(Struct, frozen=True):
     """What one counter of one GPU counted between samples, summed over its instances."""
 
     agent: int
@@ -47,8 +46,7 @@ class DeviceCounter:
         return len(self.time_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSamples:
+class DeviceSamples(Struct, frozen=True):
     """One file of samples. The first sample of a counter only starts it, and isn't kept."""
 
     path: Path
@@ -60,8 +58,7 @@ class DeviceSamples:
     losses: Losses
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSpans:
+class KernelSpans(Struct, frozen=True):
     """One file of kernels, in the order of their starts."""
 
     path: Path

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
@@ -45,8 +47,7 @@ _CSV_KINDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CounterFile:
+class CounterFile(Struct, frozen=True):
     """A file that holds something of counters."""
 
     path: Path
@@ -55,8 +56,7 @@ class CounterFile:
     """The path that was given: the file itself or a directory above it."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedFile:
+class UnusedFile(Struct, frozen=True):
     """A file of a profiler that can't be used."""
 
     path: Path
@@ -64,8 +64,7 @@ class UnusedFile:
     """The rest of a sentence that starts with the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterDiscovery:
+class CounterDiscovery(Struct, frozen=True):
     """What lies at the given paths, in natural order of the names."""
 
     files: Sequence[CounterFile]
@@ -147,8 +146,7 @@ def read_found(
     return runs
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(Struct, frozen=True):
     """Files that one reader reads at once."""
 
     folder: Path

@@ -7,10 +7,10 @@ the order in which each GPU gets its kernels: the third `gemm` of a GPU is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.sources.counters.agents import fuller_agent, same_agent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.sources.counters.joining import concatenate, join_passes
 from chopper_core.sources.discover import natural_key
@@ -18,8 +18,7 @@ SAME_PROGRAM: Final = 0.8
 """Folders side by side are passes of one program if they share this part of their kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRun:
+class ProcessRun(Struct, frozen=True):
     """What one process dispatched, and where its files say it belongs."""
 
     run: DispatchRun

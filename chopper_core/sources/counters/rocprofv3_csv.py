@@ -7,11 +7,11 @@ Columns are found by name whatever their case and order; files that `rocpd conve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.errors import DataError
@@ -33,14 +33,13 @@ _LAUNCHES: Final = "HIP"
 _SNIFFED_BYTES: Final = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class CsvProcess:
+class CsvProcess(Struct, frozen=True):
     """The files of one process; None and () where it has none."""
 
     counters: Path | None = None
     kernel_trace: Path | None = None
     agent_info: Path | None = None
-    api_traces: Sequence[Path] = field(default=())
+    api_traces: Sequence[Path] = ()
 
     @property
     def paths(self) -> list[Path]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.sources.trace import ABSENT
 
@@ -126,8 +126,7 @@ def _has_inexact_times(events: Sequence[Event]) -> bool:
     return any(type(event.ts) is float and event.ts >= FLOAT_EXACT_BELOW_US for event in events)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedEvent:
+class DecodedEvent(Struct, frozen=True):
     """An event, and whether its text had to be repaired."""
 
     event: Event

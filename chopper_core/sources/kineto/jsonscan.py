@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 INCOMPLETE: Final = -1
 
@@ -45,8 +46,7 @@ def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
     return INCOMPLETE
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One key of an object and where its value lies; `end` is INCOMPLETE if it goes on."""
 
     key: str

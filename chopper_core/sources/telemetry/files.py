@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.errors import DataError
 from chopper_core.sources.discover import natural_key
@@ -31,8 +32,7 @@ _ZEUS_WINDOWS: Final = "start_time,window_name,elapsed_time"
 _Reader = Callable[[TelemetryText], Telemetry]
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryFile:
+class TelemetryFile(Struct, frozen=True):
     """A file that looks like telemetry."""
 
     path: Path
@@ -40,8 +40,7 @@ class TelemetryFile:
     """For people, as far as the start of the file tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFile:
+class OtherFile(Struct, frozen=True):
     """A file that is no telemetry."""
 
     path: Path
@@ -49,8 +48,7 @@ class OtherFile:
     """The rest of a sentence that starts with the file: "is empty"."""
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryDiscovery:
+class TelemetryDiscovery(Struct, frozen=True):
     """What lies at the given paths, in natural order of the names."""
 
     files: Sequence[TelemetryFile]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from chopper_core.errors import DataError
 from chopper_core.sources.signals import GpuName, Signal, Telemetry

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
 from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.sources.signals import Signal
 
@@ -23,8 +24,7 @@ class Flaw(Enum):
     OUT_OF_RANGE = "out of range"
 
 
-@dataclass(frozen=True, slots=True)
-class Dimension:
+class Dimension(Struct, frozen=True):
     """The unit of a signal: what others are worth in it, and between which bounds it lies."""
 
     factors: Mapping[str, float]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.sources.signals import GpuName, Signal
 from chopper_core.sources.telemetry.quantities import DIMENSIONS, Flaw, in_unit, quantity
@@ -28,8 +30,7 @@ class Kind(Enum):
     """Accumulated ticks of the clock that residencies are counted in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """What a column holds."""
 
     signal: Signal
@@ -50,8 +51,7 @@ class Field:
         return self.kind is not Kind.VALUE or self.signal in ACCUMULATED
 
 
-@dataclass(slots=True)
-class Series:
+class Series(Struct):
     """The readings of one field of one GPU, in the order of the file."""
 
     times_ns: list[int] = field(default_factory=list)

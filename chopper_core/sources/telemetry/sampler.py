@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.errors import DataError
 from chopper_core.sources.signals import ClockDomain, GpuName, Signal, Telemetry
@@ -77,8 +79,7 @@ _NO_CLOCK: Final = (
 )
 
 
-@dataclass(slots=True)
-class _Clocks:
+class _Clocks(Struct):
     """The clock that a file names, and how far its two clocks are apart."""
 
     declared: str = ""

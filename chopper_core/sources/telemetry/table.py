@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.errors import DataError
 from chopper_core.sources.signals import GpuName, Telemetry
@@ -21,8 +23,7 @@ MAX_PREAMBLE_LINES: Final = 50
 Cells = Sequence[object]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Where the columns of a table lie."""
 
     format: str

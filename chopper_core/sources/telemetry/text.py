@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
@@ -27,8 +28,7 @@ PICKLE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryText:
+class TelemetryText(Struct, frozen=True):
     """The text of a file, or of its start."""
 
     path: Path
