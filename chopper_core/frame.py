@@ -61,6 +61,8 @@ class Frame(Struct, frozen=True, eq=False):
     headline: tuple[str, ...] = ()
     """What the rows come to, in sentences."""
     pictures: tuple[Picture, ...] = ()
+    over: tuple[str, ...] = ()
+    """The levels that tell apart the instances of a row that a statistic goes over; or none can."""
     by: str = ""
     """The split that an analysis chose, where the view left it open and it isn't the usual one."""
 

@@ -28,7 +28,7 @@ from chopper_core.counterparts import Side, counterparts
 from chopper_core.errors import UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
-from chopper_core.metrics import Metric, Scope, Values, default_columns, metric
+from chopper_core.metrics import METRICS, Metric, Scope, Values, default_columns, metric
 from chopper_core.metrics.reasons import sentences
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.pictures import Lanes, picked
@@ -114,6 +114,7 @@ def query(run: Run, view: View) -> Frame:
         opens=lambda row: view if view.is_leaf else drill(view, shown_labels[row]),
         track=track,
         means=_means(track, nodes, shown),
+        over=instance_levels(view),
     )
 
 
@@ -129,16 +130,33 @@ def _analysed(run: Run, view: View) -> Frame:
         None if nodes is None else Scope(nodes, parent, run.origin_ns, run.hardware, run.measured)
     )
     whole = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
-    computed = {name: values for name, (_, values) in own.items()}
+    # Figures of the registry are those of the rows' activities; others are the answer's own.
+    registered = (name for name, (each, _) in own.items() if METRICS.get(name) is each)
+    general = frozenset() if nodes is None else frozenset(registered)
+    names = view.columns or answer.shown or tuple(own)
+    over = instance_levels(view, answer.level)
+    if nodes is None or not any(name in general or name not in own for name in names):
+        over = ()
+    statistic = statistic_of(view, run.partial_iterations, answer.level) if over else None
+    if statistic and not view.columns:
+        names = (*names[:2], INSTANCES, *names[2:])
+    computed = {
+        name: values
+        for name, (_, values) in own.items()
+        if statistic is None or name not in general
+    }
 
     def known(name: str) -> Metric:
         if name in own:
-            return own[name][0]
-        if scope is None:
+            found = own[name][0]
+        elif scope is None:
             raise UsageError(
                 f"the view {view.analysis} has no column {name!r}; it has {', '.join(own)}"
             )
-        return metric(name, run.table, run.counter_info)
+        else:
+            found = metric(name, run.table, run.counter_info)
+        is_own = name in own and name not in general
+        return found if statistic is None or is_own else statistic.metric(found)
 
     def values(name: str) -> Values:
         if name not in computed:
@@ -147,10 +165,11 @@ def _analysed(run: Run, view: View) -> Frame:
             computed[name] = found.compute(scope)
         return computed[name]
 
-    columns = tuple(known(name) for name in view.columns or answer.shown or own)
+    columns = tuple(known(name) for name in names)
     total: dict[str, int | float | None] = {}
+    answered = frozenset(computed)
     for column in columns:
-        if column.name in own:
+        if column.name in answered:
             total[column.name] = answer.total.get(column.name)
         else:
             total[column.name] = column.compute(whole).at(0)
@@ -173,7 +192,12 @@ def _analysed(run: Run, view: View) -> Frame:
         hidden_ns=0,
         parent_ns=0,
         elapsed_ns=np.zeros(len(shown), np.int64),
-        notes=(*answer.notes, *_run_notes(run), *_filter_note(len(answer.labels), len(shown))),
+        notes=(
+            *_statistic_note(view, over),
+            *answer.notes,
+            *_run_notes(run),
+            *_filter_note(len(answer.labels), len(shown)),
+        ),
         opens=lambda row: answer.opens(int(shown[row])),
         track=track,
         means=_no_means if nodes is None else _means(track, nodes, shown),
@@ -184,7 +208,20 @@ def _analysed(run: Run, view: View) -> Frame:
             picked(each, shown.tolist()) if isinstance(each, Lanes) else each
             for each in answer.pictures
         ),
+        over=over,
         by=answer.by,
+    )
+
+
+def _statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
+    if not view.stat:
+        return ()
+    if not over:
+        why = f"the view {view.analysis} works its figures out for each row as a whole"
+        return (f"no {view.stat} here: {why}",)
+    return (
+        f"figures whose titles begin with {view.stat} are over the instances of a row, one per "
+        f"{', '.join(over)}; the others and the sentences are of the whole row",
     )
 
 

@@ -34,31 +34,37 @@ _FIXED: Final = (IF_SAME, "min", "max")
 """How that reduces which is no amount: times of day, extremes, identities."""
 _ITERATION: Final = "iteration"
 _OVER: Final = ("gpu", _ITERATION)
-_NAMED: Final = ("operation", "kernel", ACTIVITY)
+_NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
+"""Rows that occur in several layers."""
 _QUANTILES: Final = {"median": 0.5, "p95": 0.95}
 
 
-def instance_levels(view: View) -> tuple[str, ...]:
-    """The levels whose values tell the instances of a view's rows apart."""
-    return view.over or (INSTANCE_LEVELS if view.level in _NAMED else _OVER)
+def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
+    """The levels whose values tell the instances of a view's rows apart.
+
+    `level` is what a row is, where that isn't the level of the view.
+    """
+    return view.over or (INSTANCE_LEVELS if (level or view.level) in _NAMED else _OVER)
 
 
-def leaves_out_cut(view: View) -> bool:
+def leaves_out_cut(view: View, level: str = "") -> bool:
     """Whether iterations that are not whole count for nothing: where no row is of one alone."""
-    over = instance_levels(view)
-    is_one = view.level == _ITERATION or _ITERATION in dict(view.scope)
+    over = instance_levels(view, level)
+    is_one = (level or view.level) == _ITERATION or _ITERATION in dict(view.scope)
     return bool(view.stat) and set(_OVER) <= set(over) and not is_one
 
 
-def statistic_of(view: View, cut: Mapping[int, frozenset[int]] | None = None) -> Statistic | None:
+def statistic_of(
+    view: View, cut: Mapping[int, frozenset[int]] | None = None, level: str = ""
+) -> Statistic | None:
     """The statistic of a view; None where its figures are those of the rows themselves.
 
     `cut` has the iterations of each GPU that are not whole.
     """
-    if not view.stat or view.analysis:
+    if not view.stat:
         return None
-    pairs = (cut or {}) if leaves_out_cut(view) else {}
-    return Statistic(view.stat, instance_levels(view), pairs)
+    pairs = (cut or {}) if leaves_out_cut(view, level) else {}
+    return Statistic(view.stat, instance_levels(view, level), pairs)
 
 
 class Instances(Struct, frozen=True, eq=False):

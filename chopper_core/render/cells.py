@@ -15,7 +15,7 @@ from chopper_core.frame import Frame, Number
 from chopper_core.metrics import Metric, Values
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.schema import LEVELS, NO_LABEL_TEXT
-from chopper_core.statistic import OF_SUMS, instance_levels
+from chopper_core.statistic import OF_SUMS
 from chopper_core.tracks import Track
 from chopper_core.view import View
 
@@ -264,11 +264,11 @@ def baseline_title(view: View) -> str:
     return " ".join([run] * bool(run) + steps) or "itself"
 
 
-def statistic_title(view: View) -> str:
-    """What the figures of a view are where they aren't sums: `median per gpu, iteration`."""
-    if not view.stat or view.analysis:
+def statistic_title(frame: Frame) -> str:
+    """What the figures of a frame are where they aren't sums: `median per gpu, iteration`."""
+    if not frame.view.stat or not frame.over:
         return ""
-    return f"{view.stat} per {', '.join(instance_levels(view))}"
+    return f"{frame.view.stat} per {', '.join(frame.over)}"
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from chopper_core.frame import Frame
 from chopper_core.pictures import Lanes
-from chopper_core.statistic import instance_levels
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 LANE_CELLS: Final = 100
@@ -113,10 +112,9 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
 
 
 def _statistic(frame: Frame) -> dict[str, Any]:
-    view = frame.view
-    if not view.stat or view.analysis:
+    if not frame.view.stat or not frame.over:
         return {}
-    return {"stat": {"name": view.stat, "over": instance_levels(view)}}
+    return {"stat": {"name": frame.view.stat, "over": frame.over}}
 
 
 def limit_notes(frame: Frame, shown: int) -> list[str]:

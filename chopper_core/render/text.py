@@ -157,14 +157,14 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
     steps += [title_of(frame.view)] * bool(frame.view.analysis)
-    base, statistic = baseline_title(frame.view), statistic_title(frame.view)
+    base, statistic = baseline_title(frame.view), statistic_title(frame)
     crumbs = f" {glyphs.crumb} ".join(steps)
     return crumbs + (f"  {statistic}" if statistic else "") + (f"  base {base}" if base else "")
 
 
 def _total_title(frame: Frame) -> str:
     """A statistic of the node is no total of the rows'."""
-    return _SCOPE if statistic_title(frame.view) else _TOTAL
+    return _SCOPE if statistic_title(frame) else _TOTAL
 
 
 def _headline(frame: Frame, width: int) -> list[str]:

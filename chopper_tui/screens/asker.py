@@ -14,7 +14,7 @@ from chopper_core.metrics import METRICS
 from chopper_core.view import View, asking
 from chopper_tui.actions import ALL, EXPLORE, INFO, SCREENS
 from chopper_tui.background import away
-from chopper_tui.history import Place
+from chopper_tui.history import Place, tallied
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.screens.columner import Columner
 from chopper_tui.screens.reader import Reader
@@ -91,7 +91,7 @@ class Asker(Columner):
         self.left[key_of(self.view)] = here[-1]
         view = asking(self.view, name)
         place = self.left.get(key_of(view), Place(view))
-        await self.go((*here[:-1], place))
+        await self.go(tallied((*here[:-1], place), view))
 
     async def _tell(self) -> None:
         from chopper_core import info

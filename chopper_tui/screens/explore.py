@@ -37,7 +37,7 @@ from chopper_tui.theme import THEMES
 from chopper_tui.widgets.address_bar import AddressBar
 from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.prompt import Prompt
-from chopper_tui.widgets.status import untold
+from chopper_tui.widgets.status import Status, untold
 
 _VIEWS: Final = {action.id: action.view for action in ACTIONS}
 _CLIPBOARD_BYTES = 70_000
@@ -150,13 +150,19 @@ class ExploreScreen(Timekeeper):
 
     async def do_stat(self, argument: str) -> None:
         """A statistic over the instances of each row."""
+        if not self.frame.over and argument != SUM:
+            raise UsageError(
+                f"the view {self.view.analysis} works its figures out for each row as a whole: "
+                "no statistic applies"
+            )
         if argument:
             name, _, over = argument.partition(" ")
             levels = [level.strip() for level in over.split(",") if level.strip()]
             await self._as_statistic(name, levels)
             return
         options = [(name, name, meaning) for name, meaning in STATISTICS.items()]
-        over = ", ".join(instance_levels(replace(self.view, over=())))
+        level = self.frame.level if self.view.analysis else ""
+        over = ", ".join(instance_levels(replace(self.view, over=()), level))
         title = f"Figures as a statistic, one instance per {over}"
         self.app.push_screen(Chooser(title, options, self.view.stat or SUM), self._stat_chosen)
 
@@ -305,8 +311,10 @@ class ExploreScreen(Timekeeper):
 
     async def _as_statistic(self, name: str, over: Sequence[str]) -> None:
         view = as_statistic(self.view, name, over)
-        title = statistic_title(view)
-        await self.go(tallied(self.here, view), f"figures are the {title}" if title else "sums")
+        await self.go(tallied(self.here, view))
+        if not self.query_one(Status).is_error:
+            title = statistic_title(self.frame)
+            self.say(f"figures are the {title}" if title else "sums")
 
     def _metric_chosen(self, name: str | None) -> None:
         if name is not None:

@@ -53,7 +53,7 @@ class Crumbs(Pane):
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base}", "alert"), *right]
-        if statistic_title(self.frame.view):
+        if statistic_title(self.frame):
             right = [(f"  {self.frame.view.stat}", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)
         left = [(" ", "text"), *self._steps(self.frame, room)]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.address import parse, render
+from chopper_core.analyses import ANALYSES, Analysis, answer
 from chopper_core.errors import UsageError
-from chopper_core.metrics import Values
+from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.query import query
 from chopper_core.render import render as rendered
 from chopper_core.run import Run
@@ -109,6 +110,95 @@ def test_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
                 assert value in (None, 0)
     [scope] = expected(rows, None, over, stat).to_dict("records")
     assert frame.total == pytest.approx(scope)
+
+
+@pytest.mark.parametrize("stat", [name for name in STATISTICS if name != "sum"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "R?view=kernels",
+        "R:gpu=1?view=kernels&by=operation",
+        "R:phase=backward?order=phase&view=kernels&by=operation",
+        "R:gpu=0/iteration=11?view=kernels&by=operation",
+        "R?view=overheads&by=layer",
+        "R?view=launch&by=phase",
+        "R:gpu=2?view=overheads&by=iteration",
+        "R?view=heatmap&by=phase",
+        "R?view=kernels&by=operation&over=gpu",
+    ],
+)
+@pytest.mark.parametrize("run", [RUN, CUT], ids=["whole", "cut"])
+def test_in_a_view_it_is_what_pandas_finds(run: Run, address: str, stat: str) -> None:
+    names = ("elapsed_ns", "kernels", "busy_pct", "instances")
+    given = address.replace("&over", f"&stat={stat}&over")
+    text = given if "&over" in given else f"{given}&stat={stat}"
+    view = parse(f"{text}&columns={','.join(names)}")
+    frame = query(run, view)
+    rows = activities(run)
+    for level, label in view.scope:
+        rows = rows[rows[level] == label]
+    over = list(view.over) or [*STEPS, *(["layer"] if frame.level in NAMED else [])]
+    assert frame.over == tuple(over)
+    is_one = frame.level == "iteration" or "iteration" in dict(view.scope)
+    if {"gpu", "iteration"} <= set(over) and not is_one:
+        rows = rows[~rows["cut"]]
+    wanted = expected(rows, frame.level, over, stat)
+    assert set(wanted.index) <= set(frame.labels)
+    for row, label in enumerate(frame.labels):
+        for name, value in frame.row(row).items():
+            if label in wanted.index:
+                assert value == pytest.approx(wanted.loc[label, name], nan_ok=True)
+            else:
+                assert value in (None, 0)
+    [scope] = expected(rows, None, over, stat).to_dict("records")
+    assert frame.total == pytest.approx({name: scope[name] for name in names})
+
+
+def test_a_view_keeps_what_is_its_own_and_says_so() -> None:
+    plain, median = (query(RUN, parse(f"R?view=kernels{more}")) for more in ("", "&stat=median"))
+    by_name = {column.name: column for column in median.columns}
+    assert by_name["kernel_ns"].title == "median kern.time" and "instances" in by_name
+    assert by_name["kernel_pct"].title == "of kernels" and by_name["p95_ns"].title == "p95"
+    shares = [
+        dict(zip(each.labels, each.values["kernel_pct"].numbers, strict=True))
+        for each in (plain, median)
+    ]
+    assert shares[0] == shares[1] and plain.headline == median.headline
+    assert "one per gpu, iteration, layer" in median.notes[0]
+    assert "median per gpu, iteration, layer" in rendered(median, "text")
+    assert json.loads(rendered(median, "json"))["stat"]["over"] == ["gpu", "iteration", "layer"]
+
+
+@pytest.mark.parametrize("asked", ["compare", "overlap", "timeline", "findings", "ranks"])
+def test_a_view_without_instances_says_so(asked: str) -> None:
+    base = "&base=gpu=0" if asked == "compare" else ""
+    plain, stat = (query(RUN, parse(f"R:gpu=1?view={asked}{base}{m}")) for m in ("", "&stat=max"))
+    assert not stat.over and f"the view {asked} works its figures out" in stat.notes[0]
+    assert [c.title for c in plain.columns] == [c.title for c in stat.columns]
+    assert "stat" not in json.loads(rendered(stat, "json"))
+
+
+@pytest.mark.parametrize("run", [RUN, measured_run()], ids=["traces", "measured"])
+@pytest.mark.parametrize("known", ANALYSES, ids=lambda known: known.name)
+def test_registered_figures_of_a_view_are_those_of_the_rows_activities(
+    run: Run, known: Analysis
+) -> None:
+    """What a statistic goes over is what the view shows without one."""
+    for by in known.by or ("",):
+        view = View("R", analysis=known.name, by=by)
+        try:
+            found = answer(run, view)
+        except UsageError:
+            continue
+        if found.nodes is None:
+            continue
+        scope = Scope(found.nodes, run.tree().node(()), run.origin_ns, run.hardware, run.measured)
+        for metric, values in found.columns:
+            if METRICS.get(metric.name) is metric:
+                computed = metric.compute(scope)
+                there = values.present()
+                assert (computed.present() == there).all()
+                np.testing.assert_allclose(computed.numbers[there], values.numbers[there])
 
 
 def test_cut_iterations_count_where_there_are_no_others() -> None:

@@ -380,3 +380,23 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
         assert "no statistic" in at.status
         await at.command("stat sum")
         assert at.frame.view == sorted_by(View("sample.json"), "-elapsed_ns")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int]) -> None:
+    async with explorer(size) as at:
+        await at.press("3", "s")
+        assert isinstance(at.app.screen, Chooser) and "gpu, iteration, layer" in at.text()
+        await at.press("j", "j", "enter")
+        assert at.frame.address == "sample.json?view=kernels&stat=median"
+        assert "median kern" in at.text() and at.status.startswith("figures are the median per")
+        await at.press("1")
+        assert at.frame.view.stat == "median" and not at.frame.view.analysis
+        await at.command("view overlap")
+        assert " median " not in at.lines()[0]
+        await at.press("s")
+        assert "the view overlap works its figures out for each row as a whole" in at.status
+        await at.command("stat max")
+        assert "no statistic applies" in at.status and at.frame.view.stat == "median"
+        await at.command("stat sum")
+        assert at.status == "sums" and at.frame.address == "sample.json?view=overlap"
