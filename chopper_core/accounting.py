@@ -63,8 +63,9 @@ def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Piece
     """Cut the span of one GPU into pieces and find whom each is charged to."""
     count = len(start_ns)
     end_ns = start_ns + duration_ns
-    order = np.lexsort((np.arange(count), stream, start_ns))
-    edges = np.unique(np.concatenate([start_ns, end_ns]))
+    order = np.lexsort((stream, start_ns))
+    edges = np.sort(np.concatenate([start_ns, end_ns]))
+    edges = edges[np.diff(edges, prepend=edges[:1] - 1) > 0]
     running = {
         of_kind: _first_running(order[kind[order] == of_kind], start_ns, end_ns, edges[:-1])
         for of_kind in Kind
@@ -105,9 +106,11 @@ def account(
     known = launch != NO_TIME
 
     compute_edges = np.concatenate([[0], np.cumsum(np.where(compute, length, 0))])
-    under_compute = (
-        compute_edges[np.searchsorted(edges, end_ns)]
-        - compute_edges[np.searchsorted(edges, start_ns)]
+    hidden = np.zeros(count, np.int64)
+    comms = np.flatnonzero(kind == Kind.COMM)
+    hidden[comms] = (
+        compute_edges[np.searchsorted(edges, end_ns[comms])]
+        - compute_edges[np.searchsorted(edges, start_ns[comms])]
     )
     return Account(
         compute_ns=charge(compute & ~comm),
@@ -118,7 +121,7 @@ def account(
         idle_host_ns=charge(idle & known, host_late),
         idle_launch_ns=charge(idle & known, length - host_late),
         idle_unknown_ns=charge(idle & ~known),
-        hidden_ns=np.where(kind == Kind.COMM, under_compute, 0),
+        hidden_ns=hidden,
     )
 
 
@@ -160,10 +163,10 @@ def launch_overheads(
     launch = np.zeros(len(start_ns), np.int64)
     prep = np.zeros(len(start_ns), np.int64)
     call = np.zeros(len(start_ns), np.int64)
-    rows = np.flatnonzero(kind == Kind.COMPUTE)
-    rows = rows[np.lexsort((start_ns[rows], iteration[rows]))]
+    order = np.lexsort((start_ns, iteration))
+    rows = order[kind[order] == Kind.COMPUTE]
     if len(rows):
-        begin = _first_start(start_ns, iteration, iteration[rows])
+        begin = start_ns[order[np.searchsorted(iteration[order], iteration[rows])]]
         previous_end = np.empty(len(rows), np.int64)
         previous_end[1:] = (start_ns + duration_ns)[rows[:-1]]
         first = np.ones(len(rows), np.bool_)
@@ -176,9 +179,3 @@ def launch_overheads(
         call[rows] = called
         prep[rows] = np.where(known, gap - called, 0)
     return Overheads(launch, prep, call)
-
-
-def _first_start(start_ns: Int64, iteration: NDArray[np.int32], wanted: NDArray[np.int32]) -> Int64:
-    order = np.lexsort((start_ns, iteration))
-    values, first = np.unique(iteration[order], return_index=True)
-    return start_ns[order][first][np.searchsorted(values, wanted)]

@@ -52,3 +52,12 @@ def ranked(codes: NDArray[np.integer[Any]]) -> tuple[Index, Index]:
     place = np.empty(len(codes), np.intp)
     place[order] = np.cumsum(is_new) - 1
     return ordered[is_new], place
+
+
+def last_equal(values: NDArray[np.integer[Any]], wanted: NDArray[np.integer[Any]]) -> Index:
+    """The position of the last of the values that equals each wanted one, -1 where none does."""
+    if not len(values):
+        return np.full(len(wanted), -1, np.intp)
+    order = stable_order(values)
+    nearest = order[np.searchsorted(values[order], wanted, "right") - 1]
+    return np.where(values[nearest] == wanted, nearest, -1)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
+from chopper_core.ordering import last_equal, ranked
 from chopper_core.sources.trace import HostCategory
 
 Index = NDArray[np.intp]
@@ -49,102 +50,60 @@ def link_backward(host: Host) -> Backward:
     profiler's own number of a thread is translated by the flows that both ends have; without
     any, the only thread with forward operators is taken.
     """
-    ranges = host.ranges
-    operators = host.operators
-    backward = operators[(ranges.sequence[operators] >= 0) & (ranges.forward_thread[operators] > 0)]
-    forward = operators[(ranges.sequence[operators] >= 0) & (ranges.forward_thread[operators] <= 0)]
-    by_flow, threads = _by_flow(host, backward)
-    points = _by_sequence(host, backward, forward, threads)
-    linked = {key: point for key, point in points.items() if key not in by_flow} | by_flow
+    ranges, flows = host.ranges, host.trace.flows
+    operators = host.operators[ranges.sequence[host.operators] >= 0]
+    numbers, number = ranked(ranges.sequence[operators])
+    is_backward = ranges.forward_thread[operators] > 0
+    backward, forward = operators[is_backward], operators[~is_backward]
+    threads, thread = ranked(ranges.forward_thread[backward])
+    keys, key = ranked(thread * len(numbers) + number[is_backward])
+    ends, starts = _by_flow(host, backward)
 
-    keys = zip(
-        ranges.forward_thread[backward].tolist(), ranges.sequence[backward].tolist(), strict=True
-    )
-    found = [linked.get(key) for key in keys]
-    with_forward = np.array([point is not None for point in found], np.bool_)
-    known = [point for point in found if point is not None]
-    return Backward(
-        linked=host.intervals(backward[with_forward], np.arange(len(known))),
-        forward=Points(
-            np.array([thread for thread, _ in known], np.int32),
-            np.array([time for _, time in known], np.int64),
+    forward_threads = np.unique(ranges.thread[forward])
+    only = forward_threads[0] if len(forward_threads) == 1 else NOWHERE
+    thread_of = np.full(len(threads), only, np.int64)
+    # Where flows differ, the first tells what a number's thread is, the last what a key's point is.
+    thread_of[thread[ends[::-1]]] = flows.thread[starts[::-1]]
+
+    by_start = np.argsort(ranges.start_ns[forward], kind="stable")
+    latest = forward[by_start]
+    begun = last_equal(
+        ranges.thread[latest].astype(np.int64) * len(numbers) + number[~is_backward][by_start],
+        np.where(
+            thread_of[thread] == NOWHERE,
+            NOWHERE,
+            thread_of[thread] * len(numbers) + number[is_backward],
         ),
+    )
+    known = np.flatnonzero(begun != NOWHERE)
+    known = known[ranges.start_ns[latest[begun[known]]] <= ranges.start_ns[backward[known]]]
+    begun = latest[begun[known]]
+    point_thread = np.full(len(keys), NOWHERE, np.int32)
+    point_ns = np.zeros(len(keys), np.int64)
+    point_thread[key[known]], point_ns[key[known]] = ranges.thread[begun], ranges.start_ns[begun]
+    point_thread[key[ends]], point_ns[key[ends]] = flows.thread[starts], flows.time_ns[starts]
+
+    linked = np.flatnonzero(point_thread[key] != NOWHERE)
+    return Backward(
+        linked=host.intervals(backward[linked], np.arange(len(linked))),
+        forward=Points(point_thread[key[linked]], point_ns[key[linked]]),
         recompute=_recomputing(host, forward),
     )
 
 
-Key = tuple[int, int]
-Point = tuple[int, int]
-
-
-def _by_flow(host: Host, backward: Index) -> tuple[dict[Key, Point], dict[int, int]]:
-    """Forward points by (forward thread, sequence number), and the threads behind the numbers."""
+def _by_flow(host: Host, backward: Index) -> tuple[Index, Index]:
+    """Positions in `backward` where flows end, in the order of the file, and the flows' starts."""
     flows, ranges = host.trace.flows, host.ranges
-    starts = {
-        int(number): (int(thread), int(time))
-        for number, thread, time in zip(
-            flows.id[flows.is_start],
-            flows.thread[flows.is_start],
-            flows.time_ns[flows.is_start],
-            strict=True,
-        )
-    }
-    operator_at = {
-        (thread, time): row
-        for thread, time, row in zip(
-            ranges.thread[backward].tolist(),
-            ranges.start_ns[backward].tolist(),
-            backward.tolist(),
-            strict=True,
-        )
-    }
-    linked: dict[Key, Point] = {}
-    threads: dict[int, int] = {}
-    ends = ~flows.is_start
-    for number, thread, time in zip(
-        flows.id[ends].tolist(),
-        flows.thread[ends].tolist(),
-        flows.time_ns[ends].tolist(),
-        strict=True,
-    ):
-        row, start = operator_at.get((thread, time)), starts.get(number)
-        if row is None or start is None:
-            continue
-        forward_thread = int(ranges.forward_thread[row])
-        linked[forward_thread, int(ranges.sequence[row])] = start
-        threads.setdefault(forward_thread, start[0])
-    return linked, threads
-
-
-def _by_sequence(
-    host: Host, backward: Index, forward: Index, threads: dict[int, int]
-) -> dict[Key, Point]:
-    """Forward points by sequence number: the last forward operator of that number and thread."""
-    ranges = host.ranges
-    forward_threads = np.unique(ranges.thread[forward])
-    order = forward[np.argsort(ranges.start_ns[forward], kind="stable")]
-    last = {
-        (thread, number): time
-        for thread, number, time in zip(
-            ranges.thread[order].tolist(),
-            ranges.sequence[order].tolist(),
-            ranges.start_ns[order].tolist(),
-            strict=True,
-        )
-    }
-    only = int(forward_threads[0]) if len(forward_threads) == 1 else None
-    points: dict[Key, Point] = {}
-    for number, sequence, time in zip(
-        ranges.forward_thread[backward].tolist(),
-        ranges.sequence[backward].tolist(),
-        ranges.start_ns[backward].tolist(),
-        strict=True,
-    ):
-        thread = threads.get(number, only)
-        begun = last.get((thread, sequence)) if thread is not None else None
-        if thread is not None and begun is not None and begun <= time:
-            points[number, sequence] = (thread, begun)
-    return points
+    starts, ends = np.flatnonzero(flows.is_start), np.flatnonzero(~flows.is_start)
+    time_ns = np.concatenate([ranges.start_ns[backward], flows.time_ns[ends]])
+    thread = np.concatenate([ranges.thread[backward], flows.thread[ends]]).astype(np.int64)
+    if not len(time_ns):
+        return starts[:0], starts[:0]
+    at = thread * (np.ptp(time_ns) + 1) + (time_ns - time_ns.min())
+    operator = last_equal(at[: len(backward)], at[len(backward) :])
+    start = last_equal(flows.id[starts], flows.id[ends])
+    both = np.flatnonzero((operator >= 0) & (start >= 0))
+    return operator[both], starts[start[both]]
 
 
 def _recomputing(host: Host, forward: Index) -> Intervals:

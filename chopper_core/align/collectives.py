@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE, collective_name
+from chopper_core.align.labels import numbered
 from chopper_core.schema import Kind, Rule
 from chopper_core.sources.trace import ABSENT, Collective
 
@@ -55,34 +56,44 @@ def read_collectives(host: Host, links: Links, kind: NDArray[np.int8]) -> Collec
     speaking = np.flatnonzero(host.named(_RANGES))
     spoken = host.intervals(speaking).innermost(points)
 
+    # What no range says stands at position -1.
+    argument = np.append(host.ranges.collective, np.int32(ABSENT))[around]
+    own = activities.collective[rows]
+    argument[own != ABSENT] = own[own != ABSENT]
+    spoken_name = np.append(host.ranges.name, np.int32(ABSENT))[spoken]
+    columns = (argument, spoken_name, activities.name[rows])
+    _, first, number = np.unique(numbered(columns), return_index=True, return_inverse=True)
+
+    names: dict[str, int] = {}
+    groups: dict[str, int] = {}
+    known = np.full((4, len(first)), ABSENT, np.int64)
+    for position in np.argsort(first).tolist():
+        of_argument, of_spoken, of_kernel = (int(each[first[position]]) for each in columns)
+        arguments = trace.collectives[of_argument] if of_argument != ABSENT else Collective()
+        texts = (
+            (arguments.name, Rule.COLLECTIVE),
+            (trace.names[of_spoken] if of_spoken != ABSENT else "", Rule.ANNOTATION),
+            (trace.names[of_kernel], Rule.KERNEL_NAME),
+        )
+        name, rule = next(
+            ((found, rule) for text, rule in texts if text and (found := collective_name(text))),
+            (UNKNOWN_COLLECTIVE, Rule.KERNEL_NAME),
+        )
+        label = group_label(arguments)
+        known[:, position] = (
+            names.setdefault(name, len(names)),
+            rule,
+            message_bytes(arguments),
+            groups.setdefault(label, len(groups)) if label else ABSENT,
+        )
+
     count = len(activities)
     codes = np.full(count, -1, np.int32)
     rules = np.full(count, Rule.NONE, np.int8)
     size = np.where(kind == Kind.COMM, ABSENT, activities.bytes)
     group = np.full(count, -1, np.int32)
-    names: dict[str, int] = {}
-    groups: dict[str, int] = {}
-    without = 0
-    for position, row in enumerate(rows.tolist()):
-        argument = int(activities.collective[row])
-        if argument == ABSENT and around[position] >= 0:
-            argument = int(host.ranges.collective[around[position]])
-        arguments = trace.collectives[argument] if argument != ABSENT else Collective()
-        without += argument == ABSENT
-        texts = (
-            (arguments.name, Rule.COLLECTIVE),
-            (host.text(int(spoken[position])) if spoken[position] >= 0 else "", Rule.ANNOTATION),
-            (trace.names[int(activities.name[row])], Rule.KERNEL_NAME),
-        )
-        name, rule = next(
-            ((known, rule) for text, rule in texts if text and (known := collective_name(text))),
-            (UNKNOWN_COLLECTIVE, Rule.KERNEL_NAME),
-        )
-        codes[row] = names.setdefault(name, len(names))
-        rules[row] = rule
-        size[row] = message_bytes(arguments)
-        if label := group_label(arguments):
-            group[row] = groups.setdefault(label, len(groups))
+    codes[rows], rules[rows], size[rows], group[rows] = known[:, number]
+    without = int(np.count_nonzero(argument == ABSENT))
     return Collectives(tuple(names), codes, rules, size, tuple(groups), group, without)
 
 

@@ -127,7 +127,7 @@ def _trace(run: DispatchRun, rows: NDArray[np.intp]) -> Trace:
             collective=absent.astype(np.int32),
             launch_shape=np.zeros(count, np.int32),
         ),
-        launches=Launches(none32, none32, none64, none64, none64, none64),
+        launches=Launches(none32, none32, none64, none64, none64),
         ranges=HostRanges(
             none32,
             np.empty(0, np.int8),

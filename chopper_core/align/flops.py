@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -32,7 +32,7 @@ from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Works = dict[int, Work]
+Index = NDArray[np.intp]
 
 _STAND_IN: Final = 10
 """A kernel that has FLOPs this many times more seldom than another is no usual carrier."""
@@ -52,8 +52,28 @@ class ModelWork(Struct, frozen=True):
     """Kernels of attentions of which the trace does not say whether they are causal."""
 
 
+class Works(Struct, frozen=True):
+    """The calls of operators that have work."""
+
+    rows: Index
+    """Rows of the host's ranges."""
+    work: Index
+    """Position of each one's work in `distinct`."""
+    distinct: Sequence[Work]
+
+    @property
+    def flops(self) -> Float64:
+        """The FLOPs of one part of each call."""
+        return np.array([work.flops for work in self.distinct], np.float64)[self.work]
+
+    @property
+    def element(self) -> Float64:
+        """The type of what each call multiplies."""
+        return np.array([work.element for work in self.distinct], np.float64)[self.work]
+
+
 def model_work(
-    host: Host, links: Links, backward: Backward, lenders: Sequence[NDArray[np.generic]]
+    host: Host, links: Links, backward: Backward, lenders: Sequence[NDArray[np.integer[Any]]]
 ) -> ModelWork:
     """The model's work of each activity.
 
@@ -65,10 +85,14 @@ def model_work(
     flops = np.full(len(activities), np.nan)
     element = np.full(len(activities), np.nan)
     works = _works(host)
-    operator = host.intervals(np.fromiter(works, np.intp, len(works))).innermost(links.points)
+    call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(links.points)
     is_matrix = host.by_kernel(lambda name: kernel_class(name) in _MATRIX_CLASSES) > 0
-    rows = np.flatnonzero(is_matrix & (operator != NOWHERE))
-    for work, parts, carriers in _carriers(host, rows, operator, works):
+    rows = np.flatnonzero(is_matrix & (call != NOWHERE))
+    work_flops, work_element = works.flops, works.element
+    flops[rows], element[rows] = work_flops[call[rows]], work_element[call[rows]]
+    several = rows[np.bincount(call[rows], minlength=len(works.rows))[call[rows]] > 1]
+    flops[several] = element[several] = np.nan
+    for work, parts, carriers in _carriers(host, several, call, works):
         flops[carriers] = work.flops * parts / len(carriers)
         element[carriers] = work.element
     _attention_backward(flops, element, host, links, backward, works)
@@ -80,46 +104,44 @@ def model_work(
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan
-    masked = rows[np.isnan([works[row].flops for row in operator[rows].tolist()])]
-    return ModelWork(flops, element, len(np.unique(operator[masked])))
+    masked = call[rows[np.isnan(work_flops[call[rows]])]]
+    return ModelWork(flops, element, len(np.unique(masked)))
 
 
 def _works(host: Host) -> Works:
-    """The work of the operators that have some, by row of the host's ranges."""
+    """The operators that have work."""
     ranges, names = host.ranges, host.trace.names
     shaped = np.flatnonzero(host.is_operator & (ranges.shapes != ABSENT))
-    known: dict[tuple[int, ...], Work | None] = {}
-    works: Works = {}
-    columns = (ranges.name, ranges.shapes, ranges.types, ranges.values)
-    for row, *key in zip(
-        shaped.tolist(), *(column[shaped].tolist() for column in columns), strict=True
-    ):
-        codes = tuple(key)
-        if codes not in known:
-            texts = ("" if code == ABSENT else names[code] for code in codes[1:])
-            known[codes] = operator_work(names[codes[0]], Inputs.parsed(*texts))
-        work = known[codes]
-        if work is not None:
-            works[row] = work
-    return works
+    columns = [each[shaped] for each in (ranges.name, ranges.shapes, ranges.types, ranges.values)]
+    number = numbered(columns)
+    example = np.zeros(int(number.max(initial=-1)) + 1, np.intp)
+    example[number] = np.arange(len(shaped))
+    found: list[Work | None] = []
+    for row in example.tolist():
+        name, *inputs = (int(column[row]) for column in columns)
+        texts = ("" if code == ABSENT else names[code] for code in inputs)
+        found.append(operator_work(names[name], Inputs.parsed(*texts)))
+    has_work = np.array([work is not None for work in found], np.bool_)
+    position = np.cumsum(has_work) - 1
+    works = np.flatnonzero(has_work[number])
+    return Works(
+        shaped[works], position[number[works]], [work for work in found if work is not None]
+    )
 
 
 def _carriers(
-    host: Host, rows: NDArray[np.intp], operator: NDArray[np.intp], works: Works
+    host: Host, rows: Index, call: Index, works: Works
 ) -> Iterator[tuple[Work, int, list[int]]]:
-    """Each work with how many of its parts some activities share.
+    """Each work of several activities with how many of its parts some of them share.
 
     A part goes to all launches of one kernel name: those that take longest together. Where all
     are of one name they share the parts, of which a single launch takes no more than one.
     """
     activities = host.trace.activities
     name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
-    by_operator = rows[np.argsort(operator[rows], kind="stable")]
-    for number, group in groupby(by_operator.tolist(), key=operator.tolist().__getitem__):
-        work, own = works[number], list(group)
-        if len(own) == 1:
-            yield work, 1, own
-            continue
+    by_call = rows[np.argsort(call[rows], kind="stable")].tolist()
+    for number, group in groupby(by_call, key=call.tolist().__getitem__):
+        work, own = works.distinct[works.work[number]], list(group)
         launches: dict[int, list[int]] = {}
         for row in own:
             launches.setdefault(name[row], []).append(row)
@@ -157,7 +179,7 @@ def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask
             flops[rows[np.isin(kernel[rows], rare)]] = np.nan
 
 
-def lend(values: Float64, keys: Sequence[NDArray[np.generic]], lacks: Mask) -> Float64:
+def lend(values: Float64, keys: Sequence[NDArray[np.integer[Any]]], lacks: Mask) -> Float64:
     """Values with those of equal activities given to activities that lack a launch record.
 
     Equal are those with the same keys (kernel, operation, phase) where all that are known agree.
@@ -186,9 +208,9 @@ def _attention_backward(
     works: Works,
 ) -> None:
     attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
-    forward = [row for row in works if ATTENTION.search(host.text(row))]
+    forward = np.flatnonzero(host.named(ATTENTION)[works.rows])
     node = backward.linked.innermost(links.points)
-    of_forward = host.intervals(np.array(forward, np.intp)).innermost(
+    of_forward = host.intervals(works.rows[forward], forward).innermost(
         backward.forward_of(links.points)
     )
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
@@ -198,7 +220,6 @@ def _attention_backward(
     rows = rows[np.lexsort((duration[rows], node[rows]))]
     longest = np.ones(len(rows), np.bool_)
     longest[:-1] = node[rows[:-1]] != node[rows[1:]]
-    for row in rows[longest].tolist():
-        work = works[int(of_forward[row])]
-        flops[row] = work.flops * BACKWARD_PER_FORWARD
-        element[row] = work.element
+    rows = rows[longest]
+    flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
+    element[rows] = works.element[of_forward[rows]]

@@ -126,9 +126,17 @@ class Host:
     def named(self, pattern: re.Pattern[str]) -> Mask:
         """Which ranges have a name that the pattern finds."""
         if pattern.pattern not in self._masks:
-            found = self.by_name(lambda name: pattern.search(name) is not None)
-            self._masks[pattern.pattern] = found.astype(np.bool_)
+            names = self.trace.names
+            found = np.zeros(len(names), np.bool_)
+            used = self._names
+            found[used] = [pattern.search(names[code]) is not None for code in used.tolist()]
+            self._masks[pattern.pattern] = found[self.ranges.name]
         return self._masks[pattern.pattern]
+
+    @cached_property
+    def _names(self) -> Index:
+        """Codes of the names that ranges have."""
+        return np.flatnonzero(np.bincount(self.ranges.name, minlength=len(self.trace.names)))
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
         """A number for each of the ranges, worked out once per distinct name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -78,6 +79,7 @@ def is_communication(name: str) -> bool:
     return _COMM.search(name) is not None
 
 
+@lru_cache(maxsize=1 << 14)
 def kernel_class(name: str) -> str:
     """The class of a kernel by its name: `gemm`, `attention`, `elementwise` …, else `other`."""
     if is_communication(name):

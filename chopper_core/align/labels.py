@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from chopper_core.ordering import ranked
 from chopper_core.schema import NO_LABEL, Rule
 
 Mask = NDArray[np.bool_]
@@ -81,13 +83,13 @@ class Order(Struct, frozen=True):
         return nearest
 
 
-def numbered(columns: Sequence[NDArray[np.generic]]) -> Int64:
+def numbered(columns: Sequence[NDArray[np.integer[Any]]]) -> Index:
     """A number for each row, from 0 on, equal where the rows are equal in all columns."""
-    numbers = np.zeros(len(columns[0]), np.int64)
+    numbers = np.zeros(len(columns[0]), np.intp)
     for column in columns:
-        _, codes = np.unique(column, return_inverse=True)
-        _, numbers = np.unique(numbers * (len(codes) + 1) + codes, return_inverse=True)
-    return numbers.astype(np.int64)
+        distinct, codes = ranked(column)
+        _, numbers = ranked(numbers * len(distinct) + codes)
+    return numbers
 
 
 def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:

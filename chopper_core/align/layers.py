@@ -31,7 +31,13 @@ _ROOT_GROUP: Final = -2
 _HOOKS: Final = re.compile(
     r"^FSDP::(?P<step>pre_forward|post_forward|pre_backward|post_backward_reduce)\b"
 )
-_CLOSES: Final = {"pre_forward": "post_forward", "pre_backward": "post_backward_reduce"}
+_PAIRS: Final = {
+    "pre_forward": 1,
+    "post_forward": -1,
+    "pre_backward": 2,
+    "post_backward_reduce": -2,
+}
+"""Of the hooks that open and close a window, what they have in common but for the sign."""
 
 
 def label_layers(
@@ -109,23 +115,31 @@ def _has_module(name: str) -> bool:
     return match is not None and bool(match["owner"] or match["target"])
 
 
+def _hook(name: str) -> int:
+    match = _HOOKS.match(name)
+    return _PAIRS[match["step"]] if match else 0
+
+
 def layer_windows(host: Host) -> Intervals:
     """From FSDP's hook before a layer to its hook after it: what lies between is the layer's."""
     rows = np.flatnonzero(host.is_annotation & host.named(_HOOKS))
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
     layers = host.by_name(_layer_of, rows)
-    opened: dict[tuple[str, int, int], int] = {}
+    rows, layers = rows[layers != NO_LABEL], layers[layers != NO_LABEL]
+    opened: dict[tuple[int, int, int], int] = {}
     found: list[tuple[int, int, int, int]] = []
-    for row, layer in zip(rows.tolist(), layers.tolist(), strict=True):
-        hook = _HOOKS.match(host.text(row))
-        if hook is None or layer == NO_LABEL:
-            continue
-        thread = int(host.ranges.thread[row])
-        if hook["step"] in _CLOSES:
-            key = (_CLOSES[hook["step"]], thread, layer)
-            opened[key] = int(host.ranges.start_ns[row])
-        elif begin := opened.pop((hook["step"], thread, layer), None):
-            found.append((thread, begin, int(host.end_ns[row]), layer))
+    for hook, thread, layer, start_ns, end_ns in zip(
+        host.by_name(_hook, rows).tolist(),
+        host.ranges.thread[rows].tolist(),
+        layers.tolist(),
+        host.ranges.start_ns[rows].tolist(),
+        host.end_ns[rows].tolist(),
+        strict=True,
+    ):
+        if hook > 0:
+            opened[hook, thread, layer] = start_ns
+        elif begin := opened.pop((-hook, thread, layer), None):
+            found.append((thread, begin, end_ns, layer))
     columns = np.array(found, np.int64).reshape(-1, 4)
     return Intervals(
         columns[:, 0].astype(np.int32), columns[:, 1], columns[:, 2], columns[:, 3].astype(np.intp)

@@ -24,7 +24,7 @@ from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.tokens import activity_tokens
 from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
-from chopper_core.schema import NO_TIME, KernelTable, Kind
+from chopper_core.schema import LEVELS, NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 
 _ACCOUNTED = (
@@ -130,17 +130,8 @@ def align_rank(trace: Trace) -> AlignedRank:
         "communication kernels": int((kind == Kind.COMM).sum()),
         "streams": int(lane.max()) + 1 if len(lane) else 0,
     }
-    in_order = np.lexsort(
-        (
-            table.start_ns,
-            table.kernel,
-            table.operation,
-            table.layer,
-            table.phase,
-            table.iteration,
-            table.gpu,
-        )
-    )
+    node = numbered([table.column(level) for level in LEVELS])
+    in_order = np.lexsort((table.start_ns, node))
     return AlignedRank(
         table=used_names(table.take(in_order)),
         devices=tuple(int(device) for device in devices),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ _PACKED: Final = re.compile(r"varlen")
 
 
 def activity_tokens(
-    host: Host, links: Links, phase: Codes, layer: Codes, keys: Sequence[NDArray[np.generic]]
+    host: Host, links: Links, phase: Codes, layer: Codes, keys: Sequence[NDArray[np.integer[Any]]]
 ) -> Float64:
     """The tokens that come into the model with each activity; NaN where none are known to.
 

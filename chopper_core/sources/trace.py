@@ -84,7 +84,6 @@ class Launches(Struct, frozen=True):
     start_ns: Int64
     duration_ns: Int64
     correlation: Int64
-    external_id: Int64
 
     def __len__(self) -> int:
         return len(self.name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chopper_core.analyses.groups import quantiles_of
-from chopper_core.ordering import ranked, stable_order
+from chopper_core.ordering import last_equal, ranked, stable_order
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])
@@ -45,3 +45,13 @@ def test_ranks_are_those_of_numpy(width: int, count: int) -> None:
     expected, inverse = np.unique(codes, return_inverse=True)
     assert np.array_equal(different, expected)
     assert np.array_equal(place, inverse)
+
+
+@pytest.mark.parametrize("width", [1, 40, 10**12])
+@pytest.mark.parametrize("count", [0, 1, 3_000])
+def test_the_last_equal_one_is_found(count: int, width: int) -> None:
+    random = np.random.default_rng(count + width)
+    values, wanted = random.integers(-width, width, count), random.integers(-width, width, 500)
+    wanted[::2] = random.choice(values, 250) if count else 0
+    last = {value: position for position, value in enumerate(values.tolist())}
+    assert last_equal(values, wanted).tolist() == [last.get(each, -1) for each in wanted.tolist()]

@@ -64,7 +64,6 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 calls.start_ns,
                 calls.duration_ns,
                 calls.correlation,
-                calls.external_id,
             )
         ],
         "ranges": [
@@ -179,7 +178,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
                 )
             )
         elif category in LAUNCHES:
-            launches.append((name, thread, *times, correlation, external))
+            launches.append((name, thread, *times, correlation))
         else:
             (frames if category == "python_function" else operators).append(
                 (

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -69,7 +68,6 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-_TIME_OF: Final = attrgetter("ts")
 _RAW_NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
@@ -118,7 +116,7 @@ class EventDecoder:
 def _has_inexact_times(events: Sequence[Event]) -> bool:
     """Whether a float may have lost nanoseconds of a start; one numpy pass where none has."""
     try:
-        times = np.fromiter(map(_TIME_OF, events), np.float64, len(events))
+        times = np.fromiter([event.ts for event in events], np.float64, len(events))
         if not (times >= FLOAT_EXACT_BELOW_US).any():
             return False
     except (TypeError, ValueError, OverflowError):

@@ -62,11 +62,6 @@ def _trace(
             flows.time_ns,
         ):
             times_ns += base_time_ns
-    unused = {
-        category: count - tables.used_counts[category]
-        for category, count in tables.event_counts.items()
-        if count > tables.used_counts[category]
-    }
     losses.bad_times = tables.bad_times
     _note_counts(losses)
     return Trace(
@@ -84,7 +79,7 @@ def _trace(
         collectives=list(tables.collectives),
         launch_shapes=tables.launch_shapes(),
         event_counts=dict(tables.event_counts),
-        unused_events=unused,
+        unused_events=tables.unused_events(),
         one_ended_flows=tables.one_ended_flows(),
         losses=losses,
     )

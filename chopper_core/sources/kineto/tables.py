@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from math import prod
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from chopper_core.sources.kineto.categories import (
     ACTIVITY_CATEGORIES,
@@ -65,7 +65,6 @@ _LAUNCH_TYPES: Final[Mapping[str, DTypeLike]] = {
     "start_ns": np.int64,
     "duration_ns": np.int64,
     "correlation": np.int64,
-    "external_id": np.int64,
 }
 _RANGE_TYPES: Final[Mapping[str, DTypeLike]] = {
     "name": np.int32,
@@ -90,16 +89,18 @@ _FLOW_TYPES: Final[Mapping[str, DTypeLike]] = {
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
 
 _NO_ARGS: Final = Args()
-_CATEGORY_OF: Final = attrgetter("cat")
-_NAME_OF: Final = attrgetter("name")
-_THREAD_OF: Final = attrgetter("pid", "tid")
 _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
 _ALL_INPUTS: Final = int(Kept.ALL)
+_INPUTS: Final = ("shapes", "types", "values")
+_IN_TABLES: Final = frozenset(
+    (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
+) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
 _JSON_SPACE: Final = b" \t\r\n"
+_BETWEEN_TEXTS: Final = b"\0"
 
 
-class _Groups(dict[str, list[Event]]):
+class _Groups:
     """The events of a piece by the table they belong to."""
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -108,30 +109,31 @@ class _Groups(dict[str, list[Event]]):
         self.ranges: list[Event] = []
         self.frames: list[Event] = []
         self.flows: dict[str, list[Event]] = {FORWARD_BACKWARD: [], HOST_DEVICE: []}
-        self._others: list[Event] = []
-        self.update(dict.fromkeys(ACTIVITY_CATEGORIES, self.activities))
-        self.update(dict.fromkeys(LAUNCH_CATEGORIES, self.launches))
-        self.update(dict.fromkeys(RANGE_CATEGORIES, self.ranges))
-        self[FRAME_CATEGORY] = self.frames
-        self.update((category, self.flows[kind]) for category, kind in FLOW_CATEGORIES.items())
-        for event in events:
-            self[event.cat].append(event)
+        groups = dict.fromkeys(ACTIVITY_CATEGORIES, self.activities)
+        groups |= dict.fromkeys(LAUNCH_CATEGORIES, self.launches)
+        groups |= dict.fromkeys(RANGE_CATEGORIES, self.ranges)
+        groups |= {category: self.flows[kind] for category, kind in FLOW_CATEGORIES.items()}
+        groups[FRAME_CATEGORY] = self.frames
+        categories = [event.cat for event in events]
+        self.counts = Counter(categories)
+        groups |= {category: [] for category in self.counts.keys() - groups.keys()}
+        for event, category in zip(events, categories, strict=True):
+            groups[category].append(event)
 
-    def __missing__(self, category: str) -> list[Event]:
-        return self._others
 
-
-class _JsonTexts(dict[bytes, int]):
-    """The codes of JSON texts without their spaces; ABSENT for an empty one."""
+class _InputTexts(dict[bytes, tuple[int, ...]]):
+    """The codes of JSON texts that are joined by a byte that none holds; ABSENT for empty ones."""
 
     def __init__(self, names: dict[str, int]) -> None:
         self._names = names
-        self[b""] = ABSENT
 
-    def __missing__(self, text: bytes) -> int:
+    def __missing__(self, joined: bytes) -> tuple[int, ...]:
+        codes = self[joined] = tuple(map(self._code, joined.split(_BETWEEN_TEXTS)))
+        return codes
+
+    def _code(self, text: bytes) -> int:
         compact = text.translate(None, _JSON_SPACE).decode("utf-8", "replace")
-        code = self[text] = self._names[compact]
-        return code
+        return self._names[compact] if compact else ABSENT
 
 
 class TraceTables:
@@ -141,9 +143,9 @@ class TraceTables:
         self.names: dict[str, int] = Interner()
         self.threads: dict[tuple[Any, Any], int] = Interner()
         self.collectives: dict[Collective, int] = Interner()
-        self._launch_shapes: dict[tuple[bytes, bytes], int] = Interner()
+        self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
-        self.used_counts: Counter[str] = Counter()
+        self._unused_counts: Counter[str] = Counter()
         self.bad_times = 0
         self._activities = ChunkedColumns(_ACTIVITY_TYPES)
         self._launches = ChunkedColumns(_LAUNCH_TYPES)
@@ -155,21 +157,29 @@ class TraceTables:
         }
         self._frame_kinds = FrameKinds()
         self._kept_inputs = KeptInputs()
-        self._input_texts = _JsonTexts(self.names)
+        self._input_texts = _InputTexts(self.names)
 
     def add(self, events: Sequence[Event]) -> None:
         """Take what the tables need of these events."""
-        self.event_counts.update(map(_CATEGORY_OF, events))
         groups = _Groups(events)
+        self.event_counts.update(groups.counts)
         self._add_activities(groups.activities)
         self._add_launches(groups.launches)
-        self._add_ranges(self._ranges, groups.ranges, RANGE_CATEGORIES, _CATEGORY_OF)
-        kinds = map(self._frame_kinds.__getitem__, map(_NAME_OF, groups.frames))
-        frames = [frame for frame, kind in zip(groups.frames, kinds, strict=True) if kind != ABSENT]
-        self._add_ranges(self._frames, frames, self._frame_kinds, _NAME_OF)
-        self._add_flows(groups.flows[FORWARD_BACKWARD])
+        self._add_ranges(self._ranges, groups.ranges, RANGE_CATEGORIES, "cat")
+        kinds = self._frame_kinds
+        frames = [frame for frame in groups.frames if kinds[frame.name] != ABSENT]
+        self._unused_counts[FRAME_CATEGORY] += len(groups.frames) - len(frames)
+        self._add_ranges(self._frames, frames, kinds, "name")
         for kind, events_of_kind in groups.flows.items():
-            self._add_flow_ends(kind, events_of_kind)
+            self._add_flows(kind, events_of_kind)
+
+    def unused_events(self) -> dict[str, int]:
+        """Return how many events of each category no table holds, of those with some."""
+        counts = {
+            category: self._unused_counts[category] if category in _IN_TABLES else count
+            for category, count in self.event_counts.items()
+        }
+        return {category: count for category, count in counts.items() if count}
 
     def thread_keys(self) -> list[tuple[int | str, int | str]]:
         """Return the (process id, thread id) of each thread code; ABSENT for what has no id."""
@@ -181,7 +191,8 @@ class TraceTables:
 
     def launch_shapes(self) -> list[LaunchShape]:
         """Return the shape of each code of `Activities.launch_shape`."""
-        return [LaunchShape(_product(grid), _product(block)) for grid, block in self._launch_shapes]
+        sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
+        return [LaunchShape(_product(grid), _product(block)) for grid, block in sizes]
 
     def launches(self) -> Launches:
         """Return the finished table."""
@@ -217,107 +228,107 @@ class TraceTables:
             event.pid if arg.device is None else arg.device
             for event, arg in zip(events, args, strict=True)
         ]
-        columns["name"] = self._name_codes(events)
-        columns["category"] = np.array([ACTIVITY_CATEGORIES[event.cat] for event in events])
+        columns["name"] = _codes(self.names, [event.name for event in events])
+        columns["category"] = _codes(ACTIVITY_CATEGORIES, [event.cat for event in events])
         columns["device"] = bounded(int_column(devices), _INT32_LIMIT)
         columns["stream"] = self._numbers_or_names(streams)
         columns["correlation"] = int_column([arg.correlation for arg in args])
         columns["external_id"] = _external_ids(args)
         columns["bytes"] = int_column([arg.bytes for arg in args])
         columns["collective"] = self._collective_codes(args)
-        codes = [self._launch_shapes[bytes(arg.grid), bytes(arg.block)] for arg in args]
-        columns["launch_shape"] = np.array(codes, np.int32)
+        shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
+        columns["launch_shape"] = _codes(self._launch_shapes, shapes)
         self._activities.add(columns)
 
     def _add_launches(self, events: Sequence[Event]) -> None:
         events, columns = self._timed(events)
-        args = [event.args or _NO_ARGS for event in events]
-        columns["name"] = self._name_codes(events)
+        columns["name"] = _codes(self.names, [event.name for event in events])
         columns["thread"] = self._thread_codes(events)
-        columns["correlation"] = int_column([arg.correlation for arg in args])
-        columns["external_id"] = _external_ids(args)
+        columns["correlation"] = int_column(
+            [ABSENT if event.args is None else event.args.correlation for event in events]
+        )
         self._launches.add(columns)
 
     def _add_ranges(
-        self,
-        table: ChunkedColumns,
-        events: Sequence[Event],
-        kinds: Mapping[str, int],
-        kind_key_of: Callable[[Event], str],
+        self, table: ChunkedColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
     ) -> None:
+        """Add events as ranges, whose kind is that of their category or of their name."""
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
-        columns["name"] = self._name_codes(events)
-        columns["category"] = np.array([kinds[key] for key in map(kind_key_of, events)])
+        names = [event.name for event in events]
+        columns["name"] = _codes(self.names, names)
+        keys = names if key == "name" else [event.cat for event in events]
+        columns["category"] = _codes(kinds, keys)
         columns["thread"] = self._thread_codes(events)
         columns["external_id"] = _external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
         columns["forward_thread"] = int_column([arg.forward_thread for arg in args])
-        columns |= self._input_codes(events, args)
+        columns |= self._input_codes(names, args)
         columns["collective"] = self._collective_codes(args)
         table.add(columns)
 
-    def _add_flows(self, events: Sequence[Event]) -> None:
-        events = [event for event in events if event.ph in _FLOW_PHASES]
-        time_ns, usable = nanoseconds([event.ts for event in events])
-        self.bad_times += int(np.count_nonzero(~usable))
-        events = [events[row] for row in np.flatnonzero(usable)]
-        self.used_counts.update(map(_CATEGORY_OF, events))
-        columns = self._flow_columns(events)
-        columns["thread"] = self._thread_codes(events)
-        columns["time_ns"] = time_ns[usable]
-        self._flows.add(columns)
-
-    def _add_flow_ends(self, kind: str, events: Sequence[Event]) -> None:
-        events = [event for event in events if event.ph in _FLOW_PHASES]
-        self._flow_ends[kind].add(self._flow_columns(events))
-
-    def _flow_columns(self, events: Sequence[Event]) -> Columns:
-        return {
-            "id": self._numbers_or_names([event.id for event in events]),
-            "is_start": np.array([event.ph == "s" for event in events], np.bool_),
+    def _add_flows(self, kind: str, events: Sequence[Event]) -> None:
+        ends = [event for event in events if event.ph in _FLOW_PHASES]
+        columns: Columns = {
+            "id": self._numbers_or_names([event.id for event in ends]),
+            "is_start": np.array([event.ph == "s" for event in ends], np.bool_),
         }
+        self._flow_ends[kind].add(columns)
+        if kind != FORWARD_BACKWARD:
+            return
+        self._count_unused(event for event in events if event.ph not in _FLOW_PHASES)
+        columns["time_ns"], usable = nanoseconds([event.ts for event in ends])
+        if not usable.all():
+            ends = self._without(ends, usable)
+            columns = {name: values[usable] for name, values in columns.items()}
+        columns["thread"] = self._thread_codes(ends)
+        self._flows.add(columns)
 
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
         """Return the complete events with usable times, and their starts and durations."""
         complete = [event for event in events if event.ph == "X"]
+        if len(complete) < len(events):
+            self._count_unused(event for event in events if event.ph != "X")
         start_ns, has_start = nanoseconds([event.ts for event in complete])
         duration_ns, has_duration = nanoseconds([event.dur for event in complete])
         usable = has_start & has_duration & (duration_ns >= 0)
         if not usable.all():
-            self.bad_times += int(np.count_nonzero(~usable))
-            complete = [complete[row] for row in np.flatnonzero(usable)]
+            complete = self._without(complete, usable)
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
-        self.used_counts.update(map(_CATEGORY_OF, complete))
         return complete, {"start_ns": start_ns, "duration_ns": duration_ns}
 
-    def _name_codes(self, events: Sequence[Event]) -> Int32:
-        codes = map(self.names.__getitem__, map(_NAME_OF, events))
-        return np.fromiter(codes, np.int32, len(events))
+    def _without(self, events: Sequence[Event], usable: NDArray[np.bool_]) -> list[Event]:
+        """Return the events with usable times, and count the others."""
+        self.bad_times += int(np.count_nonzero(~usable))
+        self._count_unused(compress(events, (~usable).tolist()))
+        return list(compress(events, usable.tolist()))
+
+    def _count_unused(self, events: Iterable[Event]) -> None:
+        self._unused_counts.update(event.cat for event in events)
 
     def _thread_codes(self, events: Sequence[Event]) -> Int32:
-        codes = map(self.threads.__getitem__, map(_THREAD_OF, events))
-        return np.fromiter(codes, np.int32, len(events))
+        processes, threads = [event.pid for event in events], [event.tid for event in events]
+        return _codes(self.threads, list(zip(processes, threads, strict=True)))
 
     def _collective_codes(self, args: Sequence[Args]) -> Int32:
         codes = np.full(len(args), ABSENT, np.int32)
-        for row, arg in enumerate(args):
-            if arg.collective is not None:
-                codes[row] = self.collectives[_collective_of(arg)]
+        for row in [row for row, arg in enumerate(args) if arg.collective is not None]:
+            codes[row] = self.collectives[_collective_of(args[row])]
         return codes
 
-    def _input_codes(self, events: Sequence[Event], args: Sequence[Args]) -> Columns:
-        shapes, types, values = codes = np.full((3, len(events)), ABSENT, np.int32)
-        code_of = self._input_texts
-        kept = map(self._kept_inputs.__getitem__, map(_NAME_OF, events))
-        for row, inputs in enumerate(kept):
-            if inputs:
-                arg = args[row]
-                shapes[row] = code_of[bytes(arg.shapes)]
-                if inputs == _ALL_INPUTS:
-                    types[row] = code_of[bytes(arg.types)]
-                    values[row] = code_of[bytes(arg.values)]
-        return dict(zip(("shapes", "types", "values"), codes, strict=True))
+    def _input_codes(self, names: Sequence[str], args: Sequence[Args]) -> Columns:
+        kept = [self._kept_inputs[name] for name in names]
+        rows = [row for row, inputs in enumerate(kept) if inputs]
+        texts = []
+        for row in rows:
+            arg = args[row]
+            is_whole = kept[row] == _ALL_INPUTS
+            own = (arg.shapes, arg.types, arg.values) if is_whole else (arg.shapes, b"", b"")
+            texts.append(_BETWEEN_TEXTS.join(own))
+        codes = np.full((len(_INPUTS), len(args)), ABSENT, np.int32)
+        if rows:
+            codes[:, rows] = np.array([self._input_texts[text] for text in texts], np.int32).T
+        return dict(zip(_INPUTS, codes, strict=True))
 
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
         """Return ids as numbers; one that is text and no number is -2 minus its code in names."""
@@ -331,6 +342,11 @@ class TraceTables:
         if number is not None:
             return number
         return -2 - self.names[value] if isinstance(value, str) and value else ABSENT
+
+
+def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
+    """Return the code of each key."""
+    return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
 
 
 def _thread_key(value: Any) -> int | str:

@@ -27,19 +27,17 @@ def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
         as_float = np.fromiter(values_us, np.float64, count)
     except (TypeError, ValueError, OverflowError):
         return _one_by_one(values_us)
+    if np.abs(as_float).max(initial=0) < FLOAT_EXACT_BELOW_US:
+        whole = np.floor(as_float)
+        part_ns = np.rint((as_float - whole) * 1000)
+        return whole.astype(np.int64) * 1000 + part_ns.astype(np.int64), np.ones(count, np.bool_)
     usable = np.abs(as_float) < _LATEST_US
-    if not usable.all():
-        as_float = np.where(usable, as_float, 0.0)
-    whole = np.floor(as_float)
-    whole_us = whole.astype(np.int64)
-    if count and np.abs(as_float).max() >= FLOAT_EXACT_BELOW_US:
-        types = set(map(type, values_us))
-        if types == {int}:
-            return whole_us * 1000, usable
-        if types <= {int, Decimal} and usable.all():
-            return _from_decimals(values_us), usable
-        return _one_by_one(values_us)
-    return whole_us * 1000 + np.rint((as_float - whole) * 1000).astype(np.int64), usable
+    types = set(map(type, values_us))
+    if types == {int}:
+        return np.where(usable, as_float, 0.0).astype(np.int64) * 1000, usable
+    if types <= {int, Decimal} and usable.all():
+        return _from_decimals(values_us), usable
+    return _one_by_one(values_us)
 
 
 def _from_decimals(values_us: Sequence[Any]) -> Int64:
