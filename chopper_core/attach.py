@@ -19,7 +19,6 @@ from chopper_core.measured import PASSING
 from chopper_core.progress import Progress
 from chopper_core.reading import Reading, is_meant
 from chopper_core.run import CounterSource, Identity, Run, TelemetrySource
-from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import find_cpu, read_cpu
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.signals import ClockDomain, Telemetry
@@ -58,6 +57,9 @@ def _beside_traces(run: Run, paths: Sequence[Path]) -> list[Path]:
 
 
 def _with_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    # What reads them takes pyarrow with it, which a worker that reads traces does without.
+    from chopper_core.sources.counters.files import find_counters, read_found
+
     found = find_counters(paths)
     unused = {str(file.path): file.reason for file in found.skipped}
     others = (item for item in run.skipped if item[0] not in unused)

@@ -24,7 +24,6 @@ from chopper_core.rank_file import RankFile
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import NO_TIME, KernelTable, concatenate
-from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.reader import read_trace
@@ -77,6 +76,8 @@ def open_run(
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
+        from chopper_core.sources.counters.files import read_counters
+
         dispatch_runs = read_counters(paths, progress) if all(p.exists() for p in paths) else []
         if not dispatch_runs:
             raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
