@@ -13,6 +13,7 @@ from chopper_core import address
 from chopper_core.comparison import (
     DELTA,
     RELATIVE,
+    SUM,
     aligned,
     delta_of,
     difference,
@@ -25,7 +26,7 @@ from chopper_core.comparison import (
     with_differences,
 )
 from chopper_core.counterparts import Side, counterparts
-from chopper_core.errors import UsageError
+from chopper_core.errors import NoSuchNode, UsageError
 from chopper_core.filter import Rows, matching
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS, Metric, Scope, Values, default_columns, metric
@@ -250,7 +251,11 @@ def _compared(run: Run, view: View) -> Frame:
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
     ours = query(run, plain)
     other = run.beside(beside(view).run) if beside(view).run != view.run else run
-    base = query(other, replace(beside(view), columns=wanted))
+    lacking = ""
+    try:
+        base = query(other, replace(beside(view), columns=wanted))
+    except NoSuchNode as error:
+        base, lacking = _nothing(ours, replace(beside(view), columns=wanted)), str(error)
     # Two activities are compared as what they are, whatever their numbers.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {} if leaves else _renamed((run, ours), (other, base))
@@ -262,11 +267,10 @@ def _compared(run: Run, view: View) -> Frame:
             known = _column(underlying(name), run, statistic)
             if known.name not in wanted:
                 more = (known.name,)
-                frames = (
-                    query(run, replace(ours.view, columns=more)),
-                    query(other, replace(base.view, columns=more)),
-                )
-                sides = [each.values[known.name] for each in frames]
+                here = query(run, replace(ours.view, columns=more))
+                there = replace(base.view, columns=more)
+                beyond = _nothing(here, there) if lacking else query(other, there)
+                sides = [each.values[known.name] for each in (here, beyond)]
             else:
                 sides = [each.values[known.name] for each in (ours, base)]
             left = aligned(sides[0], pairs.ours)
@@ -290,25 +294,20 @@ def _compared(run: Run, view: View) -> Frame:
     labels = [pairs.labels[row] for row in shown]
     partners = [pairs.partners[row] for row in shown]
     alone = (int((pairs.base < 0).sum()), int((pairs.ours < 0).sum()))
-    notes = [f"the baseline is {address.render(beside(view))}"]
+    notes = []
+    if lacking:
+        notes.append(f"the baseline has nothing at this place: {lacking}")
+    elif steps := _other_steps((run, ours), (other, base)):
+        notes.append(steps)
     for count, where in zip(alone, ("not in the baseline", "only in the baseline"), strict=True):
-        if count:
+        if count and not lacking:
             notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
-
-    steps = [
-        len(each.tree(frame.view.order).split(frame.view.path, ("gpu", "iteration")))
-        for each, frame in ((run, ours), (other, base))
-    ]
-    if steps[0] != steps[1]:
-        notes.append(
-            f"here are {steps[0]} iterations, counted on each GPU, in the baseline {steps[1]}; "
-            "the view compare (8) sets one against one"
-        )
     if renamed:
         notes.append(
             f"{len(renamed)} kernel{' has' if len(renamed) == 1 else 's have'} another name in the "
             "baseline, where the one before the arrow stands at the same places"
         )
+    notes.append(f"the baseline is {address.render(beside(view))}")
 
     def opens(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
@@ -337,6 +336,33 @@ def _compared(run: Run, view: View) -> Frame:
         opens=opens,
         means=means,
         partners=partners if renamed else (),
+    )
+
+
+def _nothing(frame: Frame, view: View) -> Frame:
+    """The frame of a node that its run lacks: no rows, and no figure of a sum but 0."""
+    none = np.zeros(0, np.intp)
+    return replace(
+        frame,
+        view=view,
+        labels=(),
+        values={name: values.take(none) for name, values in frame.values.items()},
+        total={known.name: 0 if known.reduces == SUM else None for known in frame.columns},
+        elapsed_ns=np.zeros(0, np.int64),
+    )
+
+
+def _other_steps(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> str:
+    """What is to be said where the two sides have not the same number of iterations."""
+    steps = [
+        len(run.tree(frame.view.order).split(frame.view.path, ("gpu", "iteration")))
+        for run, frame in (ours, base)
+    ]
+    if steps[0] == steps[1]:
+        return ""
+    return (
+        f"{steps[0]} iterations here, {steps[1]} in the baseline, counted on each GPU: sums differ "
+        "by that; the view compare (8) sets one against one"
     )
 
 

@@ -354,7 +354,7 @@ def _print_view(view: View, options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    options.address = _against(options.b, options.a, options.path)
+    options.address = f"{_against(options.b, options.a, options.path)}&view=compare"
     return _show(options)
 
 

@@ -287,6 +287,13 @@ def elide(text: str, width: int, glyphs: Glyphs) -> str:
     return first_cells(text, head) + glyphs.ellipsis + first_cells(text[::-1], tail)[::-1]
 
 
+def beginning(text: str, width: int, glyphs: Glyphs) -> str:
+    """Text of at most `width` cells: its end gives way."""
+    if cell_width(text) <= width:
+        return text
+    return first_cells(text, width - 1) + glyphs.ellipsis if width > 0 else ""
+
+
 def first_cells(text: str, width: int) -> str:
     """The longest beginning of a text that takes at most `width` cells."""
     if text.isascii():

@@ -11,7 +11,7 @@ from string import ascii_letters, digits
 from typing import Final
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import cell_width, clean, display_name, elide, first_cells
+from chopper_core.render.cells import beginning, clean, display_name, elide
 from chopper_core.render.glyphs import Glyphs
 
 FOLDED: Final = "…"
@@ -91,9 +91,7 @@ def _show_difference(
     room = width - head - len(mark)
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        tail = name[begin:]
-        if cell_width(tail) > room:
-            tail = first_cells(tail, room - 1) + glyphs.ellipsis
+        tail = beginning(name[begin:], room, glyphs)
         short[name] = elide(name[:head] + mark + tail, width, glyphs)
         alike[short[name]].append(name)
     for several in alike.values():

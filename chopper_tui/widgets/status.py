@@ -7,7 +7,7 @@ from typing import Final
 
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
-from chopper_core.render.cells import clean
+from chopper_core.render.cells import beginning, clean
 from chopper_tui.actions import Action, key_name
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
@@ -72,16 +72,21 @@ class Status(Pane):
             line += [(label, "dim"), (shown, "strong"), ("  ", "text")]
         notes = untold(frame)
         room = width - width_of(line) - 1
-        text = f"note: {notes[0]}" if len(notes) == 1 else f"{len(notes)} notes: i"
         if notes:
-            line.append((text if len(text) <= room else "note: i"[: max(room, 0)], "alert"))
+            text = f"note: {notes[0]}"
+            if len(notes) > 1 or len(text) > room:
+                title = "note" if len(notes) == 1 else f"{len(notes)} notes"
+                text = beginning(f"{title} (i): {notes[0]}", room, glyphs)
+            line.append((text, "alert"))
         return [line]
 
 
 def untold(frame: Frame) -> list[str]:
     """The notes of a frame that the screen doesn't tell in another way."""
     return [
-        note for note in frame.notes if not note.startswith(("generated", f"{frame.hidden} of"))
+        note
+        for note in frame.notes
+        if not note.startswith(("generated", f"{frame.hidden} of", "the baseline is"))
     ]
 
 

@@ -12,6 +12,7 @@ from chopper_core.frame import Frame
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
+    beginning,
     clean,
     column_texts,
     display_name,
@@ -101,8 +102,8 @@ class TableLayout(Struct, frozen=True):
     def _fitted(self, row: int) -> str:
         """A name in its cells; a sentence is read from its beginning."""
         width, glyphs, name = self.name_width, self.glyphs, self.name(row)
-        if self.frame.level in SENTENCES and cell_len(name) > width:
-            return set_cell_size(name, width - 1) + glyphs.ellipsis
+        if self.frame.level in SENTENCES:
+            return set_cell_size(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
 
     def header(self) -> Pieces:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.analyses.occurrences import cut_iterations
 from chopper_core.comparison import Pairs, aligned, matched
 from chopper_core.counterparts import Side, counterparts
+from chopper_core.errors import NoSuchNode
 from chopper_core.metrics import Metric, Scope, Values
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL_TEXT
@@ -122,12 +123,11 @@ def halves(run: Run, view: View) -> Halves:
     wanted = _PLACE_LEVELS if by == PLACE else (by,)
     # A level that both sides fix tells no rows apart, whatever its labels.
     levels = tuple(level for level in wanted if not (level in ours and level in base)) or wanted
-    return Halves(
-        by,
-        levels,
-        _half(run, view, levels, by, run is not other),
-        _half(other, there, levels, by, run is not other),
-    )
+    own = _half(run, view, levels, by, run is not other)
+    try:
+        return Halves(by, levels, own, _half(other, there, levels, by, run is not other))
+    except NoSuchNode as error:
+        raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
 
 
 def _half(run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut: bool) -> Half:

@@ -23,6 +23,7 @@ from chopper_core.analyses.determinism.steadiness import (
     steadiness,
 )
 from chopper_core.analyses.groups import into
+from chopper_core.errors import NoSuchNode
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BoxChart
 from chopper_core.run import Run
@@ -122,7 +123,11 @@ def answer(run: Run, view: View) -> Answer:
     else:
         there = beside(view)
         other = run if there.run == view.run else run.beside(there.run)
-        common = set(gpus_of(run, plain)) & set(gpus_of(other, there))
+        common = set(gpus_of(run, plain))
+        try:
+            common &= set(gpus_of(other, there))
+        except NoSuchNode as error:
+            raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
         # GPUs and iterations are compared where GPUs are too few.
         is_few = len(common) < fewest_pairs()
         ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
