@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -191,3 +192,15 @@ class Groups:
                 values = values_of(self.table, column, self.selection)
                 self._cache[key] = reduceat(values.astype(np.int64, copy=False), self.first)
         return self._cache[key]
+
+
+def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
+    """Rows cut where those of another GPU begin; where those of a GPU lie apart, all at once."""
+    if not isinstance(rows, slice):
+        return [rows]
+    gpu = table.gpu[rows]
+    first = np.flatnonzero(gpu[1:] != gpu[:-1]) + 1
+    if (gpu[first] < gpu[first - 1]).any():
+        return [rows]
+    edges = [rows.start, *(first + rows.start).tolist(), rows.stop]
+    return [slice(begin, end) for begin, end in pairwise(edges)]

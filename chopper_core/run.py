@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -204,6 +205,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def origin_ns(self) -> int:
         """The start of the run's first activity on the run's clock."""
         return int(self.tree().node(()).min("start_ns")[0]) if len(self.table) else 0
+
+    @cached_property
+    def answers(self) -> OrderedDict[Any, Any]:
+        """The answers to views that were asked, which `analyses` keeps here."""
+        return OrderedDict()
 
     def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
         """The tree in an order of the levels, made once."""

@@ -199,3 +199,16 @@ def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
     opens = np.concatenate([[True], start[1:] > end[:-1]])
     closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
     return start[opens], end[closes]
+
+
+def time_within(begins_ns: Int64, ends_ns: Int64, times_ns: Int64) -> Int64:
+    """How much of some stretches, which come one after the other, lies before each time."""
+    if not len(begins_ns):
+        return np.zeros(len(times_ns), np.int64)
+    before = np.concatenate([[0], np.cumsum(ends_ns - begins_ns)])
+    begun = np.searchsorted(begins_ns, times_ns, "right")
+    # What of the last one begun is still to come; before the first there is none.
+    ahead = ends_ns[begun - 1] - times_ns
+    ahead[begun == 0] = 0
+    within: Int64 = before[begun] - np.maximum(ahead, 0, out=ahead)
+    return within

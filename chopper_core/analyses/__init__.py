@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Final
 
@@ -9,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.answer import Answer
+from chopper_core.analyses.known import known_answer
 from chopper_core.errors import UsageError
 from chopper_core.measured import NO_TIMES
 from chopper_core.metrics import METRICS
@@ -184,7 +186,7 @@ def answer(run: Run, view: View) -> Answer:
     if view.window and not asked.along_time:
         raise UsageError(f"the view {asked.name} takes no from=, to=, at= and mark=")
     module = import_module(f"chopper_core.analyses.{asked.name}")
-    found: Answer = module.answer(run, view)
+    found = known_answer(run, view, partial(module.answer, run))
     if view.baseline is not None and not asked.compares:
         able = " and ".join(known.name for known in ANALYSES if known.compares)
         note = f"nothing here is compared with the baseline; the views {able} do that"

@@ -10,10 +10,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, KernelTable, Kind, distinct
-from chopper_core.tracks import union
+from chopper_core.tracks import time_within, union
 from chopper_core.tree import Groups
 
 Int64 = NDArray[np.int64]
@@ -112,7 +111,7 @@ def _matched(run: Run) -> Collectives | None:
     alone = (size == 0) | (table.operation[rows] == _code(table, PAIRWISE))
     place = np.where(alone, np.arange(len(rows)) + 2 * len(rows), place)
     order = np.lexsort((table.gpu[rows], place, block))
-    return _described(table, rows[order], _numbers(block[order], place[order]), size[order], shared)
+    return _described(run, rows[order], _numbers(block[order], place[order]), size[order], shared)
 
 
 def _numbers(*columns: NDArray[np.generic]) -> Int64:
@@ -238,9 +237,10 @@ def _shift(base_ends: Int64, base_size: Int64, ends: Int64, size: Int64) -> int:
 
 
 def _described(
-    table: KernelTable, rows: Index, sets: Int64, size: Int64, shared: tuple[str, ...]
+    run: Run, rows: Index, sets: Int64, size: Int64, shared: tuple[str, ...]
 ) -> Collectives:
     """The collectives of rows that stand set by set, put in the order of first arrival."""
+    table = run.table
     arrival = np.minimum.reduceat(table.start_ns[rows], _starts(sets))
     rank = np.empty(len(arrival), np.int64)
     rank[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
@@ -272,39 +272,26 @@ def _described(
         last_gpu=np.maximum.reduceat(latest, first).astype(np.int64),
         member_set=member_set,
         member_wait_ns=wait,
-        member_exposed_ns=_exposed(table, rows, wait),
+        member_exposed_ns=_exposed(run, rows, wait),
         spread_ns=int(np.median(spread)) if len(spread) else None,
         shared_labels=shared,
     )
 
 
-def _exposed(table: KernelTable, rows: Index, wait: Int64) -> Int64:
+def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     """The part of the kernels' waits during which no compute runs on their GPU."""
+    table = run.table
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
-    computing = _by_gpu(table, np.flatnonzero(table.kind == Kind.COMPUTE))
-    waiting = _by_gpu(table, rows, np.flatnonzero(exposed > 0))
-    for gpu, own in waiting.items():
-        compute = computing.get(gpu, own[:0])
-        if not len(compute):
-            continue
-        begins, ends = union(table.start_ns[compute], table.duration_ns[compute])
-        edges = np.stack([begins, ends], axis=1).ravel() - begins[0]
-        running = np.cumsum(ends - begins)
-        covered = np.stack([running - (ends - begins), running], axis=1).ravel()
-        start = table.start_ns[rows[own]] - begins[0]
-        hidden = np.interp(start + wait[own], edges, covered) - np.interp(start, edges, covered)
-        alone = wait[own] - np.rint(hidden).astype(np.int64)
-        exposed[own] = np.minimum(exposed[own], alone)
+    waiting = np.flatnonzero(exposed > 0)
+    whose = table.gpu[rows[waiting]]
+    for gpu in distinct(whose).tolist():
+        own = waiting[whose == gpu]
+        selection = run.tree().node((str(gpu),)).selection
+        computes = table.kind[selection] == Kind.COMPUTE
+        stretches = union(
+            table.start_ns[selection][computes], table.duration_ns[selection][computes]
+        )
+        start = table.start_ns[rows[own]]
+        hidden = time_within(*stretches, start + wait[own]) - time_within(*stretches, start)
+        exposed[own] = np.minimum(exposed[own], wait[own] - hidden)
     return exposed
-
-
-def _by_gpu(table: KernelTable, rows: Index, places: Index | None = None) -> dict[int, Index]:
-    """The rows of each GPU; with places among them, the places."""
-    taken = rows if places is None else places
-    whose = table.gpu[rows if places is None else rows[places]]
-    if (whose[1:] < whose[:-1]).any():
-        order = stable_order(whose)
-        taken, whose = taken[order], whose[order]
-    first = np.flatnonzero(np.diff(whose, prepend=-1))
-    parts = np.split(taken, first[1:])
-    return dict(zip(whose[first].tolist(), parts, strict=True)) if len(whose) else {}

@@ -7,16 +7,18 @@ the GPU that starts it last (Lit Silicon, algorithm 1, over every occurrence).
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.ordering import ranked, stable_order
 from chopper_core.run import Run
-from chopper_core.schema import LEVELS, Kind
+from chopper_core.schema import LEVELS, KernelTable, Kind
 from chopper_core.tree import Groups
 from chopper_core.view import View
 
@@ -28,12 +30,12 @@ Mask = NDArray[np.bool_]
 class Occurrences(Struct, frozen=True, eq=False):
     """The compute of a run that runs on every GPU, as occurrences x GPUs, in order of time."""
 
+    table: KernelTable
     gpus: tuple[int, ...]
     rows: Index
-    """Rows of the kernel table, occurrences x GPUs."""
+    """Rows of the kernel table, occurrences x GPUs, GPU by GPU in memory."""
     lead_ns: Int64
-    """How much earlier than on the last GPU each starts, occurrences x GPUs."""
-    duration_ns: Int64
+    """How much earlier than on the last GPU each starts, as the rows."""
     last_start_ns: Int64
     """When the last GPU starts each occurrence."""
     compute: int
@@ -42,15 +44,17 @@ class Occurrences(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def durations_ns(self) -> Iterator[Int64]:
+        """How long each takes, GPU by GPU."""
+        return (self.table.duration_ns[own] for own in self.rows.T)
+
     def take(self, chosen: NDArray[np.generic]) -> Occurrences:
         """Some of the occurrences."""
-        return Occurrences(
-            self.gpus,
-            self.rows[chosen],
-            self.lead_ns[chosen],
-            self.duration_ns[chosen],
-            self.last_start_ns[chosen],
-            self.compute,
+        return replace(
+            self,
+            rows=self.rows.T[:, chosen].T,
+            lead_ns=self.lead_ns.T[:, chosen].T,
+            last_start_ns=self.last_start_ns[chosen],
         )
 
 
@@ -105,60 +109,75 @@ def cut_iterations(run: Run) -> frozenset[int]:
 
 def _matched(run: Run, iterations: tuple[int, ...]) -> Occurrences:
     table = run.table
-    rows = run.tree().node(()).rows
+    rows = _compute_of(run)
     if iterations:
         rows = rows[np.isin(table.iteration[rows], iterations)]
-    rows = rows[table.kind[rows] == Kind.COMPUTE]
     whose, gpus = table.gpu[rows], run.tree().codes_of("gpu")
     begin, end = (np.searchsorted(whose, gpus, side) for side in ("left", "right"))
     gpus, begin, end = (values[end > begin] for values in (gpus, begin, end))
     spans = zip(begin.tolist(), end.tolist(), strict=True)
     parts = [rows[low:high] for low, high in spans] if len(gpus) > 1 else []
-    matched = np.zeros((0, max(len(gpus), 1)), np.intp)
-    if parts:
-        same, other = _alike(run, parts)
-        matched = np.concatenate([*same, _by_code(run, other)])
-    start = table.start_ns[matched]
-    last = start.max(axis=1) if len(matched) else np.zeros(0, np.int64)
-    by_time = stable_order(last)
-    matched = matched[by_time]
-    return Occurrences(
-        gpus=tuple(int(gpu) for gpu in gpus),
-        rows=matched,
-        lead_ns=(last[:, None] - start)[by_time],
-        duration_ns=table.duration_ns[matched],
-        last_start_ns=last[by_time],
-        compute=len(rows),
-    )
+    matched = _common(run, parts) if parts else [rows[:0]] * max(len(gpus), 1)
+    last = table.start_ns[matched[0]]
+    for own in matched[1:]:
+        np.maximum(last, table.start_ns[own], out=last)
+    order = stable_order(last)
+    last = last[order]
+    # GPU by GPU, so that what is reduced over the GPUs lies side by side.
+    places = np.empty((len(matched), len(last)), np.intp)
+    lead = np.empty(places.shape, np.int64)
+    for at, own in enumerate(matched):
+        np.take(own, order, out=places[at], mode="clip")
+        np.take(table.start_ns[own], order, out=lead[at], mode="clip")
+        np.subtract(last, lead[at], out=lead[at])
+    numbers = tuple(int(gpu) for gpu in gpus)
+    return Occurrences(table, numbers, places.T, lead.T, last, len(rows))
 
 
-def _alike(run: Run, parts: list[Index]) -> tuple[list[Index], list[Index]]:
-    """The iterations in which all GPUs do the same, as rows x GPUs; and the other rows by GPU."""
+def _compute_of(run: Run) -> Index:
+    """The rows of all compute, in the order of the levels."""
+    selection = run.tree().node(()).selection
+    computes = np.flatnonzero(run.table.kind[selection] == Kind.COMPUTE)
+    return computes + selection.start if isinstance(selection, slice) else selection[computes]
+
+
+def _common(run: Run, parts: list[Index]) -> list[Index]:
+    """Of each GPU's rows those that all GPUs have, one beside the other."""
     table = run.table
     numbers = [table.iteration[own] for own in parts]
+    labels = [[table.column(level)[own] for level in LEVELS[2:]] for own in parts]
+    everything = [slice(0, len(own)) for own in parts]
+    if _are_alike(
+        [[number, *each] for number, each in zip(numbers, labels, strict=True)], everything
+    ):
+        return parts
     iterations = run.tree().codes_of("iteration")
     edges = [
         [np.searchsorted(own, iterations, side) for side in ("left", "right")] for own in numbers
     ]
-    labels = [[table.column(level)[own] for level in LEVELS[2:]] for own in parts]
-    same: list[Index] = []
+    same: list[list[Index]] = [[] for _ in parts]
     others: list[list[Index]] = [[] for _ in parts]
     for number in range(len(iterations)):
         spans = [slice(int(begin[number]), int(end[number])) for begin, end in edges]
-        if all(
-            np.array_equal(first[spans[0]], own[span])
-            for columns, span in zip(labels[1:], spans[1:], strict=True)
-            for first, own in zip(labels[0], columns, strict=True)
-        ):
-            rows = [own[span] for own, span in zip(parts, spans, strict=True)]
-            same.append(np.stack(rows, axis=1))
-            continue
-        for own, span, rest in zip(parts, spans, others, strict=True):
-            rest.append(own[span])
-    return same, [np.concatenate([*rest, own[:0]]) for own, rest in zip(parts, others, strict=True)]
+        into = same if _are_alike(labels, spans) else others
+        for own, span, kept in zip(parts, spans, into, strict=True):
+            kept.append(own[span])
+    left = _by_code(
+        run, [np.concatenate([own[:0], *rest]) for own, rest in zip(parts, others, strict=True)]
+    )
+    return [np.concatenate([*kept, rest]) for kept, rest in zip(same, left, strict=True)]
 
 
-def _by_code(run: Run, parts: list[Index]) -> Index:
+def _are_alike(columns: list[list[NDArray[Any]]], spans: list[slice]) -> bool:
+    """Whether all GPUs have the same labels in their spans."""
+    return all(
+        np.array_equal(first[spans[0]], own[span])
+        for others, span in zip(columns[1:], spans[1:], strict=True)
+        for first, own in zip(columns[0], others, strict=True)
+    )
+
+
+def _by_code(run: Run, parts: list[Index]) -> list[Index]:
     """The rows that all GPUs have: of the same labels, and the n-th of those."""
     rows = np.concatenate(parts)
     keys = [run.table.column(level)[rows] for level in LEVELS]
@@ -182,8 +201,7 @@ def _by_code(run: Run, parts: list[Index]) -> Index:
     common = codes[0]
     for own in codes[1:]:
         common = np.intersect1d(common, own, assume_unique=True)
-    places = [
+    return [
         own[np.searchsorted(mine, common)] if len(common) else own[:0]
         for own, mine in zip(parts, codes, strict=True)
     ]
-    return np.stack(places, axis=1)

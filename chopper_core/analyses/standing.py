@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -135,7 +135,7 @@ class Standing(Struct, frozen=True, eq=False):
         count = np.bincount(cell)
         lead = others_lead(self.found, self.behind)
         mean = np.bincount(cell, weights=lead) / count
-        behind = sums_by(cell, self.found.lead_ns, len(count)).argmin(axis=1) == self.behind
+        behind = sums_by(cell, self.found.lead_ns.T, len(count)).argmin(axis=1) == self.behind
         late = behind & (mean >= _ONSET * mean.max()) & (mean > 0)
         if not late.any():
             return None
@@ -247,7 +247,7 @@ def _stand(
         lead_ns=found.lead_ns.sum(axis=0),
         iterations=tuple(int(number) for number in seen),
         iteration_ns=elapsed,
-        work_ns=found.duration_ns.sum(axis=0) / len(seen),
+        work_ns=np.array([own.sum() for own in found.durations_ns()]) / len(seen),
         host_ns=per_iteration("idle_host_ns"),
         launch_ns=per_iteration("idle_launch_ns", "idle_unknown_ns"),
         mhz=mhz,
@@ -299,15 +299,15 @@ def lead_changes(stand: Standing) -> Float64:
     return change
 
 
-def sums_by(codes: Index, values: Int64, count: int) -> Float64:
-    """Sums of a figure of the occurrences (occurrences x GPUs), as codes x GPUs."""
-    sums = [np.bincount(codes, weights=own, minlength=count) for own in values.T]
+def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
+    """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
+    sums = [np.bincount(codes, weights=own, minlength=count) for own in values]
     return np.stack(sums, axis=1).astype(np.float64)
 
 
 def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
     """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
-    return sums_by(codes, found.lead_ns, count), np.bincount(codes, minlength=count)
+    return sums_by(codes, found.lead_ns.T, count), np.bincount(codes, minlength=count)
 
 
 def unmatched_compute(stand: Standing) -> int:

@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.groups import Groups
+from chopper_core.groups import Groups, gpu_by_gpu
 from chopper_core.metrics.metric import Values
-from chopper_core.schema import KernelTable, Kind, distinct
-from chopper_core.tracks import union
+from chopper_core.schema import KernelTable, Kind, Selection, distinct
+from chopper_core.tracks import time_within, union
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -69,38 +69,57 @@ def overlap_ratio(nodes: Groups) -> Values:
 
 def instances(nodes: Groups) -> Instances:
     """The instances of the operations of nodes."""
-    table = nodes.table
-    sizes = nodes.sizes()
-    computes = table.kind[nodes.rows] == Kind.COMPUTE
-    rows = nodes.rows[computes]
-    node = np.repeat(np.arange(len(nodes)), sizes)[computes]
-    keys = [node, *(table.column(name)[rows] for name in _KEYS)]
-    if not _in_order(keys):
-        order = np.lexsort(keys[::-1])
-        rows, keys = rows[order], [key[order] for key in keys]
-    changes = np.zeros(max(len(rows) - 1, 0), np.bool_)
-    for key in keys:
-        changes |= key[1:] != key[:-1]
-    first = np.flatnonzero(np.concatenate([[True], changes])) if len(rows) else np.zeros(0, np.intp)
-    if not len(first):
-        nothing = np.zeros(0, np.int64)
-        return Instances(np.zeros(0, np.intp), np.zeros(0, np.intp), nothing, nothing, nothing)
-    start_ns = table.start_ns[rows]
-    start = np.minimum.reduceat(start_ns, first)
-    end = np.maximum.reduceat(start_ns + table.duration_ns[rows], first)
-    row = rows[first]
+    table, rows = nodes.table, nodes.selection
+    if len(nodes) > 1:
+        node, row, start, end = _spans(table, rows, nodes.first)
+    else:
+        # What is worked out GPU by GPU stays in the processor's cache.
+        parts = [_spans(table, own) for own in gpu_by_gpu(table, rows)]
+        node, row, start, end = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
-    return Instances(keys[0][first], row, start, end - start, beside)
+    return Instances(node, row, start, end - start, beside)
 
 
-def _in_order(keys: Sequence[NDArray[Any]]) -> bool:
-    """Whether rows are in the order of keys, the first one above the others."""
-    same = np.ones(max(len(keys[0]) - 1, 0), np.bool_)
+def _spans(
+    table: KernelTable, rows: Selection, nodes: Index | None = None
+) -> tuple[Index, Index, Int64, Int64]:
+    """Node, a row, start and end of the instances of rows, whose nodes begin at some places."""
+    computes = table.kind[rows] == Kind.COMPUTE
+    place = np.flatnonzero(computes)
+    if not len(place):
+        return place, place, np.zeros(0, np.int64), np.zeros(0, np.int64)
+    keys = [table.column(name)[rows][computes] for name in _KEYS]
+    if nodes is not None:
+        keys.insert(0, np.searchsorted(nodes, place, "right") - 1)
+    start_ns = table.start_ns[rows][computes]
+    end_ns = start_ns + table.duration_ns[rows][computes]
+    is_new = _changes(keys)
+    if is_new is None:
+        order = np.lexsort(keys[::-1])
+        place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
+        keys = [key[order] for key in keys]
+        is_new = _changes(keys)
+        assert is_new is not None
+    first = np.flatnonzero(is_new)
+    at = place[first]
+    return (
+        np.zeros(len(at), np.intp) if nodes is None else keys[0][first],
+        at + rows.start if isinstance(rows, slice) else rows[at],
+        np.minimum.reduceat(start_ns, first),
+        np.maximum.reduceat(end_ns, first),
+    )
+
+
+def _changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
+    """Where a row differs from the one before; None where they are not in the order of keys."""
+    is_new = np.ones(len(keys[0]), np.bool_)
+    rest = is_new[1:]
+    rest[:] = False
     for key in keys:
-        if (same & (key[1:] < key[:-1])).any():
-            return False
-        same &= key[1:] == key[:-1]
-    return True
+        if ((key[1:] < key[:-1]) & ~rest).any():
+            return None
+        rest |= key[1:] != key[:-1]
+    return is_new
 
 
 def running_ns(
@@ -116,22 +135,10 @@ def running_ns(
     whose = table.gpu[where]
     for number in distinct(gpu).tolist():
         own = where[whose == number]
-        begins, ends = union(table.start_ns[own], table.duration_ns[own])
-        if not len(begins):
-            continue
+        stretches = union(table.start_ns[own], table.duration_ns[own])
         here = np.flatnonzero(gpu == number)
-        until_end = _spent_until(begins, ends, end[here])
-        beside[here] = until_end - _spent_until(begins, ends, start[here])
+        beside[here] = time_within(*stretches, end[here]) - time_within(*stretches, start[here])
     return beside
-
-
-def _spent_until(begins: Int64, ends: Int64, times: Int64) -> Int64:
-    """How much of some stretches, which come one after the other, lies before each time."""
-    spent = np.concatenate([[0], np.cumsum(ends - begins)])
-    at = np.searchsorted(begins, times, "right")
-    late = np.where(at > 0, np.maximum(ends[at - 1] - times, 0), 0)
-    total: Int64 = spent[at] - late
-    return total
 
 
 def _are_alike(nodes: Groups) -> NDArray[np.bool_]:

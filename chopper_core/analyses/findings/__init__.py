@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.analyses.answer import Answer
@@ -53,48 +51,29 @@ CONFIDENCE: Final = column(
 RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
 
 
-class Outcome(Struct, frozen=True):
-    """What the rules found in a scope, in order, and of what."""
-
-    found: tuple[tuple[Rule, Finding], ...]
-    shares: tuple[float | None, ...]
-    """The stake of each as a share of the iteration."""
-    headline: str
-    notes: tuple[str, ...]
-
-
-_KNOWN: WeakKeyDictionary[Run, tuple[View, Outcome]] = WeakKeyDictionary()
-
-
-def outcome(run: Run, view: View) -> Outcome:
-    """What is found in a view's scope; the last one is kept, for another order of its rows."""
-    scope = View(view.run, view.path, view.order, metric=view.metric, reading=view.reading)
-    if run not in _KNOWN or _KNOWN[run][0] != scope:
-        case = case_of(run, scope)
-        found = tuple(find(case))
-        stakes = [finding.stake_ns for _, finding in found]
-        shares = tuple(None if stake is None else case.share(stake) for stake in stakes)
-        _KNOWN[run] = scope, Outcome(found, shares, _headline(case, len(found)), _notes(case))
-    return _KNOWN[run][1]
-
-
 def answer(run: Run, view: View) -> Answer:
     """What stands out in a scope, one row per finding."""
-    known = outcome(run, view)
-    findings = [finding for _, finding in known.found]
+    scope = View(view.run, view.path, view.order, metric=view.metric, reading=view.reading)
+    case = case_of(run, scope)
+    found = find(case)
+    findings = [finding for _, finding in found]
+    shares = [
+        None if finding.stake_ns is None else 100 * case.share(finding.stake_ns)
+        for finding in findings
+    ]
     return Answer(
         level="finding",
         labels=[finding.sentence for finding in findings],
         columns=(
             (STAKE, _rounded([finding.stake_ns for finding in findings])),
-            (SHARE, numbered([None if share is None else 100 * share for share in known.shares])),
+            (SHARE, numbered(shares)),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
-            (RULE, worded([rule.name for rule, _ in known.found])),
+            (RULE, worded([rule.name for rule, _ in found])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
         ),
         opens=lambda row: _beside(findings[row].evidence, view),
-        headline=(known.headline,),
-        notes=known.notes,
+        headline=(_headline(case, len(findings)),),
+        notes=_notes(case),
     )
 
 

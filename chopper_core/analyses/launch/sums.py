@@ -14,7 +14,7 @@ from chopper_core.analyses.groups import quantiles_of
 from chopper_core.ordering import ranked
 from chopper_core.run import Run
 from chopper_core.schema import NO_TIME, KernelTable, Kind, Selection
-from chopper_core.tracks import union
+from chopper_core.tracks import time_within, union
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -70,25 +70,12 @@ def _under_comm(table: KernelTable, rows: Selection) -> Int64:
     whose = table.gpu[comm]
     for number in np.flatnonzero(np.bincount(gpu)).tolist():
         theirs = comm[whose == number]
-        begins, ends = union(table.start_ns[theirs], table.duration_ns[theirs])
-        if not len(begins):
-            continue
-        edges = np.stack([begins, ends], axis=1).ravel()
-        running = np.cumsum(ends - begins)
-        total = np.stack([running - (ends - begins), running], axis=1).ravel()
+        stretches = union(table.start_ns[theirs], table.duration_ns[theirs])
         own = np.flatnonzero(gpu == number)
         to = start[own]
         since = to - call[waiting[own]]
-        found[waiting[own]] = _passed(to, edges, total) - _passed(since, edges, total)
+        found[waiting[own]] = time_within(*stretches, to) - time_within(*stretches, since)
     return found
-
-
-def _passed(times: Int64, edges: Int64, total: Int64) -> Int64:
-    """How much of the stretches (begin, end, begin …) lies before each time, in whole ns."""
-    place = np.searchsorted(edges, times, "right")
-    before = np.where(place > 0, total[np.maximum(place - 1, 0)], 0)
-    inside = place % 2 == 1
-    return before + np.where(inside, times - edges[np.maximum(place - 1, 0)], 0)
 
 
 class Instances(Struct, frozen=True, eq=False):

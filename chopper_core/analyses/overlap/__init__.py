@@ -14,7 +14,6 @@ from chopper_core.analyses.overlap import columns
 from chopper_core.analyses.overlap.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
-from chopper_core.ordering import ranked
 from chopper_core.pictures import LineChart, Picture, Series
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, NO_LABEL
@@ -47,7 +46,7 @@ def answer(run: Run, view: View) -> Answer:
 
 
 def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
-    codes, owner = ranked(found.codes(by))
+    codes, owner = found.ranked(by)
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
     known = effect(found, owner, count)
@@ -194,7 +193,7 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
 
 def _cumulative(found: Overlaps) -> Picture:
     """The share of each GPU's instances with at most so much overlap."""
-    gpus, owner = ranked(found.codes("gpu"))
+    gpus, owner = found.ranked("gpu")
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
     counts = np.bincount(owner * 101 + at, minlength=101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
@@ -217,7 +216,7 @@ def _cumulative(found: Overlaps) -> Picture:
 
 def _against_duration(run: Run, found: Overlaps) -> tuple[Picture, ...]:
     """The durations of instances over their overlap, for the operations that take most time."""
-    codes, owner = ranked(found.codes("operation"))
+    codes, owner = found.ranked("operation")
     times = _summed(owner, len(codes), found.elapsed_ns)
     share, names, x, y = 100.0 * found.share, [], [], []
     for place in np.argsort(-times, kind="stable")[:_OPERATIONS].tolist():

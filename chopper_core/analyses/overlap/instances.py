@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,7 @@ _FEWEST: Final = 2
 """A side with fewer instances has no median worth its name."""
 
 
-class Overlaps(Struct, frozen=True, eq=False):
+class Overlaps(Struct, frozen=True, eq=False, dict=True):
     """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
 
     FSDP's own operations are none of them: they are what overlaps.
@@ -50,7 +51,7 @@ class Overlaps(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.row)
 
-    @property
+    @cached_property
     def share(self) -> Float64:
         """Overlap with collectives, from 0 to 1."""
         return self.comm_ns / np.maximum(self.elapsed_ns, 1)
@@ -62,7 +63,23 @@ class Overlaps(Struct, frozen=True, eq=False):
 
     def codes(self, level: str) -> Int64:
         """The code of each at a level."""
-        return self.table.column(level)[self.row].astype(np.int64)
+        if level not in self._codes:
+            self._codes[level] = self.table.column(level)[self.row].astype(np.int64)
+        return self._codes[level]
+
+    @cached_property
+    def _codes(self) -> dict[str, Int64]:
+        return {}
+
+    def ranked(self, level: str) -> tuple[Index, Index]:
+        """The different codes at a level, and which of them each has."""
+        if level not in self._ranked:
+            self._ranked[level] = ranked(self.codes(level))
+        return self._ranked[level]
+
+    @cached_property
+    def _ranked(self) -> dict[str, tuple[Index, Index]]:
+        return {}
 
     def take(self, chosen: NDArray[np.generic]) -> Overlaps:
         """Some of the instances."""

@@ -113,7 +113,7 @@ def _by_label(stand: Standing, view: View, by: str) -> Answer:
     behind = sums.argmin(axis=1)
     others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(stand.gpus) - 1) - sums.min(axis=1)
     change = np.bincount(place, weights=lead_changes(stand), minlength=len(codes))
-    work = sums_by(place, found.duration_ns, len(codes))
+    work = sums_by(place, found.durations_ns(), len(codes))
     rest = np.median(np.delete(work, stand.behind, axis=1), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         slower = 100.0 * (work[:, stand.behind] / rest - 1)

@@ -1,0 +1,54 @@
+"""Answers that were given, kept with their run: to sort or filter their rows asks nothing anew."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from chopper_core.analyses.answer import Answer
+from chopper_core.run import Run
+from chopper_core.view import View
+
+_KEPT: Final = 32
+_LOCK: Final = Lock()
+
+
+class _Asked(Struct, eq=False):
+    """A question, and its answer when there is one."""
+
+    others: Mapping[str, Run]
+    """The runs that were open beside: an answer may be about them, too."""
+    answer: Answer | None = None
+    lock: Lock = field(default_factory=Lock)
+    """Held while it is worked out: who asks the same meanwhile waits for it."""
+
+
+def known_answer(run: Run, view: View, ask: Callable[[View], Answer]) -> Answer:
+    """The answer to a view's question, asked if nobody did before; whatever is raised is not kept.
+
+    The order of the rows, a filter and the columns to show change nothing of it.
+    """
+    plain = replace(view, sort="", filter="", columns=())
+    with _LOCK:
+        answers: OrderedDict[View, _Asked] = run.answers
+        asked = answers.get(plain)
+        if asked is None or asked.others != run.others:
+            asked = answers[plain] = _Asked(dict(run.others))
+        answers.move_to_end(plain)
+        while len(answers) > _KEPT:
+            answers.popitem(last=False)
+    with asked.lock:
+        if asked.answer is None:
+            asked.answer = ask(plain)
+    known = asked.answer
+
+    def opens(row: int) -> View:
+        opened = known.opens(row)
+        return view if opened == plain else opened
+
+    return replace(known, opens=opens)

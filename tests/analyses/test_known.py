@@ -1,0 +1,135 @@
+"""Answers are worked out once, and anew when what they are about is another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Thread
+
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.analyses import ANALYSES
+from chopper_core.analyses.answer import Answer
+from chopper_core.analyses.known import known_answer
+from chopper_core.errors import ChopperError, UsageError
+from chopper_core.query import query
+from chopper_core.render.exchange import as_json
+from chopper_core.run import Run
+from chopper_core.view import Baseline, View
+from tests.support import sample_run
+
+KERNELS = View("R", analysis="kernels")
+
+
+@pytest.fixture
+def run() -> Run:
+    return sample_run()
+
+
+def counted() -> tuple[list[View], Callable[[View], Answer]]:
+    """A question that writes down who asks it, and whose rows open the view itself."""
+    asked: list[View] = []
+
+    def ask(view: View) -> Answer:
+        asked.append(view)
+        return Answer("thing", ["a"], (), lambda row: view)
+
+    return asked, ask
+
+
+def test_sorting_filtering_and_other_columns_ask_nothing_anew(run: Run) -> None:
+    asked, ask = counted()
+    views = [KERNELS, replace(KERNELS, sort="-x"), replace(KERNELS, filter="a", columns=("x",))]
+    # What opens the view itself opens it as it is shown.
+    assert [known_answer(run, view, ask).opens(0) for view in views] == views
+    assert asked == [KERNELS]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(KERNELS, by="class"),
+        replace(KERNELS, path=("0",)),
+        replace(KERNELS, analysis="launch"),
+        replace(KERNELS, run="S"),
+        replace(KERNELS, of="x"),
+        replace(KERNELS, metric="busy_pct"),
+        replace(KERNELS, baseline=Baseline("S")),
+    ],
+)
+def test_another_question_is_asked(run: Run, other: View) -> None:
+    asked, ask = counted()
+    for view in (KERNELS, other, KERNELS, other):
+        known_answer(run, view, ask)
+    assert asked == [KERNELS, other]
+
+
+def test_another_run_is_asked_anew_and_so_is_one_with_another_beside(run: Run) -> None:
+    asked, ask = counted()
+    known_answer(run, KERNELS, ask)
+    known_answer(replace(run), KERNELS, ask)
+    assert len(asked) == 2
+    run.others["S"] = sample_run(seed=2)
+    known_answer(run, KERNELS, ask)
+    known_answer(run, KERNELS, ask)
+    assert len(asked) == 3
+    run.others["S"] = sample_run(seed=3)
+    known_answer(run, KERNELS, ask)
+    assert len(asked) == 4
+
+
+def test_what_is_raised_is_raised_again(run: Run) -> None:
+    asked = []
+
+    def ask(view: View) -> Answer:
+        asked.append(view)
+        raise UsageError("nothing here")
+
+    for _ in range(2):
+        with pytest.raises(UsageError, match="nothing here"):
+            known_answer(run, KERNELS, ask)
+    assert len(asked) == 2
+
+
+def test_only_the_last_answers_are_kept(run: Run) -> None:
+    asked, ask = counted()
+    views = [replace(KERNELS, of=str(number)) for number in range(40)]
+    for view in (*views, views[-1], views[0]):
+        known_answer(run, view, ask)
+    assert asked == [*views, views[0]]
+
+
+def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
+    asked, ask = counted()
+    begun, go_on = Event(), Event()
+
+    def slowly(view: View) -> Answer:
+        begun.set()
+        assert go_on.wait(10)
+        return ask(view)
+
+    answers: list[Answer] = []
+    first = Thread(target=lambda: answers.append(known_answer(run, KERNELS, slowly)))
+    first.start()
+    assert begun.wait(10)
+    second = Thread(target=lambda: answers.append(known_answer(run, KERNELS, ask)))
+    second.start()
+    # Another question does not wait.
+    known_answer(run, replace(KERNELS, by="class"), ask)
+    go_on.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert len(answers) == 2
+    assert asked == [replace(KERNELS, by="class"), KERNELS]
+
+
+@pytest.mark.parametrize("name", [each.name for each in ANALYSES])
+def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
+    view = View("R", analysis=name)
+    texts = []
+    for _ in range(2):
+        try:
+            texts.append(as_json(query(run, view)))
+        except ChopperError as error:
+            texts.append(str(error))
+    assert texts[0] == texts[1]
