@@ -17,11 +17,12 @@ import numpy as np
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
+from chopper_core.sources.counters.growing import GrowingColumn
 from chopper_core.sources.counters.names import counter_info, counter_infos
-from chopper_core.sources.counters.rocpd_events import Events, Stacks, by_guid, integers
+from chopper_core.sources.counters.rocpd_events import Events, Stacks, integers
 from chopper_core.sources.counters.rocpd_relations import DISPATCHES, SQLITE_ERRORS, Relations
 from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.dispatches import Agent, CounterInfo, DispatchRun, Int64
+from chopper_core.sources.dispatches import Agent, CounterInfo, DispatchRun, Float64, Int64
 from chopper_core.sources.kineto.columns import Columns, int_column
 from chopper_core.sources.trace import ABSENT, Losses
 
@@ -73,23 +74,24 @@ class _Process:
     def __init__(self, agents: Iterable[Agent]) -> None:
         self.table = DispatchTable(Losses(), AgentTable(agents), sums_repeated_values=True)
         self.infos: dict[str, CounterInfo] = {}
-        self._events: list[Int64] = []
+        self._events, self._rows = GrowingColumn(np.int64), GrowingColumn(np.int64)
         self._lookup: tuple[Int64, Int64] | None = None
 
     def add_dispatches(self, columns: Columns) -> None:
         self._events.append(columns["event"])
-        self.table.add_dispatches(columns)
+        self._rows.append(self.table.add_dispatches(columns))
 
     def rows_of(self, events: Int64) -> Int64:
         """Return the row of the dispatch with each event, or ABSENT."""
         if self._lookup is None:
-            ids = np.concatenate(self._events)
-            self._events = []
-            order = np.argsort(ids, kind="stable")
-            self._lookup = ids[order], order
-        ids, order = self._lookup
+            ids, rows = self._events.whole(), self._rows.whole()
+            if not (ids[1:] > ids[:-1]).all():
+                order = np.argsort(ids, kind="stable")
+                ids, rows = ids[order], rows[order]
+            self._lookup = ids, rows
+        ids, rows = self._lookup
         place = np.minimum(np.searchsorted(ids, events), len(ids) - 1)
-        return np.where((ids[place] == events) & (events >= 0), order[place], ABSENT)
+        return np.where((ids[place] == events) & (events >= 0), rows[place], ABSENT)
 
 
 class _Database:
@@ -142,13 +144,12 @@ class _Database:
         return {guid: gpus_by_id(agents) for guid, agents in found.items()}
 
     def _read_dispatches(self) -> None:
-        columns = ("guid", *_DISPATCH_COLUMNS.values(), *_LOOKED_UP)
+        columns = (*_DISPATCH_COLUMNS.values(), *_LOOKED_UP)
         total = self._relations.count(DISPATCHES)
         done = 0
-        for rows in self._relations.rows(DISPATCHES, columns, self._losses):
-            for guid, ours in by_guid(rows):
-                self._add_dispatches(guid, dict(zip(columns, zip(*ours, strict=True), strict=True)))
-            done += len(rows)
+        for guid, given in self._relations.by_guid(DISPATCHES, columns, self._losses):
+            self._add_dispatches(guid, dict(zip(columns, given, strict=True)))
+            done += len(given[0])
             self._progress(f"read {self._path.name}", done, total)
 
     def _add_dispatches(self, guid: str, given: dict[str, Sequence[Any]]) -> None:
@@ -182,22 +183,23 @@ class _Database:
         process.add_dispatches(columns)
 
     def _read_regions(self) -> None:
-        columns = ("guid", "tid", "start", "end", "name_id", "event_id")
+        if not any(self._events.marks.values()):
+            return
+        columns = ("tid", "start", "end", "name_id", "event_id")
         messages = self._messages()
-        for rows in self._relations.rows("rocpd_region", columns, self._losses):
-            for guid, ours in by_guid(rows):
-                process = self._processes.get(guid)
-                if process is not None:
-                    self._add_regions(guid, process.table, ours, messages.get(guid, {}))
+        for guid, given in self._relations.by_guid("rocpd_region", columns, self._losses):
+            process = self._processes.get(guid)
+            if process is not None:
+                self._add_regions(guid, process.table, given, messages.get(guid, {}))
 
     def _add_regions(
         self,
         guid: str,
         table: DispatchTable,
-        rows: Sequence[tuple[Any, ...]],
+        given: Sequence[Sequence[Any]],
         messages: dict[int, str],
     ) -> None:
-        _, tids, starts, ends, name_ids, event_ids = zip(*rows, strict=True)
+        tids, starts, ends, name_ids, event_ids = given
         threads = self._threads.get(guid, {})
         stacks = self._events.stacks.get(guid, Stacks())
         strings = self._strings.get(guid, {})
@@ -237,20 +239,19 @@ class _Database:
 
     def _read_values(self) -> None:
         stray = 0
-        columns = ("guid", "event_id", "pmc_id", "value")
-        for rows in self._relations.rows("rocpd_pmc_event", columns, self._losses):
-            for guid, ours in by_guid(rows):
-                process = self._processes.get(guid)
-                if process is None:
-                    stray += len(ours)
-                    continue
-                _, events, counters, values = zip(*ours, strict=True)
-                row = process.rows_of(integers(events))
-                known = row >= 0
-                stray += int((~known).sum())
-                codes = _coded(counters, self._counter_coder(guid, process))
-                numbers = np.array([_float(value) for value in values])
-                process.table.add_values(row[known], codes[known], numbers[known])
+        columns = ("event_id", "pmc_id", "value")
+        for guid, (events, counters, values) in self._relations.by_guid(
+            "rocpd_pmc_event", columns, self._losses
+        ):
+            process = self._processes.get(guid)
+            if process is None:
+                stray += len(events)
+                continue
+            row = process.rows_of(integers(events))
+            known = row >= 0
+            stray += int((~known).sum())
+            codes = _coded(counters, self._counter_coder(guid, process))
+            process.table.add_values(row[known], codes[known], _floats(values)[known])
         if stray:
             self._losses.notes.append(f"{stray:,} values of counters belong to no dispatch.")
 
@@ -272,6 +273,13 @@ def _coded(ids: Sequence[Any], code: Callable[[Any], int]) -> Int64:
     """Return the code of each id, asked for once per different id."""
     codes = {one: code(one) for one in dict.fromkeys(ids)}
     return np.fromiter((codes[one] for one in ids), np.int64, len(ids))
+
+
+def _floats(values: Sequence[Any]) -> Float64:
+    try:
+        return np.fromiter(values, np.float64, len(values))
+    except (TypeError, ValueError):
+        return np.array([_float(value) for value in values])
 
 
 def _float(value: Any) -> float:

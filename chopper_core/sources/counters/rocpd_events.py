@@ -21,15 +21,10 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 def integers(values: Sequence[Any]) -> Int64:
     """Return the values as int64; ABSENT for what is missing or no integer."""
-    return int_column([ABSENT if value is None else value for value in values])
-
-
-def by_guid(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Return the rows of each guid, which is their first column."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for row in rows:
-        found.setdefault(row[0] or "", []).append(row)
-    return list(found.items())
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return int_column([ABSENT if value is None else value for value in values])
 
 
 class Stacks:
@@ -80,26 +75,25 @@ class Events:
         """The events of roctx."""
         self._is_marker = is_marker
         dispatched = _dispatched(relations)
-        columns = ("guid", "id", "category_id", "stack_id", "correlation_id")
-        for rows in relations.rows("rocpd_event", columns, losses):
-            for guid, ours in by_guid(rows):
-                _, ids, categories, stacks, correlations = zip(*ours, strict=True)
-                events = integers(ids)
-                marks = self._marks(guid, categories)
-                self.marks.setdefault(guid, set()).update(events[marks].tolist())
-                matters = marks | _is_in(events, dispatched.get(guid, _NOTHING))
-                self._add(guid, events, _first(stacks, correlations), matters)
+        columns = ("id", "category_id", "stack_id", "correlation_id")
+        for guid, (ids, categories, stacks, correlations) in relations.by_guid(
+            "rocpd_event", columns, losses
+        ):
+            events = integers(ids)
+            marks = self._marks(guid, categories)
+            self.marks.setdefault(guid, set()).update(events[marks].tolist())
+            matters = marks | _is_in(events, dispatched.get(guid, _NOTHING))
+            self._add(guid, events, _first(stacks, correlations), matters)
+        if not any(self.marks.values()):
+            return  # Launches tell which range of roctx a dispatch is of.
         wanted = {guid: stacks.distinct() for guid, stacks in self.stacks.items()}
-        columns = ("guid", "id", "category_id", "stack_id", "correlation_id")
         # What was lost is said already. Launches share the stack ids of their dispatches.
-        for rows in relations.rows("rocpd_event", columns, Losses()):
-            for guid, ours in by_guid(rows):
-                _, ids, _, stacks, correlations = zip(*ours, strict=True)
-                events, numbers = integers(ids), _first(stacks, correlations)
-                known = _is_in(events, dispatched.get(guid, _NOTHING))
-                self._add(
-                    guid, events, numbers, _is_in(numbers, wanted.get(guid, _NOTHING)) & ~known
-                )
+        for guid, (ids, _, stacks, correlations) in relations.by_guid(
+            "rocpd_event", columns, Losses()
+        ):
+            events, numbers = integers(ids), _first(stacks, correlations)
+            known = _is_in(events, dispatched.get(guid, _NOTHING))
+            self._add(guid, events, numbers, _is_in(numbers, wanted.get(guid, _NOTHING)) & ~known)
 
     def _marks(self, guid: str, categories: Sequence[Any]) -> NDArray[np.bool_]:
         is_marker = {one: self._is_marker(guid, one) for one in set(categories)}
@@ -112,14 +106,14 @@ class Events:
 def _dispatched(relations: Relations) -> Mapping[str, Int64]:
     """Return the events of dispatches of each guid, in order."""
     found: dict[str, list[Int64]] = {}
-    for rows in relations.rows(DISPATCHES, ("guid", "event_id"), Losses()):
-        for guid, ours in by_guid(rows):
-            found.setdefault(guid, []).append(integers([event for _, event in ours]))
+    for guid, (events,) in relations.by_guid(DISPATCHES, ("event_id",), Losses()):
+        found.setdefault(guid, []).append(integers(events))
     return {guid: np.unique(np.concatenate(parts)) for guid, parts in found.items()}
 
 
 def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
-    return integers([one or other for one, other in zip(stacks, correlations, strict=True)])
+    found, other = integers(stacks), integers(correlations)
+    return np.where(found > 0, found, other)
 
 
 def _is_in(values: Int64, ordered: Int64) -> NDArray[np.bool_]:

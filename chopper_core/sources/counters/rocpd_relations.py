@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -19,7 +20,10 @@ DISPATCHES: Final = "rocpd_kernel_dispatch"
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged database raises: its messages can be no UTF-8 either."""
 
-_CHUNK_ROWS: Final = 50_000
+_PROCESSES: Final = "rocpd_info_process"
+_CHUNK_ROWS: Final = 20_000
+_MOST_CODED: Final = 64
+"""Processes whose guid is compared in SQL; the database of one node has fewer."""
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
@@ -49,6 +53,7 @@ class Relations:
         self.path = path
         self._connection = connection
         self._names = _relation_names(path, connection)
+        self._guids: list[str] | None = None
 
     @classmethod
     def opened(cls, path: Path) -> Relations:
@@ -94,24 +99,52 @@ class Relations:
         )
 
     def rows(
-        self, relation: str, columns: Sequence[str], losses: Losses
+        self, relation: str, columns: Sequence[str], losses: Losses, coded: Sequence[str] = ()
     ) -> Iterator[list[tuple[Any, ...]]]:
         """Yield rows in chunks; a column that the relation lacks is None.
 
-        What lies behind damage is lost, and said. A relation that is missing has no rows.
+        A guid among those to be coded is its place there. What lies behind damage is lost, and
+        said. A relation that is missing has no rows.
         """
         for name in self._sources(relation):
             try:
-                yield from self._rows_of(name, columns)
+                yield from self._rows_of(name, columns, coded)
             except SQLITE_ERRORS as error:
                 losses.truncated = True
                 losses.notes.append(f"{name} is damaged ({error}): the rest of it is lost.")
 
-    def _rows_of(self, name: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+    def by_guid(
+        self, relation: str, columns: Sequence[str], losses: Losses
+    ) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
+        """Yield columns of rows in chunks of one guid each, which comes before them."""
+        if self._guids is None:
+            every = chain.from_iterable(self.rows(_PROCESSES, ("guid",), Losses()))
+            self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
+        guids = dict(enumerate(self._guids))
+        for rows in self.rows(relation, ("guid", *columns), losses, self._guids):
+            codes, *values = zip(*rows, strict=True)
+            if codes.count(codes[0]) == len(codes):
+                yield str(guids.get(codes[0], codes[0]) or ""), values
+                continue
+            places: dict[str, list[int]] = {}
+            for place, code in enumerate(codes):
+                places.setdefault(str(guids.get(code, code) or ""), []).append(place)
+            for guid, own in places.items():
+                yield guid, [[column[place] for place in own] for column in values]
+
+    def _rows_of(
+        self, name: str, columns: Sequence[str], coded: Sequence[str]
+    ) -> Iterator[list[tuple[Any, ...]]]:
         cursor = self._connection.execute(f'SELECT * FROM "{name}" LIMIT 0')
         there = {description[0].lower() for description in cursor.description}
-        wanted = ", ".join(f'"{one}"' if one in there else "NULL" for one in columns)
-        cursor = self._connection.execute(f'SELECT {wanted} FROM "{name}"')
+        wanted = [f'"{one}"' if one in there else "NULL" for one in columns]
+        if coded and "guid" in there:
+            # To make a string of the guid takes longer than all else of a row.
+            cases = " ".join(f"WHEN ? THEN {code}" for code in range(len(coded)))
+            wanted[columns.index("guid")] = f'CASE "guid" {cases} ELSE "guid" END'
+        else:
+            coded = ()
+        cursor = self._connection.execute(f'SELECT {", ".join(wanted)} FROM "{name}"', coded)
         while rows := cursor.fetchmany(_CHUNK_ROWS):
             yield rows
 
