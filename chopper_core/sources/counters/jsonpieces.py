@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, skip_space
@@ -17,6 +19,8 @@ _UP_TO_BRACKET: Final = re.compile(
 )
 _KEY: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"(?=\s*:)', re.DOTALL)
 _SCALAR: Final = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"|[^\s,"{}\[\]]++)(?=[\s,}\]])', re.DOTALL)
+_NEXT_OBJECT: Final = re.compile(rb'\s*,\s*{\s*"[^"\\]*"\s*:')
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _OPENING: Final = (b"{", b"[")
 _CLOSING: Final = (b"}", b"]")
 
@@ -99,12 +103,33 @@ class JsonPieces:
             return None
         if self._next_mark() != b"{":
             return b"[" + self.value() + b"]"
-        start = self._position
-        while (end := self._end_of_objects(start)) == start:
-            self._read_more()
+        while True:
             start = self._position
-        self._position = end
-        return b"[" + self._text[start:end] + b"]"
+            if (batch := self._alike_objects(start)) is not None:
+                return batch
+            if (end := self._end_of_objects(start)) != start:
+                self._position = end
+                return b"[" + self._text[start:end] + b"]"
+            self._read_more()
+
+    def _alike_objects(self, start: int) -> bytes | None:
+        """Go past objects that begin with one key, as the first of them, and return them as a list.
+
+        Where the last of them begins is found by that key; that all before it are whole, by
+        decoding. None if it isn't so, or the first isn't whole.
+        """
+        end = element_end(self._text, start)
+        following = None if end == INCOMPLETE else _NEXT_OBJECT.match(self._text, end)
+        if following is None:
+            return None
+        last = self._text.rfind(following.group(), end)
+        batch = b"[" + self._text[start:last] + b"]"
+        try:
+            _ELEMENTS.decode(batch)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        self._position = last
+        return batch
 
     def _end_of_objects(self, start: int) -> int:
         """Return the end of the last whole object of those that follow one another from `start`."""
