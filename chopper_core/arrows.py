@@ -52,7 +52,9 @@ def put_folder(fresh: Path, folder: Path) -> None:
         else:
             break
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            # Where neither rename worked, it is all that is left.
+            if folder.exists():
+                shutil.rmtree(aside, ignore_errors=True)
     _sync(folder.parent)
 
 
@@ -69,9 +71,13 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _sync(folder: Path) -> None:
+    """Write a folder's names down to the disk, where the file system does so on request."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
     finally:
         os.close(handle)
 
@@ -94,10 +100,18 @@ def write_arrow(path: Path, table: pa.Table, mapped: bool = False) -> None:
         os.fsync(file.fileno())
 
 
+def content_of(path: Path) -> pa.Buffer:
+    """A file, mapped; read whole where the file system can't map it."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
+    except OSError:
+        return pa.py_buffer(path.read_bytes())
+
+
 def read_arrow(path: Path) -> pa.Table:
     """Columns of a file; what is not compressed stays there until it is looked at."""
-    with pa.memory_map(str(path)) as file:
-        return pa.ipc.open_file(file).read_all()
+    return pa.ipc.open_file(pa.BufferReader(content_of(path))).read_all()
 
 
 def column_of(table: pa.Table, name: str) -> NDArray[Any]:

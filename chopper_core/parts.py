@@ -25,6 +25,7 @@ from chopper_core.align.rank import AlignedRank
 from chopper_core.arrows import (
     beside,
     column_of,
+    content_of,
     put_folder,
     read_arrow,
     stamp_of,
@@ -173,7 +174,7 @@ def gather(tables: Sequence[KernelTable], folder: Path) -> KernelTable:
 
     def mapped(name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         path = Path(files[name].name)
-        return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
+        return np.frombuffer(content_of(path), dtype) if path.stat().st_size else np.empty(0, dtype)
 
     return KernelTable(
         names=whole.names,

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from chopper_core.arrows import (
     beside,
     column_of,
+    content_of,
     numbers_of,
     put_folder,
     read_arrow,
@@ -201,7 +202,7 @@ def _read_files(folder: Path, index: Index) -> Run:
         described = msgspec.json.decode((folder / _RUN).read_bytes(), type=_Described)
         rest = msgspec.json.decode(described.run, type=_run_type())
         kernels = read_arrow(folder / _KERNELS)
-        measured = pa.memory_map(str(folder / _MEASURED)).read_buffer()
+        measured = content_of(folder / _MEASURED)
         table = KernelTable(
             names=described.names,
             operations=described.operations,
