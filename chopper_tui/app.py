@@ -7,11 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import Event
-from time import monotonic
 from typing import ClassVar
 
-from textual import events, work
+from textual import events, on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -29,16 +27,13 @@ from chopper_tui.actions import ACTIONS, PALETTE_KEY, Action
 from chopper_tui.ascii import AsciiFilter
 from chopper_tui.background import away
 from chopper_tui.config import AS_IT_COMES, Config
-from chopper_tui.history import Columns, dressed, trail_to
-from chopper_tui.looks import Look, look
-from chopper_tui.remembered import fitting_columns
+from chopper_tui.opening import Opening
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.loading import LoadingScreen
 from chopper_tui.terminal import glyphs_of, terse
 from chopper_tui.theme import THEMES, Inks, inks, textual_theme
 from chopper_tui.widgets.prompt import Line
 
-_REPORTS_PER_SECOND = 10
 INTERRUPTED = 130
 
 
@@ -51,6 +46,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     ALLOW_SELECT = False
     SETTLING: ClassVar[float] = 0.03
     """Seconds in which nothing is drawn while a screen finds its layout: it is painted once."""
+    PATIENCE: ClassVar[float] = 0.2
+    """Seconds after which it is shown how the loading goes."""
     RESIZED: ClassVar[float] = 0.3
     """Seconds after which a resize is over."""
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -60,7 +57,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def __init__(
         self,
-        load: Callable[[Progress], Run],
+        load: Callable[[Progress], Run] | Opening,
         start: View,
         *,
         glyphs: Glyphs | None = None,
@@ -68,15 +65,15 @@ class ChopperApp(App[None], inherit_bindings=False):
     ) -> None:
         """Load a run with `load`, in a thread, and show the view `start` of it.
 
+        An opening of them may have begun already.
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
         self.glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
-        self._load = load
+        self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
-        self._cancelled = Event()
         self._inks: tuple[str, Inks] | None = None
         for name in THEMES:
             self.register_theme(textual_theme(name))
@@ -132,13 +129,25 @@ class ChopperApp(App[None], inherit_bindings=False):
                 yield SystemCommand(action.title, action.help, perform)
 
     def get_default_screen(self) -> Screen[None]:
-        """How the loading goes comes first."""
+        """What is there soon is shown at once; else how the loading goes comes first."""
+        self._opening.begin()
+        if self._opening.is_there(self.PATIENCE):
+            run, seen, columns = self._opening.result()
+            return ExploreScreen(run, seen, self.config, columns)
         return LoadingScreen(self._start.run)
 
     def on_mount(self) -> None:
-        """Load; what is loaded at once shows no progress."""
+        """Draw once the layout is found; load what isn't there yet."""
         self.delay_update(self.SETTLING)
-        self._open(self.screen)
+        if isinstance(self.screen, LoadingScreen):
+            self._open(self.screen)
+        else:
+            _collect_garbage()
+
+    @on(Driver.SignalResume)
+    def redraw(self) -> None:
+        """Draw all anew: the shell had the terminal."""
+        self.refresh(layout=True)
 
     def on_resize(self) -> None:
         """Look again when it is over: of several changes at once the last may go unnoticed."""
@@ -159,7 +168,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def on_unmount(self) -> None:
         """Tell the loader that nobody waits any longer."""
-        self._cancelled.set()
+        self._opening.cancel()
 
     def action_leave(self) -> None:
         """Quit; before the run is there, that is an interruption."""
@@ -167,10 +176,14 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.exit(return_code=INTERRUPTED if shown else 0)
 
     @work(group="load")
-    async def _open(self, loading: Screen[object]) -> None:
-        assert isinstance(loading, LoadingScreen)
+    async def _open(self, loading: LoadingScreen) -> None:
+
+        def told(step: str, done: int, total: int) -> None:
+            self.call_later(loading.report, step, done, total)
+
+        self._opening.listener = told
         try:
-            run, seen, columns = await away(self._load_and_look, loading)
+            run, seen, columns = await away(self._opening.result)
         except Cancelled:
             self.exit(return_code=INTERRUPTED)
         except ChopperError as error:
@@ -179,27 +192,15 @@ class ChopperApp(App[None], inherit_bindings=False):
         else:
             self.delay_update(self.SETTLING)
             await self.push_screen(ExploreScreen(run, seen, self.config, columns))
-            if not gc.isenabled():
-                # What is there now stays: no later collection need look at it.
-                gc.freeze()
-                gc.enable()
-
-    def _load_and_look(self, loading: LoadingScreen) -> tuple[Run, Look, Columns]:
-        last_step, last_time = "", 0.0
-
-        def progress(step: str, done: int, total: int) -> None:
-            nonlocal last_step, last_time
-            if self._cancelled.is_set():
-                raise Cancelled
-            now = monotonic()
-            if step != last_step or now - last_time >= 1 / _REPORTS_PER_SECOND:
-                last_step, last_time = step, now
-                self.call_later(loading.report, step, done, total)
-
-        run = self._load(progress)
-        columns = fitting_columns(self.config.columns, run.table)
-        return run, look(run, dressed(trail_to(self._start), columns)[-1].view), columns
+            _collect_garbage()
 
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""
         self._close_messages_no_wait()
+
+
+def _collect_garbage() -> None:
+    """Begin to, where the start went without: what is there now stays, and is not looked at."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

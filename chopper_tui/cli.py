@@ -285,12 +285,12 @@ def _explore(address: str, options: argparse.Namespace) -> int:
     if can_draw() is not None and not options.play:
         return _print_view(view, options)
     from chopper_core.render.glyphs import ASCII, UNICODE
+    from chopper_tui.opening import Opening
     from chopper_tui.terminal import prepare_environment, run_app
 
     prepare_environment()
-    from chopper_tui.app import ChopperApp
-
     if options.play:
+        from chopper_tui.app import ChopperApp
         from chopper_tui.play import keys_of, play
 
         keys = keys_of(options.play)
@@ -301,13 +301,15 @@ def _explore(address: str, options: argparse.Namespace) -> int:
         return 0
     config = _remembering(_config())
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
-    app = ChopperApp(
-        lambda progress: _open_view(view, options, progress),
-        view,
-        glyphs=ASCII if options.ascii else wanted,
-        config=config,
-    )
-    return run_app(app, mouse=config.mouse and not options.no_mouse)
+    opening = Opening(lambda progress: _open_view(view, options, progress), view, config.columns)
+    opening.begin()
+    try:
+        from chopper_tui.app import ChopperApp
+
+        app = ChopperApp(opening, view, glyphs=ASCII if options.ascii else wanted, config=config)
+        return run_app(app, mouse=config.mouse and not options.no_mouse)
+    finally:
+        opening.cancel()
 
 
 def _remembering(config: Config) -> Config:

@@ -1,0 +1,83 @@
+"""A run and the first look at it, worked out in a thread while the terminal is made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from chopper_core.progress import Cancelled, Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.run import Run
+    from chopper_core.view import View
+    from chopper_tui.history import Columns
+    from chopper_tui.looks import Look
+
+    Opened = tuple[Run, Look, Columns]
+
+_REPORTS_PER_SECOND: Final = 10
+
+
+class Opening:
+    """What is going to be shown; it knows neither the app nor Textual, and is begun before them."""
+
+    def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
+        """Load a run with `load`, and look at its view `start` with the columns chosen by level."""
+        self._load = load
+        self._start = start
+        self._columns = columns
+        self._thread = Thread(target=self._work, daemon=True)
+        self._is_over = Event()
+        self._cancelled = Event()
+        self._opened: Opened | None = None
+        self._error: BaseException | None = None
+        self._last_step, self._last_time = "", 0.0
+        self.listener: Progress = silent
+        """Who wants to know how far it is."""
+
+    def begin(self) -> None:
+        """Work in a thread that never holds up leaving the program."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def cancel(self) -> None:
+        """Nobody waits any longer."""
+        self._cancelled.set()
+
+    def is_there(self, wait_s: float) -> bool:
+        """Whether there is something to show; waits a while for it."""
+        return self._is_over.wait(wait_s) and self._opened is not None
+
+    def result(self) -> Opened:
+        """What there is to show; waits for it, and raises what loading and looking raise."""
+        self._is_over.wait()
+        if self._opened is None:
+            raise self._error or Cancelled
+        return self._opened
+
+    def _work(self) -> None:
+        try:
+            self._opened = self._open()
+        except BaseException as error:
+            self._error = error
+        self._is_over.set()
+
+    def _open(self) -> Opened:
+        run = self._load(self._report)
+        # Here, since they take a while to import: all of it goes along with what draws.
+        from chopper_tui.history import dressed, trail_to
+        from chopper_tui.looks import look
+        from chopper_tui.remembered import fitting_columns
+
+        columns = fitting_columns(self._columns, run.table)
+        return run, look(run, dressed(trail_to(self._start), columns)[-1].view), columns
+
+    def _report(self, step: str, done: int, total: int) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled
+        now = monotonic()
+        if step != self._last_step or now - self._last_time >= 1 / _REPORTS_PER_SECOND:
+            self._last_step, self._last_time = step, now
+            self.listener(step, done, total)
