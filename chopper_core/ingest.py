@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.clocks import host_clocks
-from chopper_core.align.dispatches import align_dispatches
 from chopper_core.align.rank import align_rank
 from chopper_core.attach import attach, attach_telemetry, check_reading, with_reading
 from chopper_core.errors import ChopperError, DataError, UsageError
@@ -25,10 +24,11 @@ from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
-from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.reader import read_trace
-from chopper_core.sources.telemetry.files import find_telemetry
 from chopper_core.sources.trace import Trace
+
+if TYPE_CHECKING:
+    from chopper_core.sources.dispatches import DispatchRun
 
 NO_CLOCK: Final = "none: dispatches without times stand in their order"
 _EPOCH_US: Final = 10**15
@@ -112,6 +112,8 @@ def open_run(
 
 def _alone(paths: Sequence[Path]) -> str:
     """What to say of telemetry that has no run beside it."""
+    from chopper_core.sources.telemetry.files import find_telemetry
+
     there = [path for path in paths if path.exists()]
     return " The telemetry there is described by `chopper info`." * bool(
         find_telemetry(there).files
@@ -125,6 +127,8 @@ def _of_dispatches(
     reading: Reading,
 ) -> Run:
     """A run of the profiler's own dispatches: the one with the most where there are several."""
+    from chopper_core.align.dispatches import align_dispatches
+
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
     if not len(chosen.dispatches):
         raise DataError(f"{chosen.paths[0]} has no kernel dispatches")

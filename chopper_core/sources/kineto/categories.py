@@ -42,6 +42,16 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
     "async_cpu_to_gpu": HOST_DEVICE,
 }
 
+CATEGORIES: Final = (
+    *ACTIVITY_CATEGORIES,
+    *LAUNCH_CATEGORIES,
+    *RANGE_CATEGORIES,
+    FRAME_CATEGORY,
+    *FLOW_CATEGORIES,
+    "gpu_user_annotation",
+)
+"""Those that come often."""
+
 _MODULE_PREFIX: Final = "nn.Module: "
 _RECOMPUTE_FRAME: Final = re.compile(
     r"(?:checkpoint(?:ing)?|tensor_parallel/random)\.py\(\d+\): (?:recompute_fn|backward)$"

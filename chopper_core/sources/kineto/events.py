@@ -11,12 +11,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.sources.kineto.categories import CATEGORIES
 from chopper_core.sources.trace import ABSENT
 
 FLOAT_EXACT_BELOW_US: Final = float(2**43)
@@ -26,6 +28,22 @@ DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Number = int | str | float | None
 NOTHING: Final = msgspec.Raw(b"")
+
+
+if TYPE_CHECKING:
+    Phase: TypeAlias = str
+    Category: TypeAlias = str
+else:
+
+    class _Known(StrEnum):
+        """Texts that come often, of which no new object is made each time; others stay text."""
+
+        @classmethod
+        def _missing_(cls, text: str) -> str:
+            return text
+
+    Phase = _Known("Phase", {name or "NONE": name for name in ("", "X", "s", "f", "M", "i")})
+    Category = _Known("Category", {name or "NONE": name for name in ("", *CATEGORIES)})
 
 
 class Args(msgspec.Struct, gc=False):
@@ -57,8 +75,8 @@ class Args(msgspec.Struct, gc=False):
 class Event(msgspec.Struct, gc=False):
     """One element of `traceEvents`."""
 
-    ph: str = ""
-    cat: str = ""
+    ph: Phase = ""
+    cat: Category = ""
     name: str = ""
     pid: Number = None
     tid: Number = None

@@ -162,7 +162,8 @@ class TraceTables:
     def add(self, events: Sequence[Event]) -> None:
         """Take what the tables need of these events."""
         groups = _Groups(events)
-        self.event_counts.update(groups.counts)
+        for category, count in groups.counts.items():
+            self.event_counts[str(category)] += count
         self._add_activities(groups.activities)
         self._add_launches(groups.launches)
         self._add_ranges(self._ranges, groups.ranges, RANGE_CATEGORIES, "cat")
@@ -212,9 +213,11 @@ class TraceTables:
         counts: dict[str, int] = {}
         for kind, chunks in self._flow_ends.items():
             ends = chunks.joined()
-            starts = np.unique(ends["id"][ends["is_start"]])
-            finishes = np.unique(ends["id"][~ends["is_start"]])
-            counts[kind] = np.setxor1d(starts, finishes, assume_unique=True).size
+            starts = _distinct(ends["id"][ends["is_start"]])
+            finishes = _distinct(ends["id"][~ends["is_start"]])
+            counts[kind] = 2 * len(_distinct(np.concatenate([starts, finishes]))) - (
+                len(starts) + len(finishes)
+            )
         return counts
 
     def _add_activities(self, events: Sequence[Event]) -> None:
@@ -347,6 +350,13 @@ class TraceTables:
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
     """Return the code of each key."""
     return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
+
+
+def _distinct(values: Int64) -> Int64:
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
 
 
 def _thread_key(value: Any) -> int | str:
