@@ -13,7 +13,7 @@ from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
 from chopper_core.run import Run
 from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_core.view import STATISTICS, at_level, drill
+from chopper_core.view import STATISTICS, SUM, at_level, drill
 from chopper_tui.actions import ACTIONS, ALL, EXPLORE, INFO, parse_command
 from chopper_tui.snapshot import SNAPSHOTS
 from chopper_tui.theme import THEMES
@@ -59,8 +59,8 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         "columns": ("default", *names, *(f"+{name}" for name in names), *_dropped(frame)),
         "columns…": (*names, *(f"+{name}" for name in names), *_dropped(frame)),
         "pivot": by or view.order[len(view.path) :],
-        "stat": tuple(STATISTICS),
-        "stat…": LEVELS,
+        "stat": tuple(STATISTICS) if frame.over else (SUM,),
+        "stat…": LEVELS if frame.over else (),
         "baseline": (*run.others, *_paths(run, frame)),
         "metric": signals,
         "snapshot": SNAPSHOTS,
