@@ -175,7 +175,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         shown = isinstance(self.screen_stack[-1], LoadingScreen)
         self.exit(return_code=INTERRUPTED if shown else 0)
 
-    @work(group="load")
+    @work(group="load", description="load")
     async def _open(self, loading: LoadingScreen) -> None:
 
         def told(step: str, done: int, total: int) -> None:

@@ -262,17 +262,17 @@ class Explorer(Screen[None]):
         self.query_one(GpuPane).display = bool(now.gpus)
         self.describe_soon()
 
-    def describe_soon(self) -> None:
-        """Work out the detail of the cursor's row, once the cursor rests."""
+    def describe_soon(self, delay_s: float = 0.0) -> None:
+        """Work out the detail of the cursor's row, once the cursor rests and no step waits."""
         if self._arranged is not None and self._arranged.side:
-            self._describe()
+            self._describe(self.DETAIL_DELAY if self._steps else delay_s)
 
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
         """Follow the cursor."""
         self.query_one(Position).show(event.row, self.table.rows)
         self.query_one(Saying).show(self.frame, event.row)
         self.follow()
-        self.describe_soon()
+        self.describe_soon(self.DETAIL_DELAY)
 
     def next_picture(self) -> None:
         """The picture after this one."""
@@ -304,7 +304,7 @@ class Explorer(Screen[None]):
             return None
         return pending if isawaitable(pending) else None
 
-    @work(group="steps")
+    @work(group="steps", description="steps")
     async def _finish(self, pending: Awaitable[None] | None) -> None:
         try:
             while True:
@@ -324,9 +324,9 @@ class Explorer(Screen[None]):
         """Whether a step is under way: the view is about to change."""
         return self._stepping
 
-    @work(exclusive=True, group="detail")
-    async def _describe(self) -> None:
-        await asyncio.sleep(self.DETAIL_DELAY)
+    @work(exclusive=True, group="detail", description="detail")
+    async def _describe(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
         frame, row = self.frame, self.table.cursor
         if not len(frame):
             self.query_one(DetailPane).show(None)

@@ -187,7 +187,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             around = range(max(top - len(rows), 0), min(rows.stop + len(rows), self.rows))
             self._draw_sparks(self.sparks, rows, around)
 
-    @work(exclusive=True, group="sparks")
+    # Described, since else all that is given is: for as long as drawing takes.
+    @work(exclusive=True, group="sparks", description="sparks")
     async def _draw_sparks(self, columns: Sequence[Sparks], rows: range, around: range) -> None:
         for number, sparks in enumerate(columns):
             wanted = sparks.missing(rows)
