@@ -272,7 +272,13 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The different values, in order."""
     # At its first call, np.unique imports masked arrays for 20 ms.
     if len(values) > _MANY and values.dtype.kind in "iu":
-        return ranked(values)[0].astype(values.dtype)
+        low = int(values.min())
+        width = int(values.max()) - low + 1
+        if width > len(values):
+            return ranked(values)[0].astype(values.dtype)
+        there = np.zeros(width, np.bool_)
+        there[values.astype(np.intp) - low if low else values] = True
+        return (np.flatnonzero(there) + low).astype(values.dtype)
     if len(values) > _MANY:
         return np.unique(values)
     ordered = np.sort(values)

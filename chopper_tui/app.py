@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from threading import Event
 from typing import ClassVar
 
 from textual import events, on, work
@@ -24,6 +25,7 @@ from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.run import Run
 from chopper_core.view import View
 from chopper_tui.actions import ACTIONS, PALETTE_KEY, Action
+from chopper_tui.ahead import work_ahead
 from chopper_tui.ascii import AsciiFilter
 from chopper_tui.background import away
 from chopper_tui.config import AS_IT_COMES, Config
@@ -74,6 +76,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         """Why the run or the view can't be shown; the app has left then."""
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
+        self._left = Event()
         self._inks: tuple[str, Inks] | None = None
         for name in THEMES:
             self.register_theme(textual_theme(name))
@@ -142,7 +145,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(self.screen, LoadingScreen):
             self._open(self.screen)
         else:
-            _collect_garbage()
+            self._settle()
 
     @on(Driver.SignalResume)
     def redraw(self) -> None:
@@ -167,7 +170,8 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.screen.post_message(event)
 
     def on_unmount(self) -> None:
-        """Tell the loader that nobody waits any longer."""
+        """Tell the loader, and who works ahead, that nobody waits any longer."""
+        self._left.set()
         self._opening.cancel()
 
     def action_leave(self) -> None:
@@ -192,7 +196,13 @@ class ChopperApp(App[None], inherit_bindings=False):
         else:
             self.delay_update(self.SETTLING)
             await self.push_screen(ExploreScreen(run, seen, self.config, columns))
-            _collect_garbage()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Do what the first screen need not wait for."""
+        run, seen, _ = self._opening.result()
+        _collect_garbage()
+        away(work_ahead, run, seen.frame.view, self._left)
 
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""

@@ -15,6 +15,9 @@ from chopper_core.run import Run
 from chopper_core.view import View
 
 _KEPT: Final = 32
+_KEPT_ROWS: Final = 1 << 25
+"""Answers times activities of the run: of a large one fewer are kept, but a few."""
+_FEW: Final = 4
 _LOCK: Final = Lock()
 
 
@@ -40,7 +43,7 @@ def known_answer(run: Run, view: View, ask: Callable[[View], Answer]) -> Answer:
         if asked is None or asked.others != run.others:
             asked = answers[plain] = _Asked(dict(run.others))
         answers.move_to_end(plain)
-        while len(answers) > _KEPT:
+        while len(answers) > max(_FEW, min(_KEPT, _KEPT_ROWS // max(len(run.table), 1))):
             answers.popitem(last=False)
     with asked.lock:
         if asked.answer is None:

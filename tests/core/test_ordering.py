@@ -7,6 +7,7 @@ import pytest
 
 from chopper_core.analyses.groups import quantiles_of
 from chopper_core.ordering import last_equal, ranked, stable_order
+from chopper_core.schema import distinct
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])
@@ -55,3 +56,12 @@ def test_the_last_equal_one_is_found(count: int, width: int) -> None:
     wanted[::2] = random.choice(values, 250) if count else 0
     last = {value: position for position, value in enumerate(values.tolist())}
     assert last_equal(values, wanted).tolist() == [last.get(each, -1) for each in wanted.tolist()]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize(("low", "high"), [(0, 5), (-1, 127), (-128, 127), (3, 9)])
+def test_distinct_values_of_many(dtype: type, low: int, high: int) -> None:
+    values = np.random.default_rng(1).integers(low, high + 1, 70_000).astype(dtype)
+    found = distinct(values)
+    assert found.dtype == dtype
+    assert found.tolist() == sorted(set(values.tolist()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec.structs import replace
@@ -129,8 +130,7 @@ def answer(run: Run, view: View) -> Answer:
     own, total = _columns(run, view, by, scope)
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
-    of_gpus = tree.split(view.path, ("gpu",)).codes("gpu").tolist()
-    gpus, edges, depths = _queues(run, parent, of_gpus)
+    (gpus, edges, depths), clock_notes = _whatever_the_rows(run, view, parent)
     own.insert(4, (CAUSE, _main_causes(figures)))
     if by == "gpu":
         unknown = np.full(len(depths), whole[OVERHEADS[1]] is None)
@@ -156,7 +156,7 @@ def answer(run: Run, view: View) -> Answer:
         shown=tuple(dict.fromkeys(shown)),
         nodes=nodes,
         headline=_headline(whole, gpus, depths),
-        notes=(*_clock_notes(run, parent), *_notes(whole)),
+        notes=(*clock_notes, *_notes(whole)),
         pictures=(
             *_bars(f"before compute starts, by {by}", top, _gaps(figures, order)),
             *_bars(
@@ -262,7 +262,21 @@ def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[Ba
     return (BarChart(title, "ms", tuple(labels), series),) if series else ()
 
 
-def _queues(run: Run, parent: Groups, gpus: list[int]) -> tuple[list[int], Int64, Float64]:
+Queues = tuple[list[int], Int64, Float64]
+_KNOWN: WeakKeyDictionary[Run, tuple[object, tuple[Queues, tuple[str, ...]]]] = WeakKeyDictionary()
+
+
+def _whatever_the_rows(run: Run, view: View, parent: Groups) -> tuple[Queues, tuple[str, ...]]:
+    """The queues of a scope and what is said of its clocks; those of the last scope are kept."""
+    scope = (view.order, view.path)
+    known = _KNOWN.get(run)
+    if known is None or known[0] != scope:
+        gpus = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu").tolist()
+        known = _KNOWN[run] = scope, (_queues(run, parent, gpus), _clock_notes(run, parent))
+    return known[1]
+
+
+def _queues(run: Run, parent: Groups, gpus: list[int]) -> Queues:
     """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
     edges = np.linspace(begin, max(end, begin + _BINS), _BINS + 1).astype(np.int64)

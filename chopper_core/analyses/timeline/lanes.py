@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import KernelTable, Kind, distinct
 from chopper_core.tracks import union
@@ -152,7 +153,8 @@ def gpus_of(run: Run, view: View) -> list[int]:
     if key not in known:
         if len(known) >= _KEPT:
             known.pop(next(iter(known)))
-        known[key] = run.tree(view.order).node(view.path).gpus(0)
+        codes = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu")
+        known[key] = [int(gpu) for gpu in codes]
     return known[key]
 
 
@@ -161,7 +163,7 @@ def _by_start(run: Run, gpu: int) -> Index:
     known = _KNOWN.setdefault(run, _Known()).rows
     if gpu not in known:
         selection = run.tree().node((str(gpu),)).selection
-        order = np.argsort(run.table.start_ns[selection], kind="stable")
+        order = stable_order(run.table.start_ns[selection])
         known[gpu] = order + selection.start if isinstance(selection, slice) else selection[order]
     return known[gpu]
 

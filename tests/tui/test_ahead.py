@@ -1,0 +1,90 @@
+"""Views are worked out before somebody opens them, where that takes long enough to be noticed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Event
+from time import monotonic
+
+import pytest
+
+from chopper_core.analyses import ANALYSES, answer
+from chopper_core.analyses.known import known_answer
+from chopper_core.errors import ChopperError
+from chopper_core.query import query
+from chopper_core.run import Run
+from chopper_core.view import View, asking
+from chopper_tui import ahead
+from chopper_tui.app import ChopperApp
+from tests.support import sample_run
+
+ROOT = View("R")
+
+
+@pytest.fixture
+def run() -> Run:
+    return sample_run()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FEWEST", 0), ("_FIRST_S", 0.0), ("_PAUSE_S", 0.0)):
+        monkeypatch.setattr(ahead, name, value)
+
+
+def unanswered(run: Run) -> list[str]:
+    """The questions that can be asked of a run and have no answer yet."""
+    missing: list[str] = []
+
+    def ask(view: View) -> object:
+        missing.append(view.analysis)
+        raise ChopperError
+
+    for each in ANALYSES:
+        try:
+            answer(sample_run(), asking(ROOT, each.name))
+        except ChopperError:
+            continue
+        with suppress(ChopperError):
+            known_answer(run, asking(ROOT, each.name), ask)  # type: ignore[arg-type]
+    return missing
+
+
+@pytest.mark.usefixtures("at_once")
+def test_every_question_that_has_an_answer_is_asked(run: Run) -> None:
+    assert len(unanswered(run)) > 8
+    ahead.work_ahead(run, ROOT, Event())
+    assert unanswered(run) == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_nothing_is_asked_any_more_when_the_program_is_left(run: Run) -> None:
+    left = Event()
+    left.set()
+    ahead.work_ahead(run, ROOT, left)
+    assert not run.answers
+
+
+def test_small_runs_and_the_largest_are_left_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead.work_ahead(run, ROOT, Event())
+    assert not run.answers
+    monkeypatch.setattr(ahead, "FEWEST", 0)
+    monkeypatch.setattr(ahead, "MOST", len(run.table) - 1)
+    ahead.work_ahead(run, ROOT, Event())
+    assert not run.answers
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_the_explorer_does_it_beside_the_keys(run: Run) -> None:
+    app = ChopperApp(lambda progress: run, ROOT)
+    async with app.run_test(size=(80, 24)) as pilot:
+        end = monotonic() + 30
+        while unanswered(run) and monotonic() < end:
+            await pilot.pause(0.05)
+        assert unanswered(run) == []
+        await pilot.press("5")
+        await pilot.pause()
+        shown = query(run, asking(ROOT, "ranks"))
+        assert app.screen.frame.labels == shown.labels  # type: ignore[attr-defined]
