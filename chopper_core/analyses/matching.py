@@ -284,8 +284,10 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
     waiting = np.flatnonzero(exposed > 0)
     whose = table.gpu[rows[waiting]]
-    for gpu in distinct(whose).tolist():
-        own = waiting[whose == gpu]
+    order = np.argsort(whose, kind="stable")
+    waiting, whose = waiting[order], whose[order]
+    begins = np.flatnonzero(np.diff(whose, prepend=NO_LABEL - 1))
+    for gpu, own in zip(whose[begins].tolist(), np.split(waiting, begins[1:]), strict=True):
         selection = run.tree().node((str(gpu),)).selection
         computes = table.kind[selection] == Kind.COMPUTE
         stretches = union(
