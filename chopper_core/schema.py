@@ -173,8 +173,8 @@ class KernelTable(Struct, frozen=True, eq=False):
         """The table without some of its measured columns."""
         return replace(self, measured={k: v for k, v in self.measured.items() if k not in names})
 
-    def take(self, rows: NDArray[np.intp]) -> KernelTable:
-        """The table of the given rows, in their order."""
+    def take(self, rows: NDArray[np.intp] | slice) -> KernelTable:
+        """The table of the given rows, in their order; neighbouring ones are not copied."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         measured = {name: values[rows] for name, values in self.measured.items()}
         return replace(self, **columns, measured=measured)

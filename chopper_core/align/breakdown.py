@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,8 @@ from chopper_core.schema import KernelTable
 
 Float64 = NDArray[np.float64]
 
+_CHUNK: Final = 1 << 18
+
 
 def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
     """The parts of `BREAKDOWN` for each activity, in whole ns; NaN where a part isn't known.
@@ -39,6 +43,16 @@ def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str
     add up to compute_ns + overlap_ns of the activity: they are scaled from its duration to what
     is charged and rounded, and what the rounding leaves goes to the largest.
     """
+    columns = {name: np.empty(len(table)) for name in (*BREAKDOWN, AT_PEAK)}
+    # Some rows at a time: what is between is many times as large as what comes of it.
+    for begin in range(0, len(table), _CHUNK):
+        rows = slice(begin, begin + _CHUNK)
+        for name, values in _of_rows(table.take(rows), hardware).items():
+            columns[name][rows] = values
+    return columns
+
+
+def _of_rows(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
     charged = (table.compute_ns + table.overlap_ns).astype(np.float64)
     duration = table.duration_ns.astype(np.float64)
     unknown = np.full(len(table), np.nan)

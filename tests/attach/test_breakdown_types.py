@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from support import Row, table_of
 
+from chopper_core.align import breakdown
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.element_types import ElementType
 from chopper_core.hardware import hardware_of
-from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE
+from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE, MATRIX_COUNTERS
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.metric import Scope
 from chopper_core.schema import KernelTable
@@ -169,3 +170,17 @@ def test_two_types_in_one_kernel_add_up() -> None:
     }
     (found,) = parts(work | counters, 1_000)
     assert found == {"theoretical_ns": 100, "extra_inst_ns": 60, "mfma_loss_ns": 840}
+
+
+def test_some_rows_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    names = (FLOPS, FLOPS_TYPE, CYCLES, *MATRIX_COUNTERS.values())
+    measured = {
+        name: np.where(random.random(50) < 0.3, nan, random.integers(0, 9, 50)).tolist()
+        for name in names
+    }
+    kernels = table(measured, *random.integers(1, 9_000, 50).tolist())
+    whole = breakdown_columns(kernels, hardware_of("MI300X"))
+    monkeypatch.setattr(breakdown, "_CHUNK", 7)
+    for name, values in breakdown_columns(kernels, hardware_of("MI300X")).items():
+        np.testing.assert_array_equal(values, whole[name])

@@ -210,7 +210,7 @@ def run_of(ranks: int, kernels: int, table: KernelTable) -> Run:
 def store_of(ranks: int, kernels: int, parts: bool = False) -> Path:
     """A store of such a run, written once; no more than one rank is in memory.
 
-    With the parts of its time, as ingest adds them, all of it is.
+    With the parts of its time, as ingest adds them, these of all ranks are.
     """
     folder = ROOT / "build" / "bench" / f"store-{ranks}x{kernels}{'-parts' * parts}"
     if not _is_usable(folder):
