@@ -283,6 +283,8 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     table = run.table
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
     waiting = np.flatnonzero(exposed > 0)
+    if not len(waiting):
+        return exposed
     whose = table.gpu[rows[waiting]]
     order = np.argsort(whose, kind="stable")
     waiting, whose = waiting[order], whose[order]
