@@ -48,6 +48,8 @@ _SCALE: Final = {
     "mib": 2.0**20,
     "gib": 2.0**30,
 }
+_USUAL: Final = {"ns": "ms", "B": "MB"}
+"""Units that people write for figures that span many scales, by those they are kept in."""
 _OPERATORS: Final[dict[str, Callable[[NDArray[np.generic], float], Mask]]] = {
     ">": np.greater,
     ">=": np.greater_equal,
@@ -117,10 +119,16 @@ def _compare(rows: Rows, term: re.Match[str]) -> Mask:
     unit = term["unit"].lower()
     if unit not in _SCALE:
         raise UsageError(f"the filter {term[0]!r} has an unknown unit {term['unit']!r}")
+    number = float(term["number"])
+    # A title doesn't say the unit, and what the header shows depends on the rows.
+    if number and not unit and term["column"] != column and METRICS[column].unit in _USUAL:
+        raise UsageError(
+            f"the filter {term[0]!r} needs a unit: {term[0]}{_USUAL[METRICS[column].unit]}"
+        )
     values = rows.values(column)
     if values.words is not None:
         raise UsageError(f"{column} is a word: the filter finds words of the names only")
-    bound = float(term["number"]) * _SCALE[unit]
+    bound = number * _SCALE[unit]
     return _OPERATORS[term["operator"]](values.numbers, bound) & values.present()
 
 

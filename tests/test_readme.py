@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import parse
+from chopper_core.address import KEYS, parse
 from chopper_core.ingest import open_run
 from chopper_core.metrics import catalogue
 from chopper_core.query import query
@@ -170,6 +170,16 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     text = README.read_text(encoding="utf-8")
     told = re.search(r"`([^`]+)`<!-- keys of the tour -->", text)
     assert told and told[1].split() == [key_name(key) for key in keys]
+
+
+def test_every_key_of_an_address_is_described() -> None:
+    page = (ROOT / "docs" / "addresses.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    told = {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    assert set(KEYS) <= told
+    for example in re.findall(r"`((?:\w+=[^`&]+&?)+)`", page):
+        if example.split("=")[0] in KEYS:
+            assert parse(f"R?{example}"), example
 
 
 def test_the_settings_are_ones(tmp_path: Path) -> None:

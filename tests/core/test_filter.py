@@ -58,6 +58,7 @@ def test_labels_of_the_own_level_take_ranges() -> None:
     [
         ("(", "regular expression"),
         ("speed>3", "no column"),
+        ("time>3", "needs a unit: time>3ms"),
         ("time_ms>3", "did you mean elapsed_ns"),
         ("elapsd_ns>3", "did you mean elapsed_ns"),
         ("time>3parsec", "unknown unit"),
