@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.hardware import own_file
-from chopper_core.paths import is_store, paths_of
+from chopper_core.paths import STORE_INDEX, is_store, paths_of
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Run
@@ -29,7 +30,9 @@ class Entry(Struct, frozen=True):
 
     path: Path
     name: str
-    """The run as it was named; empty where another version of Chopper kept it."""
+    """The run as it was named; empty where that can't be read."""
+    is_old: bool
+    """Whether another version of Chopper kept it, or it is damaged: it is not opened again."""
     size_bytes: int
     used_s: float
     """When it was last opened, in seconds since the epoch."""
@@ -87,20 +90,35 @@ def entries() -> list[Entry]:
     found = []
     for path in _folders():
         try:
-            name = read_index(path).name
+            read_index(path)
+            is_old = False
         except DataError:
-            name = ""
+            is_old = True
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        found.append(Entry(path, name, size, path.stat().st_mtime))
+        found.append(Entry(path, _said(path).name, is_old, size, path.stat().st_mtime))
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
-def clear() -> tuple[int, int]:
-    """Forget all kept runs; how many they were, and their bytes."""
-    kept = entries()
+def clear(*, old_only: bool = False) -> tuple[int, int]:
+    """Forget all kept runs, or those that are not opened again; how many, and their bytes."""
+    kept = [entry for entry in entries() if entry.is_old or not old_only]
     for entry in kept:
         shutil.rmtree(entry.path, ignore_errors=True)
     return len(kept), sum(entry.size_bytes for entry in kept)
+
+
+class _Said(Struct, frozen=True):
+    """What stores of every version say of themselves."""
+
+    name: str = ""
+    of: str = ""
+
+
+def _said(path: Path) -> _Said:
+    try:
+        return msgspec.json.decode((path / STORE_INDEX).read_bytes(), type=_Said)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return _Said()
 
 
 def _folders() -> list[Path]:
@@ -111,15 +129,10 @@ def _folders() -> list[Path]:
 
 
 def _forget_older(kept: Path, of: str) -> None:
-    """Remove what was kept of the same files when they were others."""
+    """Remove what was kept of the same files when they, or Chopper, were others."""
     for path in _folders():
-        if path != kept:
-            try:
-                older = read_index(path).of == of
-            except DataError:
-                older = False
-            if older:
-                shutil.rmtree(path, ignore_errors=True)
+        if path != kept and _said(path).of == of:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _origin(name: str, paths: Sequence[Path], reading: Reading) -> str:

@@ -257,6 +257,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
         case "cache":
             parser.description = "The runs that are kept so that they open at once."
             parser.add_argument("do", nargs="?", choices=("list", "clear"), default="list")
+            parser.add_argument(
+                "--old", action="store_true", help="clear those of other versions of Chopper only"
+            )
             parser.set_defaults(run_command=_cache)
         case "keys":
             parser.description = "The keys of the explorer."
@@ -481,14 +484,16 @@ def _cache(options: argparse.Namespace) -> int:
 
     from chopper_core import cache
 
+    if options.old and options.do != "clear":
+        raise UsageError("--old goes with clear: chopper cache clear --old")
     if options.do == "clear":
-        count, size = cache.clear()
+        count, size = cache.clear(old_only=options.old)
         _write(f"forgot {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB\n")
         return 0
     kept = cache.entries()
     for entry in kept:
         used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
-        name = entry.name or "(of another version of Chopper)"
+        name = " ".join([entry.name, "(of another version of Chopper)" * entry.is_old]).strip()
         _write(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}\n")
     total = sum(entry.size_bytes for entry in kept)
     _write(f"{total / 1e6:8.1f} MB  in {cache.directory()}\n")

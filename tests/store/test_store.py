@@ -263,6 +263,23 @@ def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache.clear() == (1, entry.size_bytes) and cache.entries() == []
 
 
+def test_what_another_version_kept_is_listed_replaced_and_cleared(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.open_kept(str(trace), jobs=1)
+    with monkeypatch.context() as later:
+        later.setattr(store, "fingerprint", lambda: "of the next version")
+        later.setattr(cache, "_code_stamp", lambda: "of the next version")
+        (old,) = cache.entries()
+        assert old.is_old and old.name == str(trace)
+        cache.open_kept(str(trace), jobs=1)
+        (new,) = cache.entries()
+        assert not new.is_old and new.path != old.path
+    assert cache.clear(old_only=True) == (1, new.size_bytes)
+    cache.open_kept(str(trace), jobs=1)
+    assert cache.clear(old_only=True) == (0, 0) and len(cache.entries()) == 1
+
+
 def test_changed_files_are_read_anew(trace: Path) -> None:
     cache.open_kept(str(trace), jobs=1)
     (kept,) = cache.entries()
