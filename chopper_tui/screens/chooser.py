@@ -62,7 +62,7 @@ class Chooser(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """The title over the list."""
         widest = max(len(title) for _, title, _ in self._options)
-        room = min(self.app.size.width, _WIDTH) - widest - 10
+        room = min(self.app.size.width, _WIDTH) - widest - 13
         with Vertical(id="box"):
             yield Label(Text(self._title), id="title")
             yield OptionList(

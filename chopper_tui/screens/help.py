@@ -27,7 +27,7 @@ _HEAD = 19
 def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
     """What is seen here, the keys and commands, the screens, the filter and the columns."""
     text = Text()
-    room = max(width - 10, 20)
+    room = max(min(width * 96 // 100, 110) - 6, 20)
 
     def section(title: str) -> None:
         text.append(("\n" if text else "") + title + "\n", "bold")

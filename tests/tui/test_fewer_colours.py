@@ -1,0 +1,121 @@
+"""Every view and level with 16 colours, with none, and in ASCII: nothing is lost but beauty."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.console import ColorSystem
+
+from chopper_core.analyses import ANALYSES
+from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
+from chopper_core.view import Baseline, View
+from chopper_tui.app import ChopperApp
+from tests.tui.explorer import explorer, measured_run
+from tests.tui.terminal_harness import Terminal
+
+SIZE = (120, 40)
+DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
+NEEDS_MORE = ("cpu",)
+"""Views that the sample run has no data for."""
+VIEWS = [known.name for known in ANALYSES if known.name not in NEEDS_MORE]
+PLACES = [
+    *(View("sample.json", DEEP[:depth]) for depth in (0, 1, 5, 7)),
+    View("sample.json", ("3", "11"), baseline=Baseline("", ("0", "11"))),
+    *(
+        View("sample.json", ("1",), analysis=name, baseline=Baseline("", ("0",)))
+        for name in VIEWS
+    ),
+]  # fmt: skip
+RICH, SIXTEEN, NONE = ColorSystem.TRUECOLOR, ColorSystem.STANDARD, None
+_SGR = re.compile(r"\x1b\[([\d;:]*)m")
+_ATTRIBUTES = frozenset((*range(10), *range(21, 30), 39, 49))
+_BASIC = _ATTRIBUTES | {*range(30, 38), *range(40, 48), *range(90, 98), *range(100, 108)}
+_CODES = {SIXTEEN: _BASIC, NONE: _ATTRIBUTES}
+
+
+async def shown(
+    view: View, colours: ColorSystem | None, glyphs: Glyphs, *keys: str
+) -> tuple[str, str]:
+    """The screen as text, and as what a terminal with these colours is sent."""
+    run = measured_run()
+    app = ChopperApp(lambda _: run, view, glyphs=glyphs)
+    app.console._color_system = colours
+    async with explorer(SIZE, app=app) as at:
+        await at.press("space", *keys)
+        if colours is RICH:
+            # Styles remember their codes, for whatever colours these were made.
+            return at.text(), ""
+        strips = at.app.screen._compositor.render_strips()
+        return at.text(), "\n".join(strip.render(at.app.console) for strip in strips)
+
+
+def codes(sent: str) -> set[int]:
+    return {int(code or 0) for found in _SGR.findall(sent) for code in re.split("[;:]", found)}
+
+
+def name_of(view: View) -> str:
+    base = "-base" * bool(view.baseline and not view.analysis)
+    return view.analysis or f"level{len(view.path)}{base}"
+
+
+@pytest.mark.parametrize("view", PLACES, ids=name_of)
+async def test_fewer_colours_and_ascii_show_the_same(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rich, _ = await shown(view, RICH, UNICODE)
+    plain, _ = await shown(view, RICH, ASCII)
+    assert plain.isascii()
+    for line, kept in zip(rich.splitlines(), plain.splitlines(), strict=True):
+        assert all(word in kept for word in re.findall(r"[A-Za-z]{4,}|\d+\.\d+", line)), line
+    for colours in (SIXTEEN, NONE):
+        if colours is NONE:
+            monkeypatch.setenv("NO_COLOR", "1")
+        text, sent = await shown(view, colours, UNICODE)
+        assert text == rich
+        assert codes(sent) <= _CODES[colours]
+        # The cursor, and the header or what alerts, stand out without a colour of their own.
+        assert codes(sent) & {7} and codes(sent) & {1, 4}
+        assert "▌" in text and (view.analysis or "●" in text)
+
+
+@pytest.mark.parametrize("keys", [["o"], ["C"], ["?"], ["i"], [":", "s"], ["ctrl+g"]])
+@pytest.mark.parametrize("colours", [SIXTEEN, NONE], ids=["16", "none"])
+async def test_what_opens_takes_fewer_colours(
+    keys: list[str], colours: ColorSystem | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = PLACES[1]
+    rich, _ = await shown(view, RICH, UNICODE, *keys)
+    if colours is NONE:
+        monkeypatch.setenv("NO_COLOR", "1")
+    text, sent = await shown(view, colours, UNICODE, *keys)
+    assert text == rich and codes(sent) <= _CODES[colours]
+
+
+@pytest.mark.parametrize(
+    ("environment", "allowed"),
+    [
+        ({"TERM": "xterm", "COLORTERM": ""}, _BASIC),
+        ({"NO_COLOR": "1"}, _ATTRIBUTES),
+        ({"LC_ALL": "C", "TERM": "linux", "COLORTERM": ""}, _BASIC),
+    ],
+    ids=["16", "none", "C"],
+)
+def test_what_a_terminal_is_sent_by_every_view(
+    environment: dict[str, str], allowed: frozenset[int]
+) -> None:
+    with Terminal("views", SIZE, **environment) as terminal:
+        terminal.until_text("4 of 4 rows")
+        terminal.send("\r:baseline gpu=0\r")
+        for name in VIEWS:
+            terminal.send(f":view {name}\r")
+            terminal.until(lambda name=name: f" {name}" in terminal.screen.display[0])
+            terminal.quiet(0.1)
+        terminal.send("1o")
+        terminal.until_text("Sort by")
+        terminal.send("q?")
+        terminal.until_text("Walk the tree")
+        output = terminal.output.decode()
+    assert codes(output) <= allowed
+    if "LC_ALL" in environment:
+        assert output.isascii() and "\\u" not in output
