@@ -154,9 +154,9 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
                 yield _stamp(Path(folder, file))
 
 
-def _stamp(path: Path) -> str:
+def _stamp(path: str | Path) -> str:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError as error:
         return f"{path}\t{error.errno}"
     return f"{path}\t{status.st_size}\t{status.st_mtime_ns}"
@@ -168,10 +168,11 @@ def _code_stamp() -> str:
     return _digest([_stamp(path) for path in _code_files()])
 
 
-def _code_files() -> list[Path]:
+def _code_files() -> list[str]:
     """What Python compiles of them comes and goes without a change."""
-    files = Path(__file__).parent.rglob("*.*")
-    return sorted(path for path in files if path.suffix in (".py", ".toml"))
+    walked = os.walk(os.path.dirname(__file__))
+    files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
+    return sorted(file for file in files if file.endswith((".py", ".toml")))
 
 
 def _digest(parts: Sequence[str]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.bench import analyses, budgets, engine, explorer, memory, reading
 from tests.bench.page import Conditions, Section, merged

@@ -327,6 +327,52 @@ def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+_READING = ("chopper_core.ingest", "chopper_core.align.rank", "chopper_core.sources.kineto")
+_LATER = ("pandas", "dask", "plotext", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset")
+_DRAWING = ("textual", "rich", "asyncio", "multiprocessing", "concurrent.futures")
+_OPENED = (
+    "markdown_it",
+    "pygments",
+    "tree_sitter",
+    "textual.widgets._markdown",
+    "importlib.metadata",
+)
+
+
+@pytest.mark.parametrize(
+    ("opens", "without"),
+    [
+        (
+            "from chopper_tui.cli import main; main(['show', sys.argv[1]])",
+            _READING + _LATER + _DRAWING,
+        ),
+        (
+            "from chopper_core.cache import open_kept; from chopper_core.view import View; "
+            "from chopper_tui.app import ChopperApp; from chopper_tui.opening import Opening; "
+            "opening = Opening(lambda progress: open_kept(sys.argv[1]), View(sys.argv[1]), {}); "
+            "opening.begin(); opening.result()",
+            _READING + _LATER + _OPENED,
+        ),
+    ],
+    ids=["show", "explorer"],
+)
+def test_a_store_opens_without_what_only_reading_or_drawing_needs(
+    trace: Path, tmp_path: Path, opens: str, without: tuple[str, ...]
+) -> None:
+    store = tmp_path / "store"
+    assert main(["ingest", str(trace), "-o", str(store)]) == 0
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {opens}; print(*sys.modules)", str(store)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    imported = done.stdout.splitlines()[-1].split()
+    assert "chopper_core.store" in imported
+    assert [name for name in without if name in imported] == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_printing_a_view_starts_no_thread(trace: Path) -> None:
     script = (

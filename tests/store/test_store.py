@@ -293,7 +293,7 @@ def test_changed_files_are_read_anew(trace: Path) -> None:
 
 
 def test_what_python_compiles_is_no_change(trace: Path) -> None:
-    names = {path.name for path in cache._code_files()}
+    names = {Path(path).name for path in cache._code_files()}
     assert {"store.py", "hardware.toml", "rank.py"} <= names
     assert all(name.endswith((".py", ".toml")) for name in names)
 
