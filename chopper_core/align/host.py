@@ -12,6 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.intervals import Intervals, Points
+from chopper_core.ordering import ranked
 from chopper_core.schema import NO_TIME
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 
@@ -61,10 +62,10 @@ def link(trace: Trace) -> Links:
     linked = launch >= 0
     launch_ns = np.full(len(activities), NO_TIME, np.int64)
     launch_ns[linked] = launches.start_ns[launch[linked]]
-    operator = _by_external_id(activities.external_id, ranges.external_id)
+    operator = _by_external_id(np.where(linked, ABSENT, activities.external_id), ranges.external_id)
     thread = np.full(len(activities), -1, np.int32)
     time_ns = np.zeros(len(activities), np.int64)
-    by_operator = ~linked & (operator >= 0)
+    by_operator = operator >= 0
     thread[by_operator] = ranges.thread[operator[by_operator]]
     time_ns[by_operator] = ranges.start_ns[operator[by_operator]]
     thread[linked] = launches.thread[launch[linked]]
@@ -89,13 +90,16 @@ def _orphans(trace: Trace, launch: Index) -> Index:
 
 
 def _by_external_id(wanted: NDArray[np.int64], external_id: NDArray[np.int64]) -> Index:
-    """The row with each wanted external id, or -1."""
-    order = np.argsort(external_id, kind="stable")
-    if not len(order):
-        return np.full(len(wanted), -1, np.intp)
-    at = np.minimum(np.searchsorted(external_id[order], wanted), len(order) - 1)
-    row = order[at]
-    return np.where((wanted != ABSENT) & (external_id[row] == wanted), row, -1)
+    """The first row with each wanted external id, or -1."""
+    found = np.full(len(wanted), -1, np.intp)
+    ids, number = ranked(wanted[wanted != ABSENT])
+    if len(ids):
+        at = np.minimum(np.searchsorted(ids, external_id), len(ids) - 1)
+        rows = np.flatnonzero(ids[at] == external_id)[::-1]
+        first = np.full(len(ids), -1, np.intp)
+        first[at[rows]] = rows
+        found[wanted != ABSENT] = first[number]
+    return found
 
 
 def _by_code(names: Sequence[str], codes: NDArray[np.int32], value: Callable[[str], int]) -> Index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from chopper_core.align.phases import label_phases
 from chopper_core.align.tokens import activity_tokens
 from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
 from chopper_core.schema import LEVELS, NO_TIME, KernelTable, Kind
-from chopper_core.sources.trace import Trace
+from chopper_core.sources.trace import Int64, Trace
 
 _ACCOUNTED = (
     "compute_ns",
@@ -61,8 +61,10 @@ def align_rank(trace: Trace) -> AlignedRank:
     kind = kinds(trace.names, activities.name, activities.category)
     lane = numbered((gpu, activities.stream))
     order = Order.of(lane, activities.start_ns)
-    host = Host(trace)
     links = link(trace)
+    # These come first, since both they and the host's ranges take much memory.
+    accounts = _accounts(trace, gpu, kind, links.launch_ns)
+    host = Host(trace)
     backward = link_backward(host)
     modules = read_modules(host)
     collectives = read_collectives(host, links, kind)
@@ -82,7 +84,9 @@ def align_rank(trace: Trace) -> AlignedRank:
         layers.codes,
         (activities.name, operations.codes, phases.codes, layers.codes),
     )
-    accounts: dict[str, Any] = _accounts(trace, gpu, kind, links.launch_ns, iterations.codes)
+    accounts |= _overheads(trace, gpu, kind, links.launch_ns, iterations.codes)
+    del host, backward, modules
+    columns: dict[str, Any] = {**accounts}
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -113,7 +117,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             TOKENS: tokens,
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
-        **accounts,
+        **columns,
     )
     findings = {
         "activities without a launch record": int((links.launch_ns == NO_TIME).sum()),
@@ -141,32 +145,40 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _accounts(
+    trace: Trace, gpu: NDArray[np.intp], kind: NDArray[np.int8], launch_ns: Int64
+) -> dict[str, Int64]:
+    """What each activity is charged with."""
+    activities = trace.activities
+    columns = {name: np.zeros(len(gpu), np.int64) for name in _ACCOUNTED}
+    for rows in _gpus(gpu):
+        start, duration = activities.start_ns[rows], activities.duration_ns[rows]
+        times = account(start, duration, kind[rows], activities.stream[rows], launch_ns[rows])
+        for name, column in columns.items():
+            column[rows] = getattr(times, name)
+    return columns
+
+
+def _overheads(
     trace: Trace,
     gpu: NDArray[np.intp],
     kind: NDArray[np.int8],
-    launch_ns: NDArray[np.int64],
+    launch_ns: Int64,
     iteration: NDArray[np.int32],
-) -> dict[str, NDArray[np.int64]]:
-    """The additive columns, worked out GPU by GPU."""
+) -> dict[str, Int64]:
+    """Chopper's overheads of each activity."""
     activities = trace.activities
-    columns: dict[str, NDArray[np.int64]] = {}
-
-    def store(name: str, rows: NDArray[np.intp], values: NDArray[np.int64]) -> None:
-        columns.setdefault(name, np.zeros(len(gpu), np.int64))[rows] = values
-
-    for name in (*_ACCOUNTED, "launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns"):
-        columns[name] = np.zeros(len(gpu), np.int64)
-    for number in np.unique(gpu):
-        rows = np.flatnonzero(gpu == number)
+    launch, prep, call = np.zeros((3, len(gpu)), np.int64)
+    for rows in _gpus(gpu):
         start, duration = activities.start_ns[rows], activities.duration_ns[rows]
-        times = account(start, duration, kind[rows], activities.stream[rows], launch_ns[rows])
-        for name in _ACCOUNTED:
-            store(name, rows, getattr(times, name))
         gaps = launch_overheads(start, duration, kind[rows], launch_ns[rows], iteration[rows])
-        store("launch_overhead_ns", rows, gaps.launch_ns)
-        store("prep_overhead_ns", rows, gaps.prep_ns)
-        store("call_overhead_ns", rows, gaps.call_ns)
-    return columns
+        launch[rows], prep[rows], call[rows] = gaps.launch_ns, gaps.prep_ns, gaps.call_ns
+    return {"launch_overhead_ns": launch, "prep_overhead_ns": prep, "call_overhead_ns": call}
+
+
+def _gpus(gpu: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    """The rows of each GPU."""
+    for number in range(int(gpu.max(initial=-1)) + 1):
+        yield np.flatnonzero(gpu == number)
 
 
 def used_names(table: KernelTable) -> KernelTable:

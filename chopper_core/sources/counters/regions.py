@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.sources.counters.growing import GrowingColumns
 from chopper_core.sources.dispatches import Int32, Int64
+from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT
 

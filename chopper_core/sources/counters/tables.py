@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from chopper_core.sources.counters.agents import AgentTable
-from chopper_core.sources.counters.growing import GrowingColumns
 from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
 from chopper_core.sources.counters.values import CounterValues
@@ -23,6 +22,7 @@ from chopper_core.sources.dispatches import (
     Int32,
     Int64,
 )
+from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.columns import Columns, Interner
 from chopper_core.sources.trace import ABSENT, Losses
 

@@ -13,21 +13,21 @@ from typing import Final
 
 from chopper_core.sources.trace import ABSENT, ActivityCategory, HostCategory
 
-ACTIVITY_CATEGORIES: Final[Mapping[str, ActivityCategory]] = {
-    "kernel": ActivityCategory.KERNEL,
-    "Kernel": ActivityCategory.KERNEL,
-    "gpu_memcpy": ActivityCategory.MEMCPY,
-    "Memcpy": ActivityCategory.MEMCPY,
-    "gpu_memset": ActivityCategory.MEMSET,
-    "Memset": ActivityCategory.MEMSET,
+ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {
+    "kernel": int(ActivityCategory.KERNEL),
+    "Kernel": int(ActivityCategory.KERNEL),
+    "gpu_memcpy": int(ActivityCategory.MEMCPY),
+    "Memcpy": int(ActivityCategory.MEMCPY),
+    "gpu_memset": int(ActivityCategory.MEMSET),
+    "Memset": int(ActivityCategory.MEMSET),
 }
 LAUNCH_CATEGORIES: Final = frozenset(
     ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
 )
-RANGE_CATEGORIES: Final[Mapping[str, HostCategory]] = {
-    "cpu_op": HostCategory.OPERATOR,
-    "Operator": HostCategory.OPERATOR,
-    "user_annotation": HostCategory.ANNOTATION,
+RANGE_CATEGORIES: Final[Mapping[str, int]] = {
+    "cpu_op": int(HostCategory.OPERATOR),
+    "Operator": int(HostCategory.OPERATOR),
+    "user_annotation": int(HostCategory.ANNOTATION),
 }
 FRAME_CATEGORY: Final = "python_function"
 
@@ -86,12 +86,8 @@ class Kept(IntEnum):
     """Their shapes, types and, of those that are no tensors, values."""
 
 
-class KeptInputs(dict[str, int]):
-    """What is kept of an operator's inputs, by its name."""
-
-    def __missing__(self, name: str) -> int:
-        kept = int(Kept.NOTHING)
-        if _SHAPED_OPERATOR.search(name):
-            kept = int(Kept.ALL if _TYPED_OPERATOR.search(name) else Kept.SHAPES)
-        self[name] = kept
-        return kept
+def kept_inputs(name: str) -> int:
+    """Return what is kept of the inputs of an operator of this name."""
+    if not _SHAPED_OPERATOR.search(name):
+        return int(Kept.NOTHING)
+    return int(Kept.ALL if _TYPED_OPERATOR.search(name) else Kept.SHAPES)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from chopper_core.sources.trace import ABSENT, Int64
 
@@ -21,32 +21,6 @@ class Interner(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         code = self[key] = len(self)
         return code
-
-
-class ChunkedColumns:
-    """Equally long columns that grow by chunks."""
-
-    def __init__(self, types: Mapping[str, DTypeLike]) -> None:
-        self._types = types
-        self._chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in types}
-
-    def add(self, columns: Columns) -> None:
-        """Append one chunk to every column."""
-        for name, kind in self._types.items():
-            self._chunks[name].append(columns[name].astype(kind, copy=False))
-
-    def extend(self, other: ChunkedColumns) -> None:
-        """Append the chunks of another of the same types."""
-        for name, chunks in self._chunks.items():
-            chunks += other._chunks[name]
-
-    def joined(self) -> Columns:
-        """Return the whole columns and forget the chunks."""
-        joined: Columns = {}
-        for name, kind in self._types.items():
-            chunks = self._chunks.pop(name)
-            joined[name] = np.concatenate(chunks) if chunks else np.zeros(0, kind)
-        return joined
 
 
 def int_column(values: Sequence[Any]) -> Int64:

@@ -45,6 +45,8 @@ else:
     Phase = _Known("Phase", {name or "NONE": name for name in ("", "X", "s", "f", "M", "i")})
     Category = _Known("Category", {name or "NONE": name for name in ("", *CATEGORIES)})
 
+COMPLETE: Final = Phase("X")
+
 
 class Args(msgspec.Struct, gc=False):
     """The arguments that the tables need; their types differ between versions of the profiler."""

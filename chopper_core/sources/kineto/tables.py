@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.categories import (
     ACTIVITY_CATEGORIES,
     FLOW_CATEGORIES,
@@ -22,17 +23,16 @@ from chopper_core.sources.kineto.categories import (
     RANGE_CATEGORIES,
     FrameKinds,
     Kept,
-    KeptInputs,
+    kept_inputs,
 )
 from chopper_core.sources.kineto.columns import (
-    ChunkedColumns,
     Columns,
     Interner,
     bounded,
     int_column,
     integer,
 )
-from chopper_core.sources.kineto.events import Args, Event
+from chopper_core.sources.kineto.events import COMPLETE, Args, Event
 from chopper_core.sources.kineto.times import nanoseconds
 from chopper_core.sources.trace import (
     ABSENT,
@@ -91,6 +91,7 @@ _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": n
 _NO_ARGS: Final = Args()
 _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
+_UNSEEN: Final = -1
 _ALL_INPUTS: Final = int(Kept.ALL)
 _INPUTS: Final = ("shapes", "types", "values")
 _IN_TABLES: Final = frozenset(
@@ -136,6 +137,17 @@ class _InputTexts(dict[bytes, tuple[int, ...]]):
         return self._names[compact] if compact else ABSENT
 
 
+class _ThreadCodes(dict[Any, int]):
+    """The codes of one process's threads."""
+
+    def __init__(self, process: Any, codes: dict[tuple[Any, Any], int]) -> None:
+        self._process, self._codes = process, codes
+
+    def __missing__(self, thread: Any) -> int:
+        code = self[thread] = self._codes[self._process, thread]
+        return code
+
+
 class TraceTables:
     """The tables of a trace while its events arrive."""
 
@@ -147,16 +159,17 @@ class TraceTables:
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
         self.bad_times = 0
-        self._activities = ChunkedColumns(_ACTIVITY_TYPES)
-        self._launches = ChunkedColumns(_LAUNCH_TYPES)
-        self._ranges = ChunkedColumns(_RANGE_TYPES)
-        self._frames = ChunkedColumns(_RANGE_TYPES)
-        self._flows = ChunkedColumns(_FLOW_TYPES)
+        self._activities = GrowingColumns(_ACTIVITY_TYPES)
+        self._launches = GrowingColumns(_LAUNCH_TYPES)
+        self._ranges = GrowingColumns(_RANGE_TYPES)
+        self._frames = GrowingColumns(_RANGE_TYPES)
+        self._flows = GrowingColumns(_FLOW_TYPES)
         self._flow_ends = {
-            kind: ChunkedColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
+            kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
         self._frame_kinds = FrameKinds()
-        self._kept_inputs = KeptInputs()
+        self._kept_inputs = np.zeros(0, np.int8)
+        """What is kept of the inputs of operators, by the code of their name."""
         self._input_texts = _InputTexts(self.names)
 
     def add(self, events: Sequence[Event]) -> None:
@@ -253,7 +266,7 @@ class TraceTables:
         self._launches.add(columns)
 
     def _add_ranges(
-        self, table: ChunkedColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
+        self, table: GrowingColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
     ) -> None:
         """Add events as ranges, whose kind is that of their category or of their name."""
         events, columns = self._timed(events)
@@ -266,7 +279,7 @@ class TraceTables:
         columns["external_id"] = _external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
         columns["forward_thread"] = int_column([arg.forward_thread for arg in args])
-        columns |= self._input_codes(names, args)
+        columns |= self._input_codes(names, columns["name"], args)
         columns["collective"] = self._collective_codes(args)
         table.add(columns)
 
@@ -289,9 +302,11 @@ class TraceTables:
 
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
         """Return the complete events with usable times, and their starts and durations."""
-        complete = [event for event in events if event.ph == "X"]
-        if len(complete) < len(events):
-            self._count_unused(event for event in events if event.ph != "X")
+        complete = events
+        phases = [event.ph for event in events]
+        if phases.count(COMPLETE) < len(events):
+            complete = [event for event in events if event.ph == COMPLETE]
+            self._count_unused(event for event in events if event.ph != COMPLETE)
         start_ns, has_start = nanoseconds([event.ts for event in complete])
         duration_ns, has_duration = nanoseconds([event.dur for event in complete])
         usable = has_start & has_duration & (duration_ns >= 0)
@@ -311,17 +326,27 @@ class TraceTables:
 
     def _thread_codes(self, events: Sequence[Event]) -> Int32:
         processes, threads = [event.pid for event in events], [event.tid for event in events]
+        if processes and processes.count(processes[0]) == len(processes):
+            return _codes(_ThreadCodes(processes[0], self.threads), threads)
         return _codes(self.threads, list(zip(processes, threads, strict=True)))
 
     def _collective_codes(self, args: Sequence[Args]) -> Int32:
         codes = np.full(len(args), ABSENT, np.int32)
-        for row in [row for row, arg in enumerate(args) if arg.collective is not None]:
-            codes[row] = self.collectives[_collective_of(args[row])]
+        names = [arg.collective for arg in args]
+        if names.count(None) < len(names):
+            for row in [row for row, name in enumerate(names) if name is not None]:
+                codes[row] = self.collectives[_collective_of(args[row])]
         return codes
 
-    def _input_codes(self, names: Sequence[str], args: Sequence[Args]) -> Columns:
-        kept = [self._kept_inputs[name] for name in names]
-        rows = [row for row, inputs in enumerate(kept) if inputs]
+    def _input_codes(
+        self, names: Sequence[str], name_codes: Int32, args: Sequence[Args]
+    ) -> Columns:
+        unseen = len(self.names) - len(self._kept_inputs)
+        self._kept_inputs = np.append(self._kept_inputs, np.full(unseen, _UNSEEN, np.int8))
+        kept = self._kept_inputs[name_codes]
+        for row in np.flatnonzero(kept == _UNSEEN).tolist():
+            kept[row] = self._kept_inputs[name_codes[row]] = kept_inputs(names[row])
+        rows = np.flatnonzero(kept).tolist()
         texts = []
         for row in rows:
             arg = args[row]

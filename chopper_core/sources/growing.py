@@ -56,6 +56,10 @@ class GrowingColumns:
         for name, column in self._columns.items():
             column.append(columns[name])
 
+    def extend(self, other: GrowingColumns) -> None:
+        """Append the rows of others of the same types, which are forgotten there."""
+        self.add(other.joined())
+
     def last(self) -> Mapping[str, Any]:
         """Return the row that was appended last."""
         return {name: column.whole()[-1] for name, column in self._columns.items()}
