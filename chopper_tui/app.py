@@ -32,7 +32,7 @@ from chopper_tui.config import AS_IT_COMES, Config
 from chopper_tui.opening import Opening
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.loading import LoadingScreen
-from chopper_tui.terminal import glyphs_of, terse
+from chopper_tui.terminal import glyphs_of, is_old, terse, understood
 from chopper_tui.theme import THEMES, Inks, inks, textual_theme
 from chopper_tui.widgets.prompt import Line
 
@@ -105,8 +105,10 @@ class ChopperApp(App[None], inherit_bindings=False):
         """What writes to the terminal: tersely, since every byte may cross a slow line."""
         plain = super().get_driver_class()
 
+        old = is_old()
+
         def write(driver: Driver, data: str) -> None:
-            plain.write(driver, terse(data))
+            plain.write(driver, terse(understood(data) if old else data))
 
         return type("TerseDriver", (plain,), {"write": write})
 

@@ -26,6 +26,9 @@ _DEFAULTS: Final = {
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
+_OLD: Final = (*_NARROW_FONTS, "putty", "screen")
+_NEW: Final = re.compile(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
 _CRASHED: Final = 1
 _NEXT_LINE: Final = re.compile(r"(?:\x1b\[(\d+);\d+H)?\n\x1b\[(\d+);(\d+)H")
 """Textual ends a line by moves that the move to the next one undoes."""
@@ -68,6 +71,24 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
     if locale in ("C", "POSIX") or environment.get("TERM", "") in _NARROW_FONTS:
         return ASCII
     return glyphs_for(stream.encoding)
+
+
+def is_old(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the terminal may print parts of newer sequences: consoles, PuTTY, GNU screen.
+
+    tmux, which often calls itself screen, understands more.
+    """
+    return "TMUX" not in environment and environment.get("TERM", "").startswith(_OLD)
+
+
+def has_clipboard(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a text can be put on a clipboard by OSC 52: a console has none."""
+    return environment.get("TERM", "") not in _NARROW_FONTS
+
+
+def understood(output: str) -> str:
+    """The same without questions and modes that an old terminal doesn't know."""
+    return _NEW.sub("", output)
 
 
 def terse(output: str) -> str:

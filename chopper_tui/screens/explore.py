@@ -33,6 +33,7 @@ from chopper_tui.screens.chooser import Chooser, signal_options
 from chopper_tui.screens.reader import Reader
 from chopper_tui.screens.timekeeper import Timekeeper
 from chopper_tui.snapshot import is_picture, write_snapshot
+from chopper_tui.terminal import has_clipboard
 from chopper_tui.theme import THEMES
 from chopper_tui.widgets.address_bar import AddressBar
 from chopper_tui.widgets.detail import full_detail
@@ -325,6 +326,8 @@ class ExploreScreen(Timekeeper):
         await self.go(charted(self.here, track.name), f"chart {scale_title(track)}")
 
     def _copy(self, text: str, what: str) -> None:
+        if not has_clipboard():
+            raise UsageError(f"this terminal has no clipboard for {what}; P writes a file")
         size = len(text.encode())
         if size > _CLIPBOARD_BYTES:
             raise UsageError(f"{what} is too large for the clipboard ({size} bytes); P writes it")
