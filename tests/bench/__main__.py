@@ -100,7 +100,7 @@ def _engine(options: argparse.Namespace) -> Section:
 
 
 def _ranks(options: argparse.Namespace) -> Section:
-    steps = engine.medians(options.many, options.rounds)
+    steps = engine.medians(options.many, options.rounds, parts=True)
     title = f"{options.many[0]:,} ranks × {options.many[1]:,} kernels"
     return Section([*engine.report(options.many, steps)], [*budgets.of_ranks(steps, title)])
 

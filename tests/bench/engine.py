@@ -73,6 +73,15 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "chart of a GPU", lambda: chart(run, wide, 160)  # type: ignore[arg-type]
     yield "chart of a layer", lambda: chart(run, layer, 160)  # type: ignore[arg-type]
 
+    for view, by in (
+        ("heatmap", "layer"),
+        ("heatmap", "kernel"),
+        ("ranks", "gpu"),
+        ("ranks", "node"),
+    ):
+        asked = replace(asking(root, view), by=by)
+        yield f"{view} by {by}", lambda asked=asked: show(asked)
+
     for what, scope in (("of a GPU", wide), ("of the run", root)):
         whole = asking(scope, "timeline")
         seen = seen_in(run, whole)  # type: ignore[arg-type]
@@ -91,23 +100,32 @@ def measure(store: str, ranks: int) -> dict[str, float]:
         step()
         took = (time.perf_counter() - start) * 1000
         found[name] = max(took, found.get(name, 0.0))
-    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    found["peak MB, with what is mapped of the files"] = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    )
+    found["MB of its own at the end"] = _own_mb()
     return found
 
 
-def measured_apart(ranks: int, kernels: int) -> dict[str, float]:
+def _own_mb() -> float:
+    """Memory that is no file's, in 10^6 bytes."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024 / 1e6
+
+
+def measured_apart(ranks: int, kernels: int, parts: bool = False) -> dict[str, float]:
     """As `measure`, in a process of its own."""
     code = "from tests.bench.engine import main; main()"
-    store = store_of(ranks, kernels)
+    store = store_of(ranks, kernels, parts)
     arguments = [sys.executable, "-c", code, "--store", str(store), "--ranks", str(ranks)]
     done = subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
-def medians(shape: tuple[int, int], rounds: int) -> dict[str, float]:
+def medians(shape: tuple[int, int], rounds: int, parts: bool = False) -> dict[str, float]:
     """Step → ms; each round is a process, with the files in the page cache."""
-    rows = [measured_apart(*shape) for _ in range(rounds)]
+    rows = [measured_apart(*shape, parts) for _ in range(rounds)]
     return {name: median(row[name] for row in rows) for name in rows[0]}
 
 
