@@ -30,6 +30,7 @@ _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
 _NEW: Final = re.compile(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
 _CRASHED: Final = 1
+_TURN_S: Final = 0.001
 _NEXT_LINE: Final = re.compile(r"(?:\x1b\[(\d+);\d+H)?\n\x1b\[(\d+);(\d+)H")
 """Textual ends a line by moves that the move to the next one undoes."""
 
@@ -109,6 +110,8 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     import asyncio
     from multiprocessing import resource_tracker
 
+    # What works in a thread lets the screen have the interpreter after this long, not after 5 ms.
+    sys.setswitchinterval(_TURN_S)
     # Processes that load a run need it, and to start it takes a stderr with a file: before Textual.
     resource_tracker.ensure_running()
     try:
