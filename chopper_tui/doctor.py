@@ -24,7 +24,7 @@ VARIABLES: Final = (
 
 def report(program_version: str) -> str:
     """The report as text, one fact a line."""
-    from chopper_tui.terminal import can_draw
+    from chopper_tui.terminal import can_draw, glyphs_of
 
     size = shutil.get_terminal_size((0, 0))
     facts = [
@@ -35,14 +35,26 @@ def report(program_version: str) -> str:
         ("explorer", can_draw() or "can be drawn here"),
         ("terminal size", f"{size.columns}x{size.lines}" if size.columns else "unknown"),
         ("stdin, stdout", f"{_tty(sys.stdin)}, {_tty(sys.stdout)}"),
+        ("colours", _colours()),
+        ("characters", glyphs_of(sys.stderr).name),
         ("settings", _settings()),
         ("columns kept", _columns()),
-        ("encoding", f"{sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}"),
+        ("cache", _cache()),
+        ("crashes", _crashes()),
+        ("encoding", f"{sys.stdout.encoding}, locale {_locale()}"),
         *((name, os.environ[name]) for name in VARIABLES if name in os.environ),
         *((package, _package_version(package)) for package in PACKAGES),
     ]
     width = max(len(name) for name, _ in facts)
     return "".join(f"{name:<{width}}  {value}\n" for name, value in facts)
+
+
+def _locale() -> str:
+    try:
+        return locale.setlocale(locale.LC_CTYPE, "")
+    except locale.Error:
+        wanted = next(name for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name))
+        return f"{wanted}={os.environ[wanted]} is not installed"
 
 
 def _settings() -> str:
@@ -57,6 +69,40 @@ def _settings() -> str:
         return f"not used: {error}"
     said = "".join(f"; {warning.removeprefix(f'{path}: ')}" for warning in config.warnings)
     return f"{path} is used{said}"
+
+
+def _colours() -> str:
+    """As Textual decides on them."""
+    if os.environ.get("NO_COLOR"):
+        return "none, by NO_COLOR"
+    from rich.console import Console
+
+    system = Console(stderr=True, force_terminal=True).color_system
+    return {None: "none", "standard": "16", "256": "256", "truecolor": "16 million"}[system]
+
+
+def _cache() -> str:
+    from chopper_core import cache
+
+    folder = cache.directory()
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(above, os.W_OK):
+        return f"none; {above} can't be written to"
+    try:
+        kept = cache.entries()
+    except OSError as error:
+        return f"{folder} can't be read: {error.strerror}"
+    megabytes = sum(entry.size_bytes for entry in kept) / 1e6
+    runs = f"{len(kept)} run{'' if len(kept) == 1 else 's'}, {megabytes:.1f} MB"
+    old = sum(entry.is_old for entry in kept)
+    return f"{runs} in {folder}" + (f"; {old} of another version" if old else "")
+
+
+def _crashes() -> str:
+    from chopper_tui.snapshot import state_directory
+
+    logs = sorted(state_directory().glob("crash-*.log"))
+    return f"{len(logs)}, the last one in {logs[-1]}" if logs else "none logged"
 
 
 def _columns() -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from textual.binding import Binding
-from textual.keys import _character_to_key
 
 from chopper_tui.actions import Action, bound
+from chopper_tui.textual_internals import key_of_character
 
 
 def textual_keys(keys: Iterable[str]) -> str:
@@ -34,4 +34,4 @@ def bindings_of(actions: Iterable[Action]) -> list[Binding]:
 
 def _textual_key(key: str) -> str:
     *modifiers, last = key.split("+") if len(key) > 1 else [key]
-    return "+".join([*modifiers, _character_to_key(last) if len(last) == 1 else last])
+    return "+".join([*modifiers, key_of_character(last) if len(last) == 1 else last])

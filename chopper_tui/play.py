@@ -9,12 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from textual import events
-from textual.keys import _character_to_key
 from textual.worker import WorkerCancelled
 
 from chopper_core.errors import DataError, UsageError
 from chopper_tui.actions import is_key
+from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -57,10 +56,7 @@ async def _play(app: ChopperApp, keys: list[str], size: tuple[int, int]) -> str:
         for key in keys:
             if not app.is_running:
                 break
-            character = key if len(key) == 1 else None
-            event = events.Key(_character_to_key(key) if character else key, character)
-            event.set_sender(app)
-            app.post_message(event)
+            press(app, key)
             shown = await _settled(app, pilot) or shown
     if app.failure is not None:
         raise app.failure
@@ -71,19 +67,16 @@ async def _settled(app: ChopperApp, pilot: Pilot[None]) -> str:
     """The screen, once no worker, message or change is under way; empty if the app has left."""
     before = ""
     for _ in range(_ROUNDS):
-        await pilot._wait_for_screen()
+        await messages_done(pilot)
         pending = [worker for worker in app.workers if not worker.is_finished]
         for worker in pending:
             with suppress(WorkerCancelled):
                 await worker.wait()
-        await asyncio.sleep(0.002 if app._batch_count else 0)
+        await asyncio.sleep(0.002 if is_holding_back(app) else 0)
         if not app.is_running:
             return ""
-        app.screen._on_timer_update()
-        strips = app.screen._compositor.render_strips()
-        lines = ("".join(segment.text for segment in strip).rstrip() for strip in strips)
-        now = "\n".join(lines) + "\n"
-        if not pending and not app._batch_count and now == before:
+        now = screen_text(app)
+        if not pending and not is_holding_back(app) and now == before:
             break
         before = now
     return before

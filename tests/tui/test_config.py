@@ -111,6 +111,28 @@ def test_the_keys_and_the_doctor_tell(capsys: pytest.CaptureFixture[str]) -> Non
     assert "not used: " in out and f"of gpu, in {columns_path()}" in out
 
 
+def test_the_doctor_tells_what_a_bug_report_needs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("LC_ALL", "xx_YY.UTF-8")
+    log = tmp_path / "state" / "chopper" / "crash-1-2.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback", encoding="utf-8")
+    assert main(["doctor"]) == 0
+    facts = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert facts["colours"] == "none, by NO_COLOR"
+    assert facts["cache"] == f"0 runs, 0.0 MB in {tmp_path / 'chopper' / 'runs'}"
+    assert facts["crashes"] == f"1, the last one in {log}"
+    assert "LC_ALL=xx_YY.UTF-8 is not installed" in facts["encoding"]
+    assert {"chopper", "python", "system", "terminal", "textual", "characters"} <= set(facts)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    main(["doctor"])
+    assert "cache" in capsys.readouterr().out
+
+
 async def test_the_persons_keys_are_those_of_the_screen() -> None:
     config = written('[keys]\nin = "w"\nfilter = "!"\n[explorer]\ntheme = "light"\nchart = "off"\n')
     app = ChopperApp(lambda progress: sample_run(), View("sample.json"), config=config)

@@ -1,0 +1,43 @@
+"""What is taken from Textual that it promises nobody: all of it here, each with a test.
+
+Textual shows a screen as text to nobody: its own way out is a picture (`export_screenshot`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from textual import events
+from textual.app import App
+from textual.keys import _character_to_key
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+key_of_character = _character_to_key
+"""A character's key as bindings name it: `[` is `left_square_bracket`."""
+
+
+def press(app: App[Any], key: str) -> None:
+    """Put a key into the app's queue, as the terminal does."""
+    character = key if len(key) == 1 else None
+    event = events.Key(key_of_character(key) if character else key, character)
+    event.set_sender(app)
+    app.post_message(event)
+
+
+async def messages_done(pilot: Pilot[Any]) -> None:
+    """Wait until all widgets have done what was sent to them."""
+    await pilot._wait_for_screen()
+
+
+def is_holding_back(app: App[Any]) -> bool:
+    """Whether the app puts off drawing, to draw several changes at once."""
+    return bool(app._batch_count)
+
+
+def screen_text(app: App[Any]) -> str:
+    """The screen as text, after what is still to be laid out; lines without spaces at their end."""
+    app.screen._on_timer_update()
+    strips = app.screen._compositor.render_strips()
+    return "".join("".join(each.text for each in strip).rstrip() + "\n" for strip in strips)

@@ -1,0 +1,138 @@
+"""What is taken along from every view and level is what `chopper show` prints of its address."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from chopper_core.address import parse
+from chopper_core.analyses import ANALYSES
+from chopper_core.query import query
+from chopper_core.render.glyphs import UNICODE
+from chopper_core.view import Baseline, View
+from chopper_tui.app import ChopperApp
+from chopper_tui.play import _play
+from chopper_tui.printing import printed
+from chopper_tui.textual_internals import is_holding_back, key_of_character, screen_text
+from tests.tui.explorer import Driven, explorer, measured_run
+
+DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
+NEEDS_MORE = ("cpu",)
+"""Views that the sample run has no data for."""
+PLACES = [
+    *(View("sample.json", DEEP[:depth]) for depth in range(len(DEEP) + 1)),
+    View("sample.json", DEEP[:2], baseline=Baseline("", ("0", "11")), filter="time>1us"),
+    View("sample.json", stat="median", sort="-elapsed_ns"),
+    *(
+        View(
+            "sample.json",
+            ("1",),
+            analysis=known.name,
+            baseline=Baseline("", ("0",)) if known.compares else None,
+        )
+        for known in ANALYSES
+        if known.name not in NEEDS_MORE
+    ),
+]
+SIZES = [(80, 24), (200, 60)]
+
+
+def name_of(view: View) -> str:
+    more = "-base" * bool(view.baseline) + "-stat" * bool(view.stat)
+    return view.analysis or f"level{len(view.path)}{more}"
+
+
+def text_of(picture: str) -> str:
+    """The words of an SVG, in the order in which they are drawn."""
+    return "".join(
+        html.unescape(each) for each in re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+    )
+
+
+async def taken(at: Driven, folder: Path, format_name: str) -> str:
+    path = folder / f"taken.{format_name}"
+    await at.command(f"snapshot {format_name} {path}")
+    assert at.status == f"wrote {path}"
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("view", PLACES, ids=name_of)
+async def test_what_is_taken_is_what_show_prints(
+    view: View, size: tuple[int, int], tmp_path: Path
+) -> None:
+    async with explorer(size, measured_run(), view) as at:
+        frame = query(measured_run(), parse(at.frame.address))
+        assert frame.view == at.frame.view
+        screen = at.text()
+        for format_name in ("text", "md", "csv", "json"):
+            whole = "markdown" if format_name == "md" else format_name
+            assert await taken(at, tmp_path, format_name) == printed(frame, whole)
+        await at.press("Y")
+        assert at.app.clipboard == printed(frame)
+        if len(frame):
+            await at.press("y")
+            name, *cells, address = at.app.clipboard.split("\t")
+            figures = [
+                "" if value is None else str(value)
+                for value in frame.row(at.explore.table.cursor).values()
+            ]
+            assert (name, cells) == (at.label, figures)
+            assert address == frame.addresses(at.explore.table.cursor)
+        picture = await taken(at, tmp_path, "svg")
+        assert "".join(screen.split("\n")[0].split()) in "".join(text_of(picture).split())
+        assert_cells(at)
+
+
+def assert_cells(at: Driven) -> None:
+    """The cells of the table on the screen are those of the frame in every format."""
+    frame, table = at.frame, at.explore.table
+    plan = table.layout_plan
+    assert plan is not None
+    text = printed(frame)
+    rows = list(csv.DictReader(io.StringIO(printed(frame, "csv"))))
+    document = json.loads(printed(frame, "json"))
+    top = int(table.scroll_offset.y)
+    lines = at.lines()
+    for row in range(top, min(top + table.page, len(frame))):
+        figures = frame.row(row)
+        for column in plan.columns:
+            values = frame.values[column.name]
+            if values.words is None:
+                cell = column.text.scale.cell(values.at(row))
+                assert cell in text and any(cell in line for line in lines), (column.name, cell)
+            kept, exact = rows[row][column.name], figures[column.name]
+            assert kept == ("" if exact is None else str(exact))
+            assert document["rows"][row][column.name] == exact
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("view", PLACES[4:], ids=name_of)
+async def test_a_replay_ends_on_the_screen_that_a_person_sees(
+    view: View, size: tuple[int, int]
+) -> None:
+    async with explorer(size, measured_run(), view) as at:
+        await at.press("j")
+        expected = at.text()
+    app = ChopperApp(lambda _: measured_run(), view, glyphs=UNICODE)
+    assert await _play(app, ["j"], size) == expected
+
+
+async def test_the_screen_as_text_is_that_of_textuals_own_picture() -> None:
+    """Tells where an upgrade of Textual changes what is not promised."""
+    async with explorer((100, 30), measured_run()) as at:
+        await at.press("?")
+        words = "".join(screen_text(at.app).split())
+        assert words and "".join(text_of(at.app.export_screenshot()).split()).endswith(words)
+        assert not is_holding_back(at.app)
+        with at.app.batch_update():
+            assert is_holding_back(at.app)
+    assert [key_of_character(key) for key in "a[{-"] == [
+        "a", "left_square_bracket", "left_curly_bracket", "minus",
+    ]  # fmt: skip
