@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import Event
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, on, work
 from textual.app import App, SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
@@ -171,6 +172,16 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.post_message(event)
             self.screen.post_message(event)
 
+    def push_screen(self, *args: Any, **options: Any) -> Any:
+        """Open a screen; else it is painted before it is laid out, as it is, and once more."""
+        self.delay_update(self.SETTLING)
+        return super().push_screen(*args, **options)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Close the screen; what is below it is painted once."""
+        self.delay_update(self.SETTLING / 3)
+        return super().pop_screen()
+
     def on_unmount(self) -> None:
         """Tell the loader, and who works ahead, that nobody waits any longer."""
         self._left.set()
@@ -196,7 +207,6 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.failure = error
             self.exit(return_code=error.exit_code)
         else:
-            self.delay_update(self.SETTLING)
             await self.push_screen(ExploreScreen(run, seen, self.config, columns))
             self._settle()
 
