@@ -176,7 +176,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
-    others: dict[str, Run] = field(default_factory=dict)
+    others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by their names: what opens this one opens them."""
     summary: Summary | None = None
     """Sums over sets of levels of exactly this table, where there are any."""

@@ -549,11 +549,12 @@ def _open_with(name: str, reading: Reading, options: argparse.Namespace, progres
 
 def _open_view(view: View, options: argparse.Namespace, progress: Progress) -> Run:
     """The run of a view, with that of its baseline."""
+    from msgspec.structs import replace
+
     run = _open_with(view.run, view.reading, options, progress)
     if view.baseline is not None and view.baseline.run not in ("", view.run):
-        run.others[view.baseline.run] = _open_with(
-            view.baseline.run, view.reading, options, progress
-        )
+        base = _open_with(view.baseline.run, view.reading, options, progress)
+        return replace(run, others={view.baseline.run: base})
     return run
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Lock
 from typing import Final
 
@@ -24,8 +24,6 @@ _LOCK: Final = Lock()
 class _Asked(Struct, eq=False):
     """A question, and its answer when there is one."""
 
-    others: Mapping[str, Run]
-    """The runs that were open beside: an answer may be about them, too."""
     answer: Answer | None = None
     lock: Lock = field(default_factory=Lock)
     """Held while it is worked out: who asks the same meanwhile waits for it."""
@@ -40,8 +38,8 @@ def known_answer(run: Run, view: View, ask: Callable[[View], Answer]) -> Answer:
     with _LOCK:
         answers: OrderedDict[View, _Asked] = run.answers
         asked = answers.get(plain)
-        if asked is None or asked.others != run.others:
-            asked = answers[plain] = _Asked(dict(run.others))
+        if asked is None:
+            asked = answers[plain] = _Asked()
         answers.move_to_end(plain)
         while len(answers) > max(_FEW, min(_KEPT, _KEPT_ROWS // max(len(run.table), 1))):
             answers.popitem(last=False)

@@ -121,8 +121,8 @@ def test_number_and_length_are_told_apart() -> None:
     slow = table.operation == table.operations.index("longer")
     duration = table.duration_ns * (1 + 2 * slow)
     compute = table.compute_ns + (duration - table.duration_ns)
-    run = replace(run, table=replace(table, duration_ns=duration, compute_ns=compute))
-    run.others["base"] = base
+    longer = replace(table, duration_ns=duration, compute_ns=compute)
+    run = replace(run, table=longer, others={"base": base})
     compared = query(run, parse("R?view=compare&of=compute_ns&base=base"))
     rows = {label: compared.row(row) for row, label in enumerate(compared.labels)}
     assert rows["longer"]["number_compute_ns"] == 0

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chopper_core.address import parse, render
 from chopper_core.errors import NoSuchNode, UsageError
@@ -18,9 +19,8 @@ from chopper_core.schema import LEVELS, STATES
 from chopper_core.view import Baseline, View, drill, up
 from tests.support import sample_run
 
-RUN = sample_run(gpus=3, iterations=2, layers=4)
 OTHER = sample_run(gpus=2, iterations=3, layers=3)
-RUN.others["other"] = OTHER
+RUN = replace(sample_run(gpus=3, iterations=2, layers=4), others={"other": OTHER})
 LABELS = st.lists(st.text(min_size=1, max_size=4), max_size=6).map(tuple)
 
 

@@ -146,8 +146,8 @@ def test_two_long_names_are_both_seen() -> None:
 def test_the_sample_with_all_kernels_renamed() -> None:
     base = sample_run()
     table = base.table
-    run = replace(base, table=replace(table, names=[f"{name}.v2" for name in table.names]))
-    run.others["old"] = base
+    renamed = replace(table, names=[f"{name}.v2" for name in table.names])
+    run = replace(base, table=renamed, others={"old": base})
     frame = query(run, parse("sample.json?order=kernel&base=old"))
     assert pairs(frame) == {f"{name}.v2": name for name in table.names}
     assert all(frame.row(row)["elapsed_ns_delta"] == 0 for row in range(len(frame)))
@@ -157,8 +157,7 @@ async def test_into_a_pair_and_back() -> None:
     base = sample_run()
     table = base.table
     names = [name.replace("Cijk_Alik", "Tensile") for name in table.names]
-    run = replace(base, table=replace(table, names=names))
-    run.others["old"] = base
+    run = replace(base, table=replace(table, names=names), others={"old": base})
     view = parse("sample.json:gpu=1/iteration=11/phase=forward/layer=2/operation=qkv_ip?base=old")
     async with explorer((120, 30), run, view) as at:
         assert re.search(r"Cijk\S*256 → Tens\S*256", at.text())

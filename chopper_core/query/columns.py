@@ -1,0 +1,33 @@
+"""The columns of the tree's rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, default_columns, metric
+from chopper_core.metrics.time import INSTANCES
+from chopper_core.run import Run
+from chopper_core.statistic import Statistic
+from chopper_core.view import View
+
+if TYPE_CHECKING:
+    pass
+
+Index = NDArray[np.intp]
+
+
+def names_of(run: Run, view: View) -> tuple[str, ...]:
+    """The columns of a view: those asked for, else the level's; a statistic says of how many."""
+    if view.columns:
+        return view.columns
+    names = default_columns(view.level, run.table, run.hardware)
+    return (*names[:2], INSTANCES, *names[2:]) if view.stat else names
+
+
+def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
+    """The metric of a column; raises UsageError where there is none of the name."""
+    known = metric(name, run.table, run.counter_info)
+    return statistic.metric(known) if statistic else known

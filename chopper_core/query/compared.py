@@ -1,0 +1,201 @@
+"""The rows of the tree beside those of a baseline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core import address
+from chopper_core.comparison import (
+    DELTA,
+    RELATIVE,
+    SUM,
+    aligned,
+    delta_of,
+    difference,
+    each_with_difference,
+    is_difference,
+    matched,
+    relative,
+    relative_of,
+    underlying,
+    with_differences,
+)
+from chopper_core.counterparts import Side, counterparts
+from chopper_core.errors import NoSuchNode
+from chopper_core.filter import Rows, matching
+from chopper_core.frame import Frame
+from chopper_core.metrics import Metric, Values
+from chopper_core.query.children import children
+from chopper_core.query.columns import column_of, names_of
+from chopper_core.query.notes import notes_of
+from chopper_core.query.rows import ordered
+from chopper_core.run import Run
+from chopper_core.statistic import Statistic, statistic_of
+from chopper_core.view import View, beside, drill
+
+if TYPE_CHECKING:
+    pass
+
+Index = NDArray[np.intp]
+
+_KERNEL = "kernel"
+
+
+def compared(run: Run, view: View) -> Frame:
+    """The frame of a view with a baseline: rows of both, and what differs."""
+    names = each_with_difference(view.columns) or with_differences(names_of(run, view), view.level)
+    statistic = statistic_of(view, run.partial_iterations)
+    wanted = tuple(dict.fromkeys(underlying(name) for name in names))
+    plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
+    ours = children(run, plain)
+    other = run.beside(beside(view).run) if beside(view).run != view.run else run
+    lacking = ""
+    try:
+        base = children(other, replace(beside(view), columns=wanted))
+    except NoSuchNode as error:
+        base, lacking = _nothing(ours, replace(beside(view), columns=wanted)), str(error)
+    # Two activities are compared as what they are, whatever their numbers.
+    leaves = view.is_leaf and base.view.is_leaf
+    renamed = {} if leaves else _renamed((run, ours), (other, base))
+    pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
+    computed: dict[str, Values] = {}
+
+    def values(name: str) -> Values:
+        if name not in computed:
+            known = column_of(underlying(name), run, statistic)
+            if known.name not in wanted:
+                more = (known.name,)
+                here = children(run, replace(ours.view, columns=more))
+                there = replace(base.view, columns=more)
+                beyond = _nothing(here, there) if lacking else children(other, there)
+                sides = [each.values[known.name] for each in (here, beyond)]
+            else:
+                sides = [each.values[known.name] for each in (ours, base)]
+            left = aligned(sides[0], pairs.ours)
+            right = aligned(sides[1], pairs.base)
+            if name == known.name:
+                computed[name] = left
+            elif name.endswith(RELATIVE):
+                computed[name] = relative(left, right)
+            else:
+                computed[name] = difference(known, left, right)
+        return computed[name]
+
+    columns = tuple(_compared_column(name, run, statistic) for name in names)
+    mask = matching(Rows(view.level, pairs.labels, values), view.filter)
+    shown = np.flatnonzero(mask)
+    elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
+    hidden_ns = int(elapsed[~mask].sum())
+    time = names[0]
+    sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
+    shown = shown[ordered(shown, view.level, list(pairs.labels), sort, values)]
+    labels = [pairs.labels[row] for row in shown]
+    partners = [pairs.partners[row] for row in shown]
+    alone = (int((pairs.base < 0).sum()), int((pairs.ours < 0).sum()))
+    notes = []
+    if lacking:
+        notes.append(f"the baseline has nothing at this place: {lacking}")
+    elif steps := _other_steps((run, ours), (other, base)):
+        notes.append(steps)
+    for count, where in zip(alone, ("not in the baseline", "only in the baseline"), strict=True):
+        if count and not lacking:
+            notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
+    if renamed:
+        notes.append(
+            f"{len(renamed)} kernel{' has' if len(renamed) == 1 else 's have'} another name in the "
+            "baseline, where the one before the arrow stands at the same places"
+        )
+    notes.append(f"the baseline is {address.render(beside(view))}")
+
+    def opens(row: int) -> View:
+        if pairs.ours[shown[row]] < 0:
+            return base.opens(int(pairs.base[shown[row]]))
+        return view if view.is_leaf else drill(view, labels[row], partners[row])
+
+    def means(rows: Index, bins: int) -> NDArray[np.float64]:
+        result = np.full((len(rows), bins), np.nan)
+        places = pairs.ours[shown[rows]]
+        result[places >= 0] = ours.means(places[places >= 0], bins)
+        return result
+
+    return replace(
+        ours,
+        view=view,
+        address=address.render(view),
+        columns=columns,
+        labels=labels,
+        values={name: values(name).take(shown) for name in names},
+        total={name: _total_difference(name, ours, base) for name in names},
+        sort=sort,
+        hidden=len(pairs.labels) - len(shown),
+        hidden_ns=hidden_ns,
+        elapsed_ns=elapsed[shown],
+        notes=(*notes, *notes_of(run, view, pairs.labels, len(shown), hidden_ns)),
+        opens=opens,
+        means=means,
+        partners=partners if renamed else (),
+    )
+
+
+def _nothing(frame: Frame, view: View) -> Frame:
+    """The frame of a node that its run lacks: no rows, and no figure of a sum but 0."""
+    none = np.zeros(0, np.intp)
+    return replace(
+        frame,
+        view=view,
+        labels=(),
+        values={name: values.take(none) for name, values in frame.values.items()},
+        total={known.name: 0 if known.reduces == SUM else None for known in frame.columns},
+        elapsed_ns=np.zeros(0, np.int64),
+    )
+
+
+def _other_steps(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> str:
+    """What is to be said where the two sides have not the same number of iterations."""
+    steps = [
+        len(run.tree(frame.view.order).split(frame.view.path, ("gpu", "iteration")))
+        for run, frame in (ours, base)
+    ]
+    if steps[0] == steps[1]:
+        return ""
+    return (
+        f"{steps[0]} iterations here, {steps[1]} in the baseline, counted on each GPU: sums differ "
+        "by that; the view compare (8) sets one against one"
+    )
+
+
+def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]:
+    """Kernels at the same places under other names: ours → the baseline's."""
+    if any(frame.level != _KERNEL for _, frame in (ours, base)):
+        return {}
+    common = set(ours[1].labels) & set(base[1].labels)
+    if any(len(common) == len(frame) for _, frame in (ours, base)):
+        return {}
+    sides = [
+        Side(run.tree(frame.view.order).node(frame.view.path), dict(frame.view.scope).keys())
+        for run, frame in (ours, base)
+    ]
+    return counterparts(sides[0], sides[1], common)
+
+
+def _compared_column(name: str, run: Run, statistic: Statistic | None) -> Metric:
+    known = column_of(underlying(name), run, statistic)
+    if not is_difference(name):
+        return known
+    return relative_of(known) if name.endswith(RELATIVE) else delta_of(known)
+
+
+def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None:
+    """The figure of both nodes themselves, from their totals."""
+    left, right = (frame.total[underlying(name)] for frame in (ours, base))
+    if not is_difference(name):
+        return left
+    if left is None or right is None:
+        return None
+    if name.endswith(RELATIVE):
+        return 100.0 * (left - right) / right if right else None
+    return left - right

@@ -1,0 +1,64 @@
+"""The order of rows and their signal over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.comparison import (
+    is_difference,
+)
+from chopper_core.metrics import Values
+from chopper_core.tracks import Track, mean_known
+from chopper_core.tree import Groups
+
+if TYPE_CHECKING:
+    pass
+
+Index = NDArray[np.intp]
+
+NAME = "name"
+"""The column of the labels, for sorting."""
+LONGEST_FIRST = ("operation", "kernel")
+
+
+def ordered(
+    shown: Index, level: str, labels: list[str], sort: str, values: Callable[[str], Values]
+) -> Index:
+    """The order of the rows; by name is the level's own order, but for operations and kernels."""
+    if not sort:
+        return np.arange(len(shown))
+    descending, name = sort.startswith("-"), sort.removeprefix("-")
+    if name == NAME:
+        order = np.arange(len(shown))
+        if level in LONGEST_FIRST:
+            order = np.array(sorted(order, key=lambda row: labels[int(shown[row])]), np.intp)
+        return order[::-1] if descending else order
+    column = values(name).take(shown)
+    # What changed most, in either direction, is what a difference is sorted for.
+    size = np.abs(column.numbers) if is_difference(name) else column.numbers
+    numbers = -size if descending else size
+    # Rows without a value come last in both directions.
+    return np.lexsort((numbers, ~column.present()))
+
+
+def means_of(
+    track: Track, nodes: Groups, shown: Index
+) -> Callable[[Index, int], NDArray[np.float64]]:
+    """The means of a track over the time of the shown nodes, as a frame has them."""
+
+    def means(rows: Index, bins: int) -> NDArray[np.float64]:
+        result = np.full((len(rows), bins), np.nan)
+        start, end = nodes.min("start_ns"), nodes.max("end_ns")
+        for position, row in enumerate(shown[rows]):
+            bounds = np.linspace(start[row], end[row], bins + 1)
+            gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in track.curves]
+            values = [track.curves[gpu].means(bounds) for gpu in gpus]
+            if values:
+                result[position] = mean_known(np.stack(values))
+        return result
+
+    return means
