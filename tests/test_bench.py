@@ -11,6 +11,7 @@ import pytest
 
 from chopper_core.analyses import ANALYSES
 from chopper_core.store import write_store
+from tests.bench import __main__ as bench
 from tests.bench import analyses
 from tests.bench.__main__ import PARTS
 from tests.bench.budgets import at_most, row
@@ -73,6 +74,22 @@ def test_a_part_replaces_its_own_section_and_rows_only() -> None:
     again = merged(both, "reading", Section(["300 MB"], [at_most("memory", 200, 7, "MB")]), titles)
     assert again == both.replace("200 MB\n", "300 MB\n").replace("150 MB", "7 MB")
     assert merged(again, "ranks", ranks, titles) == again
+
+
+def test_a_part_that_is_named_is_put_into_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(_: object) -> Section:
+        return Section(["| open | 5 |"], [at_most("open", 50, 5, "ms")])
+
+    path = tmp_path / "page.md"
+    parts = {"ranks": ("A thousand ranks", measured), "reading": ("Reading", measured)}
+    monkeypatch.setattr(bench, "PARTS", parts)
+    monkeypatch.setattr("sys.argv", ["bench", "ranks", "-o", str(path)])
+    bench.main()
+    page = path.read_text(encoding="utf-8")
+    assert "| open | ≤ 50 ms | 5 ms | yes | ranks |" in page and "| open | 5 |" in page
+    assert "Measured 2" in page and "## Reading" not in page
 
 
 def test_the_page_has_what_its_parts_write() -> None:

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from tests.bench import analyses, budgets, engine, explorer, memory, reading
 from tests.bench.page import Conditions, Section, merged
 from tests.bench.processes import ROOT, Cost, in_turn
@@ -36,7 +34,7 @@ def main() -> None:
         print(f"measuring: {name}", file=sys.stderr, flush=True)
         conditions = Conditions()
         found = PARTS[name][1](options)
-        found = replace(found, lines=[conditions.line(), "", *found.lines])
+        found = Section([conditions.line(), "", *found.lines], found.budgets)
         if options.output:
             page = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
             options.output.write_text(merged(page, name, found, titles), encoding="utf-8")
