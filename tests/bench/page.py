@@ -43,11 +43,10 @@ that no more follows it.
 
 What stands in the way where a budget isn't met:
 
-- **Cold ingest.** Events to columns take half of it; the other half is what the peers don't do:
-  labels of every level from annotations, modules, autograd links and shapes, the work of the model,
-  the accounting of every nanosecond. No part stands out: decoding takes an eighth, the nesting of
-  host ranges as much, the rest is in hundreds of array operations.
-- **Memory at 1 GB** grows with the events: what the host did is held until all labels are found.
+- **Cold ingest.** Two thirds of it is reading: unpacking and msgspec's decoding are a third of the
+  whole, and that the events go to columns one by one, in Python, is another. An eighth is the start
+  of the process. The rest is what the peers don't do: labels of every level from annotations,
+  modules, autograd links and shapes, the work of the model, the accounting of every nanosecond.
 - **`show` and first paint.** Importing numpy, pyarrow and msgspec takes half of the processor time
   of `show`, and importing Textual takes longer still in the explorer. Of Chopper's own part 40 ms
   (`show`) and 80 ms (explorer) build its 61 and 134 dataclasses, which Python 3.11 compiles anew

@@ -16,13 +16,14 @@ ORIGINAL = "the original Chopper: merge.py"
 HTA = "HolisticTraceAnalysis: load"
 TRACELENS = "TraceLens: load and tree"
 
+# They begin as the program does: by saying that numpy's linear algebra needs no threads.
 _READ = (
-    "import sys; from pathlib import Path\n"
+    "import sys, chopper_tui; from pathlib import Path\n"
     "from chopper_core.sources.kineto.reader import read_trace\n"
     "read_trace(Path(sys.argv[1]))"
 )
 _TABLE = (
-    "import sys\nfrom chopper_core.ingest import open_run\n"
+    "import sys, chopper_tui\nfrom chopper_core.ingest import open_run\n"
     "if __name__ == '__main__': open_run(sys.argv[1], jobs=1)"
 )
 _GUNZIP = "import gzip, sys; data = gzip.open(sys.argv[1]).read()\n"
