@@ -574,7 +574,8 @@ ACTIONS: Final = (
         ("P",),
         "snapshot",
         "Snapshot",
-        "Writes the whole filtered table to a file and says where.",
+        "Writes the whole filtered table to a file and says where; as text with the key figures "
+        "and the chart.",
         TAKE,
         takes="[text|md|csv|json|svg] [PATH]",
         hint="snap",

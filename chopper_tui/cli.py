@@ -171,6 +171,7 @@ def _add_printing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
     parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
     parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
+    parser.add_argument("--chart", action="store_true", help="text with key figures and chart")
     parser.add_argument("-o", "--output", metavar="FILE")
     _add_reading_options(parser)
 
@@ -374,9 +375,13 @@ def _show(options: argparse.Namespace) -> int:
         view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
     suffix = Path(options.output).suffix if options.output else ""
     format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
-    frame = query(_open(view, options), view)
+    run = _open(view, options)
+    frame = query(run, view)
     width = options.width if options.width is not None else (0 if options.output else _width())
-    text = printed(frame, format_name, limit=options.limit, width=width, glyphs=_glyphs())
+    charted = run if options.chart else None
+    text = printed(
+        frame, format_name, limit=options.limit, width=width, glyphs=_glyphs(), charted=charted
+    )
     if not options.output:
         _write(text)
         return 0

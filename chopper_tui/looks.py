@@ -20,18 +20,8 @@ from chopper_core.run import Run
 from chopper_core.tracks import Track
 from chopper_core.view import View, asking, at_level, charting, drill
 from chopper_tui.figures import Figure, figures_of
+from chopper_tui.key_line import KEY_FIGURES
 
-KEY_FIGURES: Final = (
-    "elapsed_ns",
-    "busy_pct",
-    "exposed_comm_ns",
-    "gfx_mhz",
-    "gfx_util_pct",
-    "power_w",
-    "idle_ns",
-    "kernels",
-)
-"""What the line under the breadcrumb says of the scope, the most telling first."""
 _SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """What stands beside the chosen signal: the first of these that the run has and that isn't it."""
 

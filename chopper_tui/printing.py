@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from chopper_core.frame import Frame
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.run import Run
+from chopper_core.view import View
+
+_WIDTH: Final = 120
+_CHART_LINES: Final = 12
+
+
+def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
+    """The key figures of a node and the chart of its signal, as lines of text."""
+    from chopper_core.chart import chart
+    from chopper_tui import plot
+    from chopper_tui.figures import figures_of
+    from chopper_tui.key_line import KEY_FIGURES, key_line
+
+    line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
+    seen = chart(run, view, plot.bins_for(run.track(view.metric), width, glyphs))
+    rows = plot.draw(seen, width, _CHART_LINES, glyphs)
+    lines = [
+        "  ".join(f"{title} {text}".strip() for title, text in line),
+        "",
+        plot.headline(seen, width, glyphs),
+        *("".join(text for text, _ in row) for row in rows),
+    ]
+    return [*(each.rstrip() for each in lines), ""]
 
 
 def printed(
@@ -14,9 +40,15 @@ def printed(
     limit: int | None = None,
     width: int = 0,
     glyphs: Glyphs = UNICODE,
+    charted: Run | None = None,
 ) -> str:
-    """A frame in a format of `render`, with its pictures where it is read by people."""
+    """A frame in a format of `render`, with its pictures where it is read by people.
+
+    A node of the tree has none; with its run its key figures and chart stand there.
+    """
     drawn: list[str] = []
+    if format_name in ("text", "markdown") and charted is not None and not frame.view.analysis:
+        drawn = scope_lines(charted, frame.view, min(width or _WIDTH, _WIDTH), glyphs)
     if format_name in ("text", "markdown") and frame.pictures:
         from chopper_tui.drawing import as_lines
 

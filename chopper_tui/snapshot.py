@@ -11,6 +11,7 @@ from typing import Final
 from chopper_core.errors import DataError, UsageError
 from chopper_core.frame import Frame
 from chopper_core.render import FORMATS
+from chopper_core.run import Run
 from chopper_tui.printing import printed
 
 FOLDER: Final = "chopper-snapshots"
@@ -32,13 +33,13 @@ def is_picture(arguments: str) -> bool:
     return _parse(arguments)[0] == PICTURE
 
 
-def write_snapshot(frame: Frame, arguments: str = "", picture: str = "") -> Path:
+def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "") -> Path:
     """Write a frame; the arguments are `[format] [path]`. Returns the path of the file.
 
     `picture` is the screen as SVG, written where the format asks for it.
     """
     format_name, path = _parse(arguments)
-    content = picture if format_name == PICTURE else printed(frame, format_name)
+    content = picture if format_name == PICTURE else printed(frame, format_name, charted=run)
     if path is not None:
         return _write_new(path.expanduser(), content)
     stem, ending = _stem(frame), _ENDINGS.get(format_name, format_name)

@@ -100,7 +100,7 @@ def as_text(
         lines.append("  ".join(total).rstrip())
     if lines[-1]:
         lines.append("")
-    return glyphs.spelled("\n".join([*lines, *_footer(frame, count)]) + "\n")
+    return glyphs.spelled("\n".join([*lines, *_footer(frame, count, drawn)]) + "\n")
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
@@ -125,13 +125,18 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
         totals = [_total_cell(frame, column, UNICODE) for column in columns]
         lines.append(_markdown_row([f"**{_total_title(frame)}**", *totals]))
     lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]
-    lines += ["", "```sh", command(frame.address), "```"]
+    lines += ["", "```sh", command(frame.address, charted=_is_charted(frame, drawn)), "```"]
     return "\n".join(lines) + "\n"
 
 
-def command(address: str) -> str:
-    """The shell command that prints the view of an address."""
-    return f"chopper show {shlex.quote(clean(address))}"
+def command(address: str, *, charted: bool = False) -> str:
+    """The shell command that prints the view of an address, with its chart."""
+    return f"chopper show {shlex.quote(clean(address))}" + " --chart" * charted
+
+
+def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:
+    """Whether what is drawn is not of the frame itself, as an analysis' pictures are."""
+    return bool(drawn) and not frame.view.analysis
 
 
 def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
@@ -187,9 +192,9 @@ def _markdown_cell(frame: Frame, column: ColumnText, row: int) -> str:
     return _escaped(text) if column.is_word else text
 
 
-def _footer(frame: Frame, count: int) -> list[str]:
+def _footer(frame: Frame, count: int, drawn: Sequence[str]) -> list[str]:
     notes = [f"note: {note}" for note in (*frame.notes, *limit_notes(frame, count))]
-    return [*notes, command(frame.address)]
+    return [*notes, command(frame.address, charted=_is_charted(frame, drawn))]
 
 
 def _markdown_row(cells: list[str]) -> str:

@@ -234,7 +234,7 @@ class ExploreScreen(Timekeeper):
     async def do_snapshot(self, argument: str) -> None:
         """The table to a file."""
         picture = self.app.export_screenshot() if is_picture(argument) else ""
-        path = await away(write_snapshot, self.frame, argument, picture)
+        path = await away(write_snapshot, self.run, self.frame, argument, picture)
         self.say(f"wrote {path}")
 
     def do_command(self, _: str) -> None:

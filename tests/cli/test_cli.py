@@ -5,14 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from chopper_core.address import parse
+from chopper_core.cache import open_kept
 from chopper_core.metrics import METRICS
+from chopper_core.query import query
 from chopper_tui.cli import main
+from chopper_tui.snapshot import write_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = {
@@ -258,6 +263,24 @@ def test_metrics_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(entry["definition"] and entry["source"] for entry in document["metrics"])
     for format_name in ("text", "markdown"):
         assert all(name in shown(capsys, "metrics", "--format", format_name) for name in METRICS)
+
+
+def test_show_with_the_chart_is_what_a_snapshot_holds(
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plain, charted = (
+        shown(capsys, "show", f"{trace}:gpu=0", "--width", "0", *more)
+        for more in ((), ("--chart",))
+    )
+    assert "time" in charted and "┤" in charted and "┤" not in plain
+    # The table is the same; the command at the end brings all of it back.
+    table = plain.splitlines()[1:-1]
+    assert charted.splitlines()[-1 - len(table) : -1] == table
+    *_, command = charted.splitlines()
+    assert shown(capsys, *shlex.split(command)[1:], "--width", "0") == charted
+    run = open_kept(str(trace))
+    path = write_snapshot(run, query(run, parse(f"{trace}:gpu=0")), f"text {tmp_path / 's.txt'}")
+    assert path.read_text(encoding="utf-8") == charted
 
 
 def test_keys_and_doctor_print(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from chopper_core.render import as_text
 from chopper_core.schema import LEVELS
 from chopper_core.view import Baseline, View, filtered, sorted_by
 from chopper_tui.actions import ACTIONS
+from chopper_tui.printing import printed
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.reader import Reader
@@ -230,7 +231,7 @@ async def test_a_snapshot_is_what_show_prints(tmp_path: Path) -> None:
             f"{stem}-2.txt",
             f"{stem}-1.md",
         }
-        assert (folder / f"{stem}-1.txt").read_text() == as_text(at.frame)
+        assert (folder / f"{stem}-1.txt").read_text() == printed(at.frame, charted=at.explore.run)
         assert (tmp_path / "mine.csv").read_text().startswith("name,elapsed_ns")
 
 
