@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.demo import as_kept, demo_run
+
 ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile(
@@ -20,6 +22,14 @@ settings.load_profile("chopper")
 def demo() -> Path:
     """The committed demo run."""
     return ROOT / "demo_data" / "fsdp2"
+
+
+@pytest.fixture
+def demo_kept(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, for a command that finds it read before."""
+    run = demo_run()
+    as_kept(monkeypatch)
+    return Path(run.name)
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.address import parse
-from chopper_core.ingest import open_run
 from chopper_core.query import query
 from chopper_core.run import Run
+from tests.demo import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "figures.md"
@@ -58,7 +58,7 @@ def rows() -> list[tuple[str, tuple[str, ...]]]:
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Run]:
     names = ("demo_data/fsdp2", "demo_data/fsdp1")
-    opened = {name: open_run(str(ROOT / name), jobs=1) for name in names}
+    opened = {name: demo_run(Path(name).name, named=str(ROOT / name)) for name in names}
     return {name: replace(run, others=opened) for name, run in opened.items()}
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from chopper_core.address import KEYS, parse
-from chopper_core.ingest import open_run
 from chopper_core.metrics import catalogue
 from chopper_core.query import query
 from chopper_core.render import render
@@ -22,6 +21,7 @@ from chopper_tui.cli import main
 from chopper_tui.config import read_config
 from chopper_tui.play import keys_of, play
 from chopper_tui.screens.help import help_screen, screen_table
+from tests.demo import demo_run
 from tests.tui.explorer import explorer, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,7 +88,7 @@ def test_the_table_of_figures() -> None:
 def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(SHOWN)
-    text = render(query(open_run(view.run), view), "text", width=100)
+    text = render(query(demo_run(), view), "text", width=100)
     command = f"$ chopper show '{SHOWN}' --width 100\n"
     check("show", f"```console\n{command}{text}```")
 
@@ -96,14 +96,14 @@ def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(COMPARED)
-    text = render(query(open_run(view.run), view), "text", width=100)
+    text = render(query(demo_run(), view), "text", width=100)
     check("compared", f"```console\n$ chopper show '{COMPARED}' --width 100\n{text}```")
 
 
 def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(FINDINGS)
-    text = render(query(open_run(view.run), view), "text", width=120, limit=5)
+    text = render(query(demo_run(), view), "text", width=120, limit=5)
     command = f"$ chopper show '{FINDINGS}' --width 120 --limit 5\n"
     check("findings", f"```console\n{command}{text}```")
 
@@ -111,7 +111,7 @@ def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Enter, Enter, Enter on GPU 5 of the demo run lead to, in an 80x24 pane."""
     monkeypatch.chdir(ROOT)
-    run = open_run("demo_data/fsdp2")
+    run = demo_run()
     async with explorer((80, 24), run, View(run.name)) as at:
         await at.press(*["down"] * 5, "enter", "down", "enter", "down", "enter", "down", "enter")
         text = "\n".join(line.rstrip() for line in at.text().splitlines())
@@ -121,7 +121,7 @@ async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third collective after the middle of GPU 5's backward, from near."""
     monkeypatch.chdir(ROOT)
-    run = open_run("demo_data/fsdp2")
+    run = demo_run()
     async with explorer((80, 24), run, View(run.name, ("5", "11", "backward"))) as at:
         await at.press("2", "c", "w", "w", "w", "w", "v", "c", "c")
         text = "\n".join(line.rstrip() for line in at.text().splitlines())
@@ -158,7 +158,7 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert len(keys) <= 10
     shown = {}
     for name, count in STOPS.items():
-        run = open_run("demo_data/fsdp2")
+        run = demo_run()
         app = ChopperApp(lambda progress, run=run: run, View(run.name), glyphs=UNICODE)
         shown[name] = play(app, keys[:count], (80, 24))
         check(name, f"```\n{shown[name]}```")

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from chopper_core.ingest import open_run
 from chopper_core.run import Run
 from tests.align.generated import DEMO, SMALL, VARIANTS, Generated, generate
+from tests.demo import demo_run
 
 
 @pytest.fixture(scope="session")
@@ -27,4 +27,4 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Gener
 @pytest.fixture(scope="session")
 def demo() -> Run:
     """The committed demonstration run."""
-    return open_run(str(DEMO / "fsdp2"), jobs=1)
+    return demo_run(named=str(DEMO / "fsdp2"))

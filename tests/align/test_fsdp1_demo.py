@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from chopper_core.address import parse
-from chopper_core.ingest import open_run
 from chopper_core.query import query
 from chopper_core.render import as_json
 from chopper_core.run import Run
 from tests.align.generated import DEMO
+from tests.demo import demo_run
 
 GPUS = tuple(map(str, range(8)))
 
 
 @pytest.fixture(scope="module")
 def flat() -> Run:
-    return open_run(str(DEMO / "fsdp1"), jobs=1)
+    return demo_run("fsdp1", named=str(DEMO / "fsdp1"))
 
 
 @pytest.fixture(scope="module")

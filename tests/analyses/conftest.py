@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest import open_run
 from chopper_core.run import Run
+from tests.demo import demo_run
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo_data" / "fsdp2"
 
@@ -15,4 +15,4 @@ DEMO = Path(__file__).resolve().parent.parent.parent / "demo_data" / "fsdp2"
 @pytest.fixture(scope="session")
 def run() -> Run:
     """The demo run."""
-    return open_run(str(DEMO))
+    return demo_run(named=str(DEMO))

@@ -19,6 +19,7 @@ from chopper_core.run import Run
 from chopper_core.schema import STATES
 from chopper_core.view import Baseline, View
 from tests.core.test_counterparts import AFTER, BEFORE, RENAMED, run_with
+from tests.demo import demo_run
 from tests.support import sample_run
 from tests.tui.explorer import explorer
 
@@ -196,11 +197,7 @@ def test_only_sums_can_be_taken_apart() -> None:
 
 def test_two_runs_of_the_demo(run: Run) -> None:
     """FSDP1 copies with `_post_backward_hook` what FSDP2 does by operations of its own."""
-    from chopper_core.ingest import open_run
-    from tests.analyses.conftest import DEMO
-
-    fsdp1 = open_run(str(DEMO.parent / "fsdp1"))
-    beside = replace(run, others={"fsdp1": fsdp1})
+    beside = replace(run, others={"fsdp1": demo_run("fsdp1")})
     compared = query(beside, parse("fsdp2?view=compare&base=fsdp1"))
     first = compared.row(0)
     assert "post_backward_hook" in compared.labels[0] and first["partner"] == "only base"

@@ -17,12 +17,11 @@ from support import Row, run_of, sample_run
 from chopper_core.address import parse, render
 from chopper_core.analyses.determinism.noise import adjusted, paired, ranks, unpaired
 from chopper_core.analyses.determinism.steadiness import same_places, steadiness
-from chopper_core.ingest import open_run
 from chopper_core.pictures import BoxChart
 from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_core.schema import STATES, Kind
-from tests.align.generated import load_generator
+from tests.demo import demo_run, generated_run
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data"
 
@@ -30,7 +29,7 @@ DEMO = Path(__file__).resolve().parents[2] / "demo_data"
 @pytest.fixture(scope="module")
 def flat() -> Run:
     """The run without determinism of memory."""
-    return open_run(str(DEMO / "fsdp1"), jobs=1)
+    return demo_run("fsdp1", named=str(DEMO / "fsdp1"))
 
 
 @pytest.fixture(scope="module")
@@ -254,18 +253,17 @@ def test_a_scope_without_whole_iterations_says_so(run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def small() -> dict[str, Run]:
     """Small runs: clean ones that differ by chance alone, and one without determinism."""
-    folder = tmp_path_factory.mktemp("small")
-    runs = {}
-    for name, options in (
-        ("one", {"seed": 1, "clean": True}),
-        ("two", {"seed": 2, "clean": True}),
-        ("three", {"seed": 3, "clean": True}),
-        ("flat", {"seed": 4, "strategy": "FSDP1"}),
-    ):
-        load_generator().generate(folder / name, layers=4, with_counters=False, **options)
-        runs[name] = open_run(str(folder / name), jobs=1)
+    runs = {
+        name: generated_run(name, layers=4, with_counters=False, **options)
+        for name, options in (
+            ("one", {"seed": 1, "clean": True}),
+            ("two", {"seed": 2, "clean": True}),
+            ("three", {"seed": 3, "clean": True}),
+            ("flat", {"seed": 4, "strategy": "FSDP1"}),
+        )
+    }
     return {name: replace(run, others=runs) for name, run in runs.items()}
 
 

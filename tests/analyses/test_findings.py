@@ -16,7 +16,6 @@ from chopper_core.address import parse
 from chopper_core.analyses.findings import MEANING, RULES, THRESHOLDS
 from chopper_core.frame import Frame
 from chopper_core.hardware import specifications
-from chopper_core.ingest import open_run
 from chopper_core.measured import integral_of, known_of, samples_in
 from chopper_core.query import query
 from chopper_core.render.text import as_markdown, as_text
@@ -24,8 +23,8 @@ from chopper_core.run import Run
 from chopper_core.schema import Kind, Phase
 from chopper_core.tracks import Track, nearest
 from tests.analyses.conftest import DEMO
+from tests.demo import demo_run, generated_run
 from tests.support import Row, run_of
-from tests.test_demo_generator import generator
 
 MS = 1_000_000
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,7 +39,7 @@ def truth() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def other_run() -> Run:
     """The second demo run: FSDP1, with memory that isn't deterministic."""
-    return open_run(str(DEMO.parent / "fsdp1"))
+    return demo_run("fsdp1", named=str(DEMO.parent / "fsdp1"))
 
 
 @pytest.fixture(scope="session")
@@ -215,11 +214,9 @@ def test_a_steady_run_has_steady_clocks(run: Run, truth: dict[str, Any]) -> None
 
 
 @pytest.fixture(scope="session")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def clean() -> Run:
     """A generated run of two GPUs in which nothing is planted."""
-    folder = tmp_path_factory.mktemp("clean")
-    generator.generate(folder, ranks=2, iterations=2, clean=True)
-    return open_run(str(folder), jobs=1)
+    return generated_run("clean", ranks=2, iterations=2, clean=True)
 
 
 def test_a_clean_run_is_quiet(clean: Run) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from chopper_core.ingest import open_run
 from chopper_core.run import Run
 from tests.attach.simulated import DEMO, Simulated, simulate
+from tests.demo import demo_run
 
 FSDP2 = DEMO / "fsdp2"
 
@@ -19,7 +19,7 @@ FSDP2 = DEMO / "fsdp2"
 @pytest.fixture(scope="session")
 def demo() -> Run:
     """The committed demonstration run."""
-    return open_run(str(FSDP2), jobs=1)
+    return demo_run(named=str(FSDP2))
 
 
 @pytest.fixture(scope="session")

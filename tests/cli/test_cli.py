@@ -220,10 +220,10 @@ def test_diff_is_the_view_that_sets_iteration_against_iteration(
 
 
 def test_info_says_once_what_is_true_of_all_ranks(
-    demo: Path, capsys: pytest.CaptureFixture[str]
+    demo_kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = shown(capsys, "info", str(demo))
-    document = json.loads(shown(capsys, "info", str(demo), "--format", "json"))
+    text = shown(capsys, "info", str(demo_kept))
+    document = json.loads(shown(capsys, "info", str(demo_kept), "--format", "json"))
     lines = text.splitlines()
     assert len([line for line in lines if "distributedInfo" in line]) == 1
     for source in document["sources"]:
@@ -238,14 +238,18 @@ def test_info_says_once_what_is_true_of_all_ranks(
 
 
 def test_info_lists_collectives_by_process_group(
-    demo: Path, capsys: pytest.CaptureFixture[str]
+    demo_kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = json.loads(shown(capsys, "info", str(demo), "--format", "json"))
+    document = json.loads(shown(capsys, "info", str(demo_kept), "--format", "json"))
     found = {(item["operation"], item["group"]): item for item in document["collectives"]}
     known = found["all_gather", "0 (default_pg) of 8"]
     frame = json.loads(
         shown(
-            capsys, "show", f"{demo}?order=operation&columns=collectives,bytes", "--format", "json"
+            capsys,
+            "show",
+            f"{demo_kept}?order=operation&columns=collectives,bytes",
+            "--format",
+            "json",
         )
     )
     (row,) = (row for row in frame["rows"] if row["name"] == "all_gather")
@@ -254,7 +258,7 @@ def test_info_lists_collectives_by_process_group(
         == (row["collectives"])
     )
     assert known["bytes"] == row["bytes"]
-    assert "group 0 (default_pg) of 8" in shown(capsys, "info", str(demo))
+    assert "group 0 (default_pg) of 8" in shown(capsys, "info", str(demo_kept))
 
 
 def test_metrics_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,6 +293,7 @@ def test_keys_and_doctor_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert "textual" in shown(capsys, "doctor")
 
 
+@pytest.mark.usefixtures("demo_kept")
 def test_demo_without_a_terminal_prints_the_view() -> None:
     done = chopper("demo")
     assert done.returncode == 0, done.stderr

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from chopper_core.analyses import ANALYSES
-from chopper_core.ingest import open_run
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS
 from chopper_core.view import Baseline, View
+from tests.demo import demo_run
 from tests.tui.explorer import explorer
 from tests.tui.test_goldens import compare
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SIZES = [(80, 24), (120, 40), (200, 60)]
 DEEP = ("5", "11", "backward", "17", "attn_fa")
 STEP = DEEP[:2]
@@ -24,13 +21,8 @@ STEP = DEEP[:2]
 
 @cache
 def demo() -> Run:
-    """The demo run, named as from the repository's root."""
-    before = Path.cwd()
-    os.chdir(ROOT)
-    try:
-        return open_run("demo_data/fsdp2")
-    finally:
-        os.chdir(before)
+    """The demo run, the same for all tests here: what views keep with it serves the next."""
+    return demo_run()
 
 
 def at_depth(depth: int) -> View:

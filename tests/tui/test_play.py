@@ -57,6 +57,7 @@ def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "none.txt" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("demo_kept")
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, "down\nenter\n")
     assert main(["demo", "--play", script, "--size", "70x18", "--jobs", "2"]) == 0

@@ -1,0 +1,77 @@
+"""The committed demo runs and generated ones, read once for all tests in all workers.
+
+They are kept under build/, by the digest of Chopper's own files and theirs: whatever changes how
+they are made or read has them read anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.cache import open_kept
+from chopper_core.run import Run
+from chopper_core.schema import COLUMNS
+from tests.align.generated import load_generator
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "demo_data"
+KEPT = ROOT / "build" / "tests"
+
+
+def demo_run(name: str = "fsdp2", *, named: str = "") -> Run:
+    """A demo run, named as from the repository's root or as asked; its arrays can't be changed."""
+    return replace(_opened(f"demo_data/{name}"), name=named or f"demo_data/{name}", others={})
+
+
+def generated_run(name: str, **options: object) -> Run:
+    """A run of the demo data's generator with such options, made once for all workers."""
+    made = "\n".join([repr(options), *(path.read_text("utf-8") for path in _generator_files())])
+    folder = KEPT / f"{name}-{hashlib.sha256(made.encode()).hexdigest()[:12]}"
+    with _one_at_a_time():
+        if not folder.exists():
+            for older in KEPT.glob(f"{name}-*"):
+                shutil.rmtree(older)
+            load_generator().generate(folder.with_suffix(".new"), **options)
+            folder.with_suffix(".new").rename(folder)
+    return replace(_opened(str(folder)), name=name, others={})
+
+
+def _generator_files() -> list[Path]:
+    return [DEMO / "generate.py", *sorted((DEMO / "generator").glob("*.py"))]
+
+
+@cache
+def _opened(source: str) -> Run:
+    with _one_at_a_time(), pytest.MonkeyPatch.context() as patch:
+        as_kept(patch)
+        run = open_kept(source, jobs=1)
+    for name in COLUMNS:
+        run.table.column(name).flags.writeable = False
+    return run
+
+
+def as_kept(patch: pytest.MonkeyPatch) -> None:
+    """Have runs looked for where they are kept, with the names and settings that they have there.
+
+    What is said of sources names them as the run was named, and of settings their place counts.
+    """
+    patch.setenv("XDG_CACHE_HOME", str(KEPT))
+    patch.setenv("XDG_CONFIG_HOME", str(KEPT / "no settings"))
+    patch.chdir(ROOT)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
