@@ -47,6 +47,9 @@ What stands in the way where a budget isn't met:
   whole, and that the events go to columns one by one, in Python, is another. An eighth is the start
   of the process. The rest is what the peers don't do: labels of every level from annotations,
   modules, autograd links and shapes, the work of the model, the accounting of every nanosecond.
+- **The original Chopper** stops at what is odd in the generated trace. Of one without 563 links of
+  one end and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
+  written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each.
 - **First paint.** Most of it is importing: Textual, Rich and asyncio 108 ms, the standard library
   65, numpy, pyarrow and msgspec 58, Chopper's own modules 37 (the best of 7, on a busy machine).
   The run is opened in a thread meanwhile, but imports in threads take turns.
