@@ -114,12 +114,18 @@ class ChopperApp(App[None], inherit_bindings=False):
         return type("TerseDriver", (plain,), {"write": write})
 
     async def on_event(self, event: events.Event) -> None:
-        """Put characters into the prompt at once: Enter after them must not overtake them."""
+        """Give keys to an open prompt at once: none may overtake one that came before it."""
         if isinstance(event, events.Key):
-            line = self.focused if self.screen_stack else None
-            typed = event.is_printable and isinstance(line, Line) and line.typed(event)
-            if typed or not self.screen_stack:
+            if not self.screen_stack:
                 return
+            line = self.focused
+            if isinstance(line, Line):
+                if event.is_printable and line.typed(event):
+                    return
+                bound = self.screen.active_bindings.get(event.key)
+                if bound is not None and bound.node is line and bound.enabled:
+                    await self.run_action(bound.binding.action, line)
+                    return
         await super().on_event(event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:

@@ -110,5 +110,5 @@ async def test_in_gnu_screen(tmp_path: Path, size: tuple[int, int]) -> None:
     with Terminal(command=(*words[:4], "-r", "chopper"), size=size, **home) as terminal:
         terminal.until(lambda: [line.rstrip() for line in terminal.screen.display] == wanted)
         terminal.send("q")
-        terminal.until(lambda: terminal.process.poll() is not None)
-        assert "terminating" in terminal.text
+        terminal.until_text("terminating")
+        assert terminal.wait() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from chopper_core.view import Baseline, View, asking
 from chopper_core.window import ALL_TIME
 from chopper_tui.actions import ACTIONS, SCREENS
 from chopper_tui.screens.explore import ExploreScreen
+from chopper_tui.widgets.prompt import Line
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, measured_run
 
@@ -102,6 +104,23 @@ async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
         at.send("escape", *":sort name", "enter", *"/3", "escape", "3")
         await at.settle()
         assert at.path == () and at.frame.view.analysis == "kernels"
+
+
+async def test_keys_of_a_prompt_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    delete = Line.action_delete_left
+
+    async def late(line: Line) -> None:
+        await asyncio.sleep(0.05)
+        delete(line)
+
+    monkeypatch.setattr(Line, "action_delete_left", late)
+    async with explorer() as at:
+        await at.press("/")
+        await at.type("ab")
+        assert isinstance(at.app.focused, Line)
+        at.send("backspace", *"cd", "left", "x", "home", "!", "enter", *":sort name", "enter")
+        await at.settle()
+        assert at.frame.view.filter == "!acxd" and at.frame.view.sort == "name"
 
 
 async def test_findings_lead_to_their_evidence() -> None:
