@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 
 from tests.bench import analyses, budgets, engine, explorer, memory, reading
 from tests.bench.page import Conditions, Section, merged
@@ -66,12 +67,21 @@ def _counters(options: argparse.Namespace) -> Section:
 
 def _start(options: argparse.Namespace) -> Section:
     show, large = _show(options.rounds), explorer.large(*options.large)
-    paints = []
-    for case in (explorer.demo(), large):
+    empty = explorer.empty(), explorer.empty("numpy", "pyarrow", "msgspec")
+    cases = (explorer.demo(), large, *empty)
+    for case in cases:
         explorer.first_paint(case, SMALL)
-        paints.append([explorer.first_paint(case, SMALL) for _ in range(3 * options.rounds)])
-    found = [*budgets.of_show(show), *budgets.of_paint(*paints, large.title)]
-    return Section([f"{3 * options.rounds} processes each, one after the other."], found)
+    rounds = [
+        [explorer.first_paint(each, SMALL) for each in cases] for _ in range(3 * options.rounds)
+    ]
+    demo, of_large, *paints = ([each[n] for each in rounds] for n in range(len(cases)))
+    lines = [f"{len(rounds)} processes each, in turn. Beside them, the first paint of", ""]
+    lines += [
+        f"- {case.title}: {median(paint) * 1000:.0f} ms ({min(paint) * 1000:.0f} at best)"
+        for case, paint in zip(empty, paints, strict=True)
+    ]
+    found = [*budgets.of_show(show), *budgets.of_paint(demo, of_large, large.title)]
+    return Section(lines, found)
 
 
 def _explorer(options: argparse.Namespace) -> Section:

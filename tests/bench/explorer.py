@@ -68,6 +68,21 @@ def demo() -> Case:
     return Case("demo run", (*_CHOPPER, address), "8 of 8 rows", _ROWS[:2] + _ENTER)
 
 
+def empty(*modules: str) -> Case:
+    """A Textual app with a line of text, after imports: no explorer in Textual goes below."""
+    code = (
+        f"import {', '.join(('sys', *modules))}\n"
+        "from textual.app import App\n"
+        "from textual.widgets import Static\n"
+        "class Empty(App):\n"
+        "    def compose(self):\n"
+        "        yield Static('1 of 1 rows')\n"
+        "Empty(ansi_color=True).run()\n"
+    )
+    title = " ".join(("an empty Textual app", *(("with", ", ".join(modules)) if modules else ())))
+    return Case(title, (sys.executable, "-c", code), "1 of 1 rows", ())
+
+
 def pages() -> Case:
     """A table of 200 layers with telemetry, held in memory: more rows than a screen has."""
     command = (sys.executable, "-m", "tests.tui.pty_app", "large-measured-restless")
