@@ -11,7 +11,7 @@ from string import ascii_letters, digits
 from typing import Final
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import beginning, clean, display_name, elide
+from chopper_core.render.cells import beginning, cell_width, clean, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 
 FOLDED: Final = "…"
@@ -66,14 +66,21 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
     template, what tells them apart stays instead of their end.
     """
     short = {name: elide(name, width, glyphs) for name in names}
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name, text in short.items():
-        template, mark, _ = name.partition("<")
-        alike[template if mark and text != name else text].append(name)
-    for several in alike.values():
-        if len(several) > 1 and width >= _LEAST_APART:
-            _show_difference(several, 0, width, glyphs, short)
+    cut = [name for name, text in short.items() if text != name]
+    for kind in (_template, short.__getitem__):
+        alike: dict[str, list[str]] = defaultdict(list)
+        for name in cut:
+            alike[kind(name)].append(name)
+        for several in alike.values():
+            if len(several) > 1 and width >= _LEAST_APART:
+                _show_difference(several, 0, width, glyphs, short)
     return tuple(short[name] for name in names)
+
+
+def _template(name: str) -> str:
+    """What a kernel is an instance of; the name itself where that is nothing."""
+    template, mark, _ = name.partition("<")
+    return template if mark else name
 
 
 def _show_difference(
@@ -86,16 +93,15 @@ def _show_difference(
     shared = commonprefix(names)  # noqa: RUF071 - characters are meant, not paths
     begin = len(shared.rstrip(_WORD))
     begin = begin if begin > word else len(shared)
-    head = min(begin, width // 3)
-    mark = glyphs.ellipsis if begin > head else ""
-    room = width - head - len(mark)
+    head = first_cells(shared[:begin], width // 3)
+    head += glyphs.ellipsis if len(head) < begin else ""
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        tail = beginning(name[begin:], room, glyphs)
-        short[name] = elide(name[:head] + mark + tail, width, glyphs)
+        short[name] = head + beginning(name[begin:], width - cell_width(head), glyphs)
         alike[short[name]].append(name)
     for several in alike.values():
-        if len(several) > 1:
+        # From where they differ no attempt shows more than this one.
+        if len(several) > 1 and (begin < len(shared) or len(several) < len(names)):
             _show_difference(several, begin, width, glyphs, short)
 
 

@@ -94,6 +94,14 @@ def test_what_tells_names_apart_stays_when_they_are_cut() -> None:
     assert fitting_names(typed[:1] * 2, 20, UNICODE) == ("vectorized_e…#1}, …>",) * 2
 
 
+@pytest.mark.parametrize("width", [*range(8, 20), 30, 40, 60])
+def test_wide_characters_are_told_apart_too(width: int) -> None:
+    head, tail = "前向传播注意力机制计算" * 3, "合并输出张量写回显存" * 3
+    shown = fitting_names((f"{head}一{tail}", f"{head}二{tail}"), width, UNICODE)
+    assert "一" in shown[0] and "二" in shown[1]
+    assert all(cell_width(text) <= width for text in shown)
+
+
 PIECES = st.sampled_from(
     ["a", "b<", "c", ">", ", ", "<", "(", ")", "Cijk_", "MT1x2x3", "_", "PLR1"]
 )
@@ -116,7 +124,12 @@ def test_different_kernels_never_look_the_same(parameters: list[tuple[int, int]]
 
 
 @given(
-    st.lists(st.text("ab_<é漢", max_size=30), min_size=1, max_size=8),
+    st.builds(
+        lambda head, tail, middles: [head + middle + tail for middle in middles],
+        st.text("a_<é漢", max_size=30),
+        st.text("b <é字", max_size=30),
+        st.lists(st.text("ab_<é漢\u0301", max_size=12), min_size=1, max_size=8),
+    ),
     st.integers(0, 40),
     st.sampled_from([ASCII, UNICODE]),
 )
