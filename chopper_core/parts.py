@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.rank import AlignedRank
 from chopper_core.arrows import (
+    array_of,
     beside,
     column_of,
     content_of,
@@ -221,8 +222,8 @@ def _part(folder: Path, trace: Path, outcome: RankFile | ChopperError) -> Part:
     if isinstance(outcome, ChopperError):
         return Part(path, _stamp(trace), code, str(outcome), (0, 0))
     table = outcome.aligned.table
-    columns = {name: pa.array(table.column(name)) for name in COLUMNS}
-    columns |= {f"{_MEASURED}{name}": pa.array(table.measured[name]) for name in table.measured}
+    columns = {name: array_of(table.column(name)) for name in COLUMNS}
+    columns |= {f"{_MEASURED}{name}": array_of(table.measured[name]) for name in table.measured}
     write_arrow(folder / _TABLE, pa.table(columns), mapped=True)
     return Part(
         path,

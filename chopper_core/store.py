@@ -26,9 +26,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.arrows import (
+    array_of,
     beside,
     column_of,
     content_of,
+    lists_of,
     numbers_of,
     put_folder,
     read_arrow,
@@ -275,10 +277,10 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
     large = len(table) >= _LARGE_ROWS
     write_arrow(
         folder / _KERNELS,
-        pa.table({name: pa.array(table.column(name)) for name in COLUMNS}),
+        pa.table({name: array_of(table.column(name)) for name in COLUMNS}),
         mapped=large,
     )
-    measured = {name: pa.array(table.measured[name]) for name in table.measured}
+    measured = {name: array_of(table.measured[name]) for name in table.measured}
     write_arrow(folder / _MEASURED, pa.table(measured), mapped=large)
     cubes = summarise(table) if large else []
     write_arrow(folder / _OPERATIONS, _cells(cubes), mapped=True)
@@ -329,7 +331,7 @@ def _cells(cubes: Sequence[Cube]) -> pa.Table:
         columns[f"i {key}"] = [cube.integers[key] for cube in cubes]
     for key in cubes[0].floats:
         columns[f"f {key}"] = [cube.floats[key] for cube in cubes]
-    return pa.table({name: pa.array(np.concatenate(parts)) for name, parts in columns.items()})
+    return pa.table({name: array_of(np.concatenate(parts)) for name, parts in columns.items()})
 
 
 def _read_cubes(path: Path, described: _Described) -> dict[frozenset[str], Cube]:
@@ -364,9 +366,9 @@ def _series(run: Run) -> pa.Table:
     curves = [curve for track in run.measured.values() for curve in track.curves.values()]
     return pa.table(
         {
-            name: pa.array(
+            name: lists_of(
                 [getattr(curve, name) for curve in curves],
-                pa.large_list(pa.int64() if name == "edges_ns" else pa.float64()),
+                np.int64 if name == "edges_ns" else np.float64,
             )
             for name in Curve.__struct_fields__
         }

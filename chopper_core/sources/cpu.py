@@ -183,26 +183,32 @@ def _integers(column: Any) -> Int64:
     """Whole numbers, also of `cpu12`; -1 for what is none."""
     from pyarrow import compute, int64, string, types
 
-    if types.is_integer(column.type):
-        return np.asarray(compute.fill_null(column, -1).to_numpy(), np.int64)
-    text = compute.replace_substring_regex(compute.cast(column, string()), _WHOLE, r"\1")
-    whole = compute.match_substring_regex(text, r"^\d{1,18}$|^[1-8]\d{18}$")
-    found = compute.cast(compute.if_else(compute.fill_null(whole, False), text, "-1"), int64())
-    return np.asarray(found.to_numpy(), np.int64)
+    from chopper_core.arrows import numbers_or
+
+    if not types.is_integer(column.type):
+        text = compute.replace_substring_regex(compute.cast(column, string()), _WHOLE, r"\1")
+        column = _where(compute.match_substring_regex(text, r"^\d{1,18}$|^[1-8]\d{18}$"), text)
+    return numbers_or(compute.cast(column, int64()), -1)
 
 
 def _numbers(column: Any) -> Float64:
     """Numbers; NaN for what is none."""
     from pyarrow import compute, float64, string, types
 
-    if types.is_floating(column.type) or types.is_integer(column.type):
-        found = compute.fill_null(compute.cast(column, float64()), np.nan)
-    else:
+    from chopper_core.arrows import numbers_or
+
+    if not (types.is_floating(column.type) or types.is_integer(column.type)):
         text = compute.cast(column, string())
-        good = compute.fill_null(compute.match_substring_regex(text, _NUMBER), False)
-        text = compute.utf8_trim_whitespace(compute.if_else(good, text, "nan"))
-        found = compute.cast(text, float64())
-    return np.asarray(found.to_numpy(), np.float64)
+        column = _where(compute.match_substring_regex(text, _NUMBER), text)
+        column = compute.utf8_trim_whitespace(column)
+    return numbers_or(compute.cast(column, float64()), np.nan)
+
+
+def _where(good: Any, text: Any) -> Any:
+    """The texts that are good, null for the others."""
+    from pyarrow import compute, nulls
+
+    return compute.if_else(good, text, nulls(1, text.type)[0])
 
 
 def _cores(columns: dict[str, Any]) -> Int64:

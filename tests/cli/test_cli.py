@@ -401,6 +401,25 @@ def test_a_store_opens_without_what_only_reading_or_drawing_needs(
     assert [name for name in without if name in imported] == []
 
 
+def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Path) -> None:
+    """It takes 0.4 s and 45 MB to import, in every process, and pyarrow does it unasked."""
+    run = "demo_data/fsdp2"
+    script = (
+        "import sys; from chopper_tui.cli import main; "
+        "main(['ingest', *sys.argv[1:]]); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, run, "-o", str(tmp_path / "store"), "--jobs", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    imported = done.stdout.splitlines()[-1].split()
+    assert "chopper_core.sources.counters.csvtext" in imported
+    assert [name for name in imported if name in ("pandas", "textual", "rich")] == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_printing_a_view_starts_no_thread(trace: Path) -> None:
     script = (

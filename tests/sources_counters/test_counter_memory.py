@@ -15,8 +15,8 @@ from chopper_core.sources.counters.values import CounterValues
 from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
 from tests.conftest import ROOT
 
-HEADROOM_MB = 96
-"""Above what the process has after its imports, with the stacks of pyarrow's threads."""
+HEADROOM_MB = 80
+"""Above what the process has after its imports, with the stacks of its threads."""
 LIMITED = """
 import csv, json, resource, sqlite3, sys
 from pathlib import Path
@@ -27,7 +27,10 @@ from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.rocprofv3_json import read_json
 
 path, headroom = Path(sys.argv[1]), int(sys.argv[2])
-pyarrow.csv.read_csv(pyarrow.BufferReader(b"a\\n1\\n"))  # starts pyarrow's threads
+# A thread more or less is eight megabytes of stack: one for reading, started before the limit.
+pyarrow.set_io_thread_count(1)
+pyarrow.set_cpu_count(1)
+pyarrow.csv.read_csv(pyarrow.BufferReader(b"a\\n1\\n"))
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + (headroom << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 
-from chopper_core.arrows import numbers_of
+from chopper_core.arrows import numbers_of, texts_of
 from chopper_core.errors import DataError
 from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
@@ -153,7 +153,7 @@ class CsvFile:
         except pa.ArrowInvalid:
             return None
         columns = [column.combine_chunks() for column in table.columns]
-        is_header = pa_compute.any(pa_compute.equal(columns[0], self._first[0]))
+        is_header = pa_compute.any(pa_compute.equal(columns[0], texts_of(self._first[:1])[0]))
         if len(table) != lines.count(b"\n") or is_header.as_py():
             return None
         self._position = len(self._lines)
@@ -180,7 +180,7 @@ class CsvFile:
             if len(last) == width and rows:
                 rows.pop()
                 self._losses.unreadable_events += 1
-        return [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+        return [texts_of(column) for column in zip(*rows, strict=True)]
 
     def _next_row(self) -> list[str] | None:
         while True:
