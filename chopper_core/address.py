@@ -13,7 +13,11 @@ from chopper_core.schema import ACTIVITY, LEVELS
 from chopper_core.view import Baseline, View, as_statistic, complete_order
 from chopper_core.window import Window, parse_time
 
-_LEVEL = "|".join((*LEVELS, ACTIVITY))
+_LEVEL_OF = {
+    level[:length]: level for level in (*LEVELS, ACTIVITY) for length in range(2, len(level) + 1)
+}
+"""The levels by their names and what they may be cut to: `it` is iteration."""
+_LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
@@ -154,7 +158,8 @@ def _parse_path(text: str, order: tuple[str, ...]) -> tuple[str, ...]:
     labels = []
     expected = (*order, ACTIVITY)
     for depth, step in enumerate(_STEP.split(text.strip("/")) if text else ()):
-        level, _, label = step.partition("=")
+        name, _, label = step.partition("=")
+        level = _LEVEL_OF.get(name, name)
         if depth >= len(expected) or level != expected[depth]:
             wanted = expected[depth] if depth < len(expected) else "nothing more"
             raise UsageError(

@@ -103,6 +103,14 @@ def test_the_example_of_the_design() -> None:
     )
 
 
+def test_levels_may_be_cut_short() -> None:
+    """As the breadcrumb shows them: it 10."""
+    cut = "runs/a:gp=5/it=10/ph=backward/la=3/op=mlp_dp?base=gpu=0/it=11"
+    whole = "runs/a:gpu=5/iteration=10/phase=backward/layer=3/operation=mlp_dp"
+    assert parse(cut) == parse(f"{whole}?base=gpu=0/iteration=11")
+    assert render(parse(cut)).startswith(whole)
+
+
 def test_a_pivot_names_only_the_levels_it_moves() -> None:
     view = parse("r:operation=attn_fa?order=operation,gpu")
     assert view.order == ("operation", "gpu", "iteration", "phase", "layer", "kernel")
