@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Final
 
+from rich.cells import cell_len
 from textual.message import Message
 
 from chopper_core.frame import Frame
-from chopper_core.render.cells import baseline_title, clean, crumb, statistic_title, title_of
+from chopper_core.render.cells import baseline_title, clean, crumb, elide, statistic_title, title_of
+from chopper_core.render.glyphs import Glyphs
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 _MARK: Final = " generated data"
 _SHORT_MARK: Final = " generated"
+_LEAST_STEP: Final = 24
+"""Cells that a long step keeps before the first steps give way to it."""
 
 
 class Crumbs(Pane):
@@ -43,7 +47,7 @@ class Crumbs(Pane):
         self.styles.width = len(_SHORT_MARK) + 1 if is_edited else "1fr"
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The steps from the left; the first ones give way."""
+        """The steps from the left; long ones give way in their middle, then the first ones."""
         if self.frame is None:
             return []
         mark = [(_MARK if width >= 50 else _SHORT_MARK, "alert")]
@@ -61,19 +65,10 @@ class Crumbs(Pane):
         return [[*left, (gap, "text"), *right]]
 
     def _steps(self, frame: Frame, room: int) -> Pieces:
-        view, glyphs = frame.view, self.glyphs
+        view = frame.view
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
         steps = [run, *(crumb(level, label) for level, label in view.scope)]
-        steps += [title_of(view)] * bool(view.analysis)
-        arrow = f" {glyphs.crumb} "
-        cut = False
-        while len(steps) > 1 and len(arrow.join(steps)) + (len(arrow) + 1) * cut > room:
-            steps.pop(0)
-            cut = True
-        before = [glyphs.ellipsis] * cut + steps[:-1]
-        path = "".join(step + arrow for step in before)
-        last = fit(steps[-1], max(room - len(path), 0), glyphs).rstrip()
-        return [(path, "dim"), (last, "strong")]
+        return path_pieces(steps + [title_of(view)] * bool(view.analysis), room, self.glyphs)
 
 
 class Position(Pane):
@@ -92,3 +87,24 @@ class Position(Pane):
         position = f"{min(self.row + 1, self.rows)}/{self.rows}"
         hint = "  ? help " if width >= len(position) + 10 else " "
         return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim")]]
+
+
+def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs) -> Pieces:
+    """A path in at most `room` cells: long steps give way in their middle, then the first ones."""
+    arrow = f" {glyphs.crumb} "
+    *before, last = _narrowed(steps, room - len(arrow) * (len(steps) - 1), glyphs)
+    dropped, path = 0, "".join(step + arrow for step in before)
+    while dropped < len(before) and cell_len(path + last) > room:
+        dropped += 1
+        path = "".join(step + arrow for step in (glyphs.ellipsis, *before[dropped:]))
+    last = fit(steps[-1], max(room - cell_len(path), 0), glyphs).rstrip()
+    return [(path, "dim"), (last, "strong")]
+
+
+def _narrowed(steps: Sequence[str], room: int, glyphs: Glyphs) -> list[str]:
+    """The steps, of which the longest give way in their middle as far as there isn't room."""
+    widths = [cell_len(step) for step in steps]
+    while sum(widths) > room and max(widths) > _LEAST_STEP:
+        widest = widths.index(max(widths))
+        widths[widest] = max(widths[widest] - (sum(widths) - room), _LEAST_STEP)
+    return [elide(step, width, glyphs) for step, width in zip(steps, widths, strict=True)]

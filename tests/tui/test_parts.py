@@ -21,6 +21,7 @@ from chopper_tui.ascii import to_ascii
 from chopper_tui.history import beside, into, moved, out, trail_to
 from chopper_tui.screens.arrangement import arrange
 from chopper_tui.theme import THEMES, Inks, inks
+from chopper_tui.widgets.crumbs import path_pieces
 from chopper_tui.widgets.pane import fit, width_of
 from chopper_tui.widgets.table_layout import plan
 from tests.tui.explorer import sample_run
@@ -45,6 +46,26 @@ def test_the_root_has_no_parent_and_no_sibling() -> None:
 def test_a_text_fits_exactly(text: str, width: int) -> None:
     shown = "".join(char for char in text if cell_len(char) > 0)
     assert cell_len(fit(shown, width, UNICODE)) == width
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=8), st.integers(4, 200))
+def test_a_path_fits_and_ends_where_one_is(steps: list[str], room: int) -> None:
+    steps = ["".join(char for char in step if cell_len(char) > 0) or "x" for step in steps]
+    pieces = path_pieces(steps, room, UNICODE)
+    assert width_of(pieces) <= room
+    whole = " › ".join(steps)
+    if "".join(steps).isascii() and len(whole) <= room:
+        assert "".join(text for text, _ in pieces) == whole.rstrip()
+
+
+def test_a_long_name_gives_way_to_the_path_that_leads_there() -> None:
+    steps = ["fsdp2", "GPU 5", "it 10", "backward", "L3", "mlp_dp", "Cijk_Ailk" + "_x" * 60]
+    for room in range(75, 100):
+        text = "".join(text for text, _ in path_pieces(steps, room, UNICODE))
+        assert text.startswith("fsdp2 › GPU 5 › it 10 › backward › L3 › mlp_dp › Cijk_Ailk_")
+        assert len(text) == room
+    text = "".join(text for text, _ in path_pieces(steps, 50, UNICODE))
+    assert text.startswith("… › L3 › mlp_dp › Cijk_Ailk_")
 
 
 @given(st.text())
