@@ -22,13 +22,13 @@ VARIABLES: Final = (
 )  # fmt: skip
 
 
-def report(program_version: str) -> str:
+def report() -> str:
     """The report as text, one fact a line."""
     from chopper_tui.terminal import can_draw, glyphs_of
 
     size = shutil.get_terminal_size((0, 0))
     facts = [
-        ("chopper", program_version),
+        ("chopper", version_of("chopper-tui")),
         ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
         ("system", platform.platform()),
         ("processors", str(os.cpu_count())),
@@ -43,7 +43,7 @@ def report(program_version: str) -> str:
         ("crashes", _crashes()),
         ("encoding", f"{sys.stdout.encoding}, locale {_locale()}"),
         *((name, os.environ[name]) for name in VARIABLES if name in os.environ),
-        *((package, _package_version(package)) for package in PACKAGES),
+        *((package, version_of(package)) for package in PACKAGES),
     ]
     width = max(len(name) for name, _ in facts)
     return "".join(f"{name:<{width}}  {value}\n" for name, value in facts)
@@ -117,7 +117,8 @@ def _tty(stream: object) -> str:
     return "terminal" if isatty is not None and isatty() else "no terminal"
 
 
-def _package_version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version of an installed package."""
     try:
         return version(package)
     except PackageNotFoundError:

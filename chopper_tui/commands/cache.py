@@ -1,0 +1,39 @@
+"""`chopper cache`: the runs that are kept so that they open at once."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+from typing import Final
+
+from chopper_core import cache
+from chopper_core.errors import UsageError
+from chopper_tui.commands.output import write
+
+DESCRIPTION: Final = "The runs that are kept so that they open at once."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Whether they are listed or forgotten."""
+    parser.add_argument("do", nargs="?", choices=("list", "clear"), default="list")
+    parser.add_argument(
+        "--old", action="store_true", help="clear those of other versions of Chopper only"
+    )
+
+
+def run(options: Namespace) -> int:
+    """List or forget them."""
+    if options.old and options.do != "clear":
+        raise UsageError("--old goes with clear: chopper cache clear --old")
+    if options.do == "clear":
+        count, size = cache.clear(old_only=options.old)
+        write(f"forgot {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB\n")
+        return 0
+    kept = cache.entries()
+    for entry in kept:
+        used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
+        name = " ".join([entry.name, "(of another version of Chopper)" * entry.is_old]).strip()
+        write(f"{entry.size_bytes / 1e6:8.1f} MB  {used}  {name}\n")
+    total = sum(entry.size_bytes for entry in kept)
+    write(f"{total / 1e6:8.1f} MB  in {cache.directory()}\n")
+    return 0

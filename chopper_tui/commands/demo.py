@@ -1,0 +1,31 @@
+"""`chopper demo`: the explorer on the run that comes along."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_tui.commands.explore import explore
+from chopper_tui.commands.options import add_explorer_options as add_options
+
+__all__ = ["DESCRIPTION", "add_options", "run"]
+
+DESCRIPTION: Final = "Explore the generated demo run."
+_DEMO: Final = Path("demo_data", "fsdp2")
+
+
+def run(options: Namespace) -> int:
+    """Open the demo run."""
+    return explore(str(demo_path()), options)
+
+
+def demo_path() -> Path:
+    """Where the demo run lies: in a checkout beside the packages, else inside the installed one."""
+    package = Path(__file__).resolve().parents[1]
+    for path in (package.parent / _DEMO, package / _DEMO):
+        if path.is_dir():
+            here = Path.cwd()
+            return path.relative_to(here) if path.is_relative_to(here) else path
+    raise DataError(f"the demo run is missing: no {_DEMO} beside or inside {package}")

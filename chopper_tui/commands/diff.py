@@ -1,0 +1,26 @@
+"""`chopper diff`: what changed between two runs, as `show` prints it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from chopper_tui.commands import show
+from chopper_tui.commands.options import add_printing_options
+from chopper_tui.commands.runs import against
+
+DESCRIPTION: Final = "Compare B with A, its baseline: what changed, the most first."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Two runs, a place in them, and how it is printed."""
+    parser.add_argument("a", metavar="A")
+    parser.add_argument("b", metavar="B")
+    parser.add_argument("path", metavar="PATH", nargs="?", default="", help="gpu=0/…")
+    add_printing_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print the comparison."""
+    options.address = f"{against(options.b, options.a, options.path)}&view=compare"
+    return show.run(options)

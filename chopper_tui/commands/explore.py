@@ -1,0 +1,88 @@
+"""`chopper RUN`: the explorer; where there is no terminal for it, the view as text."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chopper_core.view import View
+from chopper_tui.commands.output import glyphs, width, write
+from chopper_tui.commands.runs import against, open_view, open_with_progress, view_of
+from chopper_tui.terminal import can_draw
+
+if TYPE_CHECKING:
+    from chopper_tui.config import Config
+
+
+def address_of(runs: list[str]) -> str:
+    """What is opened by these names: traces of one run, or a run and the one before as its base."""
+    if len(runs) == 2 and all(Path(name).expanduser().is_dir() for name in runs):
+        base, name = runs
+        return against(name, base)
+    return ",".join(runs)
+
+
+def explore(address: str, options: Namespace) -> int:
+    """Open the explorer at an address."""
+    view = view_of(address, options)
+    if options.play:
+        return _play(view, options)
+    if can_draw() is not None:
+        return _print(view, options)
+    return _show(view, options)
+
+
+def _print(view: View, options: Namespace) -> int:
+    from chopper_core.query import query
+    from chopper_tui.printing import printed
+
+    frame = query(open_with_progress(view, options), view)
+    write(printed(frame, width=width(), glyphs=glyphs()))
+    return 0
+
+
+def _play(view: View, options: Namespace) -> int:
+    from chopper_core.render.glyphs import ASCII, UNICODE
+    from chopper_tui.terminal import prepare_environment
+
+    prepare_environment()
+    from chopper_tui.app import ChopperApp
+    from chopper_tui.play import keys_of, play
+
+    keys = keys_of(options.play)
+    # Read first: processes can't be started under the app, which takes standard error away.
+    run = open_with_progress(view, options)
+    app = ChopperApp(lambda _: run, view, glyphs=ASCII if options.ascii else UNICODE)
+    write(play(app, keys, options.size))
+    return 0
+
+
+def _show(view: View, options: Namespace) -> int:
+    from chopper_core.render.glyphs import ASCII, UNICODE
+    from chopper_tui.opening import Opening
+    from chopper_tui.terminal import prepare_environment, run_app
+
+    prepare_environment()
+    config = _remembering()
+    wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
+    opening = Opening(lambda progress: open_view(view, options, progress), view, config.columns)
+    opening.begin()
+    try:
+        from chopper_tui.app import ChopperApp
+
+        app = ChopperApp(opening, view, glyphs=ASCII if options.ascii else wanted, config=config)
+        return run_app(app, mouse=config.mouse and not options.no_mouse)
+    finally:
+        opening.cancel()
+
+
+def _remembering() -> Config:
+    """The settings with the columns of earlier sessions before those of the file."""
+    from msgspec.structs import replace
+
+    from chopper_tui.commands.settings import settings
+    from chopper_tui.remembered import remembered_columns
+
+    config = settings()
+    return replace(config, columns={**config.columns, **remembered_columns()}, remember=True)

@@ -1,0 +1,42 @@
+"""`chopper info`: what was found in a run, how it was labelled, what was left out."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from chopper_core.errors import DataError
+from chopper_core.reading import reading_of
+from chopper_core.view import View
+from chopper_tui.commands.options import add_reading_options
+from chopper_tui.commands.output import write
+from chopper_tui.commands.runs import open_with_progress
+
+DESCRIPTION: Final = "What was found in a run, how it was labelled, what was left out."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The run."""
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add_reading_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Describe a run, or telemetry without a trace."""
+    from chopper_core import info
+
+    reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
+    try:
+        opened = open_with_progress(View(options.run, reading=reading), options)
+    except DataError:
+        from chopper_core.paths import paths_of
+        from chopper_core.telemetry_report import telemetry_report
+
+        report = telemetry_report(paths_of(options.run), options.format)
+        if report is None:
+            raise
+        write(report)
+        return 0
+    write(info.as_json(opened) if options.format == "json" else info.as_text(opened))
+    return 0

@@ -1,0 +1,113 @@
+"""`chopper ingest`: align a run once and write it to a store, in one go or rank by rank."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chopper_core.errors import UsageError
+from chopper_core.progress import Cancelled
+from chopper_core.reading import reading_of
+from chopper_tui.commands.options import add_reading_options
+from chopper_tui.commands.output import tell
+from chopper_tui.commands.runs import ProgressLine
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+DESCRIPTION: Final = "Align a run once and write it to a store: a directory to share."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """What is read, where to, by whom."""
+    parser.add_argument("run", metavar="RUN", nargs="?")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("-o", "--output", metavar="STORE", help="read all and write STORE")
+    target.add_argument(
+        "--into",
+        metavar="STORE",
+        help="read only, for a STORE that others read for at the same time",
+    )
+    target.add_argument(
+        "--finish", metavar="STORE", help="write STORE from all that was read into it"
+    )
+    parser.add_argument("--engine", choices=("processes", "dask"), default="processes")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of Dask, such as tcp://host:8786")
+    add_reading_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Write a store, or read some ranks for one."""
+    from chopper_core import batch
+
+    gc.enable()
+    reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
+    if options.into:
+        return _read_into(options)
+    if not options.run and not options.finish:
+        raise UsageError("ingest what? chopper ingest RUN -o STORE")
+    store = Path(options.output or options.finish)
+    try:
+        with ProgressLine() as progress, _executor(options) as executor:
+            if options.finish:
+                made = batch.finish(store, options.run or "", progress, reading=reading)
+            else:
+                made = batch.ingest_store(
+                    options.run,
+                    store,
+                    progress,
+                    jobs=options.jobs,
+                    reading=reading,
+                    executor=executor,
+                )
+    except (KeyboardInterrupt, Cancelled):
+        tell("what is read is kept; the same command goes on")
+        raise
+    for path, reason in made.failed:
+        tell(_left_out(path, reason))
+    print(store, file=sys.stderr)
+    return 0
+
+
+def _left_out(path: str, reason: str) -> str:
+    return f"left out: {reason}" if reason.startswith(path) else f"left out {path}: {reason}"
+
+
+def _read_into(options: Namespace) -> int:
+    """Read some of a run's traces; fails where none of them can be used."""
+    from chopper_core import batch
+
+    if not options.run:
+        raise UsageError("ingest what? chopper ingest RANKFILE --into STORE")
+    if options.clock or options.gpu or options.hardware:
+        raise UsageError(
+            "--clock, --gpu and --hardware go with --finish: a single rank does not need them"
+        )
+    if options.engine != "processes" or options.scheduler:
+        raise UsageError("--engine goes with -o: --into reads on this machine only")
+    with ProgressLine() as progress:
+        outcomes = batch.ingest_into(options.run, Path(options.into), progress, jobs=options.jobs)
+    for trace, error in outcomes.items():
+        tell(_left_out(str(trace), str(error)) if error else f"read {trace}")
+    return 0 if any(error is None for error in outcomes.values()) else 1
+
+
+@contextmanager
+def _executor(options: Namespace) -> Iterator[Executor | None]:
+    """What reads the ranks: None is Chopper's own processes."""
+    if options.engine != "dask":
+        if options.scheduler:
+            raise UsageError("--scheduler goes with --engine dask")
+        yield None
+        return
+    if not options.scheduler:
+        raise UsageError("--engine dask needs --scheduler ADDRESS, such as tcp://host:8786")
+    from chopper_core.cluster import dask_executor
+
+    with dask_executor(options.scheduler) as executor:
+        yield executor

@@ -1,0 +1,34 @@
+"""`chopper keys`: the keys of the explorer, with the person's own."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from chopper_tui.actions import key_table
+from chopper_tui.commands.output import write
+from chopper_tui.commands.settings import settings
+
+DESCRIPTION: Final = "The keys of the explorer."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """As what they are printed."""
+    parser.add_argument("--format", choices=("text", "markdown"), default="text")
+
+
+def run(options: Namespace) -> int:
+    """Print the table of keys."""
+    rows = key_table(settings().actions)
+    if options.format == "markdown":
+        lines = ["| keys | `:` command | does |", "| :-- | :-- | :-- |"]
+        lines += [f"| {_code(keys)} | {_code(verb)} | {text} |" for keys, verb, text in rows]
+    else:
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines = [f"{keys:<{widths[0]}}  {verb:<{widths[1]}}  {text}" for keys, verb, text in rows]
+    write("\n".join(lines) + "\n")
+    return 0
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|") if text else ""

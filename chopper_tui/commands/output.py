@@ -1,0 +1,38 @@
+"""What commands write: data on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from chopper_tui.commands import PROGRAM
+
+if TYPE_CHECKING:
+    from chopper_core.render.glyphs import Glyphs
+
+
+def write(text: str) -> None:
+    """Data."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    """A sentence to the person."""
+    print(f"{PROGRAM}: {text}", file=sys.stderr)
+
+
+def width() -> int:
+    """The terminal's width; 120 cells where the output is no terminal."""
+    if sys.stdout.isatty():
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    columns = os.environ.get("COLUMNS", "")
+    return (int(columns) if columns.isdecimal() else 0) or 120
+
+
+def glyphs() -> Glyphs:
+    """What the terminal can draw, or a file's reader."""
+    from chopper_tui.terminal import glyphs_of
+
+    return glyphs_of(sys.stdout)

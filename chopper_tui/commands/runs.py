@@ -1,0 +1,92 @@
+"""The runs and views that a command names, opened as its options say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from chopper_core.progress import Progress
+from chopper_core.reading import Reading, reading_of
+from chopper_core.view import View
+
+if TYPE_CHECKING:
+    from chopper_core.run import Run
+
+
+def against(name: str, base: str, path: str = "") -> str:
+    """The address of a node of a run with the same node of another as its baseline."""
+    return f"{name}{f':{path}' if path else ''}?base={quote(base, safe='/')}"
+
+
+def view_of(address: str, options: Namespace) -> View:
+    """The view of an address, read as the options say; a run whose path looks like one is a path.
+
+    What the options say goes before what the address says.
+    """
+    from chopper_core.address import parse
+
+    view = View(address) if Path(address).exists() else parse(address)
+    return replace(
+        view, reading=reading_of(options.clock, options.gpu, view.reading, options.hardware)
+    )
+
+
+def open_with_progress(view: View, options: Namespace) -> Run:
+    """The run of a view, while standard error tells how far it is."""
+    with ProgressLine() as progress:
+        return open_view(view, options, progress)
+
+
+def open_view(view: View, options: Namespace, progress: Progress) -> Run:
+    """The run of a view, with that of its baseline."""
+    run = _open(view.run, view.reading, options, progress)
+    if view.baseline is not None and view.baseline.run not in ("", view.run):
+        base = _open(view.baseline.run, view.reading, options, progress)
+        return replace(run, others={view.baseline.run: base})
+    return run
+
+
+def _open(name: str, reading: Reading, options: Namespace, progress: Progress) -> Run:
+    if options.no_cache:
+        from chopper_core.ingest import open_run
+
+        return open_run(name, progress, jobs=options.jobs, reading=reading)
+    from chopper_core.cache import open_kept
+
+    return open_kept(name, progress, jobs=options.jobs, reading=reading)
+
+
+class ProgressLine:
+    """One line on stderr that names the step and how far it is; silent without a terminal."""
+
+    WIDTH: Final = 24
+
+    def __init__(self) -> None:
+        moves_its_cursor = os.environ.get("TERM", "") not in ("", "dumb")
+        self._visible = sys.stderr.isatty() and moves_its_cursor
+        self._shown = ""
+
+    def __enter__(self) -> Progress:
+        return self._report
+
+    def __exit__(self, *error: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def _report(self, step: str, done: int, total: int) -> None:
+        if not self._visible:
+            return
+        share = min(done / total, 1.0) if total else 0.0
+        filled = int(share * self.WIDTH)
+        line = f"{step[:48]}  [{'#' * filled}{'.' * (self.WIDTH - filled)}] {share:4.0%}"
+        if line != self._shown:
+            sys.stderr.write(f"\r{line}\x1b[K")
+            sys.stderr.flush()
+            self._shown = line

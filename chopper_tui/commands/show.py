@@ -1,0 +1,54 @@
+"""`chopper show`: a view as text, markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from chopper_core.errors import DataError
+from chopper_tui.commands.options import add_printing_options
+from chopper_tui.commands.output import glyphs, width, write
+from chopper_tui.commands.runs import open_with_progress, view_of
+
+DESCRIPTION: Final = "Print a view as text, markdown, CSV or JSON."
+_FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The address, and how it is printed."""
+    parser.add_argument("address", metavar="ADDRESS")
+    add_printing_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print the view of `options.address`, or write it to a file."""
+    from chopper_core.query import query
+    from chopper_tui.printing import printed
+
+    view = view_of(options.address, options)
+    if options.columns:
+        view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
+    suffix = Path(options.output).suffix if options.output else ""
+    opened = open_with_progress(view, options)
+    default_width = 0 if options.output else width()
+    text = printed(
+        query(opened, view),
+        options.format or _FORMAT_SUFFIXES.get(suffix, "text"),
+        limit=options.limit,
+        width=default_width if options.width is None else options.width,
+        glyphs=glyphs(),
+        charted=opened if options.chart else None,
+    )
+    if not options.output:
+        write(text)
+        return 0
+    try:
+        Path(options.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{options.output} can't be written: {error.strerror}") from error
+    print(options.output, file=sys.stderr)
+    return 0
