@@ -61,7 +61,7 @@ def open_kept(
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, reading)
     of = _origin(name, paths, reading)
-    kept = directory() / _digest([of, *_stamps(paths), _code_stamp(), _stamp(own_file())])
+    kept = directory() / _digest([of, *_stamps(paths), _code_stamp(), _own_specifications()])
     if is_store(kept):
         try:
             run = read_store(kept, progress)
@@ -160,6 +160,16 @@ def _stamp(path: str | Path) -> str:
     except OSError as error:
         return f"{path}\t{error.errno}"
     return f"{path}\t{status.st_size}\t{status.st_mtime_ns}"
+
+
+def _own_specifications() -> str:
+    """What a person says of GPUs, wherever that lies; nothing where nothing is said."""
+    try:
+        return _digest([own_file().read_text(encoding="utf-8", errors="surrogateescape")])
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return str(error)
 
 
 @cache

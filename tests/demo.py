@@ -60,12 +60,11 @@ def _opened(source: str) -> Run:
 
 
 def as_kept(patch: pytest.MonkeyPatch) -> None:
-    """Have runs looked for where they are kept, with the names and settings that they have there.
+    """Have runs looked for where they are kept, with the names that they have there.
 
-    What is said of sources names them as the run was named, and of settings their place counts.
+    What is said of sources names them as the run was named.
     """
     patch.setenv("XDG_CACHE_HOME", str(KEPT))
-    patch.setenv("XDG_CONFIG_HOME", str(KEPT / "no settings"))
     patch.chdir(ROOT)
 
 

@@ -292,6 +292,22 @@ def test_changed_files_are_read_anew(trace: Path) -> None:
     assert [entry.path for entry in cache.entries()] != [newer.path]
 
 
+def test_what_a_person_says_of_gpus_counts_and_not_where(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "[MI300X]\ntdp_w = 700\n"
+    kept = []
+    for name, text in (("a", ""), ("b", ""), ("c", says), ("d", says), ("e", f"{says}# anew")):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name))
+        if text:
+            (tmp_path / name / "chopper").mkdir(parents=True)
+            (tmp_path / name / "chopper" / "hardware.toml").write_text(text, encoding="utf-8")
+        cache.open_kept(str(trace), jobs=1)
+        (entry,) = cache.entries()
+        kept.append(entry.path)
+    assert kept[0] == kept[1] != kept[2] == kept[3] != kept[4] != kept[0]
+
+
 def test_what_python_compiles_is_no_change(trace: Path) -> None:
     names = {Path(path).name for path in cache._code_files()}
     assert {"store.py", "hardware.toml", "rank.py"} <= names
