@@ -16,7 +16,15 @@ from textual.widgets.option_list import Option
 from chopper_core.metrics import metric
 from chopper_core.run import Run
 
-_WIDTH: Final = 80
+_LEAST: Final = 69
+"""Cells of an option in the box where the screen has them: a box for each question alike."""
+_FRAME: Final = 7
+"""Cells of the box around an option: its border, its padding, the scrollbar."""
+
+
+def room_of(width: int) -> int:
+    """The cells that an option may take on a screen of this width."""
+    return width * 96 // 100 - _FRAME
 
 
 def _line(title: str, why: str, room: int) -> Text:
@@ -62,12 +70,14 @@ class Chooser(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """The title over the list."""
         widest = max(len(title) for _, title, _ in self._options)
-        room = min(self.app.size.width, _WIDTH) - widest - 13
-        with Vertical(id="box"):
+        needed = widest + 2 + max(len(why) for _, _, why in self._options)
+        cells = min(max(needed, _LEAST), room_of(self.app.size.width))
+        with Vertical(id="box") as box:
+            box.styles.width = cells + _FRAME
             yield Label(Text(self._title), id="title")
             yield OptionList(
                 *(
-                    Option(_line(title.ljust(widest + 2), why, room), id=key)
+                    Option(_line(title.ljust(widest + 2), why, cells - widest - 2), id=key)
                     for key, title, why in self._options
                 ),
                 compact=True,

@@ -13,16 +13,17 @@ from chopper_core.find import Found, find, hit_rows
 from chopper_core.metrics import METRICS
 from chopper_core.outliers import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.query import query
-from chopper_core.render.cells import crumb, display_name, elide, scale_of
+from chopper_core.render.cells import cell_width, crumb, display_name, elide, scale_of
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.render.names import fitting_names
 from chopper_core.view import filtered
 from chopper_tui.background import away
 from chopper_tui.figures import Figure
-from chopper_tui.screens.chooser import Chooser
+from chopper_tui.screens.chooser import Chooser, room_of
 from chopper_tui.screens.walker import Walker
 
 HIDDEN_BELOW_PCT: Final = "1"
 _SHARE: Final = re.compile(r"(?:^|\s+)share_pct>=(\S+)")
-_NAME_CELLS: Final = 28
 
 
 class Seeker(Walker):
@@ -39,20 +40,12 @@ class Seeker(Walker):
         return None
 
     async def _find(self, argument: str) -> None:
-        order = self.view.order
+        order, glyphs = self.view.order, self.table.glyphs
         found = await away(find, self.run, order, argument)
         if not found.hits:
             raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
         self.sought = argument
-        glyphs = self.table.glyphs
-        scale = scale_of(METRICS["elapsed_ns"], found.hits[0].elapsed_ns)
-        options = []
-        for number, hit in enumerate(found.hits):
-            time = f"{scale.cell(hit.elapsed_ns):>8} {scale.unit}"
-            name = elide(display_name(hit.path[-1], hit.level), _NAME_CELLS, glyphs)
-            parents = zip(order, hit.path[:-1], strict=False)
-            where = " › ".join(crumb(level, label) for level, label in parents)
-            options.append((str(number), f"{time}  {name}", where))
+        options = _options(found, order, room_of(self.app.size.width), glyphs)
 
         def chosen(key: str | None) -> None:
             if key is not None:
@@ -143,6 +136,31 @@ class Seeker(Walker):
         if what:
             self.say(f"{what}: {rows.index(row) + 1} of {len(rows)}")
         return row
+
+
+def _options(
+    found: Found, order: Sequence[str], room: int, glyphs: Glyphs
+) -> list[tuple[str, str, str]]:
+    """The hits in `room` cells: time, name, and the way there, of which the name gives way first."""
+    scale = scale_of(METRICS["elapsed_ns"], found.hits[0].elapsed_ns)
+    times = [f"{scale.cell(hit.elapsed_ns):>8} {scale.unit}  " for hit in found.hits]
+    room -= max(map(len, times)) + 2
+    ways = [
+        f" {glyphs.crumb} ".join(
+            crumb(level, label) for level, label in zip(order, hit.path[:-1], strict=False)
+        )
+        for hit in found.hits
+    ]
+    names = fitting_names(
+        tuple(display_name(hit.path[-1], hit.level) for hit in found.hits),
+        max(room - max(map(cell_width, ways)), room * 2 // 5),
+        glyphs,
+    )
+    left = room - max(map(cell_width, names))
+    return [
+        (str(number), time + name, elide(way, left, glyphs))
+        for number, (time, name, way) in enumerate(zip(times, names, ways, strict=True))
+    ]
 
 
 def _title_of(found: Found) -> str:

@@ -29,6 +29,27 @@ async def test_find_goes_to_the_hit_and_n_goes_on() -> None:
         assert "no hit of attn" in at.status
 
 
+async def test_the_places_are_told_apart_and_whole_where_the_screen_has_the_cells() -> None:
+    """Two kernels whose names differ in the middle only, deep in the tree."""
+    ends = ["bt256x128x32" + "_wt32" * 8, "bt128x256x32" + "_wt32" * 8]
+    names = [f"igemm_wrw_gtcx3_nhwc_bf16_{end}_mh_gkgs" for end in ends]
+    run = run_of(
+        [
+            Row(100 * row, 50 + row, operation="conv2d", kernel=name)
+            for row, name in enumerate(names)
+        ]
+    )
+    for size in ((80, 24), (120, 40), (200, 60)):
+        async with explorer(size, run=run, view=View(run.name)) as at:
+            await at.command("find igemm")
+            assert isinstance(at.app.screen, Chooser)
+            lines = [line for line in at.text().splitlines() if "igemm" in line]
+            assert len(lines) == 2 and len({line.split("ns")[1].split()[0] for line in lines}) == 2
+            assert all(line.split("│")[-2].rstrip().endswith("conv2d") for line in lines)
+            if size[0] == 200:
+                assert all(name in at.text() for name in names)
+
+
 async def test_find_says_what_it_does_not_find() -> None:
     async with explorer() as at:
         await at.command("find no_such_kernel")
