@@ -141,7 +141,7 @@ class Seeker(Walker):
 def _options(
     found: Found, order: Sequence[str], room: int, glyphs: Glyphs
 ) -> list[tuple[str, str, str]]:
-    """The hits in `room` cells: time, name, and the way there, of which the name gives way first."""
+    """The hits in `room` cells: time, name, and the way there, the name shortened first."""
     scale = scale_of(METRICS["elapsed_ns"], found.hits[0].elapsed_ns)
     times = [f"{scale.cell(hit.elapsed_ns):>8} {scale.unit}  " for hit in found.hits]
     room -= max(map(len, times)) + 2
