@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.progress import Cancelled, Progress, silent
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 Read = TypeVar("Read")
 Reader = Callable[[Path, Progress], Read]
@@ -47,6 +47,8 @@ def read_all(
         for path, size in zip(paths, sizes, strict=True)
     )
     if workers > 1 and (jobs is not None or packed >= PARALLEL_FROM_BYTES):
+        from concurrent.futures.process import BrokenProcessPool
+
         try:
             return _in_processes(paths, reader, progress, sum(sizes), workers)
         except BrokenProcessPool:
@@ -71,6 +73,8 @@ def _by_executor(
     paths: Sequence[Path], reader: Reader[Read], progress: Progress, executor: Executor
 ) -> list[Read | ChopperError]:
     """As `read_all`; what the executor itself can't do for a file is an error of that file."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     futures = {executor.submit(reader, path, silent): n for n, path in enumerate(paths)}
     outcomes: dict[int, Read | ChopperError] = {}
     waiting = set(futures)
@@ -108,6 +112,10 @@ class _Part(Struct, frozen=True):
 def _in_processes(
     paths: Sequence[Path], reader: Reader[Read], progress: Progress, total: int, workers: int
 ) -> list[Read | ChopperError]:
+    # They take as long to import as a small trace to read.
+    import multiprocessing
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+
     # Threads of the interface may hold locks at a fork, so workers start from a clean process.
     context = multiprocessing.get_context("forkserver")
     done = context.Array("q", len(paths), lock=False)

@@ -8,7 +8,6 @@ last digit of a double, since they are added in another order.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
@@ -268,6 +267,8 @@ def _of_rows(
 
 def _patterns(table: KernelTable) -> dict[str, int]:
     """Measured columns by which rows they are known for."""
+    import hashlib  # OpenSSL takes a while to load.
+
     found: dict[bytes, int] = {}
     patterns = {}
     for name, values in table.measured.items():

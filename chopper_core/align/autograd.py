@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
 from chopper_core.ordering import last_equal, ranked
+from chopper_core.schema import distinct
 from chopper_core.sources.trace import HostCategory
 
 Index = NDArray[np.intp]
@@ -59,7 +60,7 @@ def link_backward(host: Host) -> Backward:
     keys, key = ranked(thread * len(numbers) + number[is_backward])
     ends, starts = _by_flow(host, backward)
 
-    forward_threads = np.unique(ranges.thread[forward])
+    forward_threads = distinct(ranges.thread[forward])
     only = forward_threads[0] if len(forward_threads) == 1 else NOWHERE
     thread_of = np.full(len(threads), only, np.int64)
     # Where flows differ, the first tells what a number's thread is, the last what a key's point is.
@@ -119,4 +120,4 @@ def _recomputing(host: Host, forward: Index) -> Intervals:
     frames = np.flatnonzero(
         (ranges.category == HostCategory.RECOMPUTE) & ~host.named(_REENTRANT_FRAME)
     )
-    return host.intervals(np.union1d(frames, forward[inside]))
+    return host.intervals(distinct(np.concatenate([frames, forward[inside]])))

@@ -27,7 +27,7 @@ from chopper_core.align.operator_work import (
     operator_work,
 )
 from chopper_core.element_types import ElementType, says_tf32
-from chopper_core.schema import NO_TIME
+from chopper_core.schema import NO_TIME, distinct
 from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]
@@ -105,7 +105,7 @@ def model_work(
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan
     masked = call[rows[np.isnan(work_flops[call[rows]])]]
-    return ModelWork(flops, element, len(np.unique(masked)))
+    return ModelWork(flops, element, len(distinct(masked)))
 
 
 def _works(host: Host) -> Works:
@@ -170,8 +170,8 @@ def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask
     The launch that is missing hides the main kernel, so that a lesser one of the same call came
     to be the longest. The main kernel gets them back by `lend`.
     """
-    lost = np.unique(kernel[unlinked])
-    for amount in np.unique(flops[np.isfinite(flops)]):
+    lost = distinct(kernel[unlinked])
+    for amount in distinct(flops[np.isfinite(flops)]):
         rows = np.flatnonzero(flops == amount)
         names, counts = np.unique(kernel[rows], return_counts=True)
         rare = names[counts * _STAND_IN <= counts.max()]
@@ -214,7 +214,7 @@ def _attention_backward(
         backward.forward_of(links.points)
     )
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
-    counted = np.unique(node[rows[np.isfinite(flops[rows])]])
+    counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~np.isin(node[rows], counted)]
     duration = host.trace.activities.duration_ns
     rows = rows[np.lexsort((duration[rows], node[rows]))]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.ordering import ranked
-from chopper_core.schema import NO_TIME
+from chopper_core.schema import NO_TIME, distinct
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 
 _STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
@@ -188,8 +188,8 @@ class Host:
     def autograd_threads(self) -> NDArray[np.int32]:
         """Threads that run backward and nothing else of the step."""
         evaluates = self.named(re.compile(r"^autograd::engine::evaluate_function"))
-        backward = np.unique(self.ranges.thread[evaluates])
+        backward = distinct(self.ranges.thread[evaluates])
         own = self.is_annotation & self.named(
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
         )
-        return np.setdiff1d(backward, self.ranges.thread[own])
+        return backward[~np.isin(backward, self.ranges.thread[own])]

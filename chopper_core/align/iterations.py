@@ -12,7 +12,7 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
-from chopper_core.schema import NO_LABEL, Rule
+from chopper_core.schema import NO_LABEL, Rule, distinct
 
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]
@@ -79,7 +79,7 @@ def _ending_without_activity(host: Host, links: Links, steps: Intervals, found: 
     orphans = Points(launches.thread[links.orphans], launches.start_ns[links.orphans])
     step = steps.innermost(orphans, any_thread=True)
     cut = set()
-    for number in np.unique(step[step >= 0]).tolist():
+    for number in distinct(step[step >= 0]).tolist():
         linked = links.points.time_ns[(found == number) & links.points.known()]
         if not len(linked) or orphans.time_ns[step == number].max() > linked.max():
             cut.add(int(number))

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.schema import Category, Kind
+from chopper_core.schema import Category, Kind, distinct
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 OPTIMIZER_CLASS: Final = "optimizer"
@@ -94,7 +94,7 @@ def kinds(
     names: Sequence[str], name: NDArray[np.int32], category: NDArray[np.int8]
 ) -> NDArray[np.int8]:
     """The kind of each activity; memset counts as compute."""
-    used = np.unique(name)
+    used = distinct(name)
     communicates = np.zeros(len(names), np.bool_)
     communicates[used] = [is_communication(names[code]) for code in used]
     kind = np.where(communicates[name], Kind.COMM, Kind.COMPUTE)

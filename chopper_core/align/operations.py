@@ -20,7 +20,7 @@ from chopper_core.align.labels import Labels, Order
 from chopper_core.align.layers import annotated_layers, layer_windows
 from chopper_core.align.modules import Modules
 from chopper_core.align.shapes import read_shapes
-from chopper_core.schema import NO_LABEL, Kind, Phase, Rule
+from chopper_core.schema import NO_LABEL, Kind, Phase, Rule, distinct
 
 Mask = NDArray[np.bool_]
 Index = NDArray[np.intp]
@@ -152,7 +152,7 @@ def _label_collectives(
     labels: Labels, words: Words, collectives: Collectives, is_comm: Mask
 ) -> None:
     codes = np.array([words.code(name) for name in collectives.names], np.intp)
-    for rule in np.unique(collectives.rules[is_comm]):
+    for rule in distinct(collectives.rules[is_comm]):
         of_rule = np.flatnonzero(is_comm & (collectives.rules == rule))
         named = np.full(len(is_comm), NO_LABEL, np.intp)
         named[of_rule] = codes[collectives.codes[of_rule]]
@@ -260,7 +260,7 @@ def _like_forward(
 
 def _mark_recompute(labels: Labels, words: Words, recomputed: Mask) -> None:
     names = list(words.codes)
-    for code in np.unique(labels.codes[recomputed & ~labels.missing()]).tolist():
+    for code in distinct(labels.codes[recomputed & ~labels.missing()]).tolist():
         if names[code].endswith(RECOMPUTE_SUFFIX):
             continue
         marked = words.code(names[code] + RECOMPUTE_SUFFIX)

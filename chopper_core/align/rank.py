@@ -24,7 +24,7 @@ from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.tokens import activity_tokens
 from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
-from chopper_core.schema import LEVELS, NO_TIME, KernelTable, Kind
+from chopper_core.schema import LEVELS, NO_TIME, KernelTable, Kind, distinct
 from chopper_core.sources.trace import Int64, Trace
 
 _ACCOUNTED = (
@@ -185,10 +185,12 @@ def used_names(table: KernelTable) -> KernelTable:
     """The same table with only the texts that its rows use, in the order of first code."""
     from msgspec.structs import replace
 
-    used = np.union1d(np.unique(table.kernel), np.unique(table.group[table.group >= 0]))
+    used = distinct(
+        np.concatenate([distinct(table.kernel), distinct(table.group[table.group >= 0])])
+    )
     new = np.full(len(table.names), -1, np.int32)
     new[used] = np.arange(len(used), dtype=np.int32)
-    operations = np.unique(table.operation[table.operation >= 0])
+    operations = distinct(table.operation[table.operation >= 0])
     new_operations = np.full(len(table.operations) + 1, -1, np.int32)
     new_operations[operations] = np.arange(len(operations), dtype=np.int32)
     return replace(

@@ -11,6 +11,7 @@ import numpy as np
 
 from chopper_core.align.host import Host, Index
 from chopper_core.align.intervals import NOWHERE, Intervals
+from chopper_core.schema import distinct
 
 _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)
@@ -44,7 +45,7 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
     inside = host.intervals(evaluates).innermost(host.starts(operators)) != NOWHERE
     operators = operators[~inside]
     named: dict[int, int] = {}
-    for thread in np.unique(layers.thread):
+    for thread in distinct(layers.thread):
         own = operators[host.ranges.thread[operators] == thread]
         for layer in np.flatnonzero(layers.thread == thread):
             first, last = np.searchsorted(

@@ -20,6 +20,7 @@ class GrowingColumn:
 
     def __init__(self, kind: DTypeLike) -> None:
         self._array: NDArray[Any] = np.empty(0, kind)
+        self._room: mmap | None = None
         self._count = 0
 
     def __len__(self) -> int:
@@ -29,9 +30,7 @@ class GrowingColumn:
         """Append numbers."""
         end = self._count + len(values)
         if end > len(self._array):
-            larger = _room(max(len(self._array) * 3 // 2, end, _FIRST_ROWS), self._array.dtype)
-            larger[: self._count] = self._array[: self._count]
-            self._array = larger
+            self._grow(max(len(self._array) * 3 // 2, end, _FIRST_ROWS))
         self._array[self._count : end] = values
         self._count = end
 
@@ -39,10 +38,27 @@ class GrowingColumn:
         """Return all numbers, as long as none is appended."""
         return self._array[: self._count]
 
+    def _grow(self, rows: int) -> None:
+        """Make room of own pages, which are given back whole: the heap keeps what lies below."""
+        kind = self._array.dtype
+        self._array = np.empty(0, kind)
+        if self._room is None or not _is_stretched(self._room, rows * kind.itemsize):
+            before, self._room = self._room, mmap(-1, rows * kind.itemsize, **_PRIVATE)
+            if before is not None:
+                np.frombuffer(self._room, kind)[: self._count] = np.frombuffer(
+                    before, kind, self._count
+                )
+        self._array = np.frombuffer(self._room, kind)
 
-def _room(count: int, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Room for numbers that is given back whole: the heap keeps what others lie behind."""
-    return np.frombuffer(mmap(-1, count * kind.itemsize, **_PRIVATE), kind)
+
+def _is_stretched(room: mmap, size: int) -> bool:
+    """Whether there is so much room now; its pages move without being copied."""
+    try:
+        room.resize(size)
+    except (BufferError, SystemError):
+        # Somebody looks at them, or the system can't.
+        return False
+    return True
 
 
 class GrowingColumns:

@@ -420,6 +420,25 @@ def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Pa
     assert [name for name in imported if name in ("pandas", "textual", "rich")] == []
 
 
+def test_reading_one_trace_needs_no_worker_and_no_masked_arrays(trace: Path) -> None:
+    """They take a quarter of the start; `numpy.unique` imports the latter at its first call."""
+    script = (
+        "import sys; from chopper_core.ingest import open_run; "
+        "open_run(sys.argv[1], jobs=1); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(trace)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    imported = done.stdout.splitlines()[-1].split()
+    assert "chopper_core.align.rank" in imported
+    unneeded = ("multiprocessing", "concurrent.futures", "numpy.ma", "pyarrow", "ssl", "hashlib")
+    assert [name for name in unneeded if name in imported] == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 def test_printing_a_view_starts_no_thread(trace: Path) -> None:
     script = (
