@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, KernelTable, Kind, distinct
 from chopper_core.tracks import time_within, union
@@ -102,16 +103,29 @@ def _matched(run: Run) -> Collectives | None:
     rows = np.flatnonzero(table.kind == Kind.COMM)
     if not len(rows):
         return None
-    keys = (table.group, table.operation, table.iteration, table.gpu, table.start_ns)
-    rows = rows[np.lexsort([key[rows] for key in reversed(keys)])]
-    block = _numbers(*(key[rows] for key in keys[:3]))
+    rows = rows[stable_order(table.start_ns[rows])]
+    keys = (table.group, table.operation, table.iteration)
+    rows = rows[stable_order(_together(*(key[rows] for key in (*keys, table.gpu))))]
+    block = _numbers(_together(*(key[rows] for key in keys)))
     lane = _numbers(block, table.gpu[rows])
     place = _places(run, rows, block, lane)
     size, shared = _group_sizes(table, rows)
     alone = (size == 0) | (table.operation[rows] == _code(table, PAIRWISE))
     place = np.where(alone, np.arange(len(rows)) + 2 * len(rows), place)
-    order = np.lexsort((table.gpu[rows], place, block))
+    # Within a block the rows are in the order of their GPUs, and stay so.
+    order = stable_order(_together(block, place))
     return _described(run, rows[order], _numbers(block[order], place[order]), size[order], shared)
+
+
+def _together(*columns: NDArray[np.integer[Any]]) -> Int64:
+    """One number for the codes of each row, in the order of the columns."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        low = int(column.min())
+        code *= int(column.max()) - low + 1
+        code += column
+        code -= low
+    return code
 
 
 def _numbers(*columns: NDArray[np.generic]) -> Int64:
@@ -184,14 +198,16 @@ def _places(run: Run, rows: Index, block: Int64, lane: Int64) -> Int64:
 
 def _differing(table: KernelTable, rows: Index, block: Int64, place: Int64) -> Index:
     """Rows of sets whose members state different sizes, where that can't be."""
-    order = np.lexsort((place, block))
-    sets = _numbers(block[order], place[order])
-    size = table.bytes[rows[order]]
-    uneven = np.isin(table.operation[rows[order]], _codes(table, _UNEVEN))
-    first = _starts(sets)
+    size = table.bytes[rows]
+    if int(size.min()) == int(size.max()):
+        return np.empty(0, np.intp)
+    order = stable_order(_together(block, place))
+    size = size[order]
+    first = _starts(_numbers(block[order], place[order]))
+    uneven = np.isin(table.operation[rows[order[first]]], _codes(table, _UNEVEN))
     largest = np.maximum.reduceat(size, first)
     least = np.minimum.reduceat(np.where(size < 0, np.iinfo(np.int64).max, size), first)
-    return order[first[(least < largest) & ~uneven[first]]]
+    return order[first[(least < largest) & ~uneven]]
 
 
 def _clock_offsets(
@@ -243,8 +259,8 @@ def _described(
     table = run.table
     arrival = np.minimum.reduceat(table.start_ns[rows], _starts(sets))
     rank = np.empty(len(arrival), np.int64)
-    rank[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
-    order = np.lexsort((table.gpu[rows], rank[sets]))
+    rank[stable_order(arrival)] = np.arange(len(arrival))
+    order = stable_order(rank[sets])
     rows, size = rows[order], size[order]
     member_set = rank[sets][order]
     first = _starts(member_set)
@@ -282,16 +298,17 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     """The part of the kernels' waits during which no compute runs on their GPU."""
     table = run.table
     exposed = np.minimum(wait, table.exposed_comm_ns[rows])
-    waiting = np.flatnonzero(exposed > 0)
+    waiting = np.flatnonzero((exposed > 0) & (table.hidden_ns[rows] > 0))
     if not len(waiting):
         return exposed
     whose = table.gpu[rows[waiting]]
-    order = np.argsort(whose, kind="stable")
+    order = stable_order(whose)
     waiting, whose = waiting[order], whose[order]
     begins = np.flatnonzero(np.diff(whose, prepend=NO_LABEL - 1))
     for gpu, own in zip(whose[begins].tolist(), np.split(waiting, begins[1:]), strict=True):
         selection = run.tree().node((str(gpu),)).selection
-        computes = table.kind[selection] == Kind.COMPUTE
+        # Whatever compute runs while a collective does, one of it is charged with the overlap.
+        computes = np.flatnonzero(table.overlap_ns[selection] > 0)
         stretches = union(
             table.start_ns[selection][computes], table.duration_ns[selection][computes]
         )

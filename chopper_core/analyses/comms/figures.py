@@ -19,7 +19,7 @@ from chopper_core.metrics import Metric, Values, numbered, worded
 from chopper_core.ordering import ranked
 from chopper_core.outliers import outliers
 from chopper_core.run import Run
-from chopper_core.schema import KernelTable, distinct
+from chopper_core.schema import NO_LABEL, KernelTable, distinct
 from chopper_core.tree import Groups
 
 Int64 = NDArray[np.int64]
@@ -65,9 +65,14 @@ class Chosen(Struct, frozen=True, eq=False):
 
     def kinds(self) -> list[str]:
         """The kind of each collective."""
-        names = self.table.operations
-        codes = self.all.kind[self.sets].tolist()
-        return [names[code] if code >= 0 else UNKNOWN_COLLECTIVE for code in codes]
+        names = (*self.table.operations, UNKNOWN_COLLECTIVE)
+        return [names[code] for code in self.all.kind[self.sets].tolist()]
+
+    def of_kind(self, kind: str) -> NDArray[np.bool_]:
+        """Which of the collectives are of a kind."""
+        codes = [code for code, name in enumerate(self.table.operations) if name == kind]
+        codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
+        return np.isin(self.all.kind[self.sets], codes)
 
 
 def chosen_in(
@@ -89,10 +94,10 @@ def chosen_in(
 
 def _factors(chosen: Chosen) -> Float64:
     """Bus over algorithm bandwidth of each collective; NaN for kinds without a definition."""
-    kinds, ranks = np.array(chosen.kinds()), chosen.all.size[chosen.sets].astype(np.float64)
+    ranks = chosen.all.size[chosen.sets].astype(np.float64)
     factors = np.full(len(ranks), np.nan)
     for kind, text in columns.BUS_FACTORS.items():
-        own = (kinds == kind) & (ranks > 0)
+        own = chosen.of_kind(kind) & (ranks > 0)
         factors[own] = _FACTORS[text](ranks[own])
     return factors
 
@@ -265,8 +270,7 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
     """What is not matched and not known, and how far the GPUs' clocks can be trusted."""
     found, said = chosen.all, []
     table = chosen.table
-    kinds = np.array(chosen.kinds())
-    pairs = int((kinds == PAIRWISE).sum())
+    pairs = int(chosen.of_kind(PAIRWISE).sum())
     lacking = int((~chosen.complete).sum()) - pairs
     if lacking:
         said.append(
@@ -275,7 +279,7 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
         )
     if pairs:
         said.append(f"{pairs} {PAIRWISE} are between single ranks: each stands alone")
-    unknown = int((kinds == UNKNOWN_COLLECTIVE).sum())
+    unknown = int(chosen.of_kind(UNKNOWN_COLLECTIVE).sum())
     if unknown:
         said.append(f"what kind {unknown} collectives are isn't known: the trace doesn't say it")
     unsized = int((found.bytes[chosen.sets] < 0).sum())
