@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into
 from chopper_core.analyses.launch.queue import queue_of
-from chopper_core.analyses.launch.sums import Instances, instances_of, least_waits, row_times
+from chopper_core.analyses.launch.sums import (
+    NEVER,
+    OVERHEADS,
+    Launches,
+    launches_of,
+    waited_ns,
+)
+from chopper_core.groups import gpu_by_gpu
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.pictures import BarChart, LineChart, Series
 from chopper_core.run import Run
-from chopper_core.schema import NO_TIME, Selection
+from chopper_core.schema import Selection
 from chopper_core.tree import Groups
 from chopper_core.view import View
 
@@ -25,12 +32,10 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 _STATISTICS: Final = ("mean", "median")
 _CHARTED: Final = 12
 _GPUS_CHARTED: Final = 16
 _BINS: Final = 240
-_NEVER: Final = np.iinfo(np.int64).max
 _UNLINKED: Final = "no activity of the row has a launch record"
 
 COMM_WAIT: Final = column(
@@ -174,65 +179,40 @@ Columns = list[tuple[Metric, Values]]
 
 def _columns(run: Run, view: View, by: str, scope: Scope) -> tuple[Columns, Columns]:
     """All columns but the words: of the labels, and of all of them together."""
-    nodes, parent, table = scope.nodes, scope.parent, run.table
-    rows, count = parent.selection, len(nodes)
-    label = _labels(table.column(by)[rows], nodes.codes(by))
-    times = row_times(run, rows)
-
-    def summed(values: NDArray[np.generic]) -> Int64:
-        return np.bincount(label, weights=values, minlength=count).astype(np.int64)
-
-    waits, latency = summed(times.comm_wait_ns), summed(times.latency_ns)
-    least = least_waits(table, rows, label, count)
+    parent = scope.parent
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
     one = by == "iteration" or "iteration" in dict(view.scope)
     cut = {} if one else run.partial_iterations
-    each = instances_of(table, rows, label, count, over, OVERHEADS, cut)
+    labels = scope.nodes.codes(by)
+    found = launches_of(run, parent.selection, by, labels, over, cut)
     at_once = replace(scope, nodes=parent)
-    together = np.zeros(1, np.int64)
-    return (
-        _figures(scope, (waits, latency, least), each),
-        _figures(
-            at_once,
-            (together + waits.sum(), together + latency.sum(), together + least.min()),
-            each.together(),
-        ),
-    )
+    return _figures(scope, found), _figures(at_once, found.together())
 
 
-def _labels(codes: NDArray[np.generic], known: NDArray[np.generic]) -> Index:
-    """The place of each row's code among the known ones, which rise."""
-    low = int(known[0])
-    places = np.zeros(int(known[-1]) - low + 1, np.intp)
-    places[known.astype(np.intp) - low] = np.arange(len(known))
-    return places[codes.astype(np.intp) - low]
-
-
-def _figures(scope: Scope, sums: tuple[Int64, Int64, Int64], each: Instances) -> Columns:
+def _figures(scope: Scope, launches: Launches) -> Columns:
     nodes = scope.nodes
-    waits, latency, least = sums
     plain = (*OVERHEADS, "idle_ns", "idle_host_ns", "idle_unknown_ns")
     found = {name: METRICS[name].compute(scope) for name in (*plain, *CAUSES) if name in METRICS}
     has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
     statistics = []
     for statistic in _STATISTICS:
         for name in OVERHEADS:
-            numbers = each.statistic(name, statistic, len(nodes), name != OVERHEADS[0])
+            numbers = launches.each.statistic(name, statistic, len(nodes), name != OVERHEADS[0])
             numbers = np.where(has_compute, numbers, np.nan)
             statistics.append((STATISTICS[name, statistic], numbered(numbers)))
-    unlinked = least == _NEVER
+    unlinked = launches.least_ns == NEVER
     return [
         *((METRICS[name], found[name]) for name in OVERHEADS),
-        (COMM_WAIT, Values(waits, unlinked)),
+        (COMM_WAIT, Values(launches.comm_wait_ns, unlinked)),
         (METRICS["idle_ns"], found["idle_ns"]),
         (METRICS["idle_host_ns"], found["idle_host_ns"]),
-        (LATENCY, Values(latency, unlinked)),
-        (QUEUED, Values(nodes.sum("idle_launch_ns") - latency, unlinked)),
+        (LATENCY, Values(launches.latency_ns, unlinked)),
+        (QUEUED, Values(nodes.sum("idle_launch_ns") - launches.latency_ns, unlinked)),
         (METRICS["idle_unknown_ns"], found["idle_unknown_ns"]),
         (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
         (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
         *statistics,
-        (LEAST, Values(np.where(unlinked, 0, least), unlinked)),
+        (LEAST, Values(np.where(unlinked, 0, launches.least_ns), unlinked)),
     ]
 
 
@@ -342,19 +322,23 @@ def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
 def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
     """How far the clocks of host and GPU can be apart, by the starts that follow their launch."""
     table, rows = parent.table, parent.selection
-    gpu, launch = table.gpu[rows], table.launch_ns[rows]
-    waited = np.where(launch == NO_TIME, _NEVER, table.start_ns[rows] - launch)
-    least = np.full(int(gpu.max()) + 1, _NEVER)
-    np.minimum.at(least, gpu, waited)
-    if (least == _NEVER).all():
+    least = np.full(int(table.gpu[rows].max()) + 1, NEVER)
+    early = np.zeros(len(least), np.int64)
+    for own in gpu_by_gpu(table, rows):
+        gpu, waited = table.gpu[own], waited_ns(table, own)
+        if isinstance(own, slice):
+            least[gpu[0]] = waited.min()
+        else:
+            np.minimum.at(least, gpu, waited)
+        early += np.bincount(gpu[waited < 0], minlength=len(least))
+    if (least == NEVER).all():
         return ("no launch records: prep, call, causes of idle and the queue are unknown",)
-    early = np.bincount(gpu[waited < 0], minlength=len(least))
     notes = [
         f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
         f"{-least[gpu] / 1e3:.1f} µs: its clock is behind the host's by at least that much"
         for gpu in np.flatnonzero(early).tolist()
     ]
-    fine = least[(early == 0) & (least != _NEVER)]
+    fine = least[(early == 0) & (least != NEVER)]
     if len(fine):
         of = "the GPU" if len(least) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
         notes.append(

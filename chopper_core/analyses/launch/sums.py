@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,9 +11,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.analyses.groups import quantiles_of
+from chopper_core.groups import gpu_by_gpu
 from chopper_core.ordering import ranked
 from chopper_core.run import Run
-from chopper_core.schema import NO_TIME, KernelTable, Kind, Selection
+from chopper_core.schema import NO_TIME, KernelTable, Kind, Selection, distinct
 from chopper_core.tracks import time_within, union
 
 Int64 = NDArray[np.int64]
@@ -21,65 +22,16 @@ Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
-_DENSE: Final = 1 << 22
-"""Instances that there may be up to which they are counted in an array of them all."""
+OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
+NEVER: Final = np.iinfo(np.int64).max
+_DENSE: Final = 4
+"""Instances that there may be, for each row, up to which they are counted in an array of all."""
 _MOST_KEPT: Final = 1 << 22
 """Rows of a run up to which what is worked out row by row is remembered."""
-_NEVER: Final = np.iinfo(np.int64).max
-
-
-class RowTimes(Struct, frozen=True, eq=False):
-    """What each activity of some rows adds to the causes of its wait."""
-
-    comm_wait_ns: Int64
-    """The part of its call overhead during which communication ran on its GPU."""
-    latency_ns: Int64
-    """Its idle time from the launch call on, where nothing ran at that call."""
-
-    def take(self, rows: Selection) -> RowTimes:
-        """Those of some of the rows."""
-        return RowTimes(self.comm_wait_ns[rows], self.latency_ns[rows])
-
-
-_KNOWN: WeakKeyDictionary[Run, RowTimes] = WeakKeyDictionary()
-
-
-def row_times(run: Run, rows: Selection) -> RowTimes:
-    """The times of rows; those of a run that is not too large are worked out once."""
-    if len(run.table) > _MOST_KEPT:
-        return _row_times(run.table, rows)
-    if run not in _KNOWN:
-        _KNOWN[run] = _row_times(run.table, slice(0, len(run.table)))
-    return _KNOWN[run].take(rows)
-
-
-def _row_times(table: KernelTable, rows: Selection) -> RowTimes:
-    idle = table.idle_launch_ns[rows]
-    waited = table.start_ns[rows] - table.launch_ns[rows]
-    return RowTimes(_under_comm(table, rows), np.where(idle == waited, idle, 0))
-
-
-def _under_comm(table: KernelTable, rows: Selection) -> Int64:
-    """Of each activity's call overhead, the part during which communication ran on its GPU."""
-    call = table.call_overhead_ns[rows]
-    found = np.zeros(len(call), np.int64)
-    # Where the GPU stood idle for as long before the start, nothing ran beside the call.
-    waiting = np.flatnonzero(call > table.idle_ns[rows])
-    gpu, start = table.gpu[rows][waiting], table.start_ns[rows][waiting]
-    comm = np.flatnonzero(table.kind == Kind.COMM)
-    whose = table.gpu[comm]
-    for number in np.flatnonzero(np.bincount(gpu)).tolist():
-        theirs = comm[whose == number]
-        stretches = union(table.start_ns[theirs], table.duration_ns[theirs])
-        own = np.flatnonzero(gpu == number)
-        to = start[own]
-        since = to - call[waiting[own]]
-        found[waiting[own]] = time_within(*stretches, to) - time_within(*stretches, since)
-    return found
 
 
 class Instances(Struct, frozen=True, eq=False):
-    """Sums over the instances of labels, label after label."""
+    """Sums of the overheads over the instances of labels, label after label."""
 
     label: Index
     instance: Int64
@@ -98,6 +50,8 @@ class Instances(Struct, frozen=True, eq=False):
         count = len(numbers)
 
         def either(mask: Mask) -> Mask:
+            if mask.all():
+                return np.ones(count, np.bool_)
             return np.bincount(place[mask], minlength=count) > 0
 
         sums = {
@@ -110,76 +64,209 @@ class Instances(Struct, frozen=True, eq=False):
     def statistic(self, name: str, statistic: str, count: int, of_launches: bool) -> Float64:
         """The mean or median of a sum over the instances of each of so many labels."""
         there = self.counts & self.linked if of_launches else self.counts
-        values, label = self.sums[name][there], self.label[there]
+        values, label = self.sums[name], self.label
+        if not there.all():
+            values, label = values[there], label[there]
         if statistic == "median":
             return quantiles_of(values, label, count, (0.5,))[:, 0]
         number = np.bincount(label, minlength=count)
-        total = np.bincount(label, weights=values, minlength=count)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean: Float64 = np.where(number > 0, total / number, np.nan)
+        first = np.cumsum(number) - number
+        mean = np.full(count, np.nan)
+        known = number > 0
+        if known.any():
+            mean[known] = np.add.reduceat(values, first[known]) / number[known]
         return mean
 
 
-def instances_of(
-    table: KernelTable,
+class Launches(Struct, frozen=True, eq=False):
+    """What the activities of a scope add to each label."""
+
+    comm_wait_ns: Int64
+    """The part of their call overhead during which communication ran on their GPU."""
+    latency_ns: Int64
+    """Their idle time from the launch call on, where nothing ran at that call."""
+    least_ns: Int64
+    """The shortest way from a launch call to a start; `NEVER` where there is none."""
+    each: Instances
+
+    def together(self) -> Launches:
+        """The same with all labels as one."""
+        return Launches(
+            self.comm_wait_ns.sum(keepdims=True),
+            self.latency_ns.sum(keepdims=True),
+            self.least_ns.min(keepdims=True),
+            self.each.together(),
+        )
+
+
+def launches_of(
+    run: Run,
     rows: Selection,
-    label: Index,
-    count: int,
+    level: str,
+    labels: NDArray[np.integer[Any]],
     over: Sequence[str],
-    names: Sequence[str],
     cut: Mapping[int, frozenset[int]],
-) -> Instances:
-    """Sums of columns over the instances of each label, told apart by their codes at levels.
+) -> Launches:
+    """Sums by the labels of a level, whose codes rise, and by their instances.
 
-    `label` is the place of each row's label among so many; `over` begins with gpu and iteration.
+    Instances are told apart by their codes at levels, of which gpu and iteration come first.
     """
-    instance = np.zeros(len(label), np.int64)
-    widths, lows = [], []
-    for level in over:
-        codes = table.column(level)[rows]
-        low = int(codes.min(initial=0))
-        wide = int(codes.max(initial=0)) - low + 1
-        instance *= wide
-        instance += codes
-        instance -= low
-        widths.append(wide)
-        lows.append(low)
-    number = int(np.prod(widths, dtype=np.int64))
-    if count * number <= _DENSE:
-        code = label * number + instance
-        seen = np.bincount(code, minlength=count * number)
-        there = np.flatnonzero(seen)
-        seen = seen[there]
-    else:
-        there, code = ranked(label * number + instance)
-        seen = np.bincount(code)
-    size = count * number if count * number <= _DENSE else len(there)
-    picked = there if count * number <= _DENSE else np.arange(len(there))
-
-    def summed(values: NDArray[np.generic]) -> Int64:
-        return np.bincount(code, weights=values, minlength=size)[picked].astype(np.int64)
-
-    instances = there % number
-    rest = instances // int(np.prod(widths[2:], dtype=np.int64))
-    counts = np.ones(len(there), np.bool_)
-    for gpu, iterations in cut.items():
-        is_cut = np.isin(rest % widths[1] + lows[1], list(iterations))
-        counts &= ~((rest // widths[1] + lows[0] == gpu) & is_cut)
-    unlinked = table.launch_ns[rows] == NO_TIME
-    linked = seen > summed(unlinked) if unlinked.any() else np.ones(len(there), np.bool_)
-    return Instances(
-        there // number,
-        instances,
-        counts if counts.any() else ~counts,
-        {name: summed(table.column(name)[rows]) for name in names},
-        linked,
+    table, count = run.table, len(labels)
+    spans = [_span(table.column(name)[rows]) for name in over]
+    low = int(labels[0])
+    place = np.zeros(int(labels[-1]) - low + 1, np.intp)
+    place[labels.astype(np.intp) - low] = np.arange(count)
+    comm_wait, latency = np.zeros(count), np.zeros(count)
+    least = np.full(count, NEVER, np.int64)
+    parts = []
+    # What is worked out of one GPU's rows fits into the processor's cache.
+    for own in gpu_by_gpu(table, rows):
+        label = place[table.column(level)[own] - low]
+        waited = waited_ns(table, own)
+        np.minimum.at(least, label, waited)
+        idle = table.idle_launch_ns[own]
+        at_once = np.flatnonzero((idle == waited) & (idle > 0))
+        latency += np.bincount(label[at_once], weights=idle[at_once], minlength=count)
+        beside, wait = _under_comm(run, own)
+        comm_wait += np.bincount(label[beside], weights=wait, minlength=count)
+        parts.append(_summed(table, own, _codes(table, own, label, over, spans, count), waited))
+    return Launches(
+        comm_wait.astype(np.int64),
+        latency.astype(np.int64),
+        least,
+        _instances(parts, count, spans, cut),
     )
 
 
-def least_waits(table: KernelTable, rows: Selection, label: Index, count: int) -> Int64:
-    """The shortest way from a launch call to a start by label; the largest integer for none."""
+def waited_ns(table: KernelTable, rows: Selection) -> Int64:
+    """How long after its launch call each starts; `NEVER` without such a call."""
     launch = table.launch_ns[rows]
-    waited = np.where(launch == NO_TIME, _NEVER, table.start_ns[rows] - launch)
-    least = np.full(count, _NEVER, np.int64)
-    np.minimum.at(least, label, waited)
-    return least
+    waited: Int64 = table.start_ns[rows] - launch
+    unlinked = launch == NO_TIME
+    return np.where(unlinked, NEVER, waited) if unlinked.any() else waited
+
+
+def _span(codes: NDArray[np.integer[Any]]) -> tuple[int, int]:
+    low = int(codes.min())
+    return low, int(codes.max()) - low + 1
+
+
+def _codes(
+    table: KernelTable,
+    rows: Selection,
+    label: Index,
+    over: Sequence[str],
+    spans: Sequence[tuple[int, int]],
+    count: int,
+) -> NDArray[Any]:
+    """One number for the instance of each row: by GPU, label, and the other levels."""
+    (low_gpu, gpus), *others = spans
+    most = gpus * count * int(np.prod([width for _, width in others], dtype=np.int64))
+    narrow = most <= np.iinfo(np.int32).max
+    code: NDArray[Any] = label.astype(np.int32 if narrow else np.int64)
+    code += (table.gpu[rows] - low_gpu).astype(code.dtype) * count
+    for name, (low, width) in zip(over[1:], others, strict=True):
+        code *= width
+        code += table.column(name)[rows]
+        code -= low
+    return code
+
+
+Part = tuple[Int64, Mask, list[Int64]]
+
+
+def _summed(table: KernelTable, rows: Selection, code: NDArray[Any], waited: Int64) -> Part:
+    """The different codes of instances, which have a launch record, and sums of the overheads."""
+    low, width = _span(code)
+    if width <= _DENSE * len(code):
+        place = code.astype(np.intp)
+        place -= low
+        there = np.flatnonzero(np.bincount(place, minlength=width))
+        codes = there + low
+    else:
+        codes, place = ranked(code)
+        there, width = np.arange(len(codes)), len(codes)
+
+    def summed(values: NDArray[np.generic], at: Index) -> Int64:
+        return np.bincount(at, weights=values, minlength=width)[there].astype(np.int64)
+
+    prep, call = (summed(table.column(name)[rows], place) for name in OVERHEADS[1:])
+    launch = prep + call
+    linked = np.ones(len(codes), np.bool_)
+    if int(waited.min()) < 0 or int(waited.max()) == NEVER:
+        # Only without a launch before the start are prep and call not all of it.
+        unknown = np.flatnonzero((waited < 0) | (waited == NEVER))
+        launch += summed(table.launch_overhead_ns[rows][unknown], place[unknown])
+        linked = np.bincount(place[waited != NEVER], minlength=width)[there] > 0
+    return codes, linked, [launch, prep, call]
+
+
+def _instances(
+    parts: Sequence[Part],
+    count: int,
+    spans: Sequence[tuple[int, int]],
+    cut: Mapping[int, frozenset[int]],
+) -> Instances:
+    """The instances of all parts, label after label."""
+    (low_gpu, gpus), (low_iteration, iterations), *others = spans
+    within = int(np.prod([width for _, width in others], dtype=np.int64))
+    of_gpu = within * iterations
+    code = np.concatenate([codes for codes, _, _ in parts])
+    # The codes rise, GPU by GPU and then label by label.
+    bounds = np.searchsorted(code, of_gpu * np.arange(gpus * count + 1))
+    begin = bounds[:-1].reshape(gpus, count).T.ravel()
+    size = np.diff(bounds).reshape(gpus, count).T.ravel()
+    order = np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(len(code))
+    label, gpu = (np.repeat(each, size) for each in np.divmod(np.arange(gpus * count), gpus))
+    inner = code[order] - of_gpu * (gpu * count + label)
+    counts = np.ones(len(code), np.bool_)
+    for each, numbers in cut.items():
+        is_cut = np.isin(inner // within + low_iteration, list(numbers))
+        counts &= ~((gpu + low_gpu == each) & is_cut)
+    sums = {
+        name: np.concatenate([values[place] for _, _, values in parts])[order]
+        for place, name in enumerate(OVERHEADS)
+    }
+    linked = np.concatenate([linked for _, linked, _ in parts])[order]
+    counts = counts if counts.any() else ~counts
+    return Instances(label, of_gpu * gpu + inner, counts, sums, linked)
+
+
+_KNOWN: WeakKeyDictionary[Run, dict[int, tuple[Index, Int64]]] = WeakKeyDictionary()
+
+
+def _under_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
+    """The places among rows of those in whose call overhead communication ran, and how long.
+
+    Those of whole GPUs of a run that is not too large are worked out once.
+    """
+    if len(run.table) > _MOST_KEPT or not isinstance(rows, slice):
+        return _beside_comm(run, rows)
+    known = _KNOWN.setdefault(run, {})
+    gpu = int(run.table.gpu[rows.start])
+    whole = run.tree().node((str(gpu),)).selection
+    if gpu not in known and whole != rows:
+        return _beside_comm(run, rows)
+    if gpu not in known:
+        places, waits = _beside_comm(run, rows)
+        known[gpu] = places + rows.start, waits
+    at, waits = known[gpu]
+    low, high = np.searchsorted(at, [rows.start, rows.stop]).tolist()
+    return at[low:high] - rows.start, waits[low:high]
+
+
+def _beside_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
+    table = run.table
+    call = table.call_overhead_ns[rows]
+    # Where the GPU stood idle for as long before the start, nothing ran beside the call.
+    waiting = np.flatnonzero(call > table.idle_ns[rows])
+    gpu, start, call = table.gpu[rows][waiting], table.start_ns[rows][waiting], call[waiting]
+    wait = np.zeros(len(waiting), np.int64)
+    for number in distinct(gpu).tolist():
+        whole = run.tree().node((str(number),)).selection
+        comm = np.flatnonzero(table.kind[whole] == Kind.COMM)
+        stretches = union(table.start_ns[whole][comm], table.duration_ns[whole][comm])
+        own = np.flatnonzero(gpu == number)
+        to = start[own]
+        wait[own] = time_within(*stretches, to) - time_within(*stretches, to - call[own])
+    return waiting, wait
