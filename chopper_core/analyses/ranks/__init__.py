@@ -49,7 +49,7 @@ def answer(run: Run, view: View) -> Answer:
 
 
 def _by_gpu(stand: Standing, view: View) -> Answer:
-    run, found = stand.run, stand.found
+    run, found, waited = stand.run, stand.found, waits(stand)
     count = len(found)
     lead = stand.lead_ns
     last = (found.lead_ns == 0).sum(axis=0)
@@ -64,7 +64,7 @@ def _by_gpu(stand: Standing, view: View) -> Answer:
         (rank_columns.MEAN_LEAD, Values(lead / count)),
         (rank_columns.LEAD, Values(lead)),
         (rank_columns.LAST, Values(100.0 * last / count)),
-        *waits(stand),
+        *waited,
         (rank_columns.APART, worded(stand.causes())),
         (rank_columns.SLOWER, numbered(slower)),
         (rank_columns.EXTRA_WORK, numbered(extra["work"])),
@@ -90,7 +90,7 @@ def _by_gpu(stand: Standing, view: View) -> Answer:
         opens=lambda row: into(view, "gpu", str(stand.gpus[row])),
         total=_totals(stand, own),
         shown=shown,
-        headline=headline(stand),
+        headline=headline(stand, waited),
         notes=notes(stand),
         pictures=(_leads_chart(stand), *waits_map(stand)),
     )
@@ -155,7 +155,7 @@ def _by_label(stand: Standing, view: View, by: str) -> Answer:
         sort="-lead_change_ns" if by == "operation" else "",
         shown=tuple(shown),
         nodes=nodes,
-        headline=headline(stand),
+        headline=headline(stand, waits(stand)),
         notes=notes(stand),
         pictures=(_leads_chart(stand),),
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from chopper_core.analyses.ranks.waits import waits
 from chopper_core.analyses.standing import (
     Standing,
     beyond_others,
     others_median,
     unmatched_compute,
 )
-from chopper_core.metrics import METRICS, Scope, is_measured
+from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured
 from chopper_core.schema import NO_LABEL_TEXT
 
 
-def headline(stand: Standing) -> tuple[str, ...]:
+def headline(stand: Standing, waited: Sequence[tuple[Metric, Values]]) -> tuple[str, ...]:
     """Who is behind, since where in the step, who waits for it and why it is late."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
@@ -29,7 +30,7 @@ def headline(stand: Standing) -> tuple[str, ...]:
         f"{gpu} is behind: it starts {share:.0f} % of {len(found)} kernels last; the others "
         f"start theirs {stand.ahead_ns / 1e6:.3f} ms earlier on average{_since(stand)}"
     ]
-    figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
+    figures = {metric.name: values.at(behind) for metric, values in waited}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     if caused and exposed is not None:
         each = (len(stand.gpus) - 1) * len(stand.iterations) * 1e6

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from chopper_core.ordering import stable_order
 from chopper_core.run import Run
 from chopper_core.schema import KernelTable, Kind, distinct
-from chopper_core.tracks import union
 from chopper_core.view import View
 
 Int64 = NDArray[np.int64]
@@ -44,7 +43,10 @@ class Stretches(Struct, frozen=True, eq=False):
         if (starts_ns[1:] >= ends_ns[:-1]).all():
             begins, ends = starts_ns, ends_ns
         else:
-            begins, ends = union(starts_ns, ends_ns - starts_ns)
+            latest = np.maximum.accumulate(ends_ns)
+            first = np.flatnonzero(starts_ns[1:] > latest[:-1]) + 1
+            begins = starts_ns[np.concatenate([[0], first])]
+            ends = latest[np.concatenate([first - 1, [len(latest) - 1]])]
         return cls(begins, ends, np.concatenate([[0], np.cumsum(ends - begins)]))
 
     def until(self, times_ns: Int64) -> Int64:
@@ -178,12 +180,13 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
     stretches, kind_starts = [], []
     for each in Kind:
         own = kind == each
-        if own.all():
+        count = int(own.sum())
+        if count == len(own):
             stretches.append(busy)
             kind_starts.append(starts)
             continue
-        kind_starts.append(starts[own])
-        stretches.append(Stretches.of(starts[own], ends[own]))
+        kind_starts.append(starts[own] if count else starts[:0])
+        stretches.append(Stretches.of(kind_starts[-1], ends[own] if count else ends[:0]))
     latest = ends if is_apart else np.maximum.accumulate(ends)
     return Lane(
         gpu=gpu,
