@@ -1,127 +1,62 @@
-"""Files of columns and folders of files, written whole or not at all."""
+"""Columns as Arrow files that others read too; Chopper itself reads them without Arrow."""
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import zlib
-from collections.abc import Sequence, Sized
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-_CHUNK: Final = 1 << 22
-_HERE: Final = -100
-_RENAME_EXCHANGE: Final = 2
-"""Of renameat2(2): names are relative to the current directory; both stay."""
-_ATTEMPTS: Final = 20
-"""Of putting a folder where other processes put theirs: each of them is right."""
+from chopper_core.mapped import ENDS, Place
 
 
-def beside(folder: Path, what: str) -> Path:
-    """A hidden name beside a folder that no other process uses, on this machine or another."""
-    return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{what}")
+def write_arrow(path: Path, columns: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+    """Write columns of a length down to the disk; where in the file they lie."""
+    return _write(path, pa.table({name: array_of(values) for name, values in columns.items()}))
 
 
-def put_folder(fresh: Path, folder: Path) -> None:
-    """Give a whole folder its name; of two writers at once the last one stays.
-
-    Where the file system can't exchange two names (NFS can't), nothing is at the name for the
-    instant between two renames. What was there before may be left at `fresh`, to be removed.
-    """
-    _sync(fresh)
-    if _exchange(fresh, folder):
-        _sync(folder.parent)
-        return
-    aside = beside(folder, "old")
-    for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError):
-            os.rename(folder, aside)
-        try:
-            os.rename(fresh, folder)
-        except OSError as error:
-            # Another process put its own there between the two renames.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                with suppress(OSError):
-                    os.rename(aside, folder)
-                raise
-        else:
-            break
-        finally:
-            # Where neither rename worked, it is all that is left.
-            if folder.exists():
-                shutil.rmtree(aside, ignore_errors=True)
-    _sync(folder.parent)
+def write_lists(path: Path, columns: Mapping[str, Sequence[NDArray[Any]]]) -> dict[str, Place]:
+    """Write columns of which each row has several numbers, and tell where they lie."""
+    return _write(path, pa.table({name: _lists(rows) for name, rows in columns.items()}))
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two names change places in one step; False where it can't be done."""
-    # It takes 5 ms to import, and only writers need it.
-    import ctypes
-
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    names = os.fsencode(one), os.fsencode(other)
-    return bool(rename(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE) == 0)
+def _lists(rows: Sequence[NDArray[Any]]) -> pa.LargeListArray:
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    values = np.concatenate(rows) if rows else np.empty(0)
+    return pa.LargeListArray.from_arrays(array_of(ends), array_of(values))
 
 
-def _sync(folder: Path) -> None:
-    """Write a folder's names down to the disk, where the file system does so on request."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(handle)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file down to the disk."""
+def _write(path: Path, table: pa.Table) -> dict[str, Place]:
     with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_arrow(path: Path, table: pa.Table, mapped: bool = False) -> None:
-    """Write columns down to the disk, compressed unless they are to be mapped."""
-    options = pa.ipc.IpcWriteOptions(compression=None if mapped else "zstd")
-    with path.open("wb") as file:
-        with pa.ipc.new_file(file, table.schema, options=options) as writer:
+        with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         file.flush()
         os.fsync(file.fileno())
+    with pa.memory_map(str(path)) as file:
+        return dict(_places(file.read_buffer()))
 
 
-def content_of(path: Path) -> pa.Buffer:
-    """A file, mapped; read whole where the file system can't map it."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
-    except OSError:
-        return pa.py_buffer(path.read_bytes())
+def _places(content: pa.Buffer) -> Iterator[tuple[str, Place]]:
+    table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if not len(column):
+            yield field.name, Place(str(_dtype(field.type)), 0, 0)
+            continue
+        array = column.chunk(0)
+        if pa.types.is_large_list(array.type):
+            yield f"{field.name}{ENDS}", _place(array.offsets, content)
+            array = array.values
+        yield field.name, _place(array, content)
 
 
-def read_arrow(path: Path) -> pa.Table:
-    """Columns of a file; what is not compressed stays there until it is looked at."""
-    return pa.ipc.open_file(pa.BufferReader(content_of(path))).read_all()
-
-
-def column_of(table: pa.Table, name: str) -> NDArray[Any]:
-    """One column as numbers."""
-    parts = [numbers_of(chunk) for chunk in table.column(name).chunks]
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, _dtype(table.schema.field(name).type))
+def _place(array: pa.Array, content: pa.Buffer) -> Place:
+    if not len(array):
+        return Place(str(_dtype(array.type)), 0, 0)
+    return Place(str(_dtype(array.type)), array.buffers()[1].address - content.address, len(array))
 
 
 def array_of(numbers: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -130,21 +65,6 @@ def array_of(numbers: NDArray[Any], known: NDArray[np.bool_] | None = None) -> p
     validity = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
     buffers = [validity, pa.py_buffer(numbers)]
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
-
-
-def lists_of(parts: Sequence[NDArray[Any]], kind: DTypeLike) -> pa.LargeListArray:
-    """Arrays of numbers as an array of lists."""
-    whole = np.concatenate([np.empty(0, kind), *parts], dtype=kind)
-    return pa.LargeListArray.from_arrays(_ends(parts), array_of(whole))
-
-
-def text_lists_of(parts: Sequence[Sequence[str]]) -> pa.LargeListArray:
-    """Lists of texts as an array of lists."""
-    return pa.LargeListArray.from_arrays(_ends(parts), texts_of([*chain.from_iterable(parts)]))
-
-
-def _ends(parts: Sequence[Sized]) -> pa.Int64Array:
-    return array_of(np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
 
 def texts_of(texts: Sequence[str]) -> pa.StringArray:
@@ -174,13 +94,5 @@ def numbers_or(column: pa.Array | pa.ChunkedArray, missing: float) -> NDArray[An
 
 
 def _dtype(type_: pa.DataType) -> np.dtype[Any]:
-    return np.dtype("float64" if type_ == pa.float64() else str(type_))
-
-
-def stamp_of(path: Path) -> tuple[int, int]:
-    """Size and CRC-32 of a file."""
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return path.stat().st_size, checksum
+    kind = type_.value_type if pa.types.is_large_list(type_) else type_
+    return np.dtype("float64" if kind == pa.float64() else str(kind))

@@ -15,8 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.arrows import beside
 from chopper_core.errors import ChopperError, DataError
+from chopper_core.folders import beside
 from chopper_core.ingest import Ranks, open_run, read_rank
 from chopper_core.parts import (
     NotKept,
@@ -35,7 +35,8 @@ from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Run
 from chopper_core.schema import KernelTable
 from chopper_core.sources.discover import find_traces
-from chopper_core.store import check_place, read_store, write_store
+from chopper_core.store import read_store
+from chopper_core.store_writer import check_place, write_store
 
 
 class _ReadPart(Struct, frozen=True):

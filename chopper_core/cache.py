@@ -20,7 +20,7 @@ from chopper_core.paths import STORE_INDEX, is_store, paths_of
 from chopper_core.progress import Progress, silent
 from chopper_core.reading import AS_IT_IS, Reading
 from chopper_core.run import Run
-from chopper_core.store import read_index, read_store, write_store
+from chopper_core.store import read_index, read_store
 
 _ENTRY_LENGTH: Final = 24
 
@@ -70,6 +70,9 @@ def open_kept(
         except (ChopperError, OSError):
             shutil.rmtree(kept, ignore_errors=True)
     run = _read(name, progress, jobs, reading)
+    # It imports Arrow, and a kept run doesn't need it.
+    from chopper_core.store_writer import write_store
+
     try:
         write_store(run, kept, of=of, progress=progress)
     except ChopperError:

@@ -14,7 +14,7 @@ Float64 = NDArray[np.float64]
 NO_CORE: Final = -1
 
 
-class CpuSamples(Struct, frozen=True, eq=False):
+class CpuFile(Struct, frozen=True, eq=False):
     """A file of samples of one host, and its place on the run's clock."""
 
     path: str
@@ -28,6 +28,11 @@ class CpuSamples(Struct, frozen=True, eq=False):
     samples: int
     """How many instants the file has."""
     notes: tuple[str, ...]
+
+
+class CpuSamples(CpuFile, frozen=True, eq=False):
+    """The samples of such a file."""
+
     cpus: Int64
     """The numbers of the logical processors."""
     cores: Int64

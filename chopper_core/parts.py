@@ -16,24 +16,16 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
+from pyarrow.lib import ArrowException
 
 from chopper_core.align.rank import AlignedRank
-from chopper_core.arrows import (
-    array_of,
-    beside,
-    column_of,
-    content_of,
-    put_folder,
-    read_arrow,
-    stamp_of,
-    write_arrow,
-    write_file,
-)
+from chopper_core.arrows import write_arrow
 from chopper_core.errors import ChopperError, DataError
+from chopper_core.folders import beside, put_folder, stamp_of, write_file
+from chopper_core.mapped import Place, columns_of, content_of
 from chopper_core.rank_file import RankFile
 from chopper_core.run import Source
 from chopper_core.schema import COLUMNS, KernelTable, concatenate
@@ -61,6 +53,8 @@ class Part(Struct, frozen=True):
     """Why the trace can't be used."""
     table: tuple[int, int]
     """Size and checksum of the kernel table's file."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Where its columns lie."""
     names: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()
@@ -97,7 +91,7 @@ def write_part(folder: Path, trace: Path, outcome: RankFile | ChopperError) -> N
             put_folder(fresh, place)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ArrowException) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotKept(f"{place} can't be written: {reason}") from error
 
@@ -114,18 +108,18 @@ def read_part(folder: Path, trace: Path) -> RankFile | ChopperError:
     try:
         if stamp_of(place / _TABLE) != tuple(part.table):
             raise ValueError("it is not as it was written")
-        columns = read_arrow(place / _TABLE)
-    except (OSError, ValueError, pa.ArrowException) as error:
+        columns = columns_of(content_of(place / _TABLE), part.places)
+    except (OSError, ValueError) as error:
         raise DataError(f"{place} is damaged ({error}); remove it and ingest {trace}") from error
     table = KernelTable(
         names=part.names,
         operations=part.operations,
         measured={
-            name.removeprefix(_MEASURED): column_of(columns, name)
-            for name in columns.column_names
+            name.removeprefix(_MEASURED): values
+            for name, values in columns.items()
             if name.startswith(_MEASURED)
         },
-        **{name: column_of(columns, name) for name in COLUMNS},
+        **{name: columns[name] for name in COLUMNS},
     )
     return RankFile(
         AlignedRank(table, part.devices, part.partial_iterations, part.findings),
@@ -222,15 +216,16 @@ def _part(folder: Path, trace: Path, outcome: RankFile | ChopperError) -> Part:
     if isinstance(outcome, ChopperError):
         return Part(path, _stamp(trace), code, str(outcome), (0, 0))
     table = outcome.aligned.table
-    columns = {name: array_of(table.column(name)) for name in COLUMNS}
-    columns |= {f"{_MEASURED}{name}": array_of(table.measured[name]) for name in table.measured}
-    write_arrow(folder / _TABLE, pa.table(columns), mapped=True)
+    columns: dict[str, NDArray[Any]] = {name: table.column(name) for name in COLUMNS}
+    columns |= {f"{_MEASURED}{name}": table.measured[name] for name in table.measured}
+    places = write_arrow(folder / _TABLE, columns)
     return Part(
         path,
         _stamp(trace),
         code,
         None,
         stamp_of(folder / _TABLE),
+        places,
         tuple(table.names),
         tuple(table.operations),
         outcome.aligned.devices,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.analyses import ANALYSES
-from chopper_core.store import write_store
+from chopper_core.store_writer import write_store
 from tests.bench import __main__ as bench
 from tests.bench import analyses
 from tests.bench.__main__ import PARTS

@@ -20,7 +20,6 @@ from support import sample_run
 from chopper_core.address import parse
 from chopper_core.align.cpu import placed_cpu
 from chopper_core.cpu import CpuSamples
-from chopper_core.cpu_table import as_table, from_table
 from chopper_core.errors import DataError, UsageError
 from chopper_core.info import as_text, describe
 from chopper_core.ingest import open_run
@@ -29,6 +28,8 @@ from chopper_core.query import query
 from chopper_core.run import Run, TelemetrySource
 from chopper_core.sources.cpu import find_cpu, is_cpu_file, read_cpu
 from chopper_core.sources.signals import ClockDomain
+from chopper_core.store import read_store
+from chopper_core.store_writer import write_store
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2"
 FILE = DEMO / "telemetry" / "cpu.csv.gz"
@@ -210,15 +211,15 @@ def test_a_file_is_placed_by_its_clock_or_by_telemetry_on_the_same_one(tmp_path:
     assert elsewhere.offset_ns is None and "covers another time" in elsewhere.method
 
 
-def test_a_table_gives_the_samples_back(run: Run) -> None:
+def test_a_store_gives_the_samples_back(run: Run, tmp_path: Path) -> None:
     empty = replace(run.cpu[0], times_ns=np.empty(0, np.int64), percent=np.empty((0, 384)))
     given = (run.cpu[0], replace(empty, offset_ns=None, notes=("a", "b")))
-    for before, after in zip(given, from_table(as_table(given)), strict=True):
-        for name in CpuSamples.__slots__:
+    write_store(replace(run, cpu=given), tmp_path / "store")
+    for before, after in zip(given, read_store(tmp_path / "store").cpu, strict=True):
+        for name in CpuSamples.__struct_fields__:
             one, two = getattr(before, name), getattr(after, name)
             same = np.array_equal(one, two, equal_nan=True) if name in ARRAYS else one == two
             assert same, name
-    assert from_table(as_table(())) == ()
 
 
 ARRAYS = ("cpus", "cores", "times_ns", "percent")

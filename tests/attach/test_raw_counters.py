@@ -11,7 +11,8 @@ from chopper_core.errors import UsageError
 from chopper_core.ingest import open_run
 from chopper_core.query import query
 from chopper_core.run import Run
-from chopper_core.store import read_store, write_store
+from chopper_core.store import read_store
+from chopper_core.store_writer import write_store
 
 HEADINGS = "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,MfmaUtil,FETCH_SIZE,TCC_HIT[3],TCC_REQ_max"
 ROWS = ("0,2,copy,64,50,12.5,7,90", "1,2,copy,64,30,2.5,8,80", "2,2,add,16,20,1,9,70")

@@ -22,7 +22,8 @@ from chopper_core.query import query
 from chopper_core.reading import reading_of
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.run import Run
-from chopper_core.store import read_store, write_store
+from chopper_core.store import read_store
+from chopper_core.store_writer import write_store
 from chopper_tui.figures import Figure, detail
 
 HEADINGS = (

@@ -21,7 +21,8 @@ from chopper_core.errors import DataError
 from chopper_core.parts import gather
 from chopper_core.run import Gpu, Run, Source
 from chopper_core.schema import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
-from chopper_core.store import read_index, write_store
+from chopper_core.store import read_index
+from chopper_core.store_writer import write_store
 from chopper_core.tree import level_order
 from tests.bench.processes import ROOT
 

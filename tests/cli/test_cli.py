@@ -356,7 +356,7 @@ def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
 
 
 _READING = ("chopper_core.ingest", "chopper_core.align.rank", "chopper_core.sources.kineto")
-_LATER = ("pandas", "dask", "plotext", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset")
+_LATER = ("pandas", "dask", "plotext", "pyarrow")
 _DRAWING = ("textual", "rich", "asyncio", "multiprocessing", "concurrent.futures")
 _OPENED = (
     "markdown_it",

@@ -18,7 +18,8 @@ from chopper_core.run import Run
 from chopper_core.schema import COLUMNS, LEVELS
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.reader import read_trace
-from chopper_core.store import read_store, write_store
+from chopper_core.store import read_store
+from chopper_core.store_writer import write_store
 from chopper_core.summary import Summary
 from chopper_core.view import View, drill, filtered, pivot, sorted_by
 from tests.bench.runs import Tables, run_of

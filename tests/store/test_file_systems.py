@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from chopper_core import arrows, store
+from chopper_core import folders, store
 from chopper_core.errors import DataError
 from chopper_core.ingest import open_run
 from chopper_core.run import Run
+from chopper_core.store_writer import write_store
 from tests.support import sample_run
 
 NO_SUCH_THING = (errno.EINVAL, errno.ENOTSUP)
@@ -25,7 +25,7 @@ FAILURES = (errno.EIO, errno.ESTALE, errno.EPERM, errno.ENOSPC, errno.EDQUOT, er
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
     folder = tmp_path / "stores" / "a.chopper"
-    store.write_store(sample_run(gpus=1), folder)
+    write_store(sample_run(gpus=1), folder)
     return folder
 
 
@@ -70,14 +70,14 @@ def test_whatever_fails_the_store_is_whole(
     failed = 0
     for at in range(1, 30):
         shutil.rmtree(older.parent)
-        store.write_store(sample_run(gpus=1), older)
+        write_store(sample_run(gpus=1), older)
         failing = Failing(getattr(os, name), at, number, for_good=for_good)
         with monkeypatch.context() as patched:
             patched.setattr(os, name, failing)
             if not can_exchange:
-                patched.setattr(arrows, "_exchange", lambda *_: False)
+                patched.setattr(folders, "_exchange", lambda *_: False)
             try:
-                store.write_store(newer, older)
+                write_store(newer, older)
             except DataError as error:
                 failed += 1
                 assert os.strerror(number) in str(error)
@@ -105,10 +105,10 @@ def test_a_rename_that_was_done_though_it_says_no(
         plain(source, target)
         plain(source, target)
 
-    monkeypatch.setattr(arrows, "_exchange", lambda *_: False)
-    monkeypatch.setattr(arrows.os, "rename", done_twice)
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders.os, "rename", done_twice)
     with pytest.raises(DataError, match="No such file"):
-        store.write_store(newer, older)
+        write_store(newer, older)
     assert whole(older) == 2
     assert [path.name for path in older.parent.iterdir()] == ["a.chopper"]
 
@@ -125,7 +125,7 @@ def test_folders_that_cannot_be_synced_are_no_failure(
         plain(handle)
 
     monkeypatch.setattr(os, "fsync", of_files)
-    store.write_store(newer, older)
+    write_store(newer, older)
     assert whole(older) == 2
 
 
@@ -134,10 +134,10 @@ def test_without_maps_files_are_read(
 ) -> None:
     mapped = store.read_store(older)
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    monkeypatch.setattr(pa, "memory_map", refused)
+    monkeypatch.setattr("mmap.mmap", refused)
     read = open_run(str(older))
     for name in ("start_ns", "duration_ns", "kernel", "operation"):
         assert (read.table.column(name) == mapped.table.column(name)).all()

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
-from chopper_core import arrows, cache, info, store
+from chopper_core import cache, folders, info, store, store_writer
 from chopper_core.address import parse
 from chopper_core.chart import chart
 from chopper_core.cpu import CpuSamples
@@ -25,7 +26,10 @@ from chopper_core.reading import reading_of
 from chopper_core.render import render
 from chopper_core.run import Run
 from chopper_core.schema import COLUMNS
+from chopper_core.store_writer import write_store
+from chopper_core.tracks import Curve
 from tests.conftest import ROOT
+from tests.support import sample_run
 
 ADDRESSES = (
     "R",
@@ -44,7 +48,7 @@ def run() -> Run:
 @pytest.fixture(scope="module")
 def kept(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stores") / "demo.chopper"
-    store.write_store(run, folder)
+    write_store(run, folder)
     return folder
 
 
@@ -79,6 +83,28 @@ def test_every_array_comes_back(run: Run, kept: Path) -> None:
                 np.testing.assert_array_equal(ours, getattr(curve, field.name))
 
 
+def test_other_programs_read_the_columns(run: Run, kept: Path) -> None:
+    tables = {path.stem: pa.ipc.open_file(path).read_all() for path in kept.glob("*.arrow")}
+    assert tables["kernels"].column_names == list(COLUMNS)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(tables["kernels"][name], run.table.column(name))
+    assert tables["measured"].column_names == list(run.table.measured)
+    curves = [curve for track in run.measured.values() for curve in track.curves.values()]
+    for field in fields(Curve):
+        for row, curve in zip(tables["series"][field.name], curves, strict=True):
+            np.testing.assert_array_equal(row.values, getattr(curve, field.name))
+
+
+def test_a_run_of_nothing_comes_back(tmp_path: Path) -> None:
+    sample = sample_run(gpus=1)
+    table = sample.table.take(np.empty(0, np.intp))
+    write_store(replace(sample, table=table, measured={}, cpu=()), tmp_path / "store")
+    again = store.read_store(tmp_path / "store")
+    assert len(again.table) == 0 and not again.measured and not again.cpu
+    for name in COLUMNS:
+        assert again.table.column(name).dtype == table.column(name).dtype, name
+
+
 def test_everything_else_comes_back(run: Run, kept: Path) -> None:
     again = store.read_store(kept)
     assert again.name == str(kept)
@@ -108,7 +134,9 @@ def test_a_store_is_opened_by_its_name_and_may_move(kept: Path, tmp_path: Path) 
         open_run(str(moved), reading=reading_of([("amd_smi", 1)]))
 
 
-@pytest.mark.parametrize("name", ["kernels.arrow", "series.arrow", "run.json", "store.json"])
+@pytest.mark.parametrize(
+    "name", ["kernels.arrow", "series.arrow", "cpu.arrow", "run.json", "store.json"]
+)
 @pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
 def test_a_damaged_store_is_refused(copy: Path, name: str, harm: str) -> None:
     _harm(copy / name, harm)
@@ -142,11 +170,23 @@ def test_another_version_is_refused_with_the_command(copy: Path) -> None:
         open_run(str(copy))
 
 
+@pytest.mark.parametrize("place", [["int64", 0, 1 << 40], ["object", 0, 1], ["nonsense", 0, 1]])
+def test_columns_that_lie_nowhere_are_refused(copy: Path, place: list[object]) -> None:
+    said = json.loads((copy / "run.json").read_text())
+    said["places"]["kernels.arrow"]["start_ns"] = place
+    (copy / "run.json").write_text(json.dumps(said))
+    index = json.loads((copy / "store.json").read_text())
+    index["files"]["run.json"] = folders.stamp_of(copy / "run.json")
+    (copy / "store.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match="damaged store"):
+        store.read_store(copy)
+
+
 def test_what_is_no_store_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")
     with pytest.raises(UsageError, match="is no store"):
-        store.write_store(run, tmp_path / "mine")
+        write_store(run, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 
 
@@ -156,18 +196,18 @@ def test_a_failing_writer_leaves_the_older_store(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "_series", full)
+    monkeypatch.setattr(store_writer, "_series", full)
     with pytest.raises(DataError, match="No space left"):
-        store.write_store(run, copy)
+        write_store(run, copy)
     assert len(store.read_store(copy).table) == len(run.table)
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
 
 
 def test_a_killed_writer_leaves_the_older_store(copy: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from chopper_core import store\n"
-        "store._series = lambda run: os._exit(9)\n"
-        "store.write_store(store.read_store(Path(sys.argv[1])), Path(sys.argv[1]))"
+        "import os, sys; from pathlib import Path; from chopper_core import store, store_writer\n"
+        "store_writer._series = lambda run: os._exit(9)\n"
+        "store_writer.write_store(store.read_store(Path(sys.argv[1])), Path(sys.argv[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(copy)], cwd=ROOT)
     assert done.returncode == 9
@@ -177,11 +217,11 @@ def test_a_killed_writer_leaves_the_older_store(copy: Path) -> None:
 def test_writers_at_once_leave_one_whole_store(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "shared"
     code = (
-        "import sys; from pathlib import Path; from chopper_core import store\n"
+        "import sys; from pathlib import Path; from chopper_core import store, store_writer\n"
         "run = store.read_store(Path(sys.argv[1]))\n"
-        "for _ in range(5): store.write_store(run, Path(sys.argv[2]))"
+        "for _ in range(5): store_writer.write_store(run, Path(sys.argv[2]))"
     )
-    store.write_store(run, tmp_path / "source")
+    write_store(run, tmp_path / "source")
     commands = [[sys.executable, "-c", code, str(tmp_path / "source"), str(target)]] * 3
     with ThreadPoolExecutor() as pool:
         codes = list(pool.map(lambda each: subprocess.run(each, cwd=ROOT).returncode, commands))
@@ -195,16 +235,16 @@ def test_a_replaced_store_is_always_there_and_whole(
     """One process replaces it by one of two runs in turn, this one reads."""
     _can_exchange(tmp_path)
     other = tmp_path / "other"
-    store.write_store(open_run(str(trace), jobs=1), other)
+    write_store(open_run(str(trace), jobs=1), other)
     sizes = {len(store.read_store(other).table), len(run.table)}
     code = (
-        "import sys; from pathlib import Path; from chopper_core import store\n"
+        "import sys; from pathlib import Path; from chopper_core import store, store_writer\n"
         "runs = [store.read_store(Path(path)) for path in sys.argv[1:3]]\n"
-        "for n in range(30): store.write_store(runs[n % 2], Path(sys.argv[3]))"
+        "for n in range(30): store_writer.write_store(runs[n % 2], Path(sys.argv[3]))"
     )
     source = shutil.copytree(copy, tmp_path / "source")
     target = tmp_path / "target"
-    store.write_store(run, target)
+    write_store(run, target)
     found = set()
     command = [sys.executable, "-c", code, *map(str, (other, source, target))]
     with subprocess.Popen(command, cwd=ROOT) as writer:
@@ -222,15 +262,15 @@ def test_a_replaced_store_is_always_there_and_whole(
 def _can_exchange(folder: Path) -> None:
     for name in ("one", "two"):
         (folder / name).mkdir()
-    if not arrows._exchange(folder / "one", folder / "two"):
+    if not folders._exchange(folder / "one", folder / "two"):
         pytest.skip("this file system can't exchange two names")
 
 
 def test_without_an_exchange_it_is_replaced_all_the_same(
     run: Run, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrows, "_exchange", lambda *_: False)
-    store.write_store(run, copy)
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    write_store(run, copy)
     assert len(store.read_store(copy).table) == len(run.table)
     assert [path.name for path in copy.parent.iterdir()] == ["copy"]
 
@@ -245,10 +285,10 @@ def test_a_name_that_is_not_given_leaves_the_older_store(
             raise OSError(5, "Input/output error")
         plain(source, target)
 
-    monkeypatch.setattr(arrows, "_exchange", lambda *_: False)
-    monkeypatch.setattr(arrows.os, "rename", failing)
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders.os, "rename", failing)
     with pytest.raises(DataError, match="Input/output error"):
-        store.write_store(run, copy)
+        write_store(run, copy)
     assert len(store.read_store(copy).table) == len(run.table)
 
 
@@ -268,7 +308,8 @@ def test_what_another_version_kept_is_listed_replaced_and_cleared(
 ) -> None:
     cache.open_kept(str(trace), jobs=1)
     with monkeypatch.context() as later:
-        later.setattr(store, "fingerprint", lambda: "of the next version")
+        for module in (store, store_writer):
+            later.setattr(module, "fingerprint", lambda: "of the next version")
         later.setattr(cache, "_code_stamp", lambda: "of the next version")
         (old,) = cache.entries()
         assert old.is_old and old.name == str(trace)
