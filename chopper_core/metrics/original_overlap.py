@@ -93,12 +93,12 @@ def _spans(
         keys.insert(0, np.searchsorted(nodes, place, "right") - 1)
     start_ns = table.start_ns[rows][computes]
     end_ns = start_ns + table.duration_ns[rows][computes]
-    is_new = _changes(keys)
+    is_new = changes(keys)
     if is_new is None:
         order = np.lexsort(keys[::-1])
         place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
         keys = [key[order] for key in keys]
-        is_new = _changes(keys)
+        is_new = changes(keys)
         assert is_new is not None
     first = np.flatnonzero(is_new)
     at = place[first]
@@ -110,7 +110,7 @@ def _spans(
     )
 
 
-def _changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
+def changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
     """Where a row differs from the one before; None where they are not in the order of keys."""
     is_new = np.ones(len(keys[0]), np.bool_)
     rest = is_new[1:]
@@ -133,10 +133,12 @@ def running_ns(
     beside = np.zeros(len(start), np.int64)
     where = np.flatnonzero(running)
     whose = table.gpu[where]
+    rises = bool((gpu[1:] >= gpu[:-1]).all())
     for number in distinct(gpu).tolist():
         own = where[whose == number]
         stretches = union(table.start_ns[own], table.duration_ns[own])
-        here = np.flatnonzero(gpu == number)
+        at = np.flatnonzero(gpu == number)
+        here = slice(int(at[0]), int(at[-1]) + 1) if rises else at
         beside[here] = time_within(*stretches, end[here]) - time_within(*stretches, start[here])
     return beside
 

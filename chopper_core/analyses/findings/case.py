@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -16,8 +16,9 @@ from chopper_core.analyses.occurrences import compared_iterations, cut_iteration
 from chopper_core.analyses.standing import Standing, standing
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.metrics.original_overlap import changes
 from chopper_core.run import Run
-from chopper_core.schema import LEVELS, NO_LABEL, STATES, KernelTable
+from chopper_core.schema import LEVELS, NO_LABEL, STATES, KernelTable, Kind, distinct
 from chopper_core.tree import Groups
 from chopper_core.view import View, complete_order
 
@@ -51,6 +52,8 @@ class Case(Struct, frozen=True, eq=False, dict=True):
     """How long each of them takes on the GPU that takes longest."""
     irregular: tuple[int, ...]
     """Those that take so much longer that they don't count."""
+    without: Mapping[str, Sequence[int]]
+    """The codes of the iterations that don't count."""
     of: int | None
     """Of how many iterations `iterations` are an even choice; None where they are all."""
 
@@ -62,7 +65,22 @@ class Case(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def cells(self) -> Groups:
         """The activities by operation, layer, phase, iteration and GPU."""
-        return self.node.split(CELL)[0]
+        rows = self.node.selection
+        is_new = changes([self.table.column(level)[rows] for level in CELL])
+        if is_new is None:
+            return self.node.split(CELL)[0]
+        return Groups(self.table, rows, np.flatnonzero(is_new))
+
+    def split(self, *levels: str) -> Groups:
+        """The activities by some levels, from sums that are at hand where there are such."""
+        tree = self.run.tree(self.view.order)
+        return tree.split(self.view.path, levels, self.without)
+
+    @cached_property
+    def computes(self) -> Mask:
+        """Which cells have any compute."""
+        kinds = self.table.kind[self.cells.selection]
+        return np.asarray(np.minimum.reduceat(kinds, self.cells.first) == Kind.COMPUTE)
 
     def codes(self, level: str) -> Int64:
         """The code of each cell at a level."""
@@ -87,28 +105,30 @@ class Case(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def gpu_place(self) -> Index:
         """The place of each cell's GPU in `gpus`."""
-        return np.searchsorted(np.array(self.gpus), self.codes("gpu")).astype(np.intp)
+        return _places(self.gpus, self.codes("gpu"))
 
     @cached_property
     def iteration_place(self) -> Index:
         """The place of each cell's iteration in `iterations`."""
-        return np.searchsorted(np.array(self.iterations), self.codes("iteration")).astype(np.intp)
+        return _places(self.iterations, self.codes("iteration"))
+
+    def by_gpu_and_iteration(self, figure: Callable[[Groups], NDArray[np.generic]]) -> Float64:
+        """A figure of the activities, as GPUs x iterations."""
+        nodes = self._steps
+        found = np.zeros((len(self.gpus), len(self.iterations)))
+        gpu = np.searchsorted(np.array(self.gpus), nodes.codes("gpu"))
+        iteration = np.searchsorted(np.array(self.iterations), nodes.codes("iteration"))
+        found[gpu, iteration] = figure(nodes)
+        return found
 
     @cached_property
-    def elapsed_ns(self) -> Int64:
-        """The time of each cell: all states of the GPU that are charged to it."""
-        return elapsed_of(self.cells)
-
-    def by_gpu_and_iteration(self, values: NDArray[np.generic]) -> Float64:
-        """A figure of the cells added up, as GPUs x iterations."""
-        shape = (len(self.gpus), len(self.iterations))
-        place = self.gpu_place * shape[1] + self.iteration_place
-        return summed(place, values, shape[0] * shape[1]).reshape(shape)
+    def _steps(self) -> Groups:
+        return self.split("gpu", "iteration")
 
     @cached_property
     def step_ns(self) -> float:
         """The median over the iterations of the time on the GPU that takes longest."""
-        return float(np.median(self.by_gpu_and_iteration(self.elapsed_ns).max(axis=0)))
+        return float(np.median(self.by_gpu_and_iteration(elapsed_of).max(axis=0)))
 
     def share(self, stake_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""
@@ -214,13 +234,14 @@ def case_of(run: Run, view: View) -> Case:
         run=run,
         view=replace(view, columns=(), sort="", filter="", analysis="", by="", of=""),
         node=_as_one(table, rows),
-        gpus=tuple(np.unique(table.gpu[rows]).tolist()),
+        gpus=tuple(distinct(table.gpu[rows]).tolist()),
         iterations=tuple(looked_at.tolist()),
         left_out=tuple(numbers[cut].tolist()),
         by_iteration=each,
         all_iterations=iterations,
         took_ns=took,
         irregular=irregular,
+        without={"iteration": numbers[~np.isin(numbers, looked_at)].tolist()},
         of=len(counted) if len(looked_at) < len(counted) else None,
     )
 
@@ -234,10 +255,14 @@ def _as_one(table: KernelTable, rows: Index) -> Groups:
 
 def elapsed_of(nodes: Groups) -> Int64:
     """The time of each node: all states of its GPUs that are charged to it."""
-    elapsed = np.zeros(len(nodes), np.int64)
-    for state in STATES:
-        elapsed += nodes.sum(state)
-    return elapsed
+    if nodes.cells is not None:
+        return np.asarray(sum(nodes.sum(state) for state in STATES), np.int64)
+    rows = nodes.selection
+    elapsed = nodes.table.column(STATES[0])[rows].astype(np.int64)
+    for state in STATES[1:]:
+        elapsed += nodes.table.column(state)[rows]
+    summed: Int64 = np.add.reduceat(elapsed, nodes.first)
+    return summed
 
 
 def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
@@ -271,6 +296,13 @@ def combined(columns: Sequence[NDArray[np.generic]]) -> tuple[Int64, Index]:
         _, first, owner = np.unique(code, return_index=True, return_inverse=True)
     rows = np.stack([np.asarray(column, np.int64)[first] for column in columns], axis=1)
     return rows, owner.ravel().astype(np.intp, copy=False)
+
+
+def _places(numbers: Sequence[int], codes: Int64) -> Index:
+    """The place of each code among numbers that rise, all of which it is one of."""
+    place = np.zeros(numbers[-1] - numbers[0] + 1, np.intp)
+    place[np.array(numbers) - numbers[0]] = np.arange(len(numbers))
+    return place[codes - numbers[0]]
 
 
 def labelled(names: Iterable[str], most: int = 4) -> str:

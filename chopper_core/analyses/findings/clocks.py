@@ -13,7 +13,6 @@ from chopper_core.analyses.power import LIMITER, samples_of
 from chopper_core.analyses.samples import Stretches, sampled
 from chopper_core.measured import integral_of, known_of, samples_in
 from chopper_core.metrics import is_measured
-from chopper_core.schema import Kind
 
 _MOST = 16
 """Iterations that are looked at one by one; of more, evenly chosen ones."""
@@ -80,15 +79,15 @@ def _deviations(case: Case, name: str) -> tuple[Float64, Float64, Float64]:
     cells, count = case.cells, len(case.gpus)
     # Both are known of the same activities, so that nothing is weighed that has no clock.
     sums, _ = cells.known_together((integral_of(name), known_of(name)))
-    weight = np.where(cells.min("kind") == Kind.COMPUTE, sums[known_of(name)], 0.0)
+    weight = np.where(case.computes, sums[known_of(name)], 0.0)
     clock = sums[integral_of(name)] / np.maximum(sums[known_of(name)], 1e-9)
     same, gpu = case.together("gpu", "phase", "operation")[1], case.gpu_place
     usual = _means(same, clock, weight)[same]
     mean = _means(gpu, clock, weight, count)
     deviation = np.sqrt(_means(gpu, (clock - usual) ** 2, weight, count))
     lost = weight * np.maximum(1 - clock / np.maximum(usual, 1e-9), 0.0)
-    samples, _ = cells.known(samples_in(name))
-    deviation[summed(gpu, samples, count) < SAMPLES.value] = 0.0
+    samples, _ = case.split("gpu").known(samples_in(name))
+    deviation[samples < SAMPLES.value] = 0.0
     return deviation, mean, summed(gpu, lost, count)
 
 

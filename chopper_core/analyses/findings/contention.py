@@ -13,7 +13,7 @@ from chopper_core.analyses.findings.thresholds import (
     CORRELATION,
 )
 from chopper_core.analyses.findings.wording import percent, time
-from chopper_core.analyses.overlap.instances import effect, overlaps_in
+from chopper_core.analyses.overlap.instances import effect, overlaps_in, slowdown
 from chopper_core.schema import NO_LABEL
 
 
@@ -30,16 +30,13 @@ def contention(case: Case) -> list[Finding]:
     if not len(found) or not found.comm_ns.any():
         return []
     pairs, owner = combined([found.codes("phase"), found.codes("operation")])
+    ratio, cost = (np.nan_to_num(values) for values in slowdown(found, owner, len(pairs)))
+    least = CONTENTION_STAKE.value / 100 * case.step_ns * len(case.gpus) * len(case.iterations)
+    chosen = (ratio >= 1 + CONTENTION.value / 100) & (cost >= least)
+    if not chosen.any():
+        return []
     known = effect(found, owner, len(pairs))
-    cost = np.nan_to_num(known.cost_ns)
-    chosen = (
-        (np.nan_to_num(known.slowdown) >= 1 + CONTENTION.value / 100)
-        & (np.nan_to_num(known.pearson) >= CORRELATION.value)
-        & (
-            cost
-            >= CONTENTION_STAKE.value / 100 * case.step_ns * len(case.gpus) * len(case.iterations)
-        )
-    )
+    chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
     findings = []
     for place in np.flatnonzero(chosen).tolist():
         phase, operation = (

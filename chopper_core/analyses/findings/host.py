@@ -8,7 +8,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.analyses.findings.case import Case, Float64, Index, Int64, labelled, summed
+from chopper_core.analyses.findings.case import (
+    Case,
+    Float64,
+    Index,
+    Int64,
+    elapsed_of,
+    labelled,
+    summed,
+)
 from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import (
     FAR_LATER,
@@ -56,14 +64,15 @@ def launch_bound(case: Case) -> list[Finding]:
 
 def _late_phases(case: Case, column: str, limit: Threshold) -> list[tuple[int, float, float]]:
     """Phases with more of an idle time than the limit: which, how much, and of how much."""
-    phases, owner = case.together("phase")
-    idle = summed(owner, case.cells.sum(column))
-    elapsed = summed(owner, case.elapsed_ns)
+    phases = case.split("phase")
+    idle = phases.sum(column).astype(np.float64)
+    elapsed = elapsed_of(phases).astype(np.float64)
+    codes = phases.codes("phase")
     late = (idle > limit.value / 100 * elapsed) & (
         elapsed / (len(case.gpus) * len(case.iterations)) > PHASE.value / 100 * case.step_ns
     )
     order = np.flatnonzero(late)[np.argsort(-idle[late], kind="stable")]
-    return [(int(phases[at][0]), float(idle[at]), float(elapsed[at])) for at in order.tolist()]
+    return [(int(codes[at]), float(idle[at]), float(elapsed[at])) for at in order.tolist()]
 
 
 def _waits_for_host(

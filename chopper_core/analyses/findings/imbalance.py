@@ -8,7 +8,6 @@ from chopper_core.analyses.findings.case import Case
 from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import IMBALANCE, STAKE_OF_IMBALANCE
 from chopper_core.analyses.findings.wording import percent, time
-from chopper_core.schema import Kind
 
 _MORE_WORK = 0.01
 
@@ -17,10 +16,12 @@ def imbalance(case: Case) -> list[Finding]:
     """The GPU with the most compute, where it also has more kernels or FLOPs than the others."""
     if len(case.gpus) < 2:
         return []
-    cells, count = case.cells, len(case.iterations)
-    busy = case.by_gpu_and_iteration(cells.sum("compute_ns") + cells.sum("overlap_ns")).mean(axis=1)
+    count = len(case.iterations)
+    busy = case.by_gpu_and_iteration(
+        lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns")
+    ).mean(axis=1)
     kernels = case.by_gpu_and_iteration(
-        cells.sum_of(lambda table, rows: table.kind[rows] == Kind.COMPUTE)
+        lambda nodes: nodes.sizes() - nodes.sum("collectives") - nodes.sum("copies")
     ).sum(axis=1)
     most, mean = int(busy.argmax()), float(busy.mean())
     stake = float(busy[most]) - mean
@@ -28,8 +29,7 @@ def imbalance(case: Case) -> list[Finding]:
         return []
     others = np.delete(kernels, most)
     more = kernels[most] / max(float(np.median(others)), 1.0) - 1
-    flops, _ = cells.known("model_flops")
-    asked = case.by_gpu_and_iteration(flops).sum(axis=1)
+    asked = case.by_gpu_and_iteration(lambda nodes: nodes.known("model_flops")[0]).sum(axis=1)
     more_flops = asked[most] / max(float(np.median(np.delete(asked, most))), 1.0) - 1
     if max(more, more_flops) < _MORE_WORK:
         return []

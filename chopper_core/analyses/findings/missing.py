@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.analyses.findings.case import Case
+from chopper_core.analyses.findings.case import Case, elapsed_of
 from chopper_core.analyses.findings.finding import Confidence, Finding
 from chopper_core.analyses.findings.thresholds import COVERAGE, UNLINKED
 from chopper_core.analyses.findings.wording import count, percent, places
@@ -36,7 +36,7 @@ def _ranks(case: Case) -> list[tuple[str, View]]:
         (
             f"{count(world - there, 'rank')} of {world} {'is' if world - there == 1 else 'are'} "
             "not in the traces: who waits for whom in collectives isn't known",
-            case.asking("comms" if case.cells.sum("exposed_comm_ns").any() else "launch"),
+            case.asking("comms" if case.split().sum("exposed_comm_ns").any() else "launch"),
         )
     ]
 
@@ -49,10 +49,10 @@ def _sources(case: Case) -> list[tuple[str, View]]:
         lacks.append("telemetry")
     if not lacks:
         return []
-    unsplit = case.figure("unmodelled_ns", case.node)
+    unsplit = case.figure("unmodelled_ns", case.split())
     hidden = "compute can't be taken apart"
     if unsplit.present()[0]:
-        share = float(unsplit.numbers[0]) / max(int(case.elapsed_ns.sum()), 1)
+        share = float(unsplit.numbers[0]) / max(int(elapsed_of(case.split()).sum()), 1)
         hidden = f"{percent(share)} of the time is compute that can't be taken apart"
     if "telemetry" in lacks:
         hidden += ", and clocks, power and temperatures aren't known"
@@ -76,15 +76,18 @@ def _counters(case: Case) -> list[tuple[str, View]]:
 
 def _labels(case: Case) -> list[tuple[str, View]]:
     said = []
-    elapsed = case.elapsed_ns.astype(np.float64)
-    layered = np.isin(case.codes("phase"), (Phase.FORWARD, Phase.BACKWARD))
-    for level, within, hides in (
-        ("iteration", np.ones(len(elapsed), np.bool_), "what differs between iterations"),
-        ("phase", np.ones(len(elapsed), np.bool_), "what is of forward or backward"),
-        ("layer", layered, "which layers differ"),
+    for level, hides in (
+        ("iteration", "what differs between iterations"),
+        ("phase", "what is of forward or backward"),
+        ("layer", "which layers differ"),
     ):
+        nodes = case.split("phase", level) if level == "layer" else case.split(level)
+        elapsed = elapsed_of(nodes).astype(np.float64)
+        within = np.ones(len(nodes), np.bool_)
+        if level == "layer":
+            within = np.isin(nodes.codes("phase"), (Phase.FORWARD, Phase.BACKWARD))
         whole = float(elapsed[within].sum())
-        known = float(elapsed[within & (case.codes(level) != NO_LABEL)].sum())
+        known = float(elapsed[within & (nodes.codes(level) != NO_LABEL)].sum())
         if whole and known < COVERAGE.value / 100 * whole:
             part = " of forward and backward" if level == "layer" else ""
             said.append(
@@ -98,8 +101,8 @@ def _labels(case: Case) -> list[tuple[str, View]]:
 
 
 def _launches(case: Case) -> list[tuple[str, View]]:
-    unlinked = int(case.cells.sum("unlinked").sum())
-    total = int(case.cells.sizes().sum())
+    whole = case.split()
+    unlinked, total = int(whole.sum("unlinked").sum()), int(whole.sizes().sum())
     if unlinked < UNLINKED.value / 100 * total:
         return []
     return [

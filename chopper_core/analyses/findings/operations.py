@@ -18,8 +18,9 @@ from chopper_core.analyses.findings.thresholds import (
     SMALLEST_STAKE,
 )
 from chopper_core.analyses.findings.wording import percent, time
+from chopper_core.ordering import ranked, stable_order
 from chopper_core.outliers import MAD_TO_SIGMA
-from chopper_core.schema import NO_LABEL, Kind
+from chopper_core.schema import NO_LABEL
 from chopper_core.view import View, complete_order
 
 _NAMED = 3
@@ -117,7 +118,7 @@ def _split(view: View, level: str) -> tuple[str, ...]:
 def _slow(case: Case, level: str) -> list[Slow]:
     """Every operation and phase with a layer, or iteration, that stands out from the others."""
     codes = case.codes(level)
-    chosen = np.flatnonzero((case.cells.min("kind") == Kind.COMPUTE) & (codes != NO_LABEL))
+    chosen = np.flatnonzero(case.computes & (codes != NO_LABEL))
     if not len(chosen):
         return []
     pairs, every = case.together("phase", "operation")
@@ -130,15 +131,15 @@ def _slow(case: Case, level: str) -> list[Slow]:
         spots *= len(case.iterations)
     least = case.step_ns * SMALLEST_STAKE.value / 100
     totals = summed(owner, duration, len(pairs)) / (len(case.gpus) * len(case.iterations))
-    order = np.argsort(owner, kind="stable")
+    order = stable_order(owner)
     ends = np.cumsum(np.bincount(owner, minlength=len(pairs)))
     slow: list[Slow] = []
     for pair in np.flatnonzero(totals > least).tolist():
         own = order[ends[pair - 1] if pair else 0 : ends[pair]]
-        columns, column = np.unique(codes[own], return_inverse=True)
+        columns, column = ranked(codes[own])
         if len(columns) < FEWEST.value:
             continue
-        cell = spot[own] * len(columns) + column.ravel()
+        cell = spot[own] * len(columns) + column
         times = summed(cell, duration[own], spots * len(columns)).reshape(spots, len(columns))
         # Where a GPU or an iteration lacks one of them, there is nothing to compare.
         times = times[(times > 0).all(axis=1)]

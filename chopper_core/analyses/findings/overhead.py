@@ -8,7 +8,6 @@ from chopper_core.analyses.findings.case import Case
 from chopper_core.analyses.findings.finding import Finding, confidence
 from chopper_core.analyses.findings.thresholds import LARGEST, OVERHEAD
 from chopper_core.analyses.findings.wording import percent, places, time
-from chopper_core.analyses.groups import by_level
 from chopper_core.analyses.overheads import LOSSES, parts_of
 from chopper_core.tree import Groups
 
@@ -28,14 +27,18 @@ _SPLIT = 0.1
 
 def largest_overhead(case: Case) -> list[Finding]:
     """The largest loss of the GPUs whose time can be taken apart, if it is one of compute."""
-    labels, by_gpu = by_level(case.node, "gpu")
+    by_gpu = case.split("gpu")
+    labels = by_gpu.codes("gpu")
     each = parts_of(case.run, by_gpu)
     unknown = each.numbers(_UNKNOWN) / np.maximum(each.elapsed_ns, 1)
     split = np.flatnonzero(unknown <= _SPLIT)
     if not len(split):
         return []
-    rows = np.concatenate([by_gpu.rows_of(int(place)) for place in split])
-    parts = parts_of(case.run, Groups(case.table, rows, np.zeros(1, np.intp)))
+    if len(split) == len(labels):
+        parts = parts_of(case.run, case.split())
+    else:
+        rows = np.concatenate([by_gpu.rows_of(int(place)) for place in split])
+        parts = parts_of(case.run, Groups(case.table, rows, np.zeros(1, np.intp)))
     elapsed = int(parts.elapsed_ns[0])
     sizes = {name: int(parts.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
     ranked = sorted(sizes, key=lambda name: -sizes[name])

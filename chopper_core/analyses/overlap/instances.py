@@ -110,15 +110,17 @@ def _found(run: Run, view: View) -> Overlaps:
     found = instances(run.tree(view.order).node(view.path))
     copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
     # The code of a missing operation is -1: the name that is none.
-    copying = copies[table.operation] & (table.kind != Kind.COMM)
-    end_ns = found.start_ns + found.elapsed_ns
     masked = found.beside_ns
+    columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns)
+    if not copies.any():
+        return Overlaps(table, *columns, masked)
+    copying = copies[table.operation] & (table.kind != Kind.COMM)
     if copying.any():
         running = copying | (table.kind == Kind.COMM)
+        end_ns = found.start_ns + found.elapsed_ns
         masked = running_ns(table, running, table.gpu[found.row], found.start_ns, end_ns)
     kept = ~copies[table.operation[found.row]]
-    columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns, masked)
-    return Overlaps(table, *(values[kept] for values in columns))
+    return Overlaps(table, *(values[kept] for values in (*columns, masked)))
 
 
 class Effect(Struct, frozen=True, eq=False):
@@ -137,8 +139,6 @@ def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effe
     """How durations go with overlap in the rows to which `owner` gives the instances."""
     like, sets = _like(found, owner, count)
     size = np.bincount(like, minlength=sets)
-    whose = np.zeros(sets, np.int64)
-    whose[like] = owner
     share, elapsed = found.share, found.elapsed_ns.astype(np.float64)
 
     def summed(values: Float64) -> Float64:
@@ -150,8 +150,14 @@ def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effe
     x, y = share - (summed(share) / many)[like], relative - 1.0
     pearson = _cosine(owner, count, x, y)
     cosine = _cosine(owner, count, share, relative)
-    slowdown, cost = _slowdown(found, like, sets, whose, count)
-    return Effect(pearson, cosine, slowdown, cost)
+    return Effect(pearson, cosine, *_slowdown(found, owner, like, sets, count))
+
+
+def slowdown(
+    found: Overlaps, owner: NDArray[np.integer[Any]], count: int
+) -> tuple[Float64, Float64]:
+    """The slowdown and its cost alone, as of `effect`."""
+    return _slowdown(found, owner, *_like(found, owner, count), count)
 
 
 def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> tuple[Int64, int]:
@@ -181,10 +187,12 @@ def _cosine(owner: NDArray[np.integer[Any]], count: int, x: Float64, y: Float64)
 
 
 def _slowdown(
-    found: Overlaps, like: Int64, sets: int, whose: Int64, count: int
+    found: Overlaps, owner: NDArray[np.integer[Any]], like: Int64, sets: int, count: int
 ) -> tuple[Float64, Float64]:
     """Medians at high over medians at low overlap, and what the difference adds up to."""
     share = found.share
+    whose = np.zeros(sets, np.int64)
+    whose[like] = owner
     least, most = np.full(sets, 2.0), np.full(sets, -1.0)
     np.minimum.at(least, like, share)
     np.maximum.at(most, like, share)
