@@ -67,8 +67,9 @@ class Launched(Struct, frozen=True):
 def align(first: Launched, second: Launched) -> Alignment:
     """Pair kernels that may be the same, in order, as many as possible.
 
-    Of several longest alignments the one with the earliest partners is taken. Time goes with the
-    product of the lengths; memory with an eighth of a byte for each pair of elements.
+    Of several longest alignments the one with the earliest partners is taken. Where the second
+    sequence lacks nothing of the first one, time goes with their length; else with the product of
+    the lengths, and memory with an eighth of a byte for each pair of elements.
     """
     if len(first) == len(second) and first.may_be(second).all():
         return Alignment(np.arange(len(first)), np.zeros(len(first), np.bool_))
@@ -76,6 +77,13 @@ def align(first: Launched, second: Launched) -> Alignment:
     ambiguous = np.zeros(len(first), np.bool_)
     if not len(first) or not len(second):
         return Alignment(partner, ambiguous)
+    earliest = _earliest(first, second)
+    if earliest is not None:
+        # From the other end the earliest are the latest; all lies between the two.
+        mirrored = slice(None, None, -1)
+        latest = _earliest(first.take(mirrored), second.take(mirrored))
+        assert latest is not None
+        return Alignment(earliest, earliest != len(second) - 1 - latest[mirrored])
     rest = _rests(first, second)
     here = _row(rest[0], len(second))
     longest = int(here[0])
@@ -97,6 +105,34 @@ def align(first: Launched, second: Launched) -> Alignment:
                 column = hit + 1
         before, here = _next_row(before, equal), after
     return Alignment(partner, ambiguous)
+
+
+def _earliest(first: Launched, second: Launched) -> Index | None:
+    """The earliest partners, in order, if every kernel of the first sequence has one."""
+    ours = list(zip(first.code.tolist(), *(trait.tolist() for trait in first.traits), strict=True))
+    theirs = list(
+        zip(second.code.tolist(), *(trait.tolist() for trait in second.traits), strict=True)
+    )
+    partner: list[int] = []
+    column = 0
+    for own in ours:
+        while column < len(theirs) and not _may_be(own, theirs[column]):
+            column += 1
+        if len(theirs) - column < len(ours) - len(partner):
+            return None
+        partner.append(column)
+        column += 1
+    return np.array(partner, np.intp)
+
+
+def _may_be(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two kernels, given as code and traits, may be the same."""
+    return own == other or (
+        own[0] == other[0]
+        and all(
+            one == two or UNKNOWN in (one, two) for one, two in zip(own[1:], other[1:], strict=True)
+        )
+    )
 
 
 def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment:
