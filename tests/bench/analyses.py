@@ -12,52 +12,65 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from chopper_core.analyses import ANALYSES, answer
+from msgspec.structs import replace
+
+from chopper_core.analyses import ANALYSES, analysis, answer
 from chopper_core.cache import open_kept
 from chopper_core.errors import ChopperError
 from chopper_core.query import query
 from chopper_core.run import Run
-from chopper_core.view import View
+from chopper_core.view import Baseline, View
 from tests.bench.processes import ROOT
 from tests.bench.runs import store_of
 
 MILLION = (8, 125_000)
+_SHORTER = 0.99
+"""The kernels of the run that the views are compared with, for each of this one."""
 _AGAIN = 5
 
 
-def measure(store: str, only: str = "") -> dict[str, tuple[float, ...]]:
+def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[float, ...]]:
     """View → ms of the first time in a run that was just opened, in one whose views were worked
-    ahead as the explorer does it, and of the next times, as a median."""
-    known = _loaded(store)
-    for analysis in ANALYSES:
+    ahead as the explorer does it, and of the next times, as a median.
+
+    The views that compare are also asked to with another store.
+    """
+    known = _loaded(store, other)
+    for each in ANALYSES:
         with suppress(ChopperError):
-            answer(known, View(store, analysis=analysis.name))
+            answer(known, View(store, analysis=each.name))
     names = {
-        f"{analysis.name}, by {by}" if by else analysis.name: View(
-            store, analysis=analysis.name, by="" if by in analysis.by[:1] else by
+        f"{each.name}, by {by}" if by else each.name: View(
+            store, analysis=each.name, by="" if by in each.by[:1] else by
         )
-        for analysis in ANALYSES
-        for by in analysis.by or ("",)
+        for each in ANALYSES
+        for by in each.by or ("",)
     }
+    if other:
+        names |= {
+            f"{name}, beside another run": replace(view, baseline=Baseline(other))
+            for name, view in names.items()
+            if analysis(view.analysis).compares
+        }
     found: dict[str, tuple[float, ...]] = {}
     # What was worked ahead comes first: only so many answers are kept.
     for name in sorted(names, key=lambda name: names[name].by != ""):
         if not name.startswith(only):
             continue
         with suppress(ChopperError):
-            cold = _took(_loaded(store), names[name])
+            cold = _took(_loaded(store, other), names[name])
             ahead, *again = (_took(known, names[name]) for _ in range(1 + _AGAIN))
             found[name] = (cold, ahead, median(again))
     return {name: found[name] for name in names if name in found}
 
 
-def _loaded(store: str) -> Run:
-    """The run, as it is when its first page is on the screen."""
+def _loaded(store: str, other: str = "") -> Run:
+    """The run, as it is when its first page is on the screen; with another one, that too."""
     run = open_kept(store)
     query(run, View(store))
     for name in ("start_ns", "duration_ns", "kind", "operation"):
         run.table.column(name).sum()
-    return run
+    return replace(run, others={other: _loaded(other)}) if other else run
 
 
 def _took(run: Run, view: View) -> float:
@@ -70,7 +83,9 @@ def report(rounds: int, shape: tuple[int, int] = MILLION) -> Iterator[str]:
     """The lines of a markdown table; each round is a process, with the files in the page cache."""
     ranks, kernels = shape
     code = "from tests.bench.analyses import main; main()"
-    arguments = [sys.executable, "-c", code, "--store", str(store_of(ranks, kernels, parts=True))]
+    store = store_of(ranks, kernels, parts=True)
+    other = store_of(ranks, int(kernels * _SHORTER), parts=True)
+    arguments = [sys.executable, "-c", code, "--store", str(store), "--other", str(other)]
     rows = [
         json.loads(subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True).stdout)
         for _ in range(rounds)
@@ -97,10 +112,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=MILLION[0])
     parser.add_argument("--kernels", type=int, default=MILLION[1], help="of each rank")
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--other", default="", help="a store to compare with")
     parser.add_argument("--only", default="", help="views whose name begins so")
     options = parser.parse_args()
     if options.store:
-        print(json.dumps(measure(str(options.store), options.only)))
+        print(json.dumps(measure(str(options.store), options.only, options.other)))
     else:
         print("\n".join(report(options.rounds, (options.ranks, options.kernels))))
 
