@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -117,7 +118,6 @@ FIGURES: Final = (
 class Steadiness(Struct, frozen=True, eq=False):
     """The figures of a scope's GPUs."""
 
-    run: Run
     gpus: tuple[int, ...]
     iterations: tuple[int, ...]
     """The whole ones."""
@@ -143,8 +143,24 @@ def gpus_of(run: Run, view: View) -> tuple[int, ...]:
     return tuple(int(gpu) for gpu in codes)
 
 
+_Scope = tuple[tuple[str, ...], tuple[str, ...], bool]
+_KNOWN: WeakKeyDictionary[Run, dict[_Scope, Steadiness]] = WeakKeyDictionary()
+_KEPT: Final = 4
+"""Scopes of a run whose figures are remembered."""
+
+
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
     """The figures of a view's scope; without cells only those of iteration times."""
+    known, scope = _KNOWN.setdefault(run, {}), (view.order, view.path, with_cells)
+    if scope not in known:
+        found = _steadiness(run, view, with_cells)
+        while len(known) >= _KEPT:
+            known.pop(next(iter(known)), None)
+        known[scope] = found
+    return known[scope]
+
+
+def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     node = run.tree(view.order).node(view.path)
     table = run.table
     steps = run.tree(view.order).split(view.path, ("gpu", "iteration"))
@@ -176,7 +192,6 @@ def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
                 if np.isfinite(found).any():
                     values[f"{name}_spread_pct"][place] = np.nanmedian(found)
     return Steadiness(
-        run,
         gpus,
         whole,
         tuple(sorted(set(numbers) & cut)),
@@ -296,7 +311,10 @@ def same_places(table: KernelTable, parts: list[Index]) -> Index:
         for own, columns in zip(parts[1:], labels[1:], strict=True)
     ):
         return np.stack(parts)
-    widths = [int(table.column(level).max()) + 2 for level in _PLACE]
+    widths = [
+        max(int(columns[at].max(initial=NO_LABEL)) for columns in labels) + 2
+        for at in range(len(_PLACE))
+    ]
     lanes = []
     for own, columns in zip(parts, labels, strict=True):
         code = np.zeros(len(own), np.int64)
@@ -305,8 +323,9 @@ def same_places(table: KernelTable, parts: list[Index]) -> Index:
         first = np.flatnonzero(np.diff(code, prepend=-1))
         lanes.append((code[first], first, np.diff(np.append(first, len(own)))))
     common = lanes[0][0]
+    rises = all((code[1:] > code[:-1]).all() for code, _, _ in lanes)
     for code, _, _ in lanes[1:]:
-        common = np.intersect1d(common, code)
+        common = np.intersect1d(common, code, assume_unique=rises)
     found = [
         [each[np.searchsorted(code, common)] for each in rest]
         for code, *rest in map(_sorted, lanes)
