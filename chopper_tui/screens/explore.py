@@ -22,7 +22,7 @@ from chopper_core.render.cells import (
 from chopper_core.statistic import instance_levels
 from chopper_core.view import STATISTICS, SUM, as_statistic, filtered, pivot, sorted_by
 from chopper_tui import looks
-from chopper_tui.actions import ACTIONS, TYPED, parse_command
+from chopper_tui.actions import ACTIONS, MOVE, TYPED, parse_command
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import charted, columns_for, tallied
@@ -41,6 +41,10 @@ from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.status import Status, untold
 
 _VIEWS: Final = {action.id: action.view for action in ACTIONS}
+_AT_ONCE: Final = frozenset(
+    ("quit", "suspend", *(action.id for action in ACTIONS if action.group == MOVE))
+)
+"""What waits for no step that takes long."""
 _CLIPBOARD_BYTES = 70_000
 """What terminals take over OSC 52 without dropping it."""
 
@@ -53,14 +57,19 @@ class ExploreScreen(Timekeeper):
     def action_perform(self, action_id: str, argument: str = "") -> None:
         """Do an action of the registry, after those before it.
 
-        What opens the prompt does so at once: the keys that follow are its text already.
+        What opens the prompt does so at once: the keys that follow are its text already. While a
+        step takes long the cursor moves on the screen that is there, and the way up gives it up.
         """
 
         def step() -> object:
             self.say("")
             return getattr(self, f"do_{action_id}")(argument)
 
-        if action_id in TYPED and not argument:
+        if self.is_long and action_id in _AT_ONCE:
+            getattr(self, f"do_{action_id}")(argument)
+        elif self.is_long and action_id == "leave":
+            self.give_up()
+        elif action_id in TYPED and not argument:
             step()
         else:
             self.take(step)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import work
 from textual.app import ComposeResult
@@ -46,6 +46,8 @@ from chopper_tui.widgets.track_chart import TrackChart
 
 Step = Callable[[], Awaitable[None] | None]
 
+_UNDER_WAY: Final = "working on it"
+
 
 class Explorer(Screen[None]):
     """Holds the trail of places; every change of view goes through `go`."""
@@ -54,6 +56,8 @@ class Explorer(Screen[None]):
     AUTO_FOCUS = ""
     DETAIL_DELAY: ClassVar[float] = 0.08
     """Seconds that the cursor rests on a row before its detail is worked out."""
+    LONG_S: ClassVar[float] = 0.5
+    """Seconds after which a step says that it is under way, and can be given up."""
 
     def __init__(
         self,
@@ -87,6 +91,10 @@ class Explorer(Screen[None]):
         self._arranged: Arrangement | None = None
         self._steps: deque[Step] = deque()
         self._stepping = False
+        self._step: asyncio.Future[None] | None = None
+        self._long_told: asyncio.TimerHandle | None = None
+        self.is_long = False
+        """Whether a step takes so long that keys no longer wait for it."""
 
     def compose(self) -> ComposeResult:
         """All parts; `fit_parts` decides which are shown."""
@@ -309,15 +317,46 @@ class Explorer(Screen[None]):
         try:
             while True:
                 if pending is not None:
-                    try:
-                        await pending
-                    except ChopperError as error:
-                        self.say(str(error), error=True)
+                    await self._wait_for(pending)
                 if not self._steps:
                     return
                 pending = self._attempt(self._steps.popleft())
         finally:
             self._stepping = False
+
+    async def _wait_for(self, pending: Awaitable[None]) -> None:
+        """Wait for a step, and say so where it takes long; it may be given up meanwhile."""
+        loop = asyncio.get_running_loop()
+        self._step = asyncio.ensure_future(pending)
+        self._long_told = loop.call_later(self.LONG_S, self._tell_long, loop.time())
+        try:
+            await asyncio.wait([self._step])
+        finally:
+            self._step.cancel()
+            self._long_told.cancel()
+        was_long, self.is_long = self.is_long, False
+        if was_long and self.query_one(Status).message.startswith(_UNDER_WAY):
+            self.say("")
+        if self._step.cancelled():
+            self._steps.clear()
+            self.say("given up")
+            return
+        error = self._step.exception()
+        if isinstance(error, ChopperError):
+            self.say(str(error), error=True)
+        elif error is not None:
+            raise error
+
+    def _tell_long(self, since: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.is_long = True
+        self.say(f"{_UNDER_WAY}, {loop.time() - since:.0f} s; Esc gives it up")
+        self._long_told = loop.call_later(1.0, self._tell_long, since)
+
+    def give_up(self) -> None:
+        """Stay where the screen is: what was asked for is not shown when it is there."""
+        if self._step is not None:
+            self._step.cancel()
 
     @property
     def is_busy(self) -> bool:

@@ -1,0 +1,79 @@
+"""A step that takes long says so; the keys stay alive meanwhile, and Esc gives it up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from threading import Event
+
+import pytest
+
+from chopper_core.run import Run
+from chopper_core.view import View
+from chopper_tui import looks
+from chopper_tui.screens.explorer import Explorer
+from tests.tui.explorer import Driven, explorer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def waiting(monkeypatch: pytest.MonkeyPatch, answer: Event) -> AsyncIterator[Driven]:
+    """An explorer that was sent into its first row, whose frame comes when it is let."""
+    async with explorer() as at:
+        look = looks.look
+
+        def held(run: Run, view: View) -> looks.Look:
+            answer.wait(20)
+            return look(run, view)
+
+        monkeypatch.setattr(looks, "look", held)
+        monkeypatch.setattr(Explorer, "LONG_S", 0.02)
+        try:
+            at.send("enter")
+            await until(lambda: at.explore.is_long)
+            yield at
+        finally:
+            answer.set()
+
+
+async def test_it_says_so_and_the_cursor_moves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Event()
+    async with waiting(monkeypatch, answer) as at:
+        assert "working on it" in at.status and "Esc gives it up" in at.status
+        at.send("j", "j", "k")
+        await until(lambda: at.explore.table.cursor == 1)
+        assert at.path == ()
+        answer.set()
+        await at.settle()
+        assert at.path == ("0",)
+        assert at.status == ""
+        await at.press("h")
+        assert at.path == () and at.label == "0"
+
+
+async def test_escape_gives_it_up_with_what_waits_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = Event()
+    async with waiting(monkeypatch, answer) as at:
+        at.send("r", "escape")
+        await at.settle()
+        assert (at.path, at.status) == ((), "given up")
+        assert not at.explore.is_busy and at.frame.sort == ""
+        answer.set()
+        await at.settle()
+        assert at.path == ()
+        await at.press("enter")
+        assert at.path == ("0",)
+
+
+async def test_quitting_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with waiting(monkeypatch, Event()) as at:
+        at.send("q")
+        await until(lambda: not at.app.is_running)
