@@ -114,12 +114,15 @@ class ChopperApp(App[None], inherit_bindings=False):
         return type("TerseDriver", (plain,), {"write": write})
 
     async def on_event(self, event: events.Event) -> None:
-        """Give keys to an open prompt at once: none may overtake one that came before it."""
-        if isinstance(event, events.Key):
+        """Give keys to an open prompt at once: none may overtake what came before it."""
+        if isinstance(event, events.Key | events.Paste):
             if not self.screen_stack:
                 return
             line = self.focused
             if isinstance(line, Line):
+                if isinstance(event, events.Paste):
+                    line.pasted(event)
+                    return
                 if event.is_printable and line.typed(event):
                     return
                 bound = self.screen.active_bindings.get(event.key)

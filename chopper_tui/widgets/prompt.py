@@ -123,6 +123,11 @@ class Line(Input):
         self.insert_text_at_cursor(event.character)
         return True
 
+    def pasted(self, event: events.Paste) -> None:
+        """Take the first line of a text instead of what is selected."""
+        for text in event.text.splitlines()[:1]:
+            self.replace(text, *sorted(self.selection))
+
     async def action_submit(self) -> None:
         """The text is complete: its owner takes it at once, before the keys that follow."""
         self.owner.prompt_entered(self.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -216,8 +217,15 @@ def _waits(traces: Sequence[RankTrace], collectives: Sequence[Collective]) -> Fa
     }
 
 
-def _shared_ns(one: tuple[int, int], others: Iterable[tuple[int, int]]) -> int:
-    return sum(max(0, min(one[1], end) - max(one[0], start)) for start, end in others)
+def _shared_ns(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> int:
+    """How much of an interval lies within others, which are in order and without contact."""
+    first = bisect_right(others, one[0], key=lambda each: each[1])
+    shared = 0
+    for start, end in map(others.__getitem__, range(first, len(others))):
+        if start >= one[1]:
+            break
+        shared += min(one[1], end) - max(one[0], start)
+    return shared
 
 
 def _interval(activity: Activity) -> tuple[int, int]:

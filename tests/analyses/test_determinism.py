@@ -260,14 +260,13 @@ def small() -> dict[str, Run]:
         for name, options in (
             ("one", {"seed": 1, "clean": True}),
             ("two", {"seed": 2, "clean": True}),
-            ("three", {"seed": 3, "clean": True}),
             ("flat", {"seed": 4, "strategy": "FSDP1"}),
         )
     }
     return {name: replace(run, others=runs) for name, run in runs.items()}
 
 
-@pytest.mark.parametrize(("ours", "base"), [("one", "two"), ("two", "three"), ("three", "one")])
+@pytest.mark.parametrize(("ours", "base"), [("one", "two"), ("two", "one")])
 def test_runs_that_differ_by_chance_are_within_noise(
     small: dict[str, Run], ours: str, base: str
 ) -> None:

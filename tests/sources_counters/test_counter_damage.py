@@ -15,7 +15,7 @@ from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from tests.sources_counters.counter_writers import KERNELS, counter_rows, write_csv
 from tests.sources_counters.test_counter_json import process
 
-ROUNDS = 150
+ROUNDS = 60
 
 
 def whole_files(folder: Path) -> dict[str, bytes]:

@@ -99,19 +99,26 @@ class Driven:
             event.set_sender(self.app)
             self.app.post_message(event)
 
+    def paste(self, text: str) -> None:
+        """Put a text into the queue as from the clipboard, without waiting."""
+        event = events.Paste(text)
+        event.set_sender(self.app)
+        self.app.post_message(event)
+
     async def type(self, text: str) -> None:
         self.send(*text)
         await self.settle()
 
     async def command(self, text: str) -> None:
+        """Give a command, in one go as from the clipboard: tests of typing type."""
         await self.press(":")
-        await self.type(text)
+        self.paste(text)
         await self.press("enter")
 
     async def settle(self) -> None:
-        """Wait until nothing is under way: no worker, no message, no change of the screen."""
-        before = None
-        for _ in range(100):
+        """Wait until nothing is under way: no worker, no message, nothing left to draw."""
+        calm = 0
+        for _ in range(200):
             await self.pilot._wait_for_screen()
             pending = [worker for worker in self.app.workers if not worker.is_finished]
             for worker in pending:
@@ -120,11 +127,23 @@ class Driven:
             await asyncio.sleep(0.002 if self.app._batch_count else 0)
             if not self.app.is_running:
                 return
+            busy = pending or self.app._batch_count or self._has_more_to_draw()
             self.app.screen._on_timer_update()
-            now = (self.app.screen, self.lines())
-            if not pending and not self.app._batch_count and now == before:
+            calm = 0 if busy else calm + 1
+            if calm == 2:
                 return
-            before = now
+
+    def _has_more_to_draw(self) -> bool:
+        screen = self.app.screen
+        return bool(
+            screen._layout_required
+            or screen._scroll_required
+            or screen._repaint_required
+            or screen._recompose_required
+            or screen._dirty_widgets
+            or screen._compositor._dirty_regions
+            or screen._callbacks
+        )
 
     def lines(self) -> list[str]:
         """The screen as text, line by line."""

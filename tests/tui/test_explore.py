@@ -25,8 +25,8 @@ DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
 STAYING = [key for action in ACTIONS for key in action.keys if action.id != "quit"]
 
 
-@pytest.mark.parametrize("depth", range(len(DEEP) + 1))
-async def test_every_key_on_every_level(depth: int) -> None:
+@pytest.mark.parametrize("depth", [0, 3, 5, 7])
+async def test_every_key_from_the_run_to_an_activity(depth: int) -> None:
     async with explorer(view=View("sample.json", DEEP[:depth])) as at:
         for key in STAYING:
             await at.press(key)
@@ -319,6 +319,15 @@ async def test_keys_typed_ahead_keep_their_order() -> None:
         at.send("enter", "j", "enter", "j", "enter", "G")
         await at.settle()
         assert at.path == ("0", "11", "backward") and at.label == "3"
+
+
+async def test_what_is_pasted_is_taken_before_the_keys_that_follow() -> None:
+    async with explorer() as at:
+        at.send(":", "s", "o", "r", "t", " ")
+        at.paste("kernels\nquit")
+        at.send("enter", "j")
+        await at.settle()
+        assert at.frame.sort == "kernels" and at.explore.table.cursor == 1
 
 
 async def test_the_frame_on_the_screen_is_the_cores() -> None:

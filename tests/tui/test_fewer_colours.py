@@ -42,11 +42,16 @@ async def shown(
     app = ChopperApp(lambda _: run, view, glyphs=glyphs)
     app.console._color_system = colours
     async with explorer(SIZE, app=app) as at:
+        if glyphs is ASCII:
+            await at.press("z", "x")
+            assert at.text().isascii()
+            await at.press("z", "x")
         await at.press("space", *keys)
-        if colours is RICH:
-            # Styles remember their codes, for whatever colours these were made.
-            return at.text(), ""
         strips = at.app.screen._compositor.render_strips()
+        for style in (segment.style for strip in strips for segment in strip):
+            if style is not None:
+                # Styles, which outlive an app, remember their codes for the colours that it had.
+                style._ansi = None
         return at.text(), "\n".join(strip.render(at.app.console) for strip in strips)
 
 
@@ -80,26 +85,25 @@ async def test_fewer_colours_and_ascii_show_the_same(
 
 
 @pytest.mark.parametrize("keys", [["o"], ["C"], ["?"], ["i"], [":", "s"], ["ctrl+g"]])
-@pytest.mark.parametrize("colours", [SIXTEEN, NONE], ids=["16", "none"])
 async def test_what_opens_takes_fewer_colours(
-    keys: list[str], colours: ColorSystem | None, monkeypatch: pytest.MonkeyPatch
+    keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = PLACES[1]
     rich, _ = await shown(view, RICH, UNICODE, *keys)
-    if colours is NONE:
-        monkeypatch.setenv("NO_COLOR", "1")
-    text, sent = await shown(view, colours, UNICODE, *keys)
-    assert text == rich and codes(sent) <= _CODES[colours]
+    for colours in (SIXTEEN, NONE):
+        if colours is NONE:
+            monkeypatch.setenv("NO_COLOR", "1")
+        text, sent = await shown(view, colours, UNICODE, *keys)
+        assert text == rich and codes(sent) <= _CODES[colours]
 
 
 @pytest.mark.parametrize(
     ("environment", "allowed"),
     [
-        ({"TERM": "xterm", "COLORTERM": ""}, _BASIC),
         ({"NO_COLOR": "1"}, _ATTRIBUTES),
         ({"LC_ALL": "C", "TERM": "linux", "COLORTERM": ""}, _BASIC),
     ],
-    ids=["16", "none", "C"],
+    ids=["none", "16-C"],
 )
 def test_what_a_terminal_is_sent_by_every_view(
     environment: dict[str, str], allowed: frozenset[int]

@@ -28,8 +28,9 @@ async def expected(size: tuple[int, int], glyphs: Glyphs, *keys: str) -> list[st
         return [line.rstrip() for line in at.lines()]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (132, 43)])
-@pytest.mark.parametrize("term", OLD)
+@pytest.mark.parametrize(
+    ("term", "size"), [*((term, (80, 24)) for term in OLD), ("vt220", (132, 43))]
+)
 async def test_an_old_terminal_shows_all_and_no_garbage(term: str, size: tuple[int, int]) -> None:
     wanted = await expected(size, OLD[term], "down", "enter", "3")
     with Terminal("views", size, TERM=term, COLORTERM="") as terminal:

@@ -6,7 +6,6 @@ import pytest
 from rich.cells import cell_len
 
 from chopper_core.analyses import ANALYSES
-from chopper_core.render.glyphs import ASCII
 from chopper_core.view import Baseline, View
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -55,15 +54,6 @@ async def test_a_screen_fits_every_size(screen: str) -> None:
         for key in ("z", "z", "c", "c", "c"):
             await at.press(key)
             check(at, size)
-
-
-@pytest.mark.parametrize("screen", SCREENS)
-async def test_a_screen_is_drawn_in_ascii(screen: str) -> None:
-    async with explorer((120, 40), measured_run(), view_of(""), ASCII) as at:
-        await to(at, screen)
-        assert at.text().isascii()
-        await at.press("z", "x")
-        assert at.text().isascii()
 
 
 @pytest.mark.parametrize("screen", ["", "kernels", "compare", "overheads", "heatmap"])
