@@ -46,6 +46,24 @@ class LineChart(Struct, frozen=True, eq=False):
     """Whether the numbers are drawn one by one, unconnected."""
 
 
+class Rows(Struct, frozen=True, eq=False):
+    """A signal of several things along one time: a row each, all on one scale."""
+
+    title: str
+    unit: str
+    x_title: str
+    x_unit: str
+    x: tuple[float, float]
+    """Where the time begins and ends."""
+    labels: tuple[str, ...]
+    numbers: Numbers
+    """Rows x equal parts of the time: the mean in each, NaN where nothing is known."""
+    means: Numbers
+    """The mean of each row."""
+    apart: tuple[int, ...]
+    """The rows whose mean is an outlier among the rows' means."""
+
+
 class HeatMap(Struct, frozen=True, eq=False):
     """A figure of every row in every column; NaN where nothing is known."""
 
@@ -165,4 +183,4 @@ def picked(picture: Lanes, rows: Sequence[int]) -> Lanes:
     )
 
 
-Picture = BarChart | LineChart | HeatMap | BoxChart | Lanes
+Picture = BarChart | LineChart | Rows | HeatMap | BoxChart | Lanes

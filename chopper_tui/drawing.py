@@ -21,6 +21,7 @@ from chopper_core.pictures import (
     Lanes,
     LineChart,
     Picture,
+    Rows,
     Series,
 )
 from chopper_core.render.cells import cell_width, clean, pad
@@ -29,6 +30,7 @@ from chopper_core.render.names import display_names, fitting_names
 from chopper_tui.lanes import cut, draw_lanes
 from chopper_tui.lanes import rows_of as lanes_rows
 from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
+from chopper_tui.rows import ENVELOPE, envelope, row_lines, scale_ends, short_number
 
 SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
 """Inks of series, in their order; the glyphs tell them apart without colours."""
@@ -52,6 +54,9 @@ def draw(
     lines: list[Line]
     if isinstance(picture, Lanes):
         return draw_lanes(picture, width, height, glyphs, selected)
+    if isinstance(picture, Rows):
+        lines = _rows(picture, width, height, glyphs)
+        return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
     if isinstance(picture, BarChart | BoxChart) and picture.level:
         picture = replace(picture, labels=display_names(picture.labels, picture.level))
     title = _title(picture, width, glyphs)
@@ -86,6 +91,8 @@ def lines_of(picture: Picture, width: int, glyphs: Glyphs) -> int:
     """The lines that a picture would like to have."""
     if isinstance(picture, Lanes):
         return lanes_rows(picture)
+    if isinstance(picture, Rows):
+        return 1 + len(picture.labels) + ENVELOPE
     title = len(_title(picture, width, glyphs))
     match picture:
         case BarChart():
@@ -96,6 +103,19 @@ def lines_of(picture: Picture, width: int, glyphs: Glyphs) -> int:
             return title + len(picture.rows) + 2
         case LineChart():
             return _TEXT_SIZE[1]
+
+
+def _rows(picture: Rows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """A line per row, and over them, where there is room, what all rows span."""
+    count = len(picture.labels)
+    above = height - 1 - count
+    if above < ENVELOPE:
+        return row_lines(picture, width, height, glyphs)
+    chart = envelope(picture)
+    legend = _title(replace(chart, title="of all", unit=""), width, glyphs)
+    curves = _curves(chart, width, above - len(legend), glyphs)
+    title, *rows = row_lines(picture, width, count + 1, glyphs)
+    return [title, *rows, *legend, *curves]
 
 
 def _title(
@@ -143,15 +163,6 @@ def _padded(labels: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
     return [pad(text, width) for text in fitting_names(tuple(map(clean, labels)), width, glyphs)]
 
 
-def _number(value: float) -> str:
-    if not np.isfinite(value):
-        return ""
-    size = abs(value)
-    if size >= 1000 or value == round(value):
-        return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
-
-
 def _left_out(count: int, what: str) -> Line:
     return [(f"{count} more {what} in the table", "dim")]
 
@@ -167,7 +178,7 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     known = np.isfinite(numbers)
     parts = np.where(known, numbers, 0.0)
     sums = np.where(known.any(axis=0), parts.sum(axis=0), np.nan)
-    texts = [_number(value) or glyphs.missing for value in sums]
+    texts = [short_number(value) or glyphs.missing for value in sums]
     value_width = max(map(len, texts), default=0)
     label_width = _label_width(picture.labels, width)
     labels = _padded(picture.labels, label_width, glyphs)
@@ -234,7 +245,7 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
         lines.append([label, ("".join(cells), "accent")])
     if shown < count and height > 1:
         lines.append(_left_out(count - shown, "rows"))
-    ends = (_number(low), _number(high))
+    ends = (short_number(low), short_number(high))
     axis = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
     lines.append([(" " * (label_width + 1) + axis, "dim")])
     return lines
@@ -254,7 +265,7 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
     columns = len(picture.columns)
     known = picture.numbers[np.isfinite(picture.numbers)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    low, high = _scale(known)
+    low, high = scale_ends(known)
     wide = max(min(room // max(columns, 1), _NUMBERED_CELL), 1)
     numbered = wide == _NUMBERED_CELL
     # More columns than cells: each cell is the largest of those that fall on it.
@@ -274,7 +285,7 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
             level = round(min(max(share, 0.0), 1.0) * (len(glyphs.spark) - 1))
             if numbered:
                 line.append((glyphs.spark[level], "accent"))
-                text = _number(number if abs(number) >= 0.01 else round(number, 3))
+                text = short_number(number if abs(number) >= 0.01 else round(number, 3))
                 line.append((f" {pad(text, wide - 2)}"[: wide - 1], "text"))
             else:
                 line.append((glyphs.spark[level] * wide, "accent"))
@@ -284,26 +295,12 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
     if columns:
         lines.append([(" " * (label_width + 1) + _columns_axis(picture, bins, wide), "dim")])
     ends = ("<=" if least < low else "", ">=" if most > high else "")
-    scale = [(" " * (label_width + 1), "text"), (f"{ends[0]}{_number(low)} ", "dim")]
-    scale += [(glyphs.spark, "accent"), (f" {ends[1]}{_number(high)} {picture.unit}", "dim")]
+    scale = [(" " * (label_width + 1), "text"), (f"{ends[0]}{short_number(low)} ", "dim")]
+    scale += [(glyphs.spark, "accent"), (f" {ends[1]}{short_number(high)} {picture.unit}", "dim")]
     if any(ends):
-        scale.append((f"  all: {_number(least)} to {_number(most)}", "dim"))
+        scale.append((f"  all: {short_number(least)} to {short_number(most)}", "dim"))
     lines.append(scale)
     return lines
-
-
-def _scale(known: NDArray[np.float64]) -> tuple[float, float]:
-    """The ends of a scale: of all, or where a few lie far out, of the middle nine tenths."""
-    if not len(known):
-        return 0.0, 1.0
-    least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
-    span = high - low
-    if span <= 0:
-        return least, most
-    return (
-        low if low - least > span else least,
-        high if most - high > span else most,
-    )
 
 
 def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
@@ -339,11 +336,11 @@ def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list
                 merged.append("".join(chars))
             rows = merged
     low, high = bounds[1]
-    axis = max(len(_number(mark)) for mark in (low, (low + high) / 2, high)) + 1
+    axis = max(len(short_number(mark)) for mark in (low, (low + high) / 2, high)) + 1
     lines = [_inked(row, inks[y], axis) for y, row in enumerate(rows)]
     (x_low, x_high), _ = bounds
     unit = f" {picture.x_unit}" if picture.x_unit else ""
-    left, right = _number(x_low), f"{_number(x_high)}{unit}"
+    left, right = short_number(x_low), f"{short_number(x_high)}{unit}"
     middle = clean(picture.x_title).center(max(width - axis - len(left) - len(right), 0))
     lines.append([(" " * axis + left + middle + right, "dim")])
     return lines
@@ -387,8 +384,8 @@ def _curve(
     flat = low >= high
     figure.ruler("y").lim(low - flat, high + flat)
     marks = [low] if flat else [low, (low + high) / 2, high] if height >= 5 else [low, high]
-    label = max(len(_number(mark)) for mark in marks)
-    figure.ruler("y").ticks(marks, [_number(mark).rjust(label)[:label] for mark in marks])
+    label = max(len(short_number(mark)) for mark in marks)
+    figure.ruler("y").ticks(marks, [short_number(mark).rjust(label)[:label] for mark in marks])
     figure.ruler("x").lim(x_low - (x_low >= x_high), x_high + (x_low >= x_high))
     figure.ruler("x").ticks([], [])
     known = np.isfinite(x) & np.isfinite(series.numbers)

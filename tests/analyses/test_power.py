@@ -16,7 +16,7 @@ from chopper_core.address import parse, render
 from chopper_core.analyses.power import samples_of
 from chopper_core.analyses.samples import Stretches, correlation, sampled
 from chopper_core.errors import UsageError
-from chopper_core.pictures import BarChart, LineChart
+from chopper_core.pictures import BarChart, LineChart, Rows
 from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_core.tracks import Track, between
@@ -130,7 +130,37 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     )
     titles = [picture.title for picture in frame.pictures]
     assert "gfx clock against hotspot" in titles and "gfx clock against power" in titles
-    assert all(isinstance(p, LineChart) and len(p.series) == 8 for p in frame.pictures)
+    for picture in frame.pictures:
+        if "against" in picture.title:
+            assert isinstance(picture, LineChart) and len(picture.series) == 8
+        else:
+            assert isinstance(picture, Rows) and picture.labels[5] == "GPU 5"
+            assert picture.title.startswith("rolling") or picture.apart == (5,)
+
+
+def test_a_row_per_gpu_is_the_mean_in_equal_parts_of_the_time(run: Run) -> None:
+    frame = query(run, parse("R?view=power"))
+    picture = frame.pictures[0]
+    assert isinstance(picture, Rows) and picture.title == "power"
+    found = samples_of(run, parse("R"))
+    begin = min(gpu.signals["power_w"].middles_ns[0] for gpu in found)
+    end = max(gpu.signals["power_w"].middles_ns[-1] for gpu in found)
+    bins = picture.numbers.shape[1]
+    assert picture.x == ((begin - run.origin_ns) / 1e6, (end - run.origin_ns) / 1e6)
+    for row, gpu in enumerate(found):
+        own = gpu.signals["power_w"]
+        parts: list[list[float]] = [[] for _ in range(bins)]
+        for time, watts in zip(own.middles_ns.tolist(), own.values.tolist(), strict=True):
+            parts[min((time - begin) * bins // (end - begin), bins - 1)].append(watts)
+        expected = [sum(part) / len(part) if part else np.nan for part in parts]
+        assert picture.numbers[row] == pytest.approx(expected, nan_ok=True)
+        assert picture.means[row] == frame.row(row)["mean_power_w"]
+    assert picture.apart == (5,)
+
+
+def test_one_gpu_is_drawn_as_curves(run: Run) -> None:
+    frame = query(run, parse("R:gpu=5?view=power"))
+    assert all(isinstance(p, LineChart) and len(p.series) == 1 for p in frame.pictures)
 
 
 def test_correlation_is_numpy_s_over_the_same_times(run: Run) -> None:

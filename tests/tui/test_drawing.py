@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.pictures import BarChart, BoxChart, HeatMap, LineChart, Picture, Series
+from chopper_core.pictures import BarChart, BoxChart, HeatMap, LineChart, Picture, Rows, Series
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.drawing import draw
@@ -89,6 +89,8 @@ def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs
         heat(np.zeros((0, 0)), 0),
         BoxChart("d", "ms", ("a", "b"), np.array([[1, 2, 3, 4, 5], [NAN] * 5])),
         LineChart("c", "MHz", "time", "ms", (x, x), (Series("a", x), Series("b", x * NAN))),
+        rows_of(8),
+        rows_of(100),
     ]
     for picture in pictures:
         lines = text(picture, width, height, glyphs)
@@ -96,6 +98,43 @@ def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs
         assert all(cell_width(line) <= width for line in lines)
         if glyphs is ASCII:
             assert all(line.isascii() for line in lines)
+
+
+def rows_of(count: int) -> Rows:
+    """As many GPUs, the fourth of which draws more and the third of which says nothing once."""
+    numbers = np.tile(np.linspace(400.0, 700.0, 60), (count, 1))
+    numbers[3] += 100.0
+    numbers[2, :10] = NAN
+    labels = tuple(f"GPU {row}" for row in range(count))
+    means = np.nanmean(numbers, axis=1)
+    return Rows("power", "W", "time", "ms", (0.0, 90.0), labels, numbers, means, (3,))
+
+
+def test_rows_share_a_scale_that_is_stated_and_what_stands_out_is_marked() -> None:
+    lines = text(rows_of(8), 60, 9)
+    assert lines[0] == "power, W  400 ▁▂▃▄▅▆▇█ 800  0 to 90 ms"
+    assert len(lines) == 9 and lines[4].startswith("GPU 3 ")
+    assert lines[4].endswith("650 ▲+18.2%") and "▲" not in lines[1]
+    assert lines[4].split()[2].endswith("█") and lines[1].split()[2].endswith("▆")
+    assert lines[1].split()[2].startswith("▁") and lines[3][6:13].isspace()
+
+
+def test_rows_are_beside_each_other_where_they_are_too_many() -> None:
+    lines = text(rows_of(8), 80, 6)
+    assert len(lines) == 5
+    assert "GPU 0" in lines[1] and "GPU 4" in lines[1] and "GPU 7" in lines[4]
+
+
+def test_of_rows_that_do_not_fit_what_stands_out_is_shown() -> None:
+    lines = text(rows_of(100), 80, 4)
+    assert lines[-1] == "96 more in the table"
+    assert any("GPU 3 " in line for line in lines)
+
+
+def test_over_rows_with_room_stands_what_they_span() -> None:
+    lines = text(rows_of(8), 60, 20)
+    assert len(lines) == 20 and "● least  ▲ median" in lines[9]
+    assert lines[-1].split() == ["0.75", "time", "89.2", "ms"]
 
 
 def test_parts_below_nothing_go_to_the_left_from_where_the_others_begin() -> None:

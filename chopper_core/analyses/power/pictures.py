@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.analyses.samples import Sampled, beside_of
-from chopper_core.pictures import BarChart, LineChart, Series
+from chopper_core.errors import UsageError
+from chopper_core.metrics import numbered
+from chopper_core.outliers import outliers
+from chopper_core.pictures import BarChart, LineChart, Rows, Series
 from chopper_core.tracks import Curve
 
 Int64 = NDArray[np.int64]
@@ -19,6 +22,7 @@ _POINTS: Final = 240
 """Points of a line or a cloud, at most."""
 _LINES: Final = 16
 _BARS: Final = 40
+_FEWEST_ROWS: Final = 2
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
@@ -42,15 +46,16 @@ class Samples(Protocol):
         """The whole signals."""
 
 
-def pictures(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart, ...]:
-    """Power over time, rolling quantiles, and the clock against temperature and power."""
-    found = found[:_LINES]
+def pictures(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | Rows, ...]:
+    """Power and clock over time, rolling quantiles, the clock against temperature and power."""
+    few = found[:_LINES]
     drawn = (
         _over_time(found, "power_w", "power", "W", origin_ns),
+        _over_time(found, "gfx_mhz", "gfx clock", "MHz", origin_ns),
         _rolling(found, "gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz", origin_ns),
         _rolling(found, "power_w", "rolling 0.95 quantile of power", "W", origin_ns),
-        _against(found, "hotspot_c", "hotspot", "°C"),
-        _against(found, "power_w", "power", "W"),
+        _against(few, "hotspot_c", "hotspot", "°C"),
+        _against(few, "power_w", "power", "W"),
     )
     return tuple(chart for chart in drawn if chart is not None)
 
@@ -94,14 +99,9 @@ def _against(found: Sequence[Samples], other: str, title: str, unit: str) -> Lin
 
 def _rolling(
     found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
-) -> LineChart | None:
-    lines = []
-    for gpu in found:
-        ends, values = gpu.rolled[name]
-        if len(values):
-            some = _thin(len(values))
-            lines.append((gpu.gpu, (ends[some] - origin_ns) / 1e6, values[some]))
-    return _chart(title, unit, "time", "ms", lines)
+) -> LineChart | Rows | None:
+    lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
+    return _along(lines, title, unit, origin_ns)
 
 
 def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
@@ -118,11 +118,63 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
 
 def _over_time(
     found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
-) -> LineChart | None:
-    lines = []
-    for gpu in found:
-        own = gpu.signals[name]
-        if len(own):
-            some = _thin(len(own))
-            lines.append((gpu.gpu, (own.middles_ns[some] - origin_ns) / 1e6, own.values[some]))
-    return _chart(title, unit, "time", "ms", lines)
+) -> LineChart | Rows | None:
+    signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
+    lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]
+    means = [own.mean() for _, own in signals if len(own)]
+    return _along(lines, title, unit, origin_ns, means)
+
+
+def _along(
+    lines: list[tuple[int, Int64, Float64]],
+    title: str,
+    unit: str,
+    origin_ns: int,
+    means: Sequence[float] = (),
+) -> LineChart | Rows | None:
+    """Signals along time: of one GPU as a curve, of several as rows.
+
+    Means are those over time, where they are known; else those of the values.
+    """
+    known = [line for line in lines if len(line[2])]
+    if len(known) < _FEWEST_ROWS:
+        curves = []
+        for gpu, times, values in known:
+            some = _thin(len(values))
+            curves.append((gpu, (times[some] - origin_ns) / 1e6, values[some]))
+        return _chart(title, unit, "time", "ms", curves)
+    begin = min(int(times[0]) for _, times, _ in known)
+    end = max(int(times[-1]) for _, times, _ in known)
+    bins = max(min(_POINTS, max(len(values) for *_, values in known)), 1)
+    numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
+    of_rows = np.array(means or [float(values.mean()) for *_, values in known])
+    return Rows(
+        title,
+        unit,
+        "time",
+        "ms",
+        ((begin - origin_ns) / 1e6, (end - origin_ns) / 1e6),
+        tuple(f"GPU {gpu}" for gpu, *_ in known),
+        numbers,
+        of_rows,
+        _apart(of_rows),
+    )
+
+
+def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> Float64:
+    """The mean of the values in equal parts of a stretch of time; NaN in those without any."""
+    place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
+    known = np.isfinite(values)
+    count = np.bincount(place[known], minlength=bins)
+    total = np.bincount(place[known], weights=values[known], minlength=bins)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Float64 = np.where(count > 0, total / count, np.nan)
+    return mean
+
+
+def _apart(means: Float64) -> tuple[int, ...]:
+    """The outliers among means; none where no rule tells them."""
+    try:
+        return outliers(numbered(means)).rows
+    except UsageError:
+        return ()

@@ -1,0 +1,154 @@
+"""Rows of sparklines on one scale: a signal of many GPUs along one time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.analyses.groups import quantiles_along
+from chopper_core.pictures import LineChart, Rows, Series
+from chopper_core.render.cells import cell_width, clean, pad
+from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_tui.plot import Line
+
+Float64 = NDArray[np.float64]
+
+ENVELOPE: Final = 7
+"""Lines that the chart of what all rows span has at least, with its legend and its axis."""
+_FEWEST_CELLS: Final = 8
+_GAP: Final = 2
+
+
+def short_number(value: float) -> str:
+    """A number in a few characters; nothing where it isn't known."""
+    if not np.isfinite(value):
+        return ""
+    size = abs(value)
+    if size >= 1000 or value == round(value):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
+def scale_ends(known: Float64) -> tuple[float, float]:
+    """The ends of a scale: of all, or where a few lie far out, of the middle nine tenths."""
+    if not len(known):
+        return 0.0, 1.0
+    least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
+    span = high - low
+    if span <= 0:
+        return least, most
+    return (
+        low if low - least > span else least,
+        high if most - high > span else most,
+    )
+
+
+def envelope(picture: Rows) -> LineChart:
+    """The least, the median and the largest of all rows along the time."""
+    bins = picture.numbers.shape[1]
+    known = np.flatnonzero(np.isfinite(picture.numbers).any(axis=0))
+    times = np.linspace(*picture.x, 2 * bins + 1)[1::2][known]
+    lines = quantiles_along(picture.numbers[:, known], (0.0, 0.5, 1.0))
+    names = ("least", "median", "largest")
+    return LineChart(
+        picture.title,
+        picture.unit,
+        picture.x_title,
+        picture.x_unit,
+        (times,) * len(names),
+        tuple(Series(name, line) for name, line in zip(names, lines, strict=True)),
+    )
+
+
+def row_lines(picture: Rows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """The title with the scale, and the rows: beside each other where they are too many.
+
+    Where not all fit, those that stand out come before the others.
+    """
+    count, room = len(picture.labels), max(height - 1, 0)
+    means = [_whole(mean) for mean in picture.means.tolist()]
+    usual = float(np.median(picture.means)) if count else 0.0
+    said = [
+        f" {_change(mean, usual, glyphs)}" if row in picture.apart else ""
+        for row, mean in enumerate(picture.means.tolist())
+    ]
+    label_width = max((cell_width(clean(label)) for label in picture.labels), default=0)
+    told_width = max(map(len, means), default=0)
+    said_width = max(map(len, said), default=0)
+    around = label_width + 1 + 1 + told_width + said_width
+    columns = 1 + (count > room and (width - _GAP) // 2 >= around + _FEWEST_CELLS)
+    cells = max((width - _GAP * (columns - 1)) // columns - around, 1)
+    order = sorted(range(count), key=lambda row: (row not in picture.apart, row))
+    fits = room * columns
+    shown = sorted(order if count <= fits else order[: max(fits - columns, 0)])
+    known = picture.numbers[np.isfinite(picture.numbers)]
+    low, high = scale_ends(known)
+    shares = (_at(picture.numbers, cells) - low) / max(high - low, 1e-9)
+    lines = [_title(picture, width, known, (low, high), glyphs)]
+    height_of = -(-len(shown) // columns)
+    for line in range(height_of):
+        pieces: Line = []
+        for row in shown[line::height_of]:
+            if pieces:
+                pieces.append((" " * _GAP, "text"))
+            is_apart = row in picture.apart
+            pieces += [
+                (pad(clean(picture.labels[row]), label_width) + " ", "text"),
+                (sparkline(shares[row], glyphs), "second" if is_apart else "accent"),
+                (f" {means[row].rjust(told_width)}", "text"),
+                (said[row].ljust(said_width), "strong"),
+            ]
+        lines.append(pieces)
+    if len(shown) < count and room:
+        lines.append([(f"{count - len(shown)} more in the table", "dim")])
+    return lines
+
+
+def _change(mean: float, usual: float, glyphs: Glyphs) -> str:
+    """By how much a mean differs from the median of all."""
+    share = 100.0 * (mean / usual - 1) if usual else 0.0
+    return f"{glyphs.up if share > 0 else glyphs.down}{share:+.1f}%"
+
+
+def _at(numbers: Float64, cells: int) -> Float64:
+    """The rows in so many cells: each the mean of what falls on it."""
+    bins = numbers.shape[1]
+    edges = np.arange(cells + 1) * bins // cells
+    known = np.isfinite(numbers)
+    places = np.concatenate([[0], np.arange(1, bins + 1)])
+    total = np.zeros((len(numbers), bins + 1))
+    count = np.zeros((len(numbers), bins + 1))
+    np.cumsum(np.where(known, numbers, 0.0), axis=1, out=total[:, 1:])
+    np.cumsum(known, axis=1, out=count[:, 1:])
+    low, high = places[edges[:-1]], places[np.maximum(edges[1:], edges[:-1] + 1)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Float64 = (total[:, high] - total[:, low]) / (count[:, high] - count[:, low])
+    return mean
+
+
+def _title(
+    picture: Rows, width: int, known: Float64, ends: tuple[float, float], glyphs: Glyphs
+) -> Line:
+    """The title, the scale that all rows share; what lies beyond it and the time, if they fit."""
+    low, high = ends
+    least, most = (float(known.min()), float(known.max())) if len(known) else ends
+    beyond = ("<=" if least < low else "", ">=" if most > high else "")
+    title: Line = [
+        (clean(picture.title), "strong"),
+        (f", {picture.unit}  {beyond[0]}{_whole(low)} ", "dim"),
+        (glyphs.spark, "accent"),
+        (f" {beyond[1]}{_whole(high)}", "dim"),
+    ]
+    begin, end = picture.x
+    more = [f"  all {_whole(least)} to {_whole(most)}"] if any(beyond) else []
+    for text in (*more, f"  {_whole(begin)} to {_whole(end)} {picture.x_unit}"):
+        if sum(cell_width(part) for part, _ in title) + cell_width(text) <= width:
+            title.append((text, "dim"))
+    return title
+
+
+def _whole(value: float) -> str:
+    """A number without decimals where it is large."""
+    return f"{value:.0f}" if abs(value) >= 100 else short_number(value)
