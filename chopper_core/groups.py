@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,14 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 
+_PIECE: Final = 1 << 18
+
 
 class Groups:
     """Neighbouring groups of rows of a kernel table, none of them empty, at least one.
 
-    Where sums over the rows are at hand, as `cells`, they answer; rows are found when needed.
+    Where sums over the rows are at hand, as `cells`, they answer; rows are found when needed, and
+    lie in the slice `around` if it is given.
     """
 
     def __init__(
@@ -31,12 +34,14 @@ class Groups:
         first: Index | None,
         cells: Cells | None = None,
         find: Callable[[], tuple[Selection, Index]] | None = None,
+        around: slice | None = None,
     ) -> None:
         self.table = table
         self.cells = cells
         self._selection = rows
         self._first = first
         self._find = find
+        self.around = around
         self._cache: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
@@ -66,6 +71,28 @@ class Groups:
         assert self._first is not None
         return self._first
 
+    def pieces(self) -> Iterator[tuple[Selection, NDArray[np.integer[Any]]]]:
+        """Some rows at a time, in any order, with the number of the group that each is of."""
+        if self._selection is None and self.cells is not None and self.around is not None:
+            numbers = self.cells.numbers(self.table)
+            for begin in range(self.around.start, self.around.stop, _PIECE):
+                rows = slice(begin, min(begin + _PIECE, self.around.stop))
+                number = numbers(rows)
+                own = np.flatnonzero(number >= 0)
+                if len(own) == len(number):
+                    yield rows, number
+                else:
+                    yield own + begin, number[own]
+            return
+        group = np.repeat(np.arange(len(self), dtype=np.int32), self.sizes())
+        for begin in range(0, len(group), _PIECE):
+            end = min(begin + _PIECE, len(group))
+            selection = self.selection
+            if isinstance(selection, slice):
+                yield slice(selection.start + begin, selection.start + end), group[begin:end]
+            else:
+                yield selection[begin:end], group[begin:end]
+
     def values(self, column: str) -> NDArray[Any]:
         """A column at the rows; measured ones too."""
         if column in self.table.measured:
@@ -92,11 +119,12 @@ class Groups:
         """Largest value of a column in each group."""
         return self._reduced("max", column, np.maximum.reduceat)
 
-    def sum_of(self, values: Callable[[KernelTable, Index], NDArray[np.generic]]) -> Int64:
-        """Sum over each group of a value that is worked out per row, such as a condition."""
-        per_row = values(self.table, self.rows).astype(np.int64)
-        summed: Int64 = np.add.reduceat(per_row, self.first)
-        return summed
+    def sum_of(self, values: Callable[[KernelTable, Selection], NDArray[np.generic]]) -> Int64:
+        """Sum over each group of a small number that is worked out per row, as a condition is."""
+        summed = np.zeros(len(self))
+        for rows, group in self.pieces():
+            summed += np.bincount(group, values(self.table, rows), len(self))
+        return summed.astype(np.int64)
 
     def known(self, column: str) -> tuple[Float64, Int64]:
         """Sum of a measured column over each group, and how many activities have it."""

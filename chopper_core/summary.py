@@ -28,6 +28,7 @@ ROWS_PER_CELL: Final = 64
 _CHUNK: Final = 1 << 20
 _DENSE: Final = 1 << 26
 """Combinations of labels up to which they are counted in an array of them all."""
+_MOST_LOOKED_UP: Final = 1 << 22
 _SAMPLE: Final = 1 << 18
 _SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes")
 SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
@@ -82,6 +83,22 @@ class Cells(Struct, frozen=True, eq=False):
     def known_duration(self, column: str) -> Int64:
         """Sum of the durations of the activities that have a measured column."""
         return self.reduced(f"time {self.cube.patterns[column]}", np.add.reduceat)
+
+    def numbers(self, table: KernelTable) -> Callable[[slice], NDArray[np.int32]]:
+        """What says of rows of the table which group each is of; -1 for none."""
+        levels = self.cube.levels
+        sizes = tuple(int(self.cube.codes[level].max()) + 2 for level in levels)
+        keys = np.zeros(len(self.cube), np.int64)
+        for level, size in zip(levels, sizes, strict=True):
+            keys = keys * size + self.cube.codes[level] + 1
+        ends = np.append(self.first[1:], len(self.at))
+        number = np.full(len(self.cube), -1, np.int32)
+        number[self.at] = np.repeat(np.arange(len(self.first), dtype=np.int32), ends - self.first)
+        if int(np.prod(sizes)) > _MOST_LOOKED_UP:
+            return lambda rows: number[np.searchsorted(keys, _keys(table, levels, sizes, rows))]
+        looked_up = np.full(int(np.prod(sizes)), -1, np.int32)
+        looked_up[keys] = number
+        return lambda rows: looked_up[_keys(table, levels, sizes, rows)]
 
     def codes(self, level: str, group: int) -> NDArray[np.int32]:
         """The codes of a level in one group."""

@@ -150,7 +150,7 @@ class Tree:
             cells = self._summary.cells(wanted, levels, without)
         if cells is None or not len(cells.at):
             return Groups(self.table, *found())
-        return Groups(self.table, None, None, cells, found)
+        return Groups(self.table, None, None, cells, found, self._around(wanted))
 
     def codes_of(self, level: str) -> NDArray[Any]:
         """The codes of a level that the table has."""
@@ -224,7 +224,8 @@ class Tree:
             return Groups(self.table, rows, first)
         if not len(cells.at):
             raise self._missing(path)
-        return Groups(self.table, None, None, cells, lambda: self._grouped(path, level))
+        around = self._around(wanted)
+        return Groups(self.table, None, None, cells, lambda: self._grouped(path, level), around)
 
     def _grouped(self, path: tuple[str, ...], level: str | None) -> tuple[Selection, Index]:
         """The rows of a node, and where the groups of a level begin among them."""
@@ -287,6 +288,10 @@ class Tree:
             high = low + int(np.searchsorted(codes, code, "right"))
             low += begin
         return low, high
+
+    def _around(self, wanted: dict[str, int]) -> slice:
+        """A slice in which all rows with the codes are."""
+        return slice(*self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)]))
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """Where a node's rows are; raises NoSuchNode where there are none."""

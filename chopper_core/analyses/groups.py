@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -10,11 +11,15 @@ from numpy.typing import NDArray
 
 from chopper_core.ordering import stable_order
 from chopper_core.run import Run
-from chopper_core.schema import LEVELS
+from chopper_core.schema import LEVELS, values_of
 from chopper_core.tree import Groups
 from chopper_core.view import View, pivot
 
 _FEW: Final = 4_096
+_MANY: Final = 1 << 20
+"""Values that are not sorted."""
+_MANTISSA_BITS: Final = 8
+_MOST_COUNTED: Final = 1 << 20
 
 
 def grouped(parent: Groups, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Groups]:
@@ -33,9 +38,59 @@ def grouped(parent: Groups, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64]
 
 def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[np.float64]:
     """Quantiles of a column over each group, as groups x shares, by linear interpolation."""
+    if groups.sizes().sum() > _MANY and (groups.min(column) >= 0).all():
+        return _of_many(groups, column, shares)
     values = groups.table.column(column)[groups.rows].astype(np.float64)
     owner = np.repeat(np.arange(len(groups)), groups.sizes())
     return quantiles_of(values, owner, len(groups), shares)
+
+
+def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[np.float64]:
+    """As `quantiles`, of integers that aren't negative, without bringing them together.
+
+    They are counted by group and size; then those near a quantile are looked for.
+    """
+    bits, least, most = _MANTISSA_BITS, groups.min(column).min(), groups.max(column).max()
+    while True:
+        lowest, highest = _size_classes(np.array([least, most]), bits).tolist()
+        width = highest - lowest + 1
+        if len(groups) * width <= _MOST_COUNTED or not bits:
+            break
+        bits -= 1
+
+    def classed() -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+        for rows, group in groups.pieces():
+            values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
+            yield group * np.intp(width) + (_size_classes(values, bits) - lowest), values
+
+    counts = np.zeros(len(groups) * width, np.int64)
+    for key, _ in classed():
+        counts += np.bincount(key, minlength=len(counts))
+    ends = np.cumsum(counts)
+    sizes = groups.sizes()
+    places = (np.cumsum(sizes) - sizes)[:, None] + np.asarray(shares) * (sizes - 1)[:, None]
+    low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
+    key_of_low, key_of_high = (np.searchsorted(ends, place, "right") for place in (low, high))
+    near = np.zeros(len(counts), np.bool_)
+    near[key_of_low] = near[key_of_high] = True
+    kept = [(key[taken], values[taken]) for key, values in classed() for taken in [near[key]]]
+    keys, values = (np.concatenate(each) for each in zip(*kept, strict=True))
+    order = np.lexsort((values, keys))
+    keys, values = keys[order], values[order].astype(np.float64)
+
+    def at(place: NDArray[np.intp], key: NDArray[np.intp]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = values[
+            np.searchsorted(keys, key, "left") + place - (ends[key] - counts[key])
+        ]
+        return found
+
+    weight = places - low
+    return at(low, key_of_low) * (1 - weight) + at(high, key_of_high) * weight
+
+
+def _size_classes(values: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
+    """Numbers that rise with the values: the exponent of a double and the first of its bits."""
+    return (values + 1).astype(np.float64).view(np.int64) >> (52 - bits)
 
 
 def quantiles_of(

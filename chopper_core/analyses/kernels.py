@@ -161,7 +161,7 @@ def _by_class(
         return nodes.selection, nodes.first
 
     of_class = Cells(cells.cube, cells.at[order], first)
-    return codes[first], Groups(parent.table, None, None, of_class, rows)
+    return codes[first], Groups(parent.table, None, None, of_class, rows, kernels.around)
 
 
 def _classes(run: Run) -> tuple[list[str], NDArray[np.int64]]:

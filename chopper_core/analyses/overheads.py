@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -16,11 +16,12 @@ from chopper_core.measured import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.pictures import BarChart, Series
 from chopper_core.run import Run
-from chopper_core.schema import KernelTable
+from chopper_core.schema import KernelTable, Selection
 from chopper_core.tree import Groups, Tree
 from chopper_core.view import View
 
 Int64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
@@ -89,15 +90,18 @@ class Parts(Struct, frozen=True):
         return np.where(values.present(), values.numbers, 0).astype(np.int64)
 
 
-def parts_of(run: Run, nodes: Groups) -> Parts:
-    """The parts of each node's elapsed time; those that are known add up to it."""
+def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> Parts:
+    """The parts of each node's elapsed time; those that are known add up to it.
+
+    `has_matrix` says which nodes have matrix kernels, where that is known.
+    """
     scope = Scope(nodes, nodes, run.origin_ns, run.hardware)
     values = {name: METRICS[name].compute(scope) for name in _TERMS}
     elapsed_ns = METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64)
     theory = values[THEORY]
     unknown = ~theory.present()
     if unknown.any():
-        unknown &= nodes.sum_of(_is_matrix) > 0
+        unknown &= nodes.sum_of(_is_matrix) > 0 if has_matrix is None else has_matrix
     lost = Values(elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
     return Parts(values, elapsed_ns, lost)
 
@@ -118,7 +122,9 @@ def answer(run: Run, view: View) -> Answer:
         tree = Tree(table, view.order)
     parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
     labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
-    parts, whole = parts_of(run, nodes), parts_of(run, parent)
+    has_matrix = _with_matrix(tree.split(view.path, (by, "kernel")), nodes.codes(by), by)
+    parts = parts_of(run, nodes, has_matrix)
+    whole = parts_of(run, parent, None if has_matrix is None else np.array([has_matrix.any()]))
     losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
     largest = [
         list(LOSSES.values())[row.argmax()] if row.max(initial=0) > 0 else None for row in losses
@@ -176,7 +182,17 @@ def _in_percent(parts: Parts, name: str) -> Values:
         return numbered(np.where(known, 100.0 * values.numbers / parts.elapsed_ns, np.nan))
 
 
-def _is_matrix(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _with_matrix(kernels: Groups, codes: NDArray[np.integer[Any]], level: str) -> Mask | None:
+    """Which labels of a level have matrix kernels that are charged; None if only rows say it."""
+    if kernels.cells is None:
+        return None
+    named = np.array([kernel_class(name) in _MATRIX for name in kernels.table.names], np.bool_)
+    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
+    of_matrix = named[kernels.codes("kernel")] & charged
+    return np.isin(codes, kernels.codes(level)[of_matrix])
+
+
+def _is_matrix(table: KernelTable, rows: Selection) -> NDArray[np.bool_]:
     """Whether an activity is charged compute time as a matrix kernel by its name."""
     used = np.flatnonzero(np.bincount(table.kernel[rows]))
     matrix = np.zeros(len(table.names), np.bool_)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from chopper_core.measured import COUNTER_MATCH, Match
 from chopper_core.metrics.metric import Metric, Scope, Values
-from chopper_core.schema import Category, KernelTable, Kind
+from chopper_core.schema import Category, KernelTable, Kind, Selection
 
 
 def _count(state: Match) -> Metric:
@@ -19,7 +19,7 @@ def _count(state: Match) -> Metric:
     }
     title, what = words[state]
 
-    def is_so(table: KernelTable, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def is_so(table: KernelTable, rows: Selection) -> NDArray[np.bool_]:
         found: NDArray[np.float64] = table.measured[COUNTER_MATCH][rows]
         if state is not Match.NONE:
             return np.equal(found, float(state))

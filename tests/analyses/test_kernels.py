@@ -6,17 +6,22 @@ import statistics
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core import tree
 from chopper_core.address import parse, render
 from chopper_core.align.kernel_names import kernel_class
+from chopper_core.analyses import groups
 from chopper_core.errors import UsageError
 from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_core.schema import Category
 from chopper_core.summary import Summary, summarise
 from chopper_core.tree import level_order
-from tests.support import sample_run
+from tests.support import Row, run_of, sample_run
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 
@@ -113,13 +118,39 @@ def test_what_a_view_cannot_do_is_said(run: Run) -> None:
 
 @pytest.mark.parametrize("by", ["name", "class", "operation"])
 @pytest.mark.parametrize("scope", ["", ":gpu=1", ":gpu=0/iteration=11/phase=forward"])
-def test_sums_over_levels_give_the_same(by: str, scope: str) -> None:
+@pytest.mark.parametrize("are_counted", [False, True])
+def test_sums_over_levels_give_the_same(
+    by: str, scope: str, are_counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = sample_run()
     table = made.table.take(level_order(made.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     address = parse(f"R{scope}?view=kernels&by={by}&sort=name")
     plain = query(replace(made, table=table), address)
+    if are_counted:
+        monkeypatch.setattr(groups, "_MANY", 0)
+        monkeypatch.setattr(tree, "_FEW_ROWS", -1)
     quick = query(replace(made, table=table, summary=Summary(table, cubes)), address)
     assert plain.labels == quick.labels
     for number in range(len(plain)):
         assert plain.row(number) == quick.row(number)
+
+
+@limits(deadline=None, max_examples=80)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**50) | st.integers(0, 9)), min_size=1),
+    st.sampled_from([1 << 20, 64, 4]),
+)
+def test_quantiles_without_sorting_are_those_of_numpy(
+    rows: list[tuple[int, int]], most_counted: int
+) -> None:
+    made = run_of([Row(at, took, gpu=gpu) for at, (gpu, took) in enumerate(rows)])
+    nodes = made.tree().children(()).groups
+    shares = (0.0, 0.25, 0.5, 0.95, 1.0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(groups, "_MANY", 0)
+        patched.setattr(groups, "_MOST_COUNTED", most_counted)
+        found = groups.quantiles(nodes, "duration_ns", shares)
+    for number, gpu in enumerate(sorted({gpu for gpu, _ in rows})):
+        own = [took for other, took in rows if other == gpu]
+        np.testing.assert_allclose(found[number], np.quantile(own, shares), rtol=1e-12)

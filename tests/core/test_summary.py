@@ -101,6 +101,14 @@ def test_cells_and_rows_agree(made: list[Row], order: list[str], data: st.DataOb
     theirs = slow.tree(tuple(order)).children(path)
     assert ours.groups.cells is not None and theirs.groups.cells is None
     assert ours.labels == theirs.labels
+    for groups in (ours.groups, theirs.groups):
+        seen = [
+            (group, row)
+            for rows, numbers in groups.pieces()
+            for group, row in zip(numbers, np.arange(len(table))[rows], strict=True)
+        ]
+        parts = [np.arange(len(table))[groups.part(n)] for n in range(len(groups))]
+        assert sorted(seen) == sorted((n, row) for n, part in enumerate(parts) for row in part)
     inside = np.ones(len(table), np.bool_)
     for level, label in zip(order, path, strict=False):
         inside &= table.column(level) == table.code_of(level, label)
