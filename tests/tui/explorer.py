@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from chopper_core.align.measures import telemetry_columns
+from chopper_core.cpu import CpuSamples
 from chopper_core.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.run import Run
@@ -55,7 +56,20 @@ def measured_run(gpus: int = 4, iterations: int = 3, layers: int = 4) -> Run:
         "power_w": track("power_w", "power", "W", 600, 90),
     }
     table = run.table.with_measured(telemetry_columns(run.table, measured))
-    return replace(run, table=table, measured=measured)
+    return replace(run, table=table, measured=measured, cpu=(_cpu_samples(times),))
+
+
+def _cpu_samples(times: np.ndarray) -> CpuSamples:
+    """Four cores with two processors each; the first is always busy, the others now and then."""
+    cpus = np.arange(8)
+    percent = 50 + 50 * np.sin(np.arange(len(times))[:, None] / 3 + cpus)
+    percent[:, 0] = 100.0
+    percent[percent < 20] = 0.0
+    percent[2, 5] = np.nan
+    return CpuSamples(
+        "cpu.csv", "csv", "epoch", 0, 1_000, "by the clock", len(times), (), cpus, cpus % 4,
+        times, percent,
+    )  # fmt: skip
 
 
 @dataclass

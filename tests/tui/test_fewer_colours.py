@@ -16,9 +16,7 @@ from tests.tui.terminal_harness import Terminal
 
 SIZE = (120, 40)
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
-NEEDS_MORE = ("cpu",)
-"""Views that the sample run has no data for."""
-VIEWS = [known.name for known in ANALYSES if known.name not in NEEDS_MORE]
+VIEWS = [known.name for known in ANALYSES]
 PLACES = [
     *(View("sample.json", DEEP[:depth]) for depth in (0, 1, 5, 7)),
     View("sample.json", ("3", "11"), baseline=Baseline("", ("0", "11"))),

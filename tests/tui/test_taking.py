@@ -23,8 +23,6 @@ from chopper_tui.textual_internals import is_holding_back, key_of_character, scr
 from tests.tui.explorer import Driven, explorer, measured_run
 
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
-NEEDS_MORE = ("cpu",)
-"""Views that the sample run has no data for."""
 PLACES = [
     *(View("sample.json", DEEP[:depth]) for depth in range(len(DEEP) + 1)),
     View("sample.json", DEEP[:2], baseline=Baseline("", ("0", "11")), filter="time>1us"),
@@ -37,7 +35,6 @@ PLACES = [
             baseline=Baseline("", ("0",)) if known.compares else None,
         )
         for known in ANALYSES
-        if known.name not in NEEDS_MORE
     ),
 ]
 SIZES = [(80, 24), (200, 60)]
