@@ -10,7 +10,7 @@ demo: $(VENV)/app
 	@$(BIN)/chopper demo
 
 test: $(VENV)/dev lint types
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,27 +10,22 @@ import pytest
 
 from chopper_core.sources.counters.values import CounterValues
 from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
-from tests.conftest import ROOT
+from tests.limited import NEEDS_LINUX, run_limited
 
 HEADROOM_MB = 80
-"""Above what the process has after its imports, with the stacks of its threads."""
-LIMITED = """
-import csv, json, resource, sqlite3, sys
-from pathlib import Path
+"""Above what the process has after its imports; about 40 are needed."""
+IMPORTS = """
+import csv, json, sqlite3
 import numpy as np
 import pyarrow, pyarrow.csv
 from chopper_core.sources.counters.rocpd import read_rocpd
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.rocprofv3_json import read_json
 
-path, headroom = Path(sys.argv[1]), int(sys.argv[2])
-# A thread more or less is eight megabytes of stack: one for reading, started before the limit.
+# One thread for reading, started before the limit.
 pyarrow.set_io_thread_count(1)
 pyarrow.set_cpu_count(1)
 pyarrow.csv.read_csv(pyarrow.BufferReader(b"a\\n1\\n"))
-pages = int(Path("/proc/self/statm").read_text().split()[0])
-limit = pages * resource.getpagesize() + (headroom << 20)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 """
 READ = {
     ".csv": "run = read_process(CsvProcess(counters=path))",
@@ -57,9 +49,7 @@ SHAPES: dict[str, tuple[Callable[[Path, int], None], int]] = {
     "a_results.db": (write_rocpd, 24_000),
 }
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/statm").exists(), reason="the limit on addresses is that of Linux"
-)
+pytestmark = NEEDS_LINUX
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -71,27 +61,14 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-def _run(path: Path, code: str) -> subprocess.CompletedProcess[str]:
-    # One arena and one thread: what others reserve, they don't use.
-    alone = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment = {**os.environ, **alone, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-    return subprocess.run(
-        [sys.executable, "-c", LIMITED + code, str(path), str(HEADROOM_MB)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_it_is_read_within_the_limit(large: Path) -> None:
-    done = _run(large, READ[large.suffix] + CHECK)
+    done = run_limited(IMPORTS, READ[large.suffix] + CHECK, large, HEADROOM_MB)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(SHAPES[large.name][1]), *COUNTERS]
 
 
 def test_the_limit_is_too_low_for_all_at_once(large: Path) -> None:
-    done = _run(large, WHOLE[large.suffix])
+    done = run_limited(IMPORTS, WHOLE[large.suffix], large, HEADROOM_MB)
     assert done.returncode != 0 and "MemoryError" in done.stderr
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyte
 
 ROOT = Path(__file__).parents[2]
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Terminal:
