@@ -26,6 +26,7 @@ from tests.tui.explorer import explorer, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+EXAMPLES = ROOT / "docs" / "examples.md"
 COMPARED = (
     "demo_data/fsdp2:gpu=5/iteration=11/phase=backward?order=gpu,iteration,phase,operation"
     "&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,gfx_mhz,gfx_mhz_delta"
@@ -97,7 +98,7 @@ def test_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     view = parse(COMPARED)
     text = render(query(demo_run(), view), "text", width=100)
-    check("compared", f"```console\n$ chopper show '{COMPARED}' --width 100\n{text}```")
+    check("compared", f"```console\n$ chopper show '{COMPARED}' --width 100\n{text}```", EXAMPLES)
 
 
 def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +106,7 @@ def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     view = parse(FINDINGS)
     text = render(query(demo_run(), view), "text", width=120, limit=5)
     command = f"$ chopper show '{FINDINGS}' --width 120 --limit 5\n"
-    check("findings", f"```console\n{command}{text}```")
+    check("findings", f"```console\n{command}{text}```", EXAMPLES)
 
 
 async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,7 @@ async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     async with explorer((80, 24), run, View(run.name, ("5", "11", "backward"))) as at:
         await at.press("2", "c", "w", "w", "w", "w", "v", "c", "c")
         text = "\n".join(line.rstrip() for line in at.text().splitlines())
-    check("timeline", f"```\n{text}\n```")
+    check("timeline", f"```\n{text}\n```", EXAMPLES)
 
 
 def told_briefly(measured: str) -> str:
@@ -195,10 +196,21 @@ def test_every_key_of_an_address_is_described() -> None:
 
 
 def test_the_settings_are_ones(tmp_path: Path) -> None:
-    text = README.read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     found = re.search(r"```toml\n(\[explorer\].*?)```", text, re.DOTALL)
     assert found
     path = tmp_path / "config.toml"
     path.write_text(found[1], encoding="utf-8")
     config = read_config(path)
     assert config.warnings == () and config.theme == "light" and "operation" in config.columns
+
+
+def test_every_link_leads_somewhere_and_every_page_is_linked() -> None:
+    pages = {README, *(ROOT / "docs").glob("*.md")}
+    linked = {README}
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            path = (page.parent / target).resolve()
+            assert path.exists(), f"{page.name}: {target}"
+            linked.add(path)
+    assert pages <= linked

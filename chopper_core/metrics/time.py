@@ -13,7 +13,7 @@ from chopper_core.schema import NO_TIME, STATES
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
 INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
-ACCOUNTING = "time accounting (README, Where every nanosecond goes)"
+ACCOUNTING = "time accounting (docs/accounting.md)"
 
 
 def _elapsed(scope: Scope) -> NDArray[np.int64]:

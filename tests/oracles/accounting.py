@@ -1,6 +1,6 @@
 """Where each nanosecond of a GPU goes, worked out the slow and obvious way from the raw JSON.
 
-The rules are those of the README's accounting (design, section 5). One sweep over the elementary
+The rules are those of docs/accounting.md. One sweep over the elementary
 pieces in plain Python: no numpy, nothing of `chopper_core`.
 """
 
