@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.metrics import Metric, Scope, Values, numbered
 from chopper_core.metrics.metric import IF_SAME
 from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
 from chopper_core.schema import ACTIVITY
@@ -95,13 +95,7 @@ class Statistic(Struct, frozen=True, dict=True):
             return replace(metric, compute=self._counts)
         if metric.reduces in _FIXED or metric.name == SHARE:
             return metric
-        return replace(
-            metric,
-            title=f"{self.name} {metric.title}",
-            reduces=OF_SUMS if metric.reduces == "sum" else OF_MEANS,
-            definition=f"The {self.name} of {metric.title} over the row's instances.",
-            compute=partial(self._compute, metric),
-        )
+        return replace(named(metric, self.name), compute=partial(self._compute, metric))
 
     def instances(self, nodes: Groups) -> Instances:
         """The instances of nodes, made once for all metrics."""
@@ -126,6 +120,40 @@ class Statistic(Struct, frozen=True, dict=True):
         made = self.instances(scope.nodes)
         values = metric.compute(replace(scope, nodes=made.groups))
         return reduced(self.name, values, made.node, len(scope.nodes), made.whole)
+
+
+def named(metric: Metric, name: str) -> Metric:
+    """A metric as a statistic of its name over instances."""
+    return replace(
+        metric,
+        title=f"{name} {metric.title}",
+        reduces=OF_SUMS if metric.reduces == "sum" else OF_MEANS,
+        definition=f"The {name} of {metric.title} over the row's instances.",
+    )
+
+
+def reduced_along(name: str, numbers: NDArray[np.generic]) -> Floats:
+    """One statistic along the first axis, of what is known; NaN where nothing is."""
+    values = np.asarray(numbers, np.float64)
+    rest = values.shape[1:]
+    columns = values.reshape(len(values), -1)
+    count = columns.shape[1]
+    node = np.repeat(np.arange(count), len(values))
+    every = np.ones(values.size, np.bool_)
+    found = reduced(name, numbered(columns.T.ravel()), node, count, every)
+    return np.where(found.present(), found.numbers, np.nan).astype(np.float64).reshape(rest)
+
+
+def counted_instances(
+    view: View, cut: Mapping[int, frozenset[int]], gpu: Index, iteration: Index, is_one: bool
+) -> NDArray[np.bool_]:
+    """Which instances count: all, but those of iterations that are not whole beside others."""
+    counts = np.ones(len(gpu), np.bool_)
+    if is_one or _ITERATION in dict(view.scope):
+        return counts
+    for number, iterations in cut.items():
+        counts &= ~((gpu == number) & np.isin(iteration, list(iterations)))
+    return counts if counts.any() else ~counts
 
 
 def reduced(

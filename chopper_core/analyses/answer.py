@@ -35,5 +35,8 @@ class Answer(Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
     """What limits it."""
     pictures: tuple[Picture, ...] = ()
+    over: tuple[str, ...] = ()
+    """What tells apart the instances of which the answer's own figures are the view's statistic,
+    where it takes one itself."""
     by: str = ""
     """The split of the rows, where the answer chose one that isn't the usual one."""

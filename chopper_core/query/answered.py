@@ -46,6 +46,7 @@ def answered(run: Run, view: View) -> Frame:
     if nodes is None or not any(name in general or name not in own for name in names):
         over = ()
     statistic = statistic_of(view, run.partial_iterations, answer.level) if over else None
+    over = answer.over or over
     if statistic and not view.columns:
         names = (*names[:2], INSTANCES, *names[2:])
     computed = {

@@ -249,3 +249,43 @@ def test_without_communication_nothing_is_claimed() -> None:
     only = run_of([Row(0, 10, Kind.COMM, operation="all_reduce")])
     with pytest.raises(UsageError, match="no operation computes here"):
         query(only, parse("R?view=overlap"))
+
+
+@pytest.mark.parametrize("stat", ["mean", "median", "p95", "max", "min", "spread"])
+@pytest.mark.parametrize("by", ["operation", "gpu", "iteration"])
+def test_a_statistic_goes_over_the_instances_of_a_row(run: Run, stat: str, by: str) -> None:
+    found = query(run, parse(f"R?view=overlap&by={by}&stat={stat}&columns={COLUMNS}"))
+    assert found.over == LEVELS
+    each: dict[str, list[Instance]] = defaultdict(list)
+    for one in plain(run, ""):
+        cut = int(one.labels["iteration"]) in run.partial_iterations[int(one.labels["gpu"])]
+        if by == "iteration" or not cut:
+            each[one.labels[by]].append(one)
+    makes = {
+        "mean": statistics.fmean,
+        "median": statistics.median,
+        "p95": lambda values: float(np.quantile(values, 0.95)),
+        "max": max,
+        "min": min,
+        "spread": lambda values: max(values) - min(values),
+    }
+    seen = 0
+    for number, label in enumerate(found.labels):
+        row, own = found.row(number), each.get(label, [])
+        if not own:
+            assert row["instance_ns"] is None and row["overlap_pct"] is None
+            continue
+        seen += 1
+        make = makes[stat]
+        assert row["instance_ns"] == pytest.approx(make([one.elapsed for one in own]))
+        assert row["beside_comm_ns"] == pytest.approx(make([one.comm for one in own]))
+        shares = [100 * one.share for one in own]
+        assert row["overlap_pct"] == pytest.approx(make(shares), abs=1e-9)
+    assert seen >= 3
+    titles = {column.name: column.title for column in found.columns}
+    assert titles["instance_ns"].startswith(stat) and titles["slowdown_x"] == "slowdown"
+
+
+def test_overlap_has_its_own_instances(run: Run) -> None:
+    with pytest.raises(UsageError, match="no other over="):
+        query(run, parse("R?view=overlap&stat=max&over=gpu"))

@@ -165,3 +165,34 @@ def test_rows_lead_to_what_they_are_of(run: Run, by: str) -> None:
         there = query(run, parse(found.addresses(number)))
         assert len(there)
     assert set(PARTS) >= set(query(run, parse("R?view=throughput&by=part")).labels)
+
+
+def test_a_statistic_goes_over_the_gpus_of_an_iteration_and_the_iterations_of_a_gpu(
+    run: Run,
+) -> None:
+    gpus, steady = [gpu.index for gpu in run.gpus], (11, 12)
+    found = query(run, parse("R?view=throughput&stat=median"))
+    assert found.over == ("gpu",) and found.columns[0].title == "median iteration"
+    for number, label in enumerate(found.labels):
+        times = [elapsed(run, gpu, int(label)) for gpu in gpus]
+        assert found.row(number)["iteration_ns"] == pytest.approx(statistics.median(times))
+    found = query(run, parse("R?view=throughput&by=gpu&stat=spread"))
+    assert found.over == ("iteration",)
+    for number, label in enumerate(found.labels):
+        times = [elapsed(run, int(label), iteration) for iteration in steady]
+        assert found.row(number)["iteration_ns"] == max(times) - min(times)
+
+
+def test_a_statistic_of_parts_goes_over_gpus_and_iterations(run: Run) -> None:
+    found = query(run, parse("R?view=throughput&by=part&stat=max"))
+    assert found.over == ("gpu", "iteration") and found.total["part_ns"] is None
+    each = [
+        query(run, parse(f"R:gpu={gpu.index}/iteration={number}?view=throughput&by=part"))
+        for gpu in run.gpus
+        for number in (11, 12)
+    ]
+    for number, label in enumerate(found.labels):
+        parts = [one.row(one.labels.index(label))["part_ns"] for one in each if label in one.labels]
+        assert found.row(number)["part_ns"] == max(parts)
+    with pytest.raises(UsageError, match="no other over="):
+        query(run, parse("R?view=throughput&stat=max&over=layer"))

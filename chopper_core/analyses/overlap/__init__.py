@@ -14,9 +14,11 @@ from chopper_core.analyses.overlap import columns
 from chopper_core.analyses.overlap.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
+from chopper_core.ordering import stable_order
 from chopper_core.pictures import LineChart, Picture, Series
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, NO_LABEL
+from chopper_core.statistic import counted_instances, named, reduced
 from chopper_core.view import View, complete_order
 
 Int64 = NDArray[np.int64]
@@ -50,11 +52,11 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
     known = effect(found, owner, count)
+    metrics, figures, totals = _figures(run, view, found, owner, count, by)
     spread = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95))
-    elapsed = _summed(owner, count, found.elapsed_ns)
     own: Own = [
-        (columns.OVERLAP, _percent(_summed(owner, count, found.comm_ns), elapsed)),
-        (columns.WITH_COPIES, _percent(_summed(owner, count, found.masked_ns), elapsed)),
+        (metrics[0], figures[0]),
+        (metrics[1], figures[1]),
         (columns.SLOWDOWN, numbered(known.slowdown)),
         (columns.COST, numbered(known.cost_ns)),
         (columns.PEARSON, numbered(known.pearson)),
@@ -63,8 +65,8 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
         (columns.P5, numbered(spread[:, 0])),
         (columns.P95, numbered(spread[:, 2])),
         (columns.INSTANCES, Values(np.bincount(owner, minlength=count))),
-        (columns.TIME, Values(elapsed)),
-        (columns.BESIDE, Values(_summed(owner, count, found.comm_ns))),
+        (metrics[2], figures[2]),
+        (metrics[3], figures[3]),
     ]
     return Answer(
         level=by,
@@ -75,12 +77,53 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
             if own[9][1].numbers[row] <= _MOST_INSTANCES
             else replace(into(view, by, labels[row]), analysis=view.analysis)
         ),
-        total=_totals(found),
+        total=totals,
+        over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, by, labels, known),
         notes=_notes(found),
         pictures=(_cumulative(found), *_against_duration(run, found)),
     )
+
+
+def _figures(
+    run: Run, view: View, found: Overlaps, owner: Index, count: int, by: str
+) -> tuple[list[Metric], list[Values], dict[str, int | float]]:
+    """Overlap with collectives, with copies too, time, time beside collectives; and of all.
+
+    With a statistic they are that of the instances, each of which has its own.
+    """
+    metrics = [columns.OVERLAP, columns.WITH_COPIES, columns.TIME, columns.BESIDE]
+    if not view.stat:
+        elapsed, beside, masked = (
+            _summed(owner, count, each)
+            for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
+        )
+        shares = [_percent(beside, elapsed), _percent(masked, elapsed)]
+        return metrics, [*shares, Values(elapsed), Values(beside)], _totals(found)
+    if view.over and set(view.over) != set(_LEVELS):
+        raise UsageError(
+            f"the view overlap goes over its instances, one per {', '.join(_LEVELS)}; it takes no "
+            "other over="
+        )
+    gpu, iteration = found.codes("gpu"), found.codes("iteration")
+    is_one = by == "iteration"
+    counted = counted_instances(view, run.partial_iterations, gpu, iteration, is_one)
+    order = stable_order(owner)
+    own = (
+        numbered(100.0 * found.share),
+        numbered(100.0 * found.masked_share),
+        Values(found.elapsed_ns),
+        Values(found.comm_ns),
+    )
+    together = np.zeros(len(found), np.intp)
+    whole = [reduced(view.stat, each, together, 1, counted).at(0) for each in own]
+    total: dict[str, int | float] = {columns.INSTANCES.name: len(found)}
+    total |= {m.name: v for m, v in zip(metrics, whole, strict=True) if v is not None}
+    figures = [
+        reduced(view.stat, each.take(order), owner[order], count, counted[order]) for each in own
+    ]
+    return [named(each, view.stat) for each in metrics], figures, total
 
 
 def _summed(owner: Index, count: int, values: Int64) -> Int64:

@@ -19,6 +19,7 @@ from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.pictures import BarChart, LineChart, Series
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, PHASES
+from chopper_core.statistic import named, reduced_along
 from chopper_core.view import View, pivot
 
 Int64 = NDArray[np.int64]
@@ -107,6 +108,14 @@ PER_TOKEN: Final = column(
 )
 
 
+_OVER: Final = {
+    "iteration": ("gpu",),
+    "gpu": ("iteration",),
+    "part": ("gpu", "iteration"),
+}
+"""What tells apart the instances of a row, by what the rows are."""
+
+
 def _part_column(name: str) -> Metric:
     return column(
         f"{name.replace(' ', '_').lower()}_ns",
@@ -149,9 +158,14 @@ class Steps(Struct, frozen=True, eq=False):
 def answer(run: Run, view: View) -> Answer:
     """The steps of the scope, by iteration, by GPU, or by what their time is spent on."""
     by = view.by or "iteration"
+    over = _OVER[by]
+    if view.over and set(view.over) != set(over):
+        raise UsageError(
+            f"the view throughput by {by} goes over {' and '.join(over)}; it takes no other over="
+        )
     steps = steps_of(run, view, given_tokens(view.of))
     make = {"iteration": _by_iteration, "gpu": _by_gpu, "part": _by_part}[by]
-    labels, own, total = make(steps)
+    labels, own, total = make(steps, view.stat)
     known = [metric.name for metric, values in own if values.present().any()]
     return Answer(
         level=by,
@@ -160,6 +174,7 @@ def answer(run: Run, view: View) -> Answer:
         opens=lambda row: _opens(view, by, labels[row]),
         total=total,
         shown=tuple(known),
+        over=over,
         headline=_headline(steps),
         notes=_notes(run, view, steps),
         pictures=_pictures(steps),
@@ -242,34 +257,52 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
 Columns = tuple[list[str], list[tuple[Metric, Values]], dict[str, int | float]]
 
 
-def _by_iteration(steps: Steps) -> Columns:
+def _by_iteration(steps: Steps, stat: str) -> Columns:
     times = steps.times_ns
     slowest = times.argmax(axis=0)
     tokens = steps.tokens.mean(axis=0)
     steady = steps.steady
     rate = np.where(steady, 1e9 * tokens / np.maximum(steps.slowest_ns, 1), np.nan)
     least = np.where(steps.there, times, np.iinfo(np.int64).max).min(axis=0)
+    took = Values(steps.slowest_ns)
     spread = np.where(steady, 100.0 * (steps.slowest_ns - least) / np.maximum(least, 1), np.nan)
     means = steps.parts_ns.sum(axis=0) / np.maximum(steps.there.sum(axis=0), 1)[:, None]
+    if stat:
+        took = numbered(reduced_along(stat, np.where(steps.there, times, np.nan)))
+        there = steps.there[:, :, None]
+        means = reduced_along(stat, np.where(there, steps.parts_ns, np.nan))
     own: list[tuple[Metric, Values]] = [
-        (ITERATION, Values(steps.slowest_ns)),
+        (_stated(ITERATION, stat), took),
         (RATE, numbered(rate)),
         (STATE, worded(["steady" if whole else "cut" for whole in steady.tolist()])),
         (SLOWEST, worded([f"GPU {steps.gpus[row]}" for row in slowest.tolist()])),
         (SPREAD, numbered(spread)),
         (TOKENS_IN, numbered(np.where(steady, tokens, np.nan))),
         (SPAN, Values(steps.span_ns.max(axis=0))),
-        *((PART_COLUMNS[place], numbered(means[:, place])) for place in _used(steps)),
+        *_part_columns(steps, means, stat),
     ]
     total: dict[str, int | float] = {}
     if steady.any():
         total[ITERATION.name] = float(np.median(steps.slowest_ns[steady]))
+        if stat:
+            total[ITERATION.name] = float(reduced_along(stat, times[:, steady].ravel()[:, None])[0])
         if np.isfinite(found := _rate(steps)):
             total[RATE.name] = found
     return [str(number) for number in steps.iterations], own, total
 
 
-def _by_gpu(steps: Steps) -> Columns:
+def _stated(metric: Metric, stat: str) -> Metric:
+    return named(metric, stat) if stat else metric
+
+
+def _part_columns(steps: Steps, numbers: Float64, stat: str) -> list[tuple[Metric, Values]]:
+    """The columns of the parts that take any time, from rows x parts."""
+    return [
+        (_stated(PART_COLUMNS[place], stat), numbered(numbers[:, place])) for place in _used(steps)
+    ]
+
+
+def _by_gpu(steps: Steps, stat: str) -> Columns:
     steady = steps.steady
     times = steps.times_ns[:, steady]
     tokens = steps.tokens[:, steady]
@@ -279,25 +312,31 @@ def _by_gpu(steps: Steps) -> Columns:
         spread = 100.0 * (times.max(axis=1) - times.min(axis=1)) / np.maximum(times.min(axis=1), 1)
         means = steps.parts_ns[:, steady].mean(axis=1)
         mean_tokens = tokens.mean(axis=1)
+        took = median
+        if stat:
+            took = reduced_along(stat, times.T)
+            means = reduced_along(stat, np.moveaxis(steps.parts_ns[:, steady], 1, 0))
     else:
-        median = spread = mean_tokens = np.full(count, np.nan)
+        median = took = spread = mean_tokens = np.full(count, np.nan)
         means = np.full((count, len(PARTS)), np.nan)
     own: list[tuple[Metric, Values]] = [
-        (MEDIAN, numbered(median)),
+        (named(ITERATION, stat) if stat else MEDIAN, numbered(took)),
         (RATE, numbered(1e9 * mean_tokens / median)),
         (SPREAD, numbered(spread)),
         (TOKENS_IN, numbered(mean_tokens)),
-        *((PART_COLUMNS[place], numbered(means[:, place])) for place in _used(steps)),
+        *_part_columns(steps, means, stat),
     ]
     total: dict[str, int | float] = {}
     if steady.any():
         total[MEDIAN.name] = float(np.median(times.max(axis=0)))
+        if stat:
+            total[ITERATION.name] = float(reduced_along(stat, times.ravel()[:, None])[0])
         if np.isfinite(found := _rate(steps)):
             total[RATE.name] = found
     return [str(gpu) for gpu in steps.gpus], own, total
 
 
-def _by_part(steps: Steps) -> Columns:
+def _by_part(steps: Steps, stat: str) -> Columns:
     used = _used(steps)
     chosen = steps.parts_ns[:, steps.steady]
     if chosen.size:
@@ -306,12 +345,17 @@ def _by_part(steps: Steps) -> Columns:
     else:
         means, tokens = np.full(len(PARTS), np.nan), np.nan
     whole = means.sum()
+    took = means
+    if stat and chosen.size:
+        took = reduced_along(stat, chosen.reshape(-1, len(PARTS)))
     own: list[tuple[Metric, Values]] = [
-        (PART, numbered(means[used])),
+        (_stated(PART, stat), numbered(took[used])),
         (PART_SHARE, numbered(100.0 * means[used] / whole)),
         (PER_TOKEN, numbered(means[used] / tokens)),
     ]
-    figures = {PART.name: whole, PART_SHARE.name: 100.0, PER_TOKEN.name: whole / tokens}
+    figures = {PART_SHARE.name: 100.0, PER_TOKEN.name: whole / tokens}
+    if not stat:
+        figures[PART.name] = whole
     total = {name: float(value) for name, value in figures.items() if np.isfinite(value)}
     return [PARTS[place] for place in used], own, total if np.isfinite(whole) else {}
 
