@@ -25,7 +25,9 @@ from chopper_core.progress import Cancelled, Progress
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.run import Run
 from chopper_core.view import View
-from chopper_tui.actions import ACTIONS, PALETTE_KEY, Action
+from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.action import Action
+from chopper_tui.actions.key_names import PALETTE_KEY
 from chopper_tui.ahead import work_ahead
 from chopper_tui.ascii import AsciiFilter
 from chopper_tui.background import away

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from chopper_core.errors import UsageError
 from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_tui.actions import ACTIONS, FIXED_KEYS, Action, is_key
+from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.action import Action
+from chopper_tui.actions.key_names import FIXED_KEYS, is_key
 
 _GLYPHS: Final = ("auto", "unicode", "ascii")
 _SWITCHES: Final = ("mouse", "full_names")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from textual.binding import Binding
 
-from chopper_tui.actions import Action, bound
+from chopper_tui.actions import bound
+from chopper_tui.actions.action import Action
 from chopper_tui.textual_internals import key_of_character
 
 

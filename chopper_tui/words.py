@@ -14,7 +14,8 @@ from chopper_core.metrics import METRICS
 from chopper_core.run import Run
 from chopper_core.schema import ACTIVITY, LEVELS
 from chopper_core.view import STATISTICS, SUM, at_level, drill
-from chopper_tui.actions import ACTIONS, ALL, EXPLORE, INFO, parse_command
+from chopper_tui.actions import ACTIONS, parse_command
+from chopper_tui.actions.action import ALL, EXPLORE, INFO
 from chopper_tui.snapshot import SNAPSHOTS
 from chopper_tui.theme import THEMES
 

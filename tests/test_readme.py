@@ -15,7 +15,8 @@ from chopper_core.query import query
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.view import View
-from chopper_tui.actions import ACTIONS, key_name
+from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.key_names import key_name
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.config import read_config

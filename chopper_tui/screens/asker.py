@@ -12,7 +12,7 @@ from chopper_core.analyses import ANALYSES, analysis
 from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
 from chopper_core.view import View, asking
-from chopper_tui.actions import ALL, EXPLORE, INFO, SCREENS
+from chopper_tui.actions.action import ALL, EXPLORE, INFO, SCREENS
 from chopper_tui.background import away
 from chopper_tui.history import Place, tallied
 from chopper_tui.screens.chooser import Chooser

@@ -22,7 +22,8 @@ from chopper_core.render.cells import (
 from chopper_core.statistic import instance_levels
 from chopper_core.view import STATISTICS, SUM, as_statistic, filtered, pivot, sorted_by
 from chopper_tui import looks
-from chopper_tui.actions import ACTIONS, MOVE, TYPED, parse_command
+from chopper_tui.actions import ACTIONS, TYPED, parse_command
+from chopper_tui.actions.action import MOVE
 from chopper_tui.background import away
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import charted, columns_for, tallied

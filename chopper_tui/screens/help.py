@@ -10,7 +10,8 @@ from rich.text import Text
 from chopper_core.analyses import ANALYSES, FIGURE, SUMS, analysis
 from chopper_core.frame import Frame
 from chopper_core.render.cells import level_title
-from chopper_tui.actions import EXPLORE, GROUPS, INFO, PALETTE_KEY, Action, key_name
+from chopper_tui.actions.action import EXPLORE, GROUPS, INFO, Action
+from chopper_tui.actions.key_names import PALETTE_KEY, key_name
 from chopper_tui.screens.reader import Reader
 
 _FILTER = (

@@ -26,7 +26,7 @@ from chopper_core.window import (
     stepped,
     zoomed,
 )
-from chopper_tui.actions import TIMELINE
+from chopper_tui.actions.action import TIMELINE
 from chopper_tui.background import away
 from chopper_tui.history import Place
 from chopper_tui.lanes import bins_of

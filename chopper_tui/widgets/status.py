@@ -8,7 +8,8 @@ from typing import Final
 from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import beginning, clean
-from chopper_tui.actions import Action, key_name
+from chopper_tui.actions.action import Action
+from chopper_tui.actions.key_names import key_name
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from chopper_core.errors import UsageError
 from chopper_core.query import query
 from chopper_core.view import View
-from chopper_tui.actions import ACTIONS, FIXED_KEYS
+from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.key_names import FIXED_KEYS
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.config import AS_IT_COMES, Config, config_path, read_config

@@ -11,7 +11,8 @@ from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.schema import Kind
 from chopper_core.view import View
 from chopper_core.window import Stretch, Window
-from chopper_tui.actions import ACTIONS, TIMELINE
+from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.action import TIMELINE
 from chopper_tui.lanes import bins_of, draw_lanes
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.status import Status

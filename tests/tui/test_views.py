@@ -14,7 +14,8 @@ from chopper_core.analyses import ANALYSES
 from chopper_core.ingest import open_run
 from chopper_core.view import Baseline, View, asking
 from chopper_core.window import ALL_TIME
-from chopper_tui.actions import ACTIONS, SCREENS
+from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.action import SCREENS
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.widgets.prompt import Line
 from tests.support import Row, run_of
