@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from math import nan
@@ -110,6 +109,9 @@ def own_file() -> Path:
 @cache
 def specifications() -> Mapping[str, Hardware]:
     """All specifications, the person's own over Chopper's; raises DataError for a broken file."""
+    # The profiler describes most GPUs, and then it isn't needed.
+    import tomllib
+
     tables: dict[str, dict[str, Any]] = {}
     known: dict[str, Hardware] = {}
     for path in (Path(__file__).with_name("hardware.toml"), own_file()):

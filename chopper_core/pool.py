@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -115,7 +117,11 @@ def _in_processes(
     # They take as long to import as a small trace to read.
     import multiprocessing
     from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from multiprocessing import resource_tracker
 
+    # It takes a standard error with a file to start, and under an app there is another one.
+    with redirect_stderr(sys.__stderr__):
+        resource_tracker.ensure_running()
     # Threads of the interface may hold locks at a fork, so workers start from a clean process.
     context = multiprocessing.get_context("forkserver")
     done = context.Array("q", len(paths), lock=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -54,11 +53,16 @@ def read_config(path: Path | None = None) -> Config:
     """The settings of a file, those of the program where there is none; raises UsageError."""
     path = path or config_path()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Config()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} can't be read: {error}") from error
+    # Most have no such file.
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
     return _Reader(path).config(document)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from chopper_core.errors import ChopperError, DataError
 from chopper_core.metrics import metric
@@ -17,6 +19,11 @@ from chopper_tui.snapshot import state_directory
 _SCHEMA: Final = "chopper.columns/1"
 
 
+class _Kept(Struct, frozen=True):
+    schema: str
+    columns: dict[str, tuple[str, ...]]
+
+
 def columns_path() -> Path:
     """Where the columns are kept."""
     return state_directory() / "columns.json"
@@ -25,29 +32,22 @@ def columns_path() -> Path:
 def remembered_columns() -> dict[str, tuple[str, ...]]:
     """The columns that were kept; none where the file is missing, damaged or of another version."""
     try:
-        document = json.loads(columns_path().read_text(encoding="utf-8"))
-        if document["schema"] != _SCHEMA:
-            return {}
-        return {
-            level: tuple(map(str, names))
-            for level, names in document["columns"].items()
-            if level in (*LEVELS, ACTIVITY) and isinstance(names, list)
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        kept = msgspec.json.decode(columns_path().read_bytes(), type=_Kept)
+    except (OSError, ValueError, msgspec.MsgspecError):
         return {}
+    known = kept.columns if kept.schema == _SCHEMA else {}
+    return {level: names for level, names in known.items() if level in (*LEVELS, ACTIVITY)}
 
 
 def remember_columns(level: str, names: tuple[str, ...]) -> None:
     """Keep the columns of a level, or forget them where there are none; raises DataError."""
     columns = {**remembered_columns(), level: names}
-    kept = {level: list(names) for level, names in columns.items() if names}
+    kept = _Kept(_SCHEMA, {level: names for level, names in columns.items() if names})
     path = columns_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=".columns-", delete=False
-        ) as file:
-            json.dump({"schema": _SCHEMA, "columns": kept}, file, indent=1)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".columns-", delete=False) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(kept), indent=1))
         os.replace(file.name, path)
     except OSError as error:
         raise DataError(f"the columns can't be kept in {path}: {error.strerror}") from error

@@ -106,14 +106,11 @@ def _next_line(moves: re.Match[str]) -> str:
 
 def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
     """Run the explorer until it is left; the exit code, with any error told on stderr."""
-    # Printing a view needs neither, and they take a tenth of its time to import.
+    # Printing a view doesn't need it, and it takes a tenth of its time to import.
     import asyncio
-    from multiprocessing import resource_tracker
 
     # What works in a thread lets the screen have the interpreter after this long, not after 5 ms.
     sys.setswitchinterval(_TURN_S)
-    # Processes that load a run need it, and to start it takes a stderr with a file: before Textual.
-    resource_tracker.ensure_running()
     try:
         asyncio.run(_run(app, mouse))
         crash = app.crash

@@ -364,6 +364,7 @@ _OPENED = (
     "tree_sitter",
     "textual.widgets._markdown",
     "importlib.metadata",
+    "multiprocessing",
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from chopper_core.errors import DataError
 from chopper_core.pool import read_all
 from chopper_core.progress import Cancelled, Progress, silent
+from tests.conftest import ROOT
 
 
 def read_size(path: Path, progress: Progress) -> int:
@@ -51,3 +54,22 @@ def test_who_waits_can_cancel(files: list[Path], jobs: int) -> None:
 
     with pytest.raises(Cancelled):
         read_all(files, read_size, cancel, jobs)
+
+
+def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
+    """An app takes standard error and says that it has the file -1."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom chopper_core.pool import read_all\n"
+        "from chopper_core.progress import silent\nfrom tests.core.test_pool import read_size\n"
+        "class Taken:\n    fileno = lambda self: -1\n    write = flush = lambda self, *_: 0\n"
+        "sys.stderr = taken = Taken()\n"
+        "found = read_all([Path(name) for name in sys.argv[1:]], read_size, silent, 2)\n"
+        "assert sys.stderr is taken\nprint(found)"
+    )
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[1, 1]"
