@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chopper_core.measured import part_of
 from chopper_core.schema import KernelTable, Kind
-from chopper_core.sources.discover import natural_key
+from chopper_core.sources.places import natural_key
 from chopper_core.sources.signals import ClockDomain, Samples, Signal, Telemetry
 from chopper_core.tracks import Curve, Track, between, nearest, share_running
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.errors import DataError
-from chopper_core.sources.discover import natural_key
+from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.stamps import LATEST_NS, clock_named
 from chopper_core.sources.telemetry.text import TelemetryText, csv_cells, read_text, sniff
@@ -57,9 +56,12 @@ class CpuFile(Struct, frozen=True, eq=False):
 
 def find_cpu(paths: Sequence[Path]) -> list[Path]:
     """The files at the paths, or below them, that hold such samples, by their headings."""
-    files = [file for path in paths for file in (_files_below(path) if path.is_dir() else [path])]
-    found = [file for file in files if is_cpu_file(file)]
-    return sorted(dict.fromkeys(found), key=natural_key)
+    found = [
+        file
+        for root, file in files_at(paths)
+        if (file == root or file.name.casefold().endswith(_SUFFIXES)) and is_cpu_file(file)
+    ]
+    return sorted(found, key=natural_key)
 
 
 def is_cpu_file(path: Path) -> bool:
@@ -230,16 +232,6 @@ def _cores(columns: dict[str, Any]) -> Int64:
 def _is_parquet(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (
-            Path(folder, name)
-            for name in names
-            if not name.startswith(".") and name.casefold().endswith(_SUFFIXES)
-        )
 
 
 def _first_line(error: Exception) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from chopper_core.errors import DataError
+from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.recognise import Mismatch, why_no_kineto_trace
 
 FROM_FILE: Final = "distributedInfo"
@@ -34,7 +34,6 @@ _RANK_PATTERNS: Final = tuple(
         r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
     )
 )
-_DIGITS: Final = re.compile(r"(\d+)")
 
 
 class TraceFile(Struct, frozen=True):
@@ -80,20 +79,13 @@ def find_traces(paths: Sequence[Path]) -> Discovery:
         raise DataError(f"No path was given; {EXPECTED}.")
     found: list[Path] = []
     skipped: list[SkippedFile] = []
-    seen: set[Path] = set()
-    for path in paths:
-        if not path.exists():
-            raise DataError(f"{path} does not exist.")
-        for file in _files_below(path) if path.is_dir() else [path]:
-            if file.resolve() in seen:
-                continue
-            seen.add(file.resolve())
-            mismatch = _why_skipped(file, was_named=file == path)
-            if mismatch is None:
-                found.append(file)
-            else:
-                looks_lost = mismatch.damaged and rank_in_name(file.name) is not None
-                skipped.append(SkippedFile(file, mismatch.reason, looks_lost))
+    for root, file in files_at(paths):
+        mismatch = _why_skipped(file, was_named=file == root)
+        if mismatch is None:
+            found.append(file)
+        else:
+            looks_lost = mismatch.damaged and rank_in_name(file.name) is not None
+            skipped.append(SkippedFile(file, mismatch.reason, looks_lost))
     if not found:
         raise DataError(_nothing_found(paths, skipped))
     return Discovery(_with_hints(sorted(found, key=natural_key)), skipped)
@@ -127,12 +119,6 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
     return [assigned[index] for index in range(len(traces))]
 
 
-def natural_key(path: Path) -> list[tuple[int, str]]:
-    """Return a key that sorts numbers in names by value."""
-    parts = _DIGITS.split(path.as_posix())
-    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
-
-
 def rank_in_name(name: str) -> int | None:
     """Return the rank that the name of a file or folder says, if any."""
     for pattern in _RANK_PATTERNS:
@@ -140,14 +126,6 @@ def rank_in_name(name: str) -> int | None:
         if match:
             return int(match.group(1))
     return None
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    found: list[Path] = []
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(folder, name) for name in names if not name.startswith(".")]
-    yield from sorted(found, key=natural_key)
 
 
 def _why_skipped(file: Path, *, was_named: bool) -> Mismatch | None:

@@ -7,7 +7,6 @@ pass; passes in one tree, by one tool, are one run.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,8 +24,9 @@ from chopper_core.sources.counters.pmc_csv import read_pmc_csv
 from chopper_core.sources.counters.rocpd import read_rocpd
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.rocprofv3_json import read_json
-from chopper_core.sources.discover import natural_key, rank_in_name
+from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.places import files_at
 
 _PASS_FOLDER: Final = re.compile(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
 _PART_FOLDER: Final = re.compile(
@@ -83,19 +83,12 @@ def find_counters(paths: Sequence[Path]) -> CounterDiscovery:
     """
     files: list[CounterFile] = []
     skipped: list[UnusedFile] = []
-    seen: set[Path] = set()
-    for root in paths:
-        if not root.exists():
-            raise DataError(f"{root} does not exist.")
-        for path in _files_below(root) if root.is_dir() else [root]:
-            if path.resolve() in seen:
-                continue
-            seen.add(path.resolve())
-            kind = kind_of(path)
-            if isinstance(kind, CounterKind):
-                files.append(CounterFile(path, kind, root))
-            elif kind is not None:
-                skipped.append(UnusedFile(path, kind))
+    for root, path in files_at(paths):
+        kind = kind_of(path)
+        if isinstance(kind, CounterKind):
+            files.append(CounterFile(path, kind, root))
+        elif kind is not None:
+            skipped.append(UnusedFile(path, kind))
     used: list[CounterFile] = []
     for file in files:
         reason = _why_read_already(file, files)
@@ -280,11 +273,3 @@ def _why_read_already(file: CounterFile, files: Sequence[CounterFile]) -> str | 
         if is_better and is_beside and file.kind in (*_CSV_KINDS, CounterKind.JSON):
             return f"is of the same process as {other.path.name}, which is read instead"
     return None
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    found: list[Path] = []
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(folder, name) for name in names if not name.startswith(".")]
-    yield from sorted(found, key=natural_key)

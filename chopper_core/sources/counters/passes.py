@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.counters.joining import concatenate, join_passes
-from chopper_core.sources.discover import natural_key
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.places import natural_key
 from chopper_core.sources.trace import ABSENT
 
 SAME_PROGRAM: Final = 0.8

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.errors import DataError
-from chopper_core.sources.discover import natural_key
+from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.recognise import EVENTS_KEY
 from chopper_core.sources.signals import Telemetry
 from chopper_core.sources.telemetry import amd_smi, nvidia_smi, rocm_smi, sampler, zeus
@@ -62,19 +61,14 @@ def find_telemetry(paths: Sequence[Path]) -> TelemetryDiscovery:
     """
     found: list[TelemetryFile] = []
     skipped: list[OtherFile] = []
-    seen: set[Path] = set()
-    for path in paths:
-        if not path.exists():
-            raise DataError(f"{path} does not exist.")
-        for file in _files_below(path) if path.is_dir() else [path]:
-            if file.resolve() in seen:
-                continue
-            seen.add(file.resolve())
-            try:
-                found.append(TelemetryFile(file, format_of(file)))
-            except DataError as error:
-                reason = str(error).removeprefix(f"{file} ").rstrip(".")
-                skipped.append(OtherFile(file, reason))
+    for root, file in files_at(paths):
+        if file != root and file.suffix.casefold() not in _SUFFIXES:
+            continue
+        try:
+            found.append(TelemetryFile(file, format_of(file)))
+        except DataError as error:
+            reason = str(error).removeprefix(f"{file} ").rstrip(".")
+            skipped.append(OtherFile(file, reason))
     return TelemetryDiscovery(sorted(found, key=lambda file: natural_key(file.path)), skipped)
 
 
@@ -133,13 +127,3 @@ def _is_parquet(path: Path) -> bool:
             return file.read(len(sampler.PARQUET_MAGIC)) == sampler.PARQUET_MAGIC
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    found: list[Path] = []
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(folder, name) for name in names if not name.startswith(".")]
-    yield from sorted(
-        (path for path in found if path.suffix.casefold() in _SUFFIXES), key=natural_key
-    )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.errors import DataError
-from chopper_core.sources.discover import natural_key
+from chopper_core.sources.places import natural_key
 from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, Signal, Telemetry
 from chopper_core.sources.telemetry.accumulators import steps, unwrapped
 from chopper_core.sources.telemetry.quantities import Flaw
