@@ -186,9 +186,14 @@ class Groups:
         at = self.first + rows.start if isinstance(rows, slice) else rows[self.first]
         return self.table.column(level)[at]
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the GPUs of a group are known without looking at its rows."""
+        return self.cells is not None and "gpu" in self.cells.cube.levels
+
     def gpus(self, group: int) -> list[int]:
         """The GPUs of the rows of one group."""
-        if self.cells is not None and "gpu" in self.cells.cube.levels:
+        if self.cells is not None and self.has_gpus:
             codes = self.cells.codes("gpu", group)
         else:
             codes = self.table.gpu[self.part(group)]

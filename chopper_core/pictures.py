@@ -74,6 +74,8 @@ class HeatMap(Struct, frozen=True, eq=False):
     x_title: str
     numbers: Numbers
     """Rows x columns."""
+    has_own_rows: bool = False
+    """Whether its rows are others than those of the table."""
 
 
 class BoxChart(Struct, frozen=True, eq=False):

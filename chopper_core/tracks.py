@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -99,20 +102,29 @@ class BusyCurve(Curve, frozen=True):
         return busy
 
 
+MOST_CURVES: Final = 128
+"""Curves that are kept: one takes 50 bytes for each activity of its GPU."""
+
+
 class LazyCurves(Mapping[int, Curve]):
-    """The curves of GPUs, each worked out when it is asked for."""
+    """The curves of GPUs, each worked out when it is asked for; the last ones are kept."""
 
     def __init__(self, gpus: Sequence[int], curve: Callable[[int], Curve]) -> None:
         self._gpus = dict.fromkeys(gpus)
         self._curve = curve
-        self._known: dict[int, Curve] = {}
+        self._known: OrderedDict[int, Curve] = OrderedDict()
 
     def __getitem__(self, gpu: int) -> Curve:
         if gpu not in self._gpus:
             raise KeyError(gpu)
-        if gpu not in self._known:
-            self._known[gpu] = self._curve(gpu)
-        return self._known[gpu]
+        curve = self._known.pop(gpu, None)
+        if curve is None:
+            curve = self._curve(gpu)
+        self._known[gpu] = curve
+        while len(self._known) > MOST_CURVES:
+            with suppress(KeyError):  # Another thread lets go of some too.
+                self._known.popitem(last=False)
+        return curve
 
     def __contains__(self, gpu: object) -> bool:
         return gpu in self._gpus

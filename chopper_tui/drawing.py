@@ -291,7 +291,9 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
                 line.append((glyphs.spark[level] * wide, "accent"))
         lines.append(line)
     if shown < count and height > 2:
-        lines.append(_left_out(count - shown, "rows"))
+        left = f"{count - shown} more rows where there is more room"
+        own = picture.has_own_rows
+        lines.append([(left, "dim")] if own else _left_out(count - shown, "rows"))
     if columns:
         lines.append([(" " * (label_width + 1) + _columns_axis(picture, bins, wide), "dim")])
     ends = ("<=" if least < low else "", ">=" if most > high else "")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into, quantiles_along
+from chopper_core.analyses.ranks.nodes import node_names
 from chopper_core.analyses.standing import beyond_others, of_all_gpus, others_median
 from chopper_core.errors import UsageError
 from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered, worded
@@ -67,7 +68,7 @@ def answer(run: Run, view: View) -> Answer:
         (_difference(figure), _like(figure, apart)),
     ]
     total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware)).at(0)
-    picture, notes = _picture(figure, by, numbers, labels, names, cells)
+    picture, notes = _picture(run, figure, by, numbers, labels, names, cells)
     return Answer(
         level="gpu",
         labels=names,
@@ -199,7 +200,21 @@ def _written(figure: Metric, number: float) -> tuple[str, str]:
     return f"{number:.4g}", f" {figure.unit}" if figure.unit else ""
 
 
+def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, ...], Float64]:
+    """The median of each node's GPUs at each label; no node where the run doesn't say them."""
+    try:
+        nodes = np.array(node_names(run, tuple(map(int, names))))
+    except UsageError:
+        nodes = np.array([""] * len(names))
+    different = tuple(dict.fromkeys(nodes.tolist()))
+    if not 1 < len(different) < len(names):
+        return (), np.empty((0, numbers.shape[1]))
+    medians = [quantiles_along(numbers[nodes == node], (0.5,)) for node in different]
+    return different, np.vstack(medians)
+
+
 def _picture(
+    run: Run,
     figure: Metric,
     by: str,
     numbers: Float64,
@@ -215,7 +230,11 @@ def _picture(
     title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
     if len(names) > _ROWS:
         title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
-        numbers = quantiles_along(numbers, tuple(_SHARES.values()))
+        nodes, of_nodes = _by_node(run, names, numbers)
+        if nodes:
+            title += f", and the median of each of {len(nodes)} nodes"
+        rows += nodes
+        numbers = np.vstack([quantiles_along(numbers, tuple(_SHARES.values())), of_nodes])
     picture = HeatMap(
         title,
         unit,
@@ -223,6 +242,7 @@ def _picture(
         tuple(labels[place] for place in drawn.tolist()),
         by,
         numbers[:, drawn] / scale,
+        has_own_rows=len(names) > _ROWS,
     )
     if len(labels) <= _DRAWN:
         return picture, ()

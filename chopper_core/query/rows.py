@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,17 +45,31 @@ def ordered(
     return np.lexsort((numbers, ~column.present()))
 
 
+MOST_GPUS: Final = 128
+"""GPUs of a row of which a sparkline is worked out."""
+MOST_ACTIVITIES: Final = 1 << 24
+"""Activities that are brought together to know on which GPUs the rows are."""
+
+
 def means_of(
     track: Track, nodes: Groups, shown: Index
 ) -> Callable[[Index, int], NDArray[np.float64]]:
-    """The means of a track over the time of the shown nodes, as a frame has them."""
+    """The means of a track over the time of the shown nodes, as a frame has them.
+
+    Of nodes on very many GPUs, or of very many activities whose GPUs aren't at hand, none are
+    known: they would take longer than anybody waits.
+    """
 
     def means(rows: Index, bins: int) -> NDArray[np.float64]:
         result = np.full((len(rows), bins), np.nan)
+        if not nodes.has_gpus and int(nodes.sizes().sum()) > MOST_ACTIVITIES:
+            return result
         start, end = nodes.min("start_ns"), nodes.max("end_ns")
         for position, row in enumerate(shown[rows]):
             bounds = np.linspace(start[row], end[row], bins + 1)
             gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in track.curves]
+            if len(gpus) > MOST_GPUS:
+                continue
             values = [track.curves[gpu].means(bounds) for gpu in gpus]
             if values:
                 result[position] = mean_known(np.stack(values))

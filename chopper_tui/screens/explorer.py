@@ -46,7 +46,8 @@ from chopper_tui.widgets.track_chart import TrackChart
 
 Step = Callable[[], Awaitable[None] | None]
 
-_UNDER_WAY: Final = "working on it"
+UNDER_WAY: Final = "working on it"
+"""How the line begins that says so of a step that takes long."""
 
 
 class Explorer(Screen[None]):
@@ -335,7 +336,7 @@ class Explorer(Screen[None]):
             self._step.cancel()
             self._long_told.cancel()
         was_long, self.is_long = self.is_long, False
-        if was_long and self.query_one(Status).message.startswith(_UNDER_WAY):
+        if was_long and self.query_one(Status).message.startswith(UNDER_WAY):
             self.say("")
         if self._step.cancelled():
             self._steps.clear()
@@ -350,7 +351,7 @@ class Explorer(Screen[None]):
     def _tell_long(self, since: float) -> None:
         loop = asyncio.get_running_loop()
         self.is_long = True
-        self.say(f"{_UNDER_WAY}, {loop.time() - since:.0f} s; Esc gives it up")
+        self.say(f"{UNDER_WAY}, {loop.time() - since:.0f} s; Esc gives it up")
         self._long_told = loop.call_later(1.0, self._tell_long, since)
 
     def give_up(self) -> None:

@@ -16,6 +16,7 @@ from chopper_core.query import query
 from chopper_core.run import Run
 from chopper_core.summary import Summary, summarise
 from chopper_core.tree import level_order
+from tests.bench.runs import source_of
 from tests.support import Row, run_of, sample_run
 
 
@@ -136,8 +137,26 @@ def test_of_many_gpus_quantiles_are_drawn() -> None:
     address = "R?view=heatmap&of=kernel_ns"
     picture = map_of(run, address)
     assert picture.rows == ("least", "p5", "p25", "median", "p75", "p95", "largest")
+    assert picture.has_own_rows
     assert len(query(run, parse(address))) == 90
     for layer in range(3):
         own = [row.duration / 1e6 for row in rows if row.layer == layer]
         expected = np.quantile(own, (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1))
         assert picture.numbers[:, layer] == pytest.approx(expected)
+
+
+def test_under_the_quantiles_the_gpus_are_folded_by_node() -> None:
+    rows = [
+        Row(0, 100 + (7 * gpu) % 90 + layer, gpu=gpu, layer=layer, stream=layer)
+        for gpu in range(90)
+        for layer in range(3)
+    ]
+    run = run_of(rows)
+    gpus = tuple(replace(gpu, rank=gpu.index) for gpu in run.gpus)
+    sources = tuple(replace(source_of(rank, 3), host=f"node{rank // 8}") for rank in range(90))
+    picture = map_of(replace(run, gpus=gpus, sources=sources), "R?view=heatmap&of=kernel_ns")
+    assert picture.rows[7:] == tuple(f"node{node}" for node in range(12))
+    for node in range(12):
+        for layer in range(3):
+            own = [r.duration / 1e6 for r in rows if r.layer == layer and r.gpu // 8 == node]
+            assert picture.numbers[7 + node, layer] == pytest.approx(np.median(own))

@@ -14,6 +14,10 @@ from tests.bench.processes import ROOT, Cost, in_turn
 from tests.bench.runs import LARGE, MANY
 
 SMALL, WIDE = explorer.SIZES
+_EACH_FIRST = (
+    "Through the terminal, each key in turn; what asks something of all activities for the first "
+    "time says that it is under way and can be given up meanwhile, and is quick from then on:"
+)
 
 
 def main() -> None:
@@ -110,7 +114,10 @@ def _engine(options: argparse.Namespace) -> Section:
 def _ranks(options: argparse.Namespace) -> Section:
     steps = engine.medians(options.many, options.rounds, parts=True)
     title = f"{options.many[0]:,} ranks × {options.many[1]:,} kernels"
-    return Section([*engine.report(options.many, steps)], [*budgets.of_ranks(steps, title)])
+    case = explorer.many(*options.many)
+    seen = [explorer.seen(case, size, options.rounds) for size in explorer.SIZES]
+    lines = [*engine.report(options.many, steps), "", _EACH_FIRST, "", *explorer.report(seen)]
+    return Section(lines, [*budgets.of_ranks(steps, title)])
 
 
 def _analyses(options: argparse.Namespace) -> Section:

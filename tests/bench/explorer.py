@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from chopper_tui.screens.explorer import UNDER_WAY
 from tests.bench.processes import ROOT
 from tests.bench.runs import LARGE, store_of
 from tests.tui.terminal_harness import Terminal
@@ -104,6 +105,37 @@ def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
     return Case(title, (*_CHOPPER, address), "32 of 32 rows", keys)
 
 
+_OVER_RANKS = (
+    ("overview: cursor down", "j"),
+    ("overview: page down", "\x1b[6~"),
+    ("one rank", "\r"),
+    ("one iteration of it", "\r"),
+    ("its kernels", "3"),
+    ("back to the tree", "1"),
+    ("back to the overview", ":go {start}\r"),
+    ("any rank: its number", ":go {start}:gpu=517\r"),
+    ("all ranks again", "h"),
+    ("overheads", "4"),
+    ("kernels of all", "3"),
+    ("ranks", "5"),
+    ("ranks: page down", "\x1b[6~"),
+    ("ranks, by node", ":by node\r"),
+    ("a node's ranks", "\r"),
+    ("heat map", ":go {start}?view=heatmap\r"),
+    ("heat map, by kernel", ":by kernel\r"),
+    ("timeline", "2"),
+    ("the overview again", ":go {start}\r"),
+)
+
+
+def many(ranks: int, kernels: int) -> Case:
+    """The overview of very many ranks and what leads on from it."""
+    store = str(store_of(ranks, kernels, parts=True))
+    keys = tuple((name, key.format(start=store)) for name, key in _OVER_RANKS)
+    title = f"{ranks:,} ranks × {kernels:,} kernels"
+    return Case(title, (*_CHOPPER, store), f"{ranks} of {ranks} rows", keys)
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What one case took at one size."""
@@ -155,7 +187,7 @@ def _table(found: Seen) -> Iterator[str]:
 
 def p95(values: list[float]) -> float:
     """The 95th percentile."""
-    return quantiles(values, n=20, method="inclusive")[-1]
+    return quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
 
 
 def first_paint(case: Case, size: tuple[int, int]) -> float:
@@ -187,7 +219,14 @@ def _press(terminal: Terminal, key: str) -> tuple[float, int]:
         terminal.send(key[:-1])
         terminal.quiet(0.3)
         key = key[-1]
-    return terminal.timed(key, QUIET_S)
+    seconds, count = terminal.timed(key, QUIET_S)
+    # It says so where something takes long, each second anew.
+    start = time.monotonic() - seconds
+    while UNDER_WAY in terminal.text:
+        terminal.until(lambda: UNDER_WAY not in terminal.text)
+        count += terminal.quiet(QUIET_S)
+        seconds = time.monotonic() - start - QUIET_S
+    return seconds, count
 
 
 _CACHE = tempfile.TemporaryDirectory(prefix="chopper-bench-")

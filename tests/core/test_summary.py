@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core import groups as groups_module
+from chopper_core import tracks
 from chopper_core import tree as tree_module
 from chopper_core.chart import chart
 from chopper_core.errors import NoSuchNode
 from chopper_core.find import find
+from chopper_core.groups import Groups
 from chopper_core.query import figures, query
+from chopper_core.query import rows as rows_module
 from chopper_core.run import Run
 from chopper_core.schema import LEVELS, KernelTable
 from chopper_core.summary import HIGHEST, LOWEST, SUMMED, Summary, summarise
-from chopper_core.tracks import share_running
+from chopper_core.tracks import Curve, LazyCurves, share_running
 from chopper_core.tree import Tree, in_order, level_order
 from chopper_core.view import View
 from tests.support import Row, run_of, sample_run
@@ -234,3 +237,36 @@ def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObjec
         for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
         np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
+
+
+def test_curves_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracks, "MOST_CURVES", 2)
+    run = measured(sample_run())
+    made: list[int] = []
+    track = run.track("busy_pct")
+
+    def curve(gpu: int) -> Curve:
+        made.append(gpu)
+        return track.curves[gpu]
+
+    curves = LazyCurves((0, 1, 2), curve)
+    for gpu in (0, 1, 0, 2, 0, 1, 1):
+        assert curves[gpu] is not None
+    assert made == [0, 1, 2, 1]
+    assert (list(curves), len(curves), 3 in curves) == ([0, 1, 2], 3, False)
+
+
+@pytest.mark.parametrize("limit", ["MOST_GPUS", "MOST_ACTIVITIES"])
+def test_no_means_of_rows_on_very_many_gpus(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = summed(measured(sample_run(gpus=4)))
+    by_phase = View("R", order=("phase", *(level for level in LEVELS if level != "phase")))
+    rows = np.arange(3)
+    assert np.isfinite(query(run, by_phase).means(rows, 4)).all()
+    run = summed(measured(sample_run(gpus=4)))
+    if limit == "MOST_ACTIVITIES":
+        monkeypatch.setattr(Groups, "has_gpus", False)
+    monkeypatch.setattr(rows_module, limit, 3)
+    assert np.isnan(query(run, by_phase).means(rows, 4)).all()
+    # A row per GPU has them whatever the number of GPUs.
+    is_known = np.isfinite(query(run, View("R")).means(rows, 4)).all()
+    assert is_known == (limit == "MOST_GPUS")
