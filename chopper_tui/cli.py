@@ -20,23 +20,19 @@ INTERRUPTED: Final = 130
 _DESCRIPTION: Final = """\
 Where does the time of an LLM training step go, and why?
 
-chopper RUN              explore a run: a PyTorch trace, or a directory of one per rank
+chopper RUN              explore a run: a trace, or a directory of one per rank
 chopper demo             explore the generated demo run
 chopper show ADDRESS     print a view as text, markdown, CSV or JSON
 chopper diff A B [PATH]  what changed from A to B, the most first
 chopper info RUN         what was found, how it was labelled, what was left out
-chopper ingest RUN -o D  align a run once and write it to a store, to keep or to share
-chopper cache            the runs that are kept for the next time; `cache clear` forgets them
+chopper ingest RUN -o D  align a run once, into a store to keep or share
+chopper cache            the runs that are kept; `cache clear` forgets them
 chopper metrics          every figure: unit, definition, source
 chopper keys             the keys of the explorer
 chopper doctor           terminal, locale and versions, for bug reports
 
-An ADDRESS is RUN[:level=label/...][?key=value&...], for instance
-  runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm
-Its keys are order, columns, sort, filter, metric, base (what to compare with: another path of the
-run, or another run), stat and over (a statistic over GPUs, iterations, layers), clock and gpu (as
---clock and --gpu, with commas between several). Without a terminal the explorer prints what `show`
-prints.
+`chopper COMMAND --help` tells the options of a command. Without a terminal the
+explorer prints what `show` prints.
 """
 
 
@@ -79,7 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
         command = cast(Command, import_module(f"chopper_tui.commands.{given[0]}"))
-        parser = argparse.ArgumentParser(f"{PROGRAM} {given[0]}", description=command.DESCRIPTION)
+        parser = argparse.ArgumentParser(
+            f"{PROGRAM} {given[0]}",
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.add_options(parser)
         return command.run(parser.parse_args(given[1:]))
     from chopper_tui.commands.explore import address_of, explore
@@ -89,17 +89,29 @@ def _dispatch(given: list[str]) -> int:
         raise UsageError(
             f"no run given; `{PROGRAM} DIRECTORY` opens one, `{PROGRAM} demo` shows the demo"
         )
+    _refuse_a_mistyped_command(options.run[0])
     return explore(address_of(options.run), options)
 
 
+def _refuse_a_mistyped_command(word: str) -> None:
+    if word.isalpha() and not os.path.exists(word):
+        from difflib import get_close_matches
+
+        for near in get_close_matches(word, COMMANDS, 1):
+            raise UsageError(
+                f"{word} is no file, no directory and no command; did you mean `{PROGRAM} {near}`?"
+            )
+
+
 def _parser() -> argparse.ArgumentParser:
-    from chopper_tui.commands.options import add_explorer_options
+    from chopper_tui.commands.options import ADDRESSES, add_explorer_options
 
     parser = argparse.ArgumentParser(
         PROGRAM,
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage=f"{PROGRAM} [RUN …] | {PROGRAM} {{{','.join(COMMANDS)}}} …",
+        epilog=ADDRESSES,
+        usage=f"{PROGRAM} [RUN …] | {PROGRAM} COMMAND …",
     )
     parser.add_argument(
         "run", nargs="*", metavar="RUN", help="trace files of one run, a directory, or an address"

@@ -15,7 +15,13 @@ DESCRIPTION: Final = "The runs that are kept so that they open at once."
 
 def add_options(parser: ArgumentParser) -> None:
     """Whether they are listed or forgotten."""
-    parser.add_argument("do", nargs="?", choices=("list", "clear"), default="list")
+    parser.add_argument(
+        "do",
+        nargs="?",
+        choices=("list", "clear"),
+        default="list",
+        help="list them (so without a word), or forget them",
+    )
     parser.add_argument(
         "--old", action="store_true", help="clear those of other versions of Chopper only"
     )

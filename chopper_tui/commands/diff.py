@@ -14,9 +14,15 @@ DESCRIPTION: Final = "Compare B with A, its baseline: what changed, the most fir
 
 def add_options(parser: ArgumentParser) -> None:
     """Two runs, a place in them, and how it is printed."""
-    parser.add_argument("a", metavar="A")
-    parser.add_argument("b", metavar="B")
-    parser.add_argument("path", metavar="PATH", nargs="?", default="", help="gpu=0/…")
+    parser.add_argument("a", metavar="A", help="the run before")
+    parser.add_argument("b", metavar="B", help="the run after")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        default="",
+        help="of a part of both, such as gpu=0/iteration=11",
+    )
     add_printing_options(parser)
 
 

@@ -17,8 +17,10 @@ DESCRIPTION: Final = "What was found in a run, how it was labelled, what was lef
 
 def add_options(parser: ArgumentParser) -> None:
     """The run."""
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "run", metavar="RUN", help="trace files with commas between, a directory, or a store"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     add_reading_options(parser)
 
 

@@ -25,7 +25,9 @@ DESCRIPTION: Final = "Align a run once and write it to a store: a directory to s
 
 def add_options(parser: ArgumentParser) -> None:
     """What is read, where to, by whom."""
-    parser.add_argument("run", metavar="RUN", nargs="?")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="a directory, or trace files with commas between"
+    )
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("-o", "--output", metavar="STORE", help="read all and write STORE")
     target.add_argument(
@@ -36,7 +38,9 @@ def add_options(parser: ArgumentParser) -> None:
     target.add_argument(
         "--finish", metavar="STORE", help="write STORE from all that was read into it"
     )
-    parser.add_argument("--engine", choices=("processes", "dask"), default="processes")
+    parser.add_argument(
+        "--engine", choices=("processes", "dask"), default="processes", help="what reads the ranks"
+    )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of Dask, such as tcp://host:8786")
     add_reading_options(parser)
 

@@ -14,7 +14,9 @@ DESCRIPTION: Final = "The keys of the explorer."
 
 def add_options(parser: ArgumentParser) -> None:
     """As what they are printed."""
-    parser.add_argument("--format", choices=("text", "markdown"), default="text")
+    parser.add_argument(
+        "--format", choices=("text", "markdown"), default="text", help="default: text"
+    )
 
 
 def run(options: Namespace) -> int:

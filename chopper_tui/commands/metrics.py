@@ -13,7 +13,9 @@ DESCRIPTION: Final = "Every figure: name, unit, how it adds up, definition, sour
 
 def add_options(parser: ArgumentParser) -> None:
     """As what they are printed."""
-    parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+    parser.add_argument(
+        "--format", choices=("text", "markdown", "json"), default="text", help="default: text"
+    )
 
 
 def run(options: Namespace) -> int:

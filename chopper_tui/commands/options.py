@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from chopper_core.errors import UsageError
 from chopper_core.reading import parse_clock, parse_gpu
 from chopper_core.render import FORMATS
+
+ADDRESSES: Final = """\
+An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
+  'runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm'
+Its keys: view (a screen, such as kernels), by (what it splits its rows by), of
+(what it is of); order, columns, sort, filter, metric (what is charted); base
+(what to compare with: another path of the run, or another run); stat and over
+(a statistic over GPUs, iterations, layers); from and to, at and mark (times,
+such as 12.5ms); clock, gpu and hardware (as the options, with commas between).
+"""
 
 
 def add_explorer_options(parser: ArgumentParser) -> None:
@@ -57,12 +67,16 @@ def add_reading_options(parser: ArgumentParser) -> None:
 
 def add_printing_options(parser: ArgumentParser) -> None:
     """What of a view is printed, as what, where to."""
-    parser.add_argument("--columns", default="", metavar="A,B", help="names of `metrics`")
+    parser.add_argument(
+        "--columns", default="", metavar="A,B", help="names that `chopper metrics` lists"
+    )
     parser.add_argument("--format", choices=FORMATS, help="default: text, or by the suffix of -o")
     parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
     parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
     parser.add_argument("--chart", action="store_true", help="text with key figures and chart")
-    parser.add_argument("-o", "--output", metavar="FILE")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write it there; .md, .csv, .json, or text"
+    )
     add_reading_options(parser)
 
 

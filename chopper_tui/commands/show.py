@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.errors import DataError
-from chopper_tui.commands.options import add_printing_options
+from chopper_tui.commands.options import ADDRESSES, add_printing_options
 from chopper_tui.commands.output import glyphs, width, write
 from chopper_tui.commands.runs import open_with_progress, view_of
 
@@ -20,7 +20,8 @@ _FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
 def add_options(parser: ArgumentParser) -> None:
     """The address, and how it is printed."""
-    parser.add_argument("address", metavar="ADDRESS")
+    parser.add_argument("address", metavar="ADDRESS", help="a run, or a view of one; see below")
+    parser.epilog = ADDRESSES
     add_printing_options(parser)
 
 

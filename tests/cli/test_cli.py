@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import parse
+from chopper_core.address import KEYS, parse
 from chopper_core.cache import open_kept
 from chopper_core.metrics import METRICS
 from chopper_core.query import query
 from chopper_tui.cli import main
+from chopper_tui.commands import COMMANDS
 from chopper_tui.snapshot import write_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +121,7 @@ def test_every_address_in_json_shows_its_row(
         (["show", "{trace}", "-o", "{folder}/no/such/file"], 1, "can't be written"),
         (["show", "{trace}", "--clock", "amd=1s"], 2, "'amd' names no telemetry of this run"),
         ([], 2, "no run given"),
+        (["sohw", "{trace}"], 2, "did you mean `chopper show`?"),
     ],
 )
 def test_errors_are_a_sentence_and_a_code(
@@ -141,6 +144,26 @@ def test_errors_are_a_sentence_and_a_code(
     assert says in captured.err
     assert "Traceback" not in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_help_for_each_of_its_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*command.split(), "--help"])
+    assert left.value.code == 0
+    told = capsys.readouterr().out
+    lines = told.splitlines()
+    assert max(map(len, lines)) <= 80
+    for number, line in enumerate(lines):
+        if line.startswith("  -"):
+            below = lines[number + 1 : number + 2]
+            assert "  " in line.strip() or (below and below[0].startswith(" " * 20)), line
+    if command in ("", "show"):
+        assert all(re.search(rf"\b{key}\b", told) for key in KEYS)
+    else:
+        assert command in told
 
 
 @pytest.mark.parametrize("shift", ["+1.5s", "=1s", "x=inf", "x=nan", "x=soon"])
