@@ -35,7 +35,7 @@ from chopper_tui.rows import ENVELOPE, envelope, row_lines, scale_ends, short_nu
 SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
 """Inks of series, in their order; the glyphs tell them apart without colours."""
 _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
-_MARKERS: Final = {"unicode": "●▲■◆○△", "ascii": "*+xo@%"}
+_MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _NUMBERED_CELL: Final = 9
 """Cells of a heat map that have room for a number."""
 _MOST_LABEL: Final = 40
@@ -60,7 +60,8 @@ def draw(
     if isinstance(picture, BarChart | BoxChart) and picture.level:
         picture = replace(picture, labels=display_names(picture.labels, picture.level))
     title = _title(picture, width, glyphs)
-    if len(title) > max(height // 3, 1):
+    spare = height - len(picture.labels) if isinstance(picture, BarChart) else 0
+    if len(title) > max(height // 3, spare, 1):
         title = title[:1]
     room = height - len(title)
     match picture:
@@ -73,6 +74,34 @@ def draw(
         case LineChart():
             lines = _curves(picture, width, room, glyphs)
     return [cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
+
+
+def draw_below(
+    pictures: Sequence[Picture], width: int, height: int, glyphs: Glyphs, selected: int = 0
+) -> list[Line]:
+    """The first picture, and below it as many of the next ones as have the room they would like.
+
+    What is left goes to those that can use it.
+    """
+    if isinstance(pictures[0], Lanes):
+        return draw(pictures[0], width, height, glyphs, selected)
+    wanted: list[int] = []
+    for picture in pictures:
+        lines = lines_of(picture, width, glyphs)
+        if wanted and (isinstance(picture, Lanes) or sum(wanted) + len(wanted) + lines > height):
+            break
+        wanted.append(min(lines, height))
+    spare = height - sum(wanted) - (len(wanted) - 1)
+    growing = [at for at in range(len(wanted)) if isinstance(pictures[at], LineChart | Rows)]
+    for turn, at in enumerate(growing):
+        wanted[at] += (spare + turn) // len(growing)
+    drawn: list[Line] = []
+    for picture, lines in zip(pictures, wanted, strict=False):
+        if drawn:
+            drawn.append([])
+        own = draw(picture, width, lines, glyphs, selected)
+        drawn += [*own, *([[]] * (lines - len(own)))]
+    return drawn
 
 
 def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[str]:
@@ -131,7 +160,7 @@ def _title(
     match picture:
         case BarChart() if len(picture.series) > 1:
             legend = _legend([each.name for each in picture.series], fills)
-        case LineChart() if len(picture.series) > 1 and len(picture.series) <= len(SERIES_INKS):
+        case LineChart() if 1 < len(picture.series) <= len(_MARKERS[glyphs.name]):
             legend = _legend([each.name for each in picture.series], _MARKERS[glyphs.name])
     lines, used = [title], sum(cell_width(text) for text, _ in title)
     for entry in legend:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.groups import into, quantiles_along
+from chopper_core.analyses.occurrences import cut_iterations
 from chopper_core.analyses.ranks.nodes import node_names
 from chopper_core.analyses.standing import beyond_others, of_all_gpus, others_median
 from chopper_core.errors import UsageError
@@ -56,7 +57,11 @@ def answer(run: Run, view: View) -> Answer:
     names = [str(code) for code in gpus.codes("gpu").tolist()]
     whole = figure.compute(Scope(gpus, parent, run.origin_ns, run.hardware))
     own: Own = [(figure, whole), *_spread(figure, by, numbers, labels)]
-    apart, at = _apart(numbers)
+    cut = [place for place, code in enumerate(codes.tolist()) if code in cut_iterations(run)]
+    cut = cut if by == "iteration" and len(cut) < len(codes) else []
+    compared = numbers.copy()
+    compared[:, cut] = np.nan
+    apart, at = _apart(compared)
     rows = np.arange(len(names))
     usual = others_median(numbers)[rows, at]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,11 +81,17 @@ def answer(run: Run, view: View) -> Answer:
         opens=lambda row: pivot(into(view, "gpu", names[row]), by),
         total={} if total is None else {figure.name: total},
         nodes=gpus,
-        headline=_headline(figure, by, numbers, labels, names),
-        notes=notes,
+        headline=_headline(figure, by, compared, labels, names),
+        notes=(*_cut_notes([labels[place] for place in cut]), *notes),
         pictures=(picture,),
         by=by,
     )
+
+
+def _cut_notes(labels: list[str]) -> tuple[str, ...]:
+    if not labels:
+        return ()
+    return (f"iteration {', '.join(labels)} is not compared: the profiler's start or end cuts it",)
 
 
 def _telling(tree: Tree, view: View) -> str:

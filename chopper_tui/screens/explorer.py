@@ -297,9 +297,10 @@ class Explorer(Screen[None]):
         return pictures[min(self.picture, len(pictures) - 1)] if pictures else None
 
     def _show_charts(self) -> None:
+        pictures, at = self.frame.pictures, self.picture
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(self._picture, self.table.cursor)
+                pane.show(self._picture, self.table.cursor, (*pictures[at + 1 :], *pictures[:at]))
         names = [signal.track.name for signal in self.look.signals]
         for chart in self.query(TrackChart):
             if chart.display:

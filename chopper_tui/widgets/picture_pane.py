@@ -36,13 +36,20 @@ class PicturePane(Pane):
             self.up = up
 
     picture: Picture | None = None
+    others: Sequence[Picture] = ()
     selected = 0
     drawn: Sequence[Pieces] = ()
 
-    def show(self, picture: Picture | None, selected: int = 0) -> None:
-        """Show a picture; some show the row that the cursor is on."""
+    def show(
+        self, picture: Picture | None, selected: int = 0, others: Sequence[Picture] = ()
+    ) -> None:
+        """Show a picture, and others below it where there is room.
+
+        Some show the row that the cursor is on.
+        """
         if not isinstance(picture, Lanes):
             selected = 0
+        self.others = others
         if picture is not self.picture or selected != self.selected:
             self.picture, self.selected = picture, selected
             self.draw_soon()
@@ -93,7 +100,8 @@ class PicturePane(Pane):
 
     def _lines(self, width: int, height: int) -> list[Pieces]:
         assert self.picture is not None
-        drawn = drawing.draw(self.picture, width - 2, height, self.glyphs, self.selected)
+        pictures = (self.picture, *self.others)
+        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, self.selected)
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:

@@ -8,7 +8,7 @@ import pytest
 from chopper_core.pictures import BarChart, BoxChart, HeatMap, LineChart, Picture, Rows, Series
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.drawing import draw
+from chopper_tui.drawing import draw, draw_below
 
 NAN = float("nan")
 
@@ -147,3 +147,16 @@ def test_parts_below_nothing_go_to_the_left_from_where_the_others_begin() -> Non
     assert lines[1].count("▓") == pytest.approx(2 * lines[2].count("▓"), abs=1)
     assert lines[0].count("█") == pytest.approx(1.5 * lines[1].count("▓"), abs=1)
     assert " -5 " in lines[2]
+
+
+def test_pictures_stand_below_each_other_where_they_have_room() -> None:
+    x = np.arange(50.0)
+    curve = LineChart("curve", "", "x", "", (x,), (Series("a", x),))
+    few, tall = bars(1, 3), bars(1, 40)
+    drawn = draw_below((few, curve, tall), 60, 30, UNICODE)
+    lines = ["".join(part for part, _ in line) for line in drawn]
+    assert lines[: len(text(few, 60))] == text(few, 60) and lines[len(text(few, 60))] == ""
+    assert lines.index("curve") == len(text(few, 60)) + 1 and len(lines) == 30
+    assert lines[-1].split()[-1] == "49"
+    alone = draw_below((tall, few), 60, 20, UNICODE)
+    assert ["".join(part for part, _ in line) for line in alone] == text(tall, 60, 20)

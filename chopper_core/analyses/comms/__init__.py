@@ -115,7 +115,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
             view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
         ),
         total=_waits(chosen),
-        shown=shown,
+        shown=_known(shown, own),
         nodes=nodes,
         headline=headline(chosen),
         notes=notes(chosen),
@@ -215,7 +215,7 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
         opens=opens,
         total=_waits(chosen),
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
-        shown=shown,
+        shown=_known(shown, own),
         nodes=nodes,
         headline=headline(chosen),
         notes=notes(chosen),
@@ -280,6 +280,12 @@ def _members(chosen: Chosen, view: View) -> Answer:
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )
+
+
+def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
+    """The columns to show without those of which nothing is known: notes say why."""
+    unknown = {metric.name for metric, values in own if not values.present().any()}
+    return tuple(name for name in shown if name not in unknown)
 
 
 def _waits(chosen: Chosen) -> dict[str, int]:

@@ -78,6 +78,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
             else replace(into(view, by, labels[row]), analysis=view.analysis)
         ),
         total=totals,
+        shown=tuple(metric.name for metric, values in own if values.present().any()),
         over=_LEVELS,
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, by, labels, known),
