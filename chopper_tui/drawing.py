@@ -42,6 +42,8 @@ _MOST_LABEL: Final = 40
 _LEAST_LABEL: Final = 8
 _TEXT_SIZE: Final = (100, 14)
 _MARKS_ON_A_CURVE: Final = 6
+_LEAST_CURVES: Final = 7
+"""Lines of curves below another picture, with their axis."""
 
 
 def draw(
@@ -79,15 +81,19 @@ def draw(
 def draw_below(
     pictures: Sequence[Picture], width: int, height: int, glyphs: Glyphs, selected: int = 0
 ) -> list[Line]:
-    """The first picture, and below it as many of the next ones as have the room they would like.
+    """The first picture, and below it as many of the next ones as have room.
 
-    What is left goes to those that can use it.
+    Curves make do with little there; what is left goes to those that can use it.
     """
     if isinstance(pictures[0], Lanes):
         return draw(pictures[0], width, height, glyphs, selected)
     wanted: list[int] = []
     for picture in pictures:
         lines = lines_of(picture, width, glyphs)
+        if wanted and isinstance(picture, LineChart):
+            lines = _LEAST_CURVES + len(_title(picture, width, glyphs))
+        elif wanted and isinstance(picture, Rows):
+            lines = 1 + len(picture.labels)
         if wanted and (isinstance(picture, Lanes) or sum(wanted) + len(wanted) + lines > height):
             break
         wanted.append(min(lines, height))
