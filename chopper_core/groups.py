@@ -187,6 +187,11 @@ class Groups:
         return self.table.column(level)[at]
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether its rows were found, and aren't neighbours."""
+        return isinstance(self._selection, np.ndarray)
+
+    @property
     def has_gpus(self) -> bool:
         """Whether the GPUs of a group are known without looking at its rows."""
         return self.cells is not None and "gpu" in self.cells.cube.levels

@@ -16,7 +16,8 @@ from chopper_core.view import View
 
 _KEPT: Final = 32
 _KEPT_ROWS: Final = 1 << 25
-"""Answers times activities of the run: of a large one fewer are kept, but a few."""
+"""Answers times activities of the run: of a large one fewer are kept, but a few; those that hold
+sums and no activities don't count."""
 _FEW: Final = 4
 _LOCK: Final = Lock()
 
@@ -27,6 +28,12 @@ class _Asked(Struct, eq=False):
     answer: Answer | None = None
     lock: Lock = field(default_factory=Lock)
     """Held while it is worked out: who asks the same meanwhile waits for it."""
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it may hold numbers for each of the run's activities."""
+        nodes = None if self.answer is None else self.answer.nodes
+        return nodes is None or nodes.holds_rows
 
 
 def known_answer(run: Run, view: View, ask: Callable[[View], Answer]) -> Answer:
@@ -41,8 +48,10 @@ def known_answer(run: Run, view: View, ask: Callable[[View], Answer]) -> Answer:
         if asked is None:
             asked = answers[plain] = _Asked()
         answers.move_to_end(plain)
-        while len(answers) > max(_FEW, min(_KEPT, _KEPT_ROWS // max(len(run.table), 1))):
-            answers.popitem(last=False)
+        most = max(_FEW, min(_KEPT, _KEPT_ROWS // max(len(run.table), 1)))
+        large = [each for each, other in answers.items() if other.holds_rows]
+        for each in (*large[:-most], *list(answers)[:-_KEPT]):
+            answers.pop(each, None)
     with asked.lock:
         if asked.answer is None:
             asked.answer = ask(plain)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
 
 from textual import work
 
-from chopper_core.chart import chart
+from chopper_core.chart import Chart, chart
 from chopper_core.run import Run
 from chopper_core.view import View
 from chopper_core.window import ALL_TIME
 from chopper_tui import plot
 from chopper_tui.background import away
 from chopper_tui.widgets.pane import Pane, Pieces, fit
+
+_KEPT: Final = 8
+"""Signals that were drawn last."""
 
 
 class TrackChart(Pane):
@@ -27,6 +33,7 @@ class TrackChart(Pane):
         super().__init__()
         self.number = number
         self.time_axis = time_axis
+        self._kept: OrderedDict[tuple[View, int], tuple[Run, Chart]] = OrderedDict()
 
     def show(self, run: Run, view: View) -> None:
         """Show the signal of a view over its scope, or over its window in the tree."""
@@ -54,10 +61,21 @@ class TrackChart(Pane):
         assert self.run is not None and self.view is not None
         room = width - 2
         bins = plot.bins_for(self.run.track(self.view.metric), room, self.glyphs)
-        seen = chart(self.run, self.view, bins)
+        seen = self._seen(self.run, self.view, bins)
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
         title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
+
+    def _seen(self, run: Run, view: View, bins: int) -> Chart:
+        """The signal; of very many GPUs it takes long, so the last ones are kept."""
+        found = self._kept.pop((view, bins), None)
+        if found is None or found[0] is not run:
+            found = run, chart(run, view, bins)
+        self._kept[view, bins] = found
+        while len(self._kept) > _KEPT:
+            with suppress(KeyError):  # Two sizes may be drawn at once.
+                self._kept.popitem(last=False)
+        return found[1]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines that were drawn last."""

@@ -8,13 +8,16 @@ from threading import Event, Thread
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.analyses import ANALYSES
+from chopper_core import tree
+from chopper_core.analyses import ANALYSES, known
 from chopper_core.analyses.answer import Answer
 from chopper_core.analyses.known import known_answer
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.query import query
 from chopper_core.render.exchange import as_json
 from chopper_core.run import Run
+from chopper_core.summary import Summary, summarise
+from chopper_core.tree import level_order
 from chopper_core.view import Baseline, View
 from tests.support import sample_run
 
@@ -130,3 +133,29 @@ def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
         except ChopperError as error:
             texts.append(str(error))
     assert texts[0] == texts[1]
+
+
+def test_of_a_large_run_those_are_kept_that_hold_sums_only(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "_KEPT_ROWS", 1)
+    table = run.table.take(level_order(run.table))
+    cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
+    run = replace(run, table=table, summary=Summary(table, cubes))
+    monkeypatch.setattr(tree, "_FEW_ROWS", -1)
+    asked: list[View] = []
+
+    def ask(view: View) -> Answer:
+        asked.append(view)
+        nodes = run.tree().split((), (view.by,))
+        if view.of == "rows":
+            _ = nodes.selection
+        return Answer("thing", ["a"], (), lambda row: view, nodes=nodes)
+
+    levels = ("operation", "kernel", "iteration", "phase", "layer")
+    for of, often in (("sums", 1), ("rows", 2)):
+        views = [replace(KERNELS, by=level, of=of) for level in levels]
+        for view in (*views, *views):
+            known_answer(run, view, ask)
+        assert len(asked) == often * len(levels), of
+        asked.clear()

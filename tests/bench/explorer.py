@@ -209,6 +209,8 @@ def pressed(
             for name, key in case.keys:
                 terminal.quiet(0.4)
                 seen[name].append(_press(terminal, key))
+        # What was asked for last may still be drawn.
+        terminal.quiet(3.0)
         idle = terminal.quiet(1.0)
     return seen, idle
 
