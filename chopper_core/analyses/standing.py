@@ -37,6 +37,8 @@ CLOCK_THAT_COUNTS: Final = 0.99
 """A clock below this part of the others' median is a lower one."""
 _LEAD_THAT_COUNTS: Final = 0.002
 """Leads below this share of the iteration are nobody's fault."""
+_LONG: Final = 4
+"""Neighbouring occurrences of one label from which on they are added up together."""
 _ONSET: Final = 0.1
 """The share of the largest mean lead from which on a GPU is behind."""
 
@@ -301,6 +303,10 @@ def lead_changes(stand: Standing) -> Float64:
 
 def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    if len(codes) and _LONG * len(first) < len(codes):
+        # Neighbours of one code are added up sooner than dealt out.
+        codes, values = codes[first], (np.add.reduceat(own, first) for own in values)
     sums = [np.bincount(codes, weights=own, minlength=count) for own in values]
     return np.stack(sums, axis=1).astype(np.float64)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chopper_core.analyses.groups import quantiles_of
 from chopper_core.metrics.original_overlap import instances, running_ns
-from chopper_core.ordering import ranked
+from chopper_core.ordering import ranked, stable_order
 from chopper_core.run import Run
 from chopper_core.schema import ACTIVITY, KernelTable, Kind
 from chopper_core.view import View
@@ -135,33 +135,63 @@ class Effect(Struct, frozen=True, eq=False):
     cost_ns: Float64
 
 
+class _Alike(Struct, frozen=True, eq=False):
+    """Instances brought together with those that they are compared with, set after set."""
+
+    first: Index
+    """Where each set begins."""
+    size: Int64
+    whose: Int64
+    """The row of each set."""
+    share: Float64
+    elapsed: Float64
+
+    @classmethod
+    def of(cls, found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> _Alike:
+        """The sets of like instances within the rows to which `owner` gives the instances."""
+        like = _like(found, owner, count)
+        order = stable_order(like)
+        like = like[order]
+        first = np.flatnonzero(np.concatenate([[True], like[1:] != like[:-1]]))[: len(like)]
+        return cls(
+            first,
+            np.diff(np.append(first, len(like))),
+            np.asarray(owner, np.int64)[order[first]],
+            found.share[order],
+            found.elapsed_ns[order].astype(np.float64),
+        )
+
+    def summed(self, values: Float64) -> Float64:
+        """Values of the instances, added up by set."""
+        return np.add.reduceat(values, self.first) if len(self.first) else values[:0]
+
+    def spread(self, of_sets: NDArray[Any]) -> NDArray[Any]:
+        """What each set has, for each of its instances."""
+        return np.repeat(of_sets, self.size)
+
+
 def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effect:
     """How durations go with overlap in the rows to which `owner` gives the instances."""
-    like, sets = _like(found, owner, count)
-    size = np.bincount(like, minlength=sets)
-    share, elapsed = found.share, found.elapsed_ns.astype(np.float64)
-
-    def summed(values: Float64) -> Float64:
-        return np.bincount(like, weights=values, minlength=sets).astype(np.float64)
-
-    many = np.maximum(size, 1)
-    mean = np.maximum(summed(elapsed) / many, 1e-9)
-    relative = elapsed / mean[like]
-    x, y = share - (summed(share) / many)[like], relative - 1.0
-    pearson = _cosine(owner, count, x, y)
-    cosine = _cosine(owner, count, share, relative)
-    return Effect(pearson, cosine, *_slowdown(found, owner, like, sets, count))
+    alike = _Alike.of(found, owner, count)
+    mean = np.maximum(alike.summed(alike.elapsed) / alike.size, 1e-9)
+    relative = alike.elapsed / alike.spread(mean)
+    x = alike.share - alike.spread(alike.summed(alike.share) / alike.size)
+    return Effect(
+        _cosine(alike, count, x, relative - 1.0),
+        _cosine(alike, count, alike.share, relative),
+        *_slowdown(alike, count),
+    )
 
 
 def slowdown(
     found: Overlaps, owner: NDArray[np.integer[Any]], count: int
 ) -> tuple[Float64, Float64]:
     """The slowdown and its cost alone, as of `effect`."""
-    return _slowdown(found, owner, *_like(found, owner, count), count)
+    return _slowdown(_Alike.of(found, owner, count), count)
 
 
-def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> tuple[Int64, int]:
-    """A code of the like instances of each row, and how many there may be."""
+def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Int64:
+    """A code of the like instances of each row."""
     code, width = np.asarray(owner, np.int64), count
     for level in ("gpu", "phase", "operation"):
         codes = found.codes(level)
@@ -171,45 +201,45 @@ def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> tuple
         if width > _DENSE:
             different, code = ranked(code)
             width = len(different)
-    return code, width
+    return code
 
 
-def _cosine(owner: NDArray[np.integer[Any]], count: int, x: Float64, y: Float64) -> Float64:
+def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:
     def summed(values: Float64) -> Float64:
-        return np.bincount(owner, weights=values, minlength=count).astype(np.float64)
+        of_rows = np.bincount(alike.whose, weights=alike.summed(values), minlength=count)
+        return of_rows.astype(np.float64)
 
     # What is left of equal numbers after rounding is no spread.
     size = np.sqrt(summed(x * x) * summed(y * y))
-    enough = size > 1e-9 * np.maximum(np.bincount(owner, minlength=count), 1)
+    number = np.bincount(alike.whose, weights=alike.size, minlength=count)
+    enough = size > 1e-9 * np.maximum(number, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         found: Float64 = np.where(enough, summed(x * y) / size, np.nan)
     return found
 
 
-def _slowdown(
-    found: Overlaps, owner: NDArray[np.integer[Any]], like: Int64, sets: int, count: int
-) -> tuple[Float64, Float64]:
+def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
     """Medians at high over medians at low overlap, and what the difference adds up to."""
-    share = found.share
-    whose = np.zeros(sets, np.int64)
-    whose[like] = owner
-    least, most = np.full(sets, 2.0), np.full(sets, -1.0)
-    np.minimum.at(least, like, share)
-    np.maximum.at(most, like, share)
+    share, sets = alike.share, len(alike.first)
+    if not sets:
+        return np.full(count, np.nan), np.full(count, np.nan)
+    least = np.minimum.reduceat(share, alike.first)
+    most = np.maximum.reduceat(share, alike.first)
     quarter = (most - least) / 4
-    wide = (most - least >= _LEAST_SPREAD)[like]
-    low = wide & (share <= (least + quarter)[like])
-    high = wide & (share >= (most - quarter)[like])
-    elapsed = found.elapsed_ns.astype(np.float64)
+    wide = most - least >= _LEAST_SPREAD
+    # A bound that no share reaches, where there is nothing to tell apart.
+    low = share <= alike.spread(np.where(wide, least + quarter, -1.0))
+    high = share >= alike.spread(np.where(wide, most - quarter, np.inf))
+    own_set = alike.spread(np.arange(sets))
 
     def side(where: Mask) -> tuple[Float64, Int64]:
-        number = np.bincount(like[where], minlength=sets)
-        return quantiles_of(elapsed[where], like[where], sets, (0.5,))[:, 0], number
+        own = own_set[where]
+        number = np.bincount(own, minlength=sets)
+        return quantiles_of(alike.elapsed[where], own, sets, (0.5,))[:, 0], number
 
     (low_ns, lows), (high_ns, highs) = side(low), side(high)
     both = (lows >= _FEWEST) & (highs >= _FEWEST)
-    weight = np.bincount(like, minlength=sets)[both]
-    own = whose[both]
+    own, weight = alike.whose[both], alike.size[both]
     slow = np.bincount(own, weights=weight * high_ns[both], minlength=count)
     fast = np.bincount(own, weights=weight * low_ns[both], minlength=count)
     more = np.bincount(own, weights=(highs * (high_ns - low_ns))[both], minlength=count)
