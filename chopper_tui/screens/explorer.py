@@ -268,7 +268,6 @@ class Explorer(Screen[None]):
         self.query_one(Saying).styles.height = now.said
         self.query_one(Saying).display = bool(now.said)
         self.query_one(GpuPane).styles.height = now.gpus
-        self.query_one(GpuPane).display = bool(now.gpus)
         self.describe_soon()
 
     def describe_soon(self, delay_s: float = 0.0) -> None:

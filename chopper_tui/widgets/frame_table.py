@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from textual import events, work
 from textual.geometry import Region, Size
@@ -190,12 +190,22 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     # Described, since else all that is given is: for as long as drawing takes.
     @work(exclusive=True, group="sparks", description="sparks")
     async def _draw_sparks(self, columns: Sequence[Sparks], rows: range, around: range) -> None:
-        for number, sparks in enumerate(columns):
-            wanted = sparks.missing(rows)
-            if wanted:
-                await away(sparks.draw, rows)
-            if wanted and columns is self.sparks and self.layout_plan is not None:
-                top, x = self.scroll_offset.y - 1, self.layout_plan.spark_x(number)
-                self.refresh(*(Region(x, row - top, sparks.bins, 1) for row in wanted))
-        for sparks in columns:
-            await away(sparks.draw, around)
+        wanted = [sparks.missing(rows) for sparks in columns]
+        if any(wanted):
+            await away(_draw, columns, rows)
+            if columns is self.sparks and self.layout_plan is not None:
+                self.refresh(*self._regions_of(wanted))
+        await away(_draw, columns, around)
+
+    def _regions_of(self, rows: Sequence[Sequence[int]]) -> Iterator[Region]:
+        """Where the sparklines of rows stand, rows of each column."""
+        assert self.layout_plan is not None
+        top = self.scroll_offset.y - 1
+        for number, sparks in enumerate(self.sparks):
+            x = self.layout_plan.spark_x(number)
+            yield from (Region(x, row - top, sparks.bins, 1) for row in rows[number])
+
+
+def _draw(columns: Sequence[Sparks], rows: range) -> None:
+    for sparks in columns:
+        sparks.draw(rows)

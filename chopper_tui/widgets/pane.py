@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
-from textual.geometry import Region
+from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -48,6 +49,8 @@ class ChopperWidget(Widget):
 
     ALLOW_SELECT = False
     can_focus = False
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+    """As every widget's, but that a change of it is none of the layout: that took a second one."""
 
     @property
     def chopper(self) -> ChopperApp:

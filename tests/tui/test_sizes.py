@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rich.cells import cell_len
+from textual._compositor import Compositor
 
 from chopper_core.analyses import ANALYSES
 from chopper_core.view import Baseline, View
@@ -67,3 +68,21 @@ async def test_resizing_keeps_the_cursor_on_its_row(screen: str) -> None:
             assert at.label == label and at.frame.view == view
             check(at, size)
         assert f"▌ {label}"[:8] in at.text()
+
+
+@pytest.mark.parametrize(("size", "most"), [((80, 24), 0), ((200, 60), 1)])
+async def test_another_scope_is_laid_out_once_where_a_part_comes_or_goes(
+    size: tuple[int, int], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layout paints: what is as high as before needs none, however many rows it has."""
+    layouts = []
+    reflow = Compositor.reflow
+    async with explorer(size) as at:
+        monkeypatch.setattr(
+            Compositor, "reflow", lambda self, *args: layouts.append(args) or reflow(self, *args)
+        )
+        for key in ("enter", "h"):
+            layouts.clear()
+            await at.press(key)
+            assert len(layouts) <= most
+        assert at.path == ()
