@@ -402,11 +402,11 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
         assert "median kern" in at.text() and at.status.startswith("figures are the median per")
         await at.press("1")
         assert at.frame.view.stat == "median" and not at.frame.view.analysis
-        await at.command("view overlap")
+        await at.command("view ranks")
         assert " median " not in at.lines()[0]
         await at.press("s")
-        assert "the view overlap works its figures out for each row as a whole" in at.status
+        assert "the view ranks works its figures out for each row as a whole" in at.status
         await at.command("stat max")
         assert "no statistic applies" in at.status and at.frame.view.stat == "median"
         await at.command("stat sum")
-        assert at.status == "sums" and at.frame.address == "sample.json?view=overlap"
+        assert at.status == "sums" and at.frame.address == "sample.json?view=ranks"

@@ -167,9 +167,12 @@ async def test_every_key_in_every_view(known: object) -> None:
     name = known.name  # type: ignore[attr-defined]
     view = View("sample.json", ("1", "11"))
     async with explorer((100, 30), measured_run(), view) as at:
-        for action in ACTIONS:
+        asked = asking(view, name)
+        there = [action for action in ACTIONS if action.view in ("", name)]
+        for action in there:
             for key in action.keys[:1] if action.id not in ("quit", "suspend") else ():
-                await at.explore.go(at.explore.trail_to(asking(view, name)))
+                if at.frame.view != asked:
+                    await at.explore.go(at.explore.trail_to(asked))
                 await at.press(key)
                 if not isinstance(at.app.screen, ExploreScreen):
                     await at.press("escape")
