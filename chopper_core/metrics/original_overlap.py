@@ -24,6 +24,7 @@ Float64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 _KEYS: Final = ("gpu", "iteration", "phase", "layer", "operation")
+_LATEST: Final = np.iinfo(np.int64).max
 _SAME: Final = ("phase", "operation")
 """What all instances of a node have to be of, to be compared."""
 
@@ -74,10 +75,27 @@ def instances(nodes: Groups) -> Instances:
         node, row, start, end = _spans(table, rows, nodes.first)
     else:
         # What is worked out GPU by GPU stays in the processor's cache.
-        parts = [_spans(table, own) for own in gpu_by_gpu(table, rows)]
+        parts = [_spans_in_order(table, own) for own in gpu_by_gpu(table, rows)]
         node, row, start, end = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
     return Instances(node, row, start, end - start, beside)
+
+
+def _spans_in_order(table: KernelTable, rows: Selection) -> tuple[Index, Index, Int64, Int64]:
+    """As `_spans` of one node, without picking the compute out where rows are in order."""
+    is_new = changes([table.column(name)[rows] for name in _KEYS])
+    computes = table.kind[rows] == Kind.COMPUTE
+    if is_new is None or not computes.any():
+        return _spans(table, rows)
+    first = np.flatnonzero(is_new)
+    start_ns = table.start_ns[rows]
+    end_ns = start_ns + table.duration_ns[rows]
+    begin = np.minimum.reduceat(np.where(computes, start_ns, _LATEST), first)
+    end = np.maximum.reduceat(np.where(computes, end_ns, -_LATEST), first)
+    there = np.flatnonzero(begin != _LATEST)
+    at = first[there]
+    row = at + rows.start if isinstance(rows, slice) else rows[at]
+    return np.zeros(len(at), np.intp), row, begin[there], end[there]
 
 
 def _spans(

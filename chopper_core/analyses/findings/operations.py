@@ -144,7 +144,7 @@ def _slow(case: Case, level: str) -> list[Slow]:
         # Where a GPU or an iteration lacks one of them, there is nothing to compare.
         times = times[(times > 0).all(axis=1)]
         for place in np.flatnonzero(_outlying(times)).tolist() if len(times) else ():
-            usual = np.median(np.delete(times, place, axis=1), axis=1)
+            usual = _middle(np.delete(times, place, axis=1))
             slow.append(
                 Slow(
                     phase=int(pairs[pair][0]),
@@ -157,10 +157,18 @@ def _slow(case: Case, level: str) -> list[Slow]:
     return slow
 
 
+def _middle(rows: Float64) -> Float64:
+    """The median of each row; numbers are known."""
+    ordered = np.sort(rows, axis=1)
+    count = rows.shape[1]
+    middle: Float64 = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+    return middle
+
+
 def _outlying(times: Float64) -> Mask:
     """Which columns stand out in most rows, by their distance from the columns' median."""
-    relative = times / np.median(times, axis=1, keepdims=True)
-    typical = np.median(relative, axis=0)
+    relative = times / _middle(times)[:, None]
+    typical = _middle(relative.T)
     middle = float(np.median(typical))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(typical - middle)))
     spread = max(spread, LEAST_SPREAD.value / 100 * middle)
