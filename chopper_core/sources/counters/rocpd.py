@@ -81,6 +81,11 @@ class _Process:
         self._events.append(columns["event"])
         self._rows.append(self.table.add_dispatches(columns))
 
+    def forget_events(self) -> None:
+        """Give back what only `rows_of` needs."""
+        self._events, self._rows = GrowingColumn(np.int64), GrowingColumn(np.int64)
+        self._lookup = None
+
     def rows_of(self, events: Int64) -> Int64:
         """Return the row of the dispatch with each event, or ABSENT."""
         if self._lookup is None:
@@ -115,9 +120,11 @@ class _Database:
         """Return one run per process that dispatched anything."""
         self._read_dispatches()
         self._read_regions()
+        self._events.stacks.clear()
         self._read_values()
         runs: list[DispatchRun] = []
         for process in self._processes.values():
+            process.forget_events()
             infos = {**counter_infos(process.table.counter_names), **process.infos}
             runs.append(process.table.finish([self._path], FORMAT, infos))
         if runs:
