@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, NoReturn, Protocol, cast
 
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.progress import Cancelled
@@ -34,6 +34,15 @@ chopper doctor           terminal, locale and versions, for bug reports
 `chopper COMMAND --help` tells the options of a command. Without a terminal the
 explorer prints what `show` prints.
 """
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong in a sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and leave, without all that could have been given."""
+        said = message.removeprefix("argument ")
+        self.exit(2, f"{self.prog}: {said}; `{self.prog} --help` tells what it takes\n")
 
 
 class Command(Protocol):
@@ -75,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(given: list[str]) -> int:
     if given and given[0] in COMMANDS:
         command = cast(Command, import_module(f"chopper_tui.commands.{given[0]}"))
-        parser = argparse.ArgumentParser(
+        parser = Parser(
             f"{PROGRAM} {given[0]}",
             description=command.DESCRIPTION,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -106,7 +115,7 @@ def _refuse_a_mistyped_command(word: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     from chopper_tui.commands.options import ADDRESSES, add_explorer_options
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         PROGRAM,
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -27,8 +27,10 @@ def keys_of(path: str) -> list[str]:
     """The keys of a replay: per line a key, `text "..."` or `:command`; `#` begins a comment."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the replay {path} can't be read: {error}") from error
+    except OSError as error:
+        raise DataError(f"the replay {path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"the replay {path} is no text in UTF-8") from error
     keys: list[str] = []
     for number, line in enumerate(map(str.strip, lines), 1):
         if typed := re.fullmatch(r'text\s+(".*")', line):

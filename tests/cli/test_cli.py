@@ -166,6 +166,24 @@ def test_every_command_has_help_for_each_of_its_options(
         assert command in told
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show"], "chopper show: the following arguments are required: ADDRESS; "),
+        (["show", "x", "--format", "xml"], "chopper show: --format: invalid choice: 'xml'"),
+        (["--jobs", "0", "x"], "chopper: --jobs: '0' is not a positive number; `chopper --help` "),
+    ],
+)
+def test_what_is_given_wrongly_is_told_in_a_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(says) and line.endswith("--help` tells what it takes")
+
+
 @pytest.mark.parametrize("shift", ["+1.5s", "=1s", "x=inf", "x=nan", "x=soon"])
 def test_a_clock_shift_needs_a_name_and_a_time(
     trace: Path, capsys: pytest.CaptureFixture[str], shift: str
