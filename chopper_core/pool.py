@@ -124,6 +124,8 @@ def _in_processes(
         resource_tracker.ensure_running()
     # Threads of the interface may hold locks at a fork, so workers start from a clean process.
     context = multiprocessing.get_context("forkserver")
+    # Imported once, for all workers; a module that can't be is passed over.
+    context.set_forkserver_preload([reader.__module__])
     done = context.Array("q", len(paths), lock=False)
     stop = context.Event()
     executor = ProcessPoolExecutor(workers, context, _set_up_worker, (done, stop))
