@@ -102,7 +102,7 @@ async def test_a_snapshot_as_picture_and_as_md(
 async def test_every_argument_completes_to_what_is_taken(
     path: tuple[str, ...], analysis: str
 ) -> None:
-    """Words that Tab offers are no errors when they are entered: the first few of every verb."""
+    """Words that Tab offers are no errors when they are entered: the first two of every verb."""
     view = View("sample.json", path, analysis=analysis)
     async with explorer((100, 30), view=view) as at:
         words = words_of(at.explore.run, at.frame)
@@ -112,7 +112,7 @@ async def test_every_argument_completes_to_what_is_taken(
         for name, action in taking.items():
             assert words[name] or name in ("at", "by", "of"), name
             # Views and files are opened elsewhere.
-            offered = words[name][:3] if name not in ("view", "snapshot") else ()
+            offered = words[name][:2] if name not in ("view", "snapshot") else ()
             for word in offered:
                 await at.command(f"{action.verb} {word}")
                 if not isinstance(at.app.screen, ExploreScreen):

@@ -66,7 +66,8 @@ async def test_what_is_taken_is_what_show_prints(view: View, size: tuple[int, in
         frame = query(measured_run(), parse(at.frame.address))
         assert frame.view == at.frame.view
         screen = at.text()
-        for format_name in ("text", "md", "csv", "json"):
+        # What is written knows no size.
+        for format_name in ("text", "md", "csv", "json") if size == SIZES[0] else ("text",):
             whole = "markdown" if format_name == "md" else format_name
             text = printed(frame, whole, charted=measured_run())
             assert await taken(at, format_name) == text
