@@ -57,7 +57,8 @@ WALKING: Final = (
         ("escape", "left", "h", "backspace"),
         "up",
         "Up to the parent",
-        "Back to the parent, with its cursor, sort, filter and scroll as they were.",
+        "Back to the parent, with its cursor, sort, filter and scroll as they were; what takes "
+        "long is given up.",
         WALK,
         hint="up",
     ),
