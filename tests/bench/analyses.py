@@ -101,7 +101,9 @@ def report(rounds: int, shape: tuple[int, int] = MILLION) -> Iterator[str]:
         "Cold is the first view of a run that was just opened, as of `chopper show`. The explorer "
         "works the views of a scope ahead once the first page is there (of runs of 131,072 to "
         "4,194,304 activities), each as it opens; other choices of `by` then find what they share "
-        "with it. An answer is kept, so that sorting, filtering and coming back ask for nothing."
+        "with it. An answer is kept, so that sorting, filtering and coming back ask for nothing. "
+        "Findings is all rules at once: most of its time goes over the instances of operations, "
+        "one by one, for contention, unsteady clocks, and layers and iterations that stand out."
     )
 
 
