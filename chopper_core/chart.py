@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from chopper_core.progress import Cancelled
 from chopper_core.run import Run
 from chopper_core.seen import scope_of, seen_in
 from chopper_core.tracks import Track
@@ -31,8 +34,15 @@ class Chart(Struct, frozen=True):
         return (self.start_ns, self.end_ns) != self.scope_ns
 
 
-def chart(run: Run, view: View, bins: int) -> Chart:
-    """The signal of a view over its node, from its first start to its last end, or its window."""
+def _always() -> bool:
+    return True
+
+
+def chart(run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _always) -> Chart:
+    """The signal of a view over its node, from its first start to its last end, or its window.
+
+    Raises Cancelled once it is wanted no more: of very many GPUs it takes long.
+    """
     track = run.track(view.metric)
     node = run.tree(view.order).node(view.path)
     scope = scope_of(run, view)
@@ -42,6 +52,10 @@ def chart(run: Run, view: View, bins: int) -> Chart:
         start, end = seen.from_ns, seen.to_ns
     gpus = [gpu for gpu in node.gpus(0) if gpu in track.curves]
     bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
-    values = [track.curves[gpu].means(bounds) for gpu in gpus]
+    values = []
+    for gpu in gpus:
+        if not is_wanted():
+            raise Cancelled
+        values.append(track.curves[gpu].means(bounds))
     stacked = np.stack(values) if values else np.full((0, bins), np.nan)
     return Chart(track, start, end, scope, tuple(gpus), stacked)

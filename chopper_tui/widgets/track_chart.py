@@ -10,6 +10,7 @@ from typing import Final
 from textual import work
 
 from chopper_core.chart import Chart, chart
+from chopper_core.progress import Cancelled
 from chopper_core.run import Run
 from chopper_core.view import View
 from chopper_core.window import ALL_TIME
@@ -54,14 +55,22 @@ class TrackChart(Pane):
 
     @work(exclusive=True, group="chart")
     async def _draw(self) -> None:
-        self.drawn = await away(self._plot, *self.size)
+        run, view = self.run, self.view
+        if run is None or view is None:
+            return
+        try:
+            self.drawn = await away(self._plot, run, view, *self.size)
+        except Cancelled:
+            if self.view is view:
+                # It was hidden: it is drawn when it is shown again.
+                self.view = None
+            return
         self.redraw()
 
-    def _plot(self, width: int, height: int) -> list[Pieces]:
-        assert self.run is not None and self.view is not None
+    def _plot(self, run: Run, view: View, width: int, height: int) -> list[Pieces]:
         room = width - 2
-        bins = plot.bins_for(self.run.track(self.view.metric), room, self.glyphs)
-        seen = self._seen(self.run, self.view, bins)
+        bins = plot.bins_for(run.track(view.metric), room, self.glyphs)
+        seen = self._seen(run, view, bins)
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
         title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
@@ -70,7 +79,7 @@ class TrackChart(Pane):
         """The signal; of very many GPUs it takes long, so the last ones are kept."""
         found = self._kept.pop((view, bins), None)
         if found is None or found[0] is not run:
-            found = run, chart(run, view, bins)
+            found = run, chart(run, view, bins, lambda: self.view is view and self.display)
         self._kept[view, bins] = found
         while len(self._kept) > _KEPT:
             with suppress(KeyError):  # Two sizes may be drawn at once.

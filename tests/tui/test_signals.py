@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from threading import Event
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.chart import Chart
 from chopper_core.query import query
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.run import Run
@@ -14,6 +19,7 @@ from chopper_core.view import View, charting
 from chopper_tui import looks
 from chopper_tui.figures import detail, figures_of
 from chopper_tui.screens.chooser import Chooser
+from chopper_tui.widgets import track_chart
 from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.track_chart import TrackChart
@@ -214,3 +220,34 @@ async def test_the_row_on_every_gpu_has_its_signal(width: int) -> None:
 
 def _title(at: Driven) -> str:
     return next(line for line in at.lines() if "on every GPU" in line)
+
+
+async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, go_on = Event(), Event()
+    given_up: list[bool] = []
+    plain = track_chart.chart
+
+    def slow(run: Run, view: View, bins: int, is_wanted: Callable[[], bool]) -> Chart:
+        if view.path == ("1",) and not given_up:
+            began.set()
+            go_on.wait(20)
+            given_up.append(not is_wanted())
+        return plain(run, view, bins, is_wanted)
+
+    monkeypatch.setattr(track_chart, "chart", slow)
+    async with explorer(run=measured_run()) as at:
+        at.send("j", "enter")
+        while not began.is_set():
+            await asyncio.sleep(0.01)
+        at.send("3")
+        while at.frame.view.analysis != "kernels":
+            await asyncio.sleep(0.01)
+        go_on.set()
+        await at.settle()
+        assert given_up == [True]
+        await at.press("1")
+        assert at.path == ("1",)
+        drawn = at.explore.query(track_chart.TrackChart).first()
+        assert drawn.display and any("MHz" in text for line in drawn.drawn for text, _ in line)
