@@ -89,11 +89,7 @@ def draw_below(
         return draw(pictures[0], width, height, glyphs, selected)
     wanted: list[int] = []
     for picture in pictures:
-        lines = lines_of(picture, width, glyphs)
-        if wanted and isinstance(picture, LineChart):
-            lines = _LEAST_CURVES + len(_title(picture, width, glyphs))
-        elif wanted and isinstance(picture, Rows):
-            lines = 1 + len(picture.labels)
+        lines = _lines_there(picture, width, glyphs, bool(wanted))
         if wanted and (isinstance(picture, Lanes) or sum(wanted) + len(wanted) + lines > height):
             break
         wanted.append(min(lines, height))
@@ -108,6 +104,25 @@ def draw_below(
         own = draw(picture, width, lines, glyphs, selected)
         drawn += [*own, *([[]] * (lines - len(own)))]
     return drawn
+
+
+def lines_below(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> int:
+    """The lines that pictures below each other would like; 0 for none."""
+    if not pictures:
+        return 0
+    pictures = pictures[:1] if isinstance(pictures[0], Lanes) else pictures
+    wanted = [
+        _lines_there(picture, width, glyphs, place > 0) for place, picture in enumerate(pictures)
+    ]
+    return sum(wanted) + len(wanted) - 1
+
+
+def _lines_there(picture: Picture, width: int, glyphs: Glyphs, is_below: bool) -> int:
+    if is_below and isinstance(picture, LineChart):
+        return _LEAST_CURVES + len(_title(picture, width, glyphs))
+    if is_below and isinstance(picture, Rows):
+        return 1 + len(picture.labels)
+    return lines_of(picture, width, glyphs)
 
 
 def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[str]:

@@ -16,6 +16,9 @@ _FEWEST_LINES: Final = 5
 _TWO_CHARTS_FROM: Final = 30
 """Lines of the terminal."""
 
+_MOST_TOLD: Final = (4, 6)
+"""Lines of what a view comes to, on a low terminal and on a high one."""
+
 _DETAIL: Final = 16
 """Lines that the detail beside a table wants."""
 
@@ -51,6 +54,7 @@ def arrange(
     zoom: bool = False,
     gpus: int = 0,
     picture: int = 0,
+    pictures: int = 0,
     rows: int = 0,
     told: int = 0,
     said: int = 0,
@@ -59,16 +63,17 @@ def arrange(
     """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
 
     A view's `picture`, of as many lines as it would like, stands where the tree has its charts;
-    it gets what the table doesn't need for its `rows`. `told` are the lines of what it comes to,
-    `said` those of the longest sentence of a row.
+    it gets what the table doesn't need for its `rows`; above the table the view's other ones
+    stand below it in what is left, of the lines that all `pictures` would like. `told` are the
+    lines of what it comes to, `said` those of the longest sentence of a row.
     A picture along time is drawn in full width above the table.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
     if width < _WHOLE[0] or height < _WHOLE[1]:
         return Arrangement(lines=False, figures=0)
+    figures = min(max(told, 1), _MOST_TOLD[height >= _TWO_CHARTS_FROM])
     if along_time:
-        figures = min(max(told, 1), 4)
         middle = height - 3 - figures
         side = max(42, width * 40 // 100) if width >= _SIDE_FROM and not zoom else 0
         below = 0 if zoom else min(max(rows + 1, _DETAIL if side else 0), max(middle // 3, 4))
@@ -76,14 +81,14 @@ def arrange(
         return Arrangement(figures=figures, pictures=(above, 0), side=side)
     if zoom:
         return Arrangement(figures=0, sparks=2 if width >= _SIDE_FROM else 1)
-    figures = min(max(told, 1), 4)
     middle = height - 3 - figures
     full = max(middle // 2, 4)
     if picture:
         small = max(middle * 2 // 5, 6, min(picture, middle - rows - 1))
         room = {"small": small, "full": max(middle * 3 // 5, small)}.get(chart, 0)
         if width < _SIDE_FROM:
-            return Arrangement(figures=figures, pictures=(min(room, picture), 0))
+            above = max(min(room, picture), min(pictures, middle - rows - 1)) if room else 0
+            return Arrangement(figures=figures, pictures=(above, 0))
         side = max(42, width * 40 // 100)
         return Arrangement(
             figures=figures,

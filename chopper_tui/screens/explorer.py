@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -25,7 +25,7 @@ from chopper_tui import looks
 from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away
 from chopper_tui.config import AS_IT_COMES, Config
-from chopper_tui.drawing import lines_of
+from chopper_tui.drawing import lines_below
 from chopper_tui.figures import detail as detail_of
 from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
 from chopper_tui.keys import bindings_of
@@ -226,7 +226,7 @@ class Explorer(Screen[None]):
     def fit_parts(self) -> None:
         """Give each part its room."""
         gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
-        picture, told = self._picture, 0
+        pictures, told = self._pictures, 0
         if self.view.analysis:
             gpus = 0
             told = len(self.query_one(KeyFigures).told(self.app.size.width))
@@ -235,11 +235,12 @@ class Explorer(Screen[None]):
             chart=self.chart,
             zoom=self.zoom,
             gpus=gpus,
-            picture=lines_of(picture, self.app.size.width, self.table.glyphs) if picture else 0,
+            picture=lines_below(pictures[:1], self.app.size.width, self.table.glyphs),
+            pictures=lines_below(pictures, self.app.size.width, self.table.glyphs),
             rows=len(self.frame),
             told=told,
             said=lines_to_say(self.frame, self.app.size.width),
-            along_time=isinstance(picture, Lanes),
+            along_time=bool(pictures) and isinstance(pictures[0], Lanes),
         )
         if now == self._arranged:
             return
@@ -291,15 +292,19 @@ class Explorer(Screen[None]):
         self._show_charts()
 
     @property
-    def _picture(self) -> Picture | None:
+    def _pictures(self) -> Sequence[Picture]:
+        """Those of the view, from the chosen one on."""
         pictures = self.frame.pictures
-        return pictures[min(self.picture, len(pictures) - 1)] if pictures else None
+        at = min(self.picture, max(len(pictures) - 1, 0))
+        return (*pictures[at:], *pictures[:at])
 
-    def _show_charts(self) -> None:
-        pictures, at = self.frame.pictures, self.picture
+    def _show_pictures(self) -> None:
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(self._picture, self.table.cursor, (*pictures[at + 1 :], *pictures[:at]))
+                pane.show(self._pictures, self.table.cursor)
+
+    def _show_charts(self) -> None:
+        self._show_pictures()
         names = [signal.track.name for signal in self.look.signals]
         for chart in self.query(TrackChart):
             if chart.display:

@@ -53,11 +53,8 @@ class Timekeeper(Asker):
 
     def follow(self) -> None:
         """Say what the cursor points at."""
-        lanes = self._lanes()
-        if lanes is not None:
-            for pane in self.query(PicturePane):
-                if pane.display:
-                    pane.show(lanes, self.table.cursor)
+        if self._lanes() is not None:
+            self._show_pictures()
             self.query_one(Status).point(self._pointed_at())
 
     def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:

@@ -29,7 +29,11 @@ class KeyFigures(Pane):
         if self.seen is None:
             return []
         if self.seen.frame.view.analysis:
-            return [[(" ", "text"), (line, "strong")] for line in self.told(width)]
+            told = self.told(width)
+            if len(told) > height > 0:
+                kept, *_ = wrap(told[height - 1], max(width - 4, 20))
+                told[height - 1 :] = [f"{kept} {self.glyphs.ellipsis}"]
+            return [[(" ", "text"), (line, "strong")] for line in told]
         line: list[tuple[str, str]] = [(" ", "text")]
         for title, text in key_line(self.seen.figures, self.seen.frame.view, self.glyphs):
             piece = [(f"{title} " if title else "", "dim"), (f"{text}  ", "strong")]

@@ -35,24 +35,26 @@ class PicturePane(Pane):
             self.cell = cell
             self.up = up
 
-    picture: Picture | None = None
-    others: Sequence[Picture] = ()
+    pictures: Sequence[Picture] = ()
     selected = 0
     drawn: Sequence[Pieces] = ()
 
-    def show(
-        self, picture: Picture | None, selected: int = 0, others: Sequence[Picture] = ()
-    ) -> None:
-        """Show a picture, and others below it where there is room.
+    def show(self, pictures: Sequence[Picture], selected: int = 0) -> None:
+        """Show the first of some pictures, and the others below it where there is room.
 
         Some show the row that the cursor is on.
         """
-        if not isinstance(picture, Lanes):
+        if not (pictures and isinstance(pictures[0], Lanes)):
             selected = 0
-        self.others = others
-        if picture is not self.picture or selected != self.selected:
-            self.picture, self.selected = picture, selected
+        is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
+        if not is_same or selected != self.selected:
+            self.pictures, self.selected = pictures, selected
             self.draw_soon()
+
+    @property
+    def _lanes(self) -> Lanes | None:
+        first = self.pictures[0] if self.pictures else None
+        return first if isinstance(first, Lanes) else None
 
     @property
     def room(self) -> int:
@@ -61,11 +63,11 @@ class PicturePane(Pane):
 
     def on_click(self, event: events.Click) -> None:
         """Say which cell of which line."""
-        if isinstance(self.picture, Lanes):
+        if lanes := self._lanes:
             pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
             line = "".join(text for text, _ in pieces)
-            name = line[2 : 1 + label_width(self.picture)].strip()
-            self.post_message(self.Clicked(self._cell(event.x), name))
+            name = line[2 : 1 + label_width(lanes)].strip()
+            self.post_message(self.Clicked(_cell(lanes, event.x), name))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Say over which cell."""
@@ -76,13 +78,9 @@ class PicturePane(Pane):
         self._turn(event, False)
 
     def _turn(self, event: events.MouseEvent, up: bool) -> None:
-        if isinstance(self.picture, Lanes):
+        if lanes := self._lanes:
             event.stop()
-            self.post_message(self.Turned(self._cell(event.x), up))
-
-    def _cell(self, x: int) -> int:
-        assert isinstance(self.picture, Lanes)
-        return x - label_width(self.picture) - 2
+            self.post_message(self.Turned(_cell(lanes, event.x), up))
 
     def on_resize(self) -> None:
         """Draw for the new size."""
@@ -90,7 +88,7 @@ class PicturePane(Pane):
 
     def draw_soon(self) -> None:
         """Draw in a thread."""
-        if self.picture is not None and self.size.width > 8 and self.size.height > 1:
+        if self.pictures and self.size.width > 8 and self.size.height > 1:
             self._draw()
 
     @work(exclusive=True, group="picture")
@@ -99,11 +97,13 @@ class PicturePane(Pane):
         self.redraw()
 
     def _lines(self, width: int, height: int) -> list[Pieces]:
-        assert self.picture is not None
-        pictures = (self.picture, *self.others)
-        drawn = drawing.draw_below(pictures, width - 2, height, self.glyphs, self.selected)
+        drawn = drawing.draw_below(self.pictures, width - 2, height, self.glyphs, self.selected)
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The lines that were drawn last."""
         return self.drawn
+
+
+def _cell(lanes: Lanes, x: int) -> int:
+    return x - label_width(lanes) - 2

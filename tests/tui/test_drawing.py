@@ -8,7 +8,7 @@ import pytest
 from chopper_core.pictures import BarChart, BoxChart, HeatMap, LineChart, Picture, Rows, Series
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.drawing import draw, draw_below
+from chopper_tui.drawing import draw, draw_below, lines_below
 
 NAN = float("nan")
 
@@ -158,5 +158,9 @@ def test_pictures_stand_below_each_other_where_they_have_room() -> None:
     assert lines[: len(text(few, 60))] == text(few, 60) and lines[len(text(few, 60))] == ""
     assert lines.index("curve") == len(text(few, 60)) + 1 and len(lines) == 30
     assert lines[-1].split()[-1] == "49"
+    wanted = lines_below((few, curve, tall), 60, UNICODE)
+    whole = draw_below((few, curve, tall), 60, wanted, UNICODE)
+    assert "".join(part for part, _ in whole[-1]).startswith("row 39")
+    assert len(whole) == wanted and lines_below((), 60, UNICODE) == 0
     alone = draw_below((tall, few), 60, 20, UNICODE)
     assert ["".join(part for part, _ in line) for line in alone] == text(tall, 60, 20)

@@ -121,6 +121,12 @@ def test_what_has_room() -> None:
 def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     assert arrange(80, 24, picture=40, rows=100).pictures == (8, 0)
     assert arrange(80, 24, picture=40, rows=3).pictures == (16, 0)
+    # The pictures below the first one take what the table leaves, and no more.
+    assert arrange(80, 24, picture=4, pictures=12, rows=3).pictures == (12, 0)
+    assert arrange(80, 24, picture=4, pictures=40, rows=3).pictures == (16, 0)
+    assert arrange(80, 24, picture=4, pictures=40, rows=100).pictures == (4, 0)
+    assert arrange(80, 24, picture=4, pictures=40, chart="off").pictures == (0, 0)
+    assert arrange(80, 24, told=9).figures == 4 and arrange(80, 40, told=9).figures == 6
     assert arrange(80, 24, picture=12, rows=3).pictures == (12, 0)
     assert arrange(80, 24, picture=40, rows=3, chart="off").pictures == (0, 0)
     assert arrange(80, 24, picture=5, rows=100).pictures == (5, 0)
