@@ -12,7 +12,6 @@ from typing import ClassVar, Final
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingsMap
-from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
 from chopper_core.errors import ChopperError, UsageError
@@ -37,6 +36,7 @@ from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.key_figures import KeyFigures
+from chopper_tui.widgets.pane import Column, Row
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.saying import Saying, lines_to_say
@@ -100,16 +100,16 @@ class Explorer(Screen[None]):
     def compose(self) -> ComposeResult:
         """All parts; `fit_parts` decides which are shown."""
         yield TooSmall()
-        with Horizontal(id="top"):
+        with Row(id="top"):
             yield AddressBar()
             yield Crumbs()
             yield Position()
         yield KeyFigures()
         yield TrackChart()
         yield PicturePane()
-        with Horizontal(id="middle"):
+        with Row(id="middle"):
             yield FrameTable()
-            with Vertical(id="side"):
+            with Column(id="side"):
                 yield PicturePane(id="side_picture")
                 yield TrackChart(time_axis=False)
                 yield TrackChart(1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from textual.containers import Horizontal, Vertical
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
 from textual.strip import Strip
@@ -67,6 +68,14 @@ class ChopperWidget(Widget):
     def glyphs(self) -> Glyphs:
         """The characters to draw with."""
         return self.chopper.glyphs
+
+
+class Row(Horizontal, ChopperWidget):
+    """Parts beside one another."""
+
+
+class Column(Vertical, ChopperWidget):
+    """Parts below one another."""
 
 
 class Pane(ChopperWidget):

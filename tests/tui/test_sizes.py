@@ -86,3 +86,7 @@ async def test_another_scope_is_laid_out_once_where_a_part_comes_or_goes(
             await at.press(key)
             assert len(layouts) <= most
         assert at.path == ()
+        for key in ("2", "1"):
+            layouts.clear()
+            await at.press(key)
+            assert len(layouts) == 1
