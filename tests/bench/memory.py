@@ -51,7 +51,7 @@ def report(share: float) -> Iterator[str]:
     yield (
         f"The result is what is asked for: {_DISPATCH_BYTES} bytes for each dispatch with its "
         f"{len(COUNTERS)} counters. The rest is Python with numpy and pyarrow, 70 MB, what reading "
-        "takes, 20 to 30 MB whatever the size of the file, and 30 to 80 bytes for each dispatch "
+        "takes, 20 to 30 MB whatever the size of the file, and 40 to 90 bytes for each dispatch "
         "until all are in their order. More instances of a counter or more calls of the runtime "
         "make a file larger and take no memory."
     )
