@@ -12,7 +12,9 @@ from typing import ClassVar, Final
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingsMap
+from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.widget import Widget
 
 from chopper_core.errors import ChopperError, UsageError
 from chopper_core.frame import Frame
@@ -55,6 +57,8 @@ class Explorer(Screen[None]):
 
     ALLOW_SELECT = False
     AUTO_FOCUS = ""
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """As every screen's; what gains it or loses it repaints itself, the others stay as they are."""
     DETAIL_DELAY: ClassVar[float] = 0.08
     """Seconds that the cursor rests on a row before its detail is worked out."""
     LONG_S: ClassVar[float] = 0.5

@@ -71,7 +71,7 @@ def _counters(options: argparse.Namespace) -> Section:
 
 def _start(options: argparse.Namespace) -> Section:
     show, large = _show(options.rounds), explorer.large(*options.large)
-    empty = explorer.empty(), explorer.empty("numpy", "pyarrow", "msgspec")
+    empty = explorer.empty(), explorer.empty("numpy", "msgspec")
     cases = (explorer.demo(), large, *empty)
     for case in cases:
         explorer.first_paint(case, SMALL)

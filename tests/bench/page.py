@@ -50,8 +50,8 @@ What stands in the way where a budget isn't met:
 - **The original Chopper** stops at what is odd in the generated trace. Of one without 563 links of
   one end and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
   written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each.
-- **`show` and first paint.** Most of it is importing: Textual, Rich and asyncio 108 ms, the
-  standard library 65, numpy, pyarrow and msgspec 58, Chopper's own modules 37 (the best of 7, on a
+- **`show` and first paint.** Most of it is importing: Textual and Rich 100 ms, the
+  standard library 68, numpy and msgspec 40, Chopper's own modules 42 (the best of 7, on a
   busy machine). The run is opened in a thread meanwhile, but imports in threads take turns. What an
   empty Textual app takes stands under "Starting". How fast the machine is changes by a quarter from
   hour to hour: the figures of one section can be compared, those of two days cannot.

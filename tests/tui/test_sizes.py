@@ -90,3 +90,19 @@ async def test_another_scope_is_laid_out_once_where_a_part_comes_or_goes(
             layouts.clear()
             await at.press(key)
             assert len(layouts) == 1
+
+
+async def test_the_prompt_opens_and_closes_without_painting_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = []
+    paint = Compositor.render_full_update
+    async with explorer() as at:
+        monkeypatch.setattr(
+            Compositor,
+            "render_full_update",
+            lambda self, **given: whole.append(given) or paint(self, **given),
+        )
+        for key in ("/", "escape", ":", "escape"):
+            await at.press(key)
+    assert not whole
