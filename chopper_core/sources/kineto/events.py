@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
@@ -136,10 +137,10 @@ class EventDecoder:
 def _has_inexact_times(events: Sequence[Event]) -> bool:
     """Whether a float may have lost nanoseconds of a start; one numpy pass where none has."""
     try:
-        times = np.fromiter([event.ts for event in events], np.float64, len(events))
-        if not (times >= FLOAT_EXACT_BELOW_US).any():
+        packed = struct.pack(f"={len(events)}d", *[event.ts for event in events])
+        if not (np.frombuffer(packed, np.float64) >= FLOAT_EXACT_BELOW_US).any():
             return False
-    except (TypeError, ValueError, OverflowError):
+    except (struct.error, OverflowError):
         pass
     return any(type(event.ts) is float and event.ts >= FLOAT_EXACT_BELOW_US for event in events)
 

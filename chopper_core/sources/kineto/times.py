@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -24,8 +25,8 @@ def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
     """
     count = len(values_us)
     try:
-        as_float = np.fromiter(values_us, np.float64, count)
-    except (TypeError, ValueError, OverflowError):
+        as_float = np.frombuffer(struct.pack(f"={count}d", *values_us), np.float64)
+    except (struct.error, OverflowError):
         return _one_by_one(values_us)
     if np.abs(as_float).max(initial=0) < FLOAT_EXACT_BELOW_US:
         whole = np.floor(as_float)
