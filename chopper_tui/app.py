@@ -50,7 +50,8 @@ class ChopperApp(App[None], inherit_bindings=False):
     COMMAND_PALETTE_BINDING = PALETTE_KEY
     ALLOW_SELECT = False
     SETTLING: ClassVar[float] = 0.03
-    """Seconds in which nothing is drawn while a screen finds its layout: it is painted once."""
+    """Seconds in which nothing is drawn while a screen that opens over another finds its layout: it
+    is painted once. The first screen is drawn as soon as it can be."""
     PATIENCE: ClassVar[float] = 0.2
     """Seconds after which it is shown how the loading goes."""
     RESIZED: ClassVar[float] = 0.3
@@ -154,8 +155,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         return LoadingScreen(self._start.run)
 
     def on_mount(self) -> None:
-        """Draw once the layout is found; load what isn't there yet."""
-        self.delay_update(self.SETTLING)
+        """Load what isn't there yet."""
         if isinstance(self.screen, LoadingScreen):
             self._open(self.screen)
         else:
