@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chopper_core.analyses import ANALYSES
@@ -21,9 +21,11 @@ from tests.support import sample_run
 
 
 def test_the_peak_is_that_of_the_process() -> None:
+    """Also where the process that measures takes, or took, more."""
+    large = np.ones(40_000_000)
+    assert large.nbytes == 320e6
     written = run(python("data = b'x' * 200_000_000"))
-    own_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    assert 200 < written.peak_mb < max(own_mb, 200) + 100
+    assert 200 < written.peak_mb < 250
     assert written.wall_s > 0 and written.cpu_s > 0
 
 

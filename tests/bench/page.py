@@ -49,12 +49,14 @@ What stands in the way where a budget isn't met:
   modules, autograd links and shapes, the work of the model, the accounting of every nanosecond.
 - **The original Chopper** stops at what is odd in the generated trace. Of one without 563 links of
   one end and 49 kernels without a launch, `parse_trace` of its `merge.py` (plain JSON, nothing
-  written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each.
+  written) took 3.7 times Chopper's processor time and 8 times its memory, in two runs each, when
+  Chopper took 2.6 s for the trace.
 - **`show` and first paint.** Most of it is importing: Textual and Rich 100 ms, the
   standard library 68, numpy and msgspec 40, Chopper's own modules 42 (the best of 7, on a
   busy machine). The run is opened in a thread meanwhile, but imports in threads take turns. What an
-  empty Textual app takes stands under "Starting". How fast the machine is changes by a quarter from
-  hour to hour: the figures of one section can be compared, those of two days cannot.
+  empty Textual app takes stands under "Starting", without and with what any explorer of so many
+  numbers imports. How fast the machine is changes by a quarter from hour to hour: the figures of
+  one section can be compared, those of two days cannot.
 - **Keys.** What is slow is drawing, not the figures (the engine answers most in a few ms): a row
   that is opened brings the table, the chart and the sparklines of another scope.
 - **The engine.** Some nodes of a pivot are scattered over all GPUs: their rows are gathered when
