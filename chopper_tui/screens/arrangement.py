@@ -84,8 +84,11 @@ def arrange(
     middle = height - 3 - figures
     full = max(middle // 2, 4)
     if picture:
-        small = max(middle * 2 // 5, 6, min(picture, middle - rows - 1))
-        room = {"small": small, "full": max(middle * 3 // 5, small)}.get(chart, 0)
+        most = middle * 3 // 5
+        # A table scrolls; of a picture that is cut the rows below are not seen.
+        whole = picture if picture <= most else 0
+        small = max(middle * 2 // 5, 6, whole, min(picture, middle - rows - 1))
+        room = {"small": small, "full": max(most, small)}.get(chart, 0)
         if width < _SIDE_FROM:
             above = max(min(room, picture), min(pictures, middle - rows - 1)) if room else 0
             return Arrangement(figures=figures, pictures=(above, 0))

@@ -128,6 +128,8 @@ def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     assert arrange(80, 24, picture=4, pictures=40, chart="off").pictures == (0, 0)
     assert arrange(80, 24, told=9).figures == 4 and arrange(80, 40, told=9).figures == 6
     assert arrange(80, 24, picture=12, rows=3).pictures == (12, 0)
+    # Whole where it leaves the table two fifths: a table scrolls.
+    assert arrange(80, 24, picture=11, rows=100).pictures == (11, 0)
     assert arrange(80, 24, picture=40, rows=3, chart="off").pictures == (0, 0)
     assert arrange(80, 24, picture=5, rows=100).pictures == (5, 0)
     beside = arrange(120, 40, picture=12, rows=3)
