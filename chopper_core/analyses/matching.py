@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.ordering import stable_order
+from chopper_core.ordering import ranked, stable_order
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, KernelTable, Kind, distinct
 from chopper_core.tracks import time_within, union
@@ -30,6 +30,7 @@ _GROUP_SIZE: Final = re.compile(r" of (\d+)$")
 _REACH: Final = 16
 """How far, beyond the difference in length, two sequences are shifted against each other."""
 _CLEARLY_BETTER: Final = 0.5
+_MOST_CODES: Final = 2**62
 
 
 class Collectives(Struct, frozen=True, eq=False):
@@ -119,12 +120,17 @@ def _matched(run: Run) -> Collectives | None:
 
 def _together(*columns: NDArray[np.integer[Any]]) -> Int64:
     """One number for the codes of each row, in the order of the columns."""
-    code = np.zeros(len(columns[0]), np.int64)
+    code, codes = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        low = int(column.min())
-        code *= int(column.max()) - low + 1
+        low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
+        if codes * width > _MOST_CODES:
+            # Numbers that lie far apart, as of iterations: their places tell them apart as well.
+            different, column = ranked(column)
+            low, width = 0, len(different)
+        code *= width
         code += column
         code -= low
+        codes *= width
     return code
 
 

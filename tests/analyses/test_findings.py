@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from chopper_core.address import parse
 from chopper_core.analyses.findings import MEANING, RULES, THRESHOLDS
+from chopper_core.analyses.findings.case import _places
 from chopper_core.frame import Frame
 from chopper_core.hardware import specifications
 from chopper_core.measured import integral_of, known_of, samples_in
@@ -635,3 +636,10 @@ def test_the_page_lists_rules_thresholds_and_confidences() -> None:
         assert f"| {limit.name} | {limit.value:g} {limit.unit} | {limit.why} |" in page
     for confidence, meaning in MEANING.items():
         assert f"| {confidence.text} | {meaning} |" in page
+
+
+@pytest.mark.parametrize("last", [9, 2_000_000_000])
+def test_the_places_of_iterations_whose_numbers_lie_far_apart(last: int) -> None:
+    """As after a restart that counts anew: no array is as long as what lies between."""
+    numbers, places = (3, 4, last), np.array([0, 2, 1, 1, 2, 0])
+    assert _places(numbers, np.array(numbers)[places]).tolist() == places.tolist()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.analyses.matching import Collectives, collectives_of
+from chopper_core.analyses.matching import Collectives, _together, collectives_of
 from chopper_core.run import Run
 from chopper_core.schema import NO_LABEL, Kind
 from tests.analyses.conftest import DEMO
@@ -144,3 +144,13 @@ def test_a_broadcasts_root_does_not_wait() -> None:
     assert found.member_wait_ns.tolist() == [0, 0, 30 * US]
     assert found.spread_ns is None
     assert NO_LABEL not in found.last_gpu
+
+
+@pytest.mark.parametrize("widest", [9, 2**31 - 1])
+def test_rows_are_ordered_by_all_their_codes_however_far_apart(widest: int) -> None:
+    """Numbers of iterations may lie so far apart that one number can't hold all codes."""
+    chance = np.random.default_rng(7)
+    columns = [chance.choice([-1, 0, 5, widest - 1, widest], 500) for _ in range(4)]
+    code = _together(*columns)
+    assert (np.argsort(code, kind="stable") == np.lexsort(columns[::-1])).all()
+    assert len(np.unique(code)) == len({*zip(*(each.tolist() for each in columns), strict=True)})

@@ -152,12 +152,13 @@ _KEPT: Final = 4
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
     """The figures of a view's scope; without cells only those of iteration times."""
     known, scope = _KNOWN.setdefault(run, {}), (view.order, view.path, with_cells)
-    if scope not in known:
+    found = known.get(scope)
+    if found is None:
         found = _steadiness(run, view, with_cells)
-        while len(known) >= _KEPT:
-            known.pop(next(iter(known)), None)
+        for other in [*known][: max(len(known) + 1 - _KEPT, 0)]:
+            known.pop(other, None)
         known[scope] = found
-    return known[scope]
+    return found
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:

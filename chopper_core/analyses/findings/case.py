@@ -28,6 +28,8 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 _DENSE: Final = 1 << 22
+_FAR_APART: Final = 1 << 16
+"""Numbers that aren't there, from which places are looked up among those that are."""
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
 
@@ -300,6 +302,8 @@ def combined(columns: Sequence[NDArray[np.generic]]) -> tuple[Int64, Index]:
 
 def _places(numbers: Sequence[int], codes: Int64) -> Index:
     """The place of each code among numbers that rise, all of which it is one of."""
+    if numbers[-1] - numbers[0] > len(codes) + _FAR_APART:
+        return np.searchsorted(np.array(numbers), codes).astype(np.intp)
     place = np.zeros(numbers[-1] - numbers[0] + 1, np.intp)
     place[np.array(numbers) - numbers[0]] = np.arange(len(numbers))
     return place[codes - numbers[0]]
