@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from chopper_core.address import KEYS, TIMES, parse, step_text
-from chopper_core.analyses import ANALYSES, Analysis
-from chopper_core.errors import ChopperError
-from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
-from chopper_core.run import Run
-from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_core.view import STATISTICS, SUM
+from chopper_core.model.address import KEYS, TIMES, parse, step_text
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.view import STATISTICS, SUM
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import ANALYSES, Analysis
 
 _ORDER: Final = re.compile(r"[?&](order=[^&]*)")
 _STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")

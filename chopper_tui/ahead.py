@@ -6,9 +6,9 @@ from contextlib import suppress
 from threading import Event
 from typing import Final
 
-from chopper_core.analyses import ANALYSES, answer
-from chopper_core.run import Run
-from chopper_core.view import View, asking
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, asking
+from chopper_core.views import ANALYSES, answer
 
 FEWEST: Final = 1 << 17
 """Activities from which on a view may take longer than a person notices."""

@@ -20,11 +20,11 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
-from chopper_core.errors import ChopperError
-from chopper_core.progress import Cancelled, Progress
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE, Glyphs
-from chopper_core.run import Run
-from chopper_core.view import View
+from chopper_core.util.errors import ChopperError
+from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import Action
 from chopper_tui.actions.key_names import PALETTE_KEY

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn, Protocol, cast
 
-from chopper_core.errors import ChopperError, UsageError
-from chopper_core.progress import Cancelled
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.util.progress import Cancelled
 from chopper_tui.commands import COMMANDS, PROGRAM
 
 INTERRUPTED: Final = 130

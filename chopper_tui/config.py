@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.errors import UsageError
-from chopper_core.schema import ACTIVITY, LEVELS
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.util.errors import UsageError
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import Action
 from chopper_tui.actions.key_names import FIXED_KEYS, is_key
@@ -108,8 +108,8 @@ class _Reader(Struct):
         return Config(**words, **switches)  # type: ignore[arg-type]
 
     def _columns(self, table: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-        from chopper_core.measured import is_counter
         from chopper_core.metrics import METRICS
+        from chopper_core.model.column_names import is_counter
 
         columns: dict[str, tuple[str, ...]] = {}
         for level, value in table.items():

@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from chopper_core.errors import ChopperError
+from chopper_core.util.errors import ChopperError
 
 PACKAGES: Final = (
     "textual", "rich", "plotext", "numpy", "pyarrow", "pandas", "msgspec", "isal",
@@ -82,7 +82,7 @@ def _colours() -> str:
 
 
 def _cache() -> str:
-    from chopper_core import cache
+    from chopper_core.ingest import cache
 
     folder = cache.directory()
     above = next(path for path in (folder, *folder.parents) if path.exists())

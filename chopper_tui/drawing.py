@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.pictures import (
+from chopper_core.model.charts import (
     BarChart,
     BoxChart,
     HeatMap,

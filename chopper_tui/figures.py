@@ -9,19 +9,19 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.errors import NoSuchNode
-from chopper_core.frame import Frame, Number
-from chopper_core.measured import is_counted
 from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, metric, telemetry
 from chopper_core.metrics.metric import IF_SAME
 from chopper_core.metrics.reasons import lacking_counters, reasons
-from chopper_core.pictures import Lanes
+from chopper_core.model.charts import Lanes
+from chopper_core.model.column_names import is_counted
+from chopper_core.model.run import Run
+from chopper_core.model.table import STATES
+from chopper_core.model.view import View, drill
 from chopper_core.query import figures
+from chopper_core.query.frame import Frame, Number
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.run import Run
-from chopper_core.schema import STATES
-from chopper_core.view import View, drill
+from chopper_core.util.errors import NoSuchNode
 
 _REST: Final = "more of the trace"
 _KINDS: Final = {

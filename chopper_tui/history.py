@@ -8,8 +8,8 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.comparison import is_difference
-from chopper_core.view import Baseline, View, asking, charting, drill
+from chopper_core.model.view import Baseline, View, asking, charting, drill
+from chopper_core.query.comparison import is_difference
 
 
 class Place(Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.view import View
 from chopper_tui.figures import Figure
 
 KEY_FIGURES: Final = {

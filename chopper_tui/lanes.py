@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.pictures import Band, LaneCells, Lanes, Span, Strip
+from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
+from chopper_core.model.window import Stretch
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.window import Stretch
 from chopper_tui.plot import Line
 
 KIND_INKS: Final = ("accent", "second", "third")

@@ -11,14 +11,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.errors import ChopperError, NoSuchNode, UsageError
-from chopper_core.frame import Frame
-from chopper_core.measured import is_part
-from chopper_core.query import query
+from chopper_core.model.column_names import is_part
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Track
+from chopper_core.model.view import View, asking, at_level, charting, drill
+from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import Glyphs, sparkline
-from chopper_core.run import Run
-from chopper_core.tracks import Track
-from chopper_core.view import View, asking, at_level, charting, drill
+from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
+from chopper_core.views.query import query
 from chopper_tui.figures import Figure, figures_of
 from chopper_tui.key_line import KEY_FIGURES
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.errors import UsageError
-from chopper_core.filter import only
-from chopper_core.schema import ACTIVITY
-from chopper_core.view import Baseline, View, filtered
+from chopper_core.model.table import ACTIVITY
+from chopper_core.model.view import Baseline, View, filtered
+from chopper_core.query.filter import only
+from chopper_core.util.errors import UsageError
 
 
 class Mark(Struct, frozen=True):

@@ -7,11 +7,11 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from chopper_core.progress import Cancelled, Progress, silent
+from chopper_core.util.progress import Cancelled, Progress, silent
 
 if TYPE_CHECKING:
-    from chopper_core.run import Run
-    from chopper_core.view import View
+    from chopper_core.model.run import Run
+    from chopper_core.model.view import View
     from chopper_tui.history import Columns
     from chopper_tui.looks import Look
 

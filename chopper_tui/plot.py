@@ -12,11 +12,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.chart import Chart
 from chopper_core.metrics import METRICS
+from chopper_core.model.signals import Track
+from chopper_core.query.signal_chart import Chart
 from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
-from chopper_core.tracks import Track
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with the name of its ink."""

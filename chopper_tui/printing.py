@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.frame import Frame
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE, Glyphs
-from chopper_core.run import Run
-from chopper_core.view import View
 
 _WIDTH: Final = 120
 _CHART_LINES: Final = 12
@@ -16,7 +16,7 @@ _CHART_LINES: Final = 12
 
 def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
     """The key figures of a node and the chart of its signal, as lines of text."""
-    from chopper_core.chart import chart
+    from chopper_core.query.signal_chart import chart
     from chopper_tui import plot
     from chopper_tui.figures import figures_of
     from chopper_tui.key_line import KEY_FIGURES, key_line

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chopper_core.errors import ChopperError, DataError
 from chopper_core.metrics import metric
-from chopper_core.schema import ACTIVITY, LEVELS, KernelTable
+from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
+from chopper_core.util.errors import ChopperError, DataError
 from chopper_tui.history import Columns
 from chopper_tui.snapshot import state_directory
 

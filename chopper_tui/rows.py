@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.analyses.groups import quantiles_along
-from chopper_core.pictures import LineChart, Rows, Series
+from chopper_core.model.charts import LineChart, Rows, Series
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_core.views.shared.groups import quantiles_along
 from chopper_tui.plot import Line
 
 Float64 = NDArray[np.float64]

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from chopper_core.errors import DataError, UsageError
-from chopper_core.frame import Frame
+from chopper_core.model.run import Run
+from chopper_core.query.frame import Frame
 from chopper_core.render import FORMATS
-from chopper_core.run import Run
+from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.printing import printed
 
 FOLDER: Final = "chopper-snapshots"

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from chopper_core.address import path_text
-from chopper_core.analyses import ANALYSES, analysis
-from chopper_core.errors import UsageError
-from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
-from chopper_core.run import Run
-from chopper_core.schema import ACTIVITY, LEVELS
-from chopper_core.view import STATISTICS, SUM, at_level, drill
+from chopper_core.model.address import path_text
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.view import STATISTICS, SUM, at_level, drill
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import UsageError
+from chopper_core.views import ANALYSES, analysis
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.actions.action import ALL, EXPLORE, INFO
 from chopper_tui.snapshot import SNAPSHOTS

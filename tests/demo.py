@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.cache import open_kept
-from chopper_core.run import Run
-from chopper_core.schema import COLUMNS
+from chopper_core.ingest.cache import open_kept
+from chopper_core.model.run import Run
+from chopper_core.model.table import COLUMNS
 from tests.align.generated import load_generator
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.accounting import account, launch_overheads
-from chopper_core.run import Gpu, Run
-from chopper_core.schema import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
+from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.run import Gpu, Run
+from chopper_core.model.table import NO_LABEL, NO_TIME, Category, KernelTable, Kind, Phase, Rule
 
 
 class Row(Struct, frozen=True):

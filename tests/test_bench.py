@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.analyses import ANALYSES
-from chopper_core.store_writer import write_store
+from chopper_core.store.writer import write_store
+from chopper_core.views import ANALYSES
 from tests.bench import __main__ as bench
 from tests.bench import analyses
 from tests.bench.__main__ import PARTS

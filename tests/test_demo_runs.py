@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.ingest import open_run
-from chopper_core.schema import COLUMNS
+from chopper_core.ingest.open import open_run
+from chopper_core.model.table import COLUMNS
 from tests.demo import DEMO, demo_run
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse
-from chopper_core.query import query
-from chopper_core.run import Run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.views.query import query
 from tests.demo import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import KEYS, parse
 from chopper_core.metrics import catalogue
-from chopper_core.query import query
+from chopper_core.model.address import KEYS, parse
+from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.view import View
+from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.key_names import key_name
 from chopper_tui.app import ChopperApp

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
-from chopper_core.ordering import last_equal, ranked
-from chopper_core.schema import distinct
+from chopper_core.model.table import distinct
 from chopper_core.sources.trace import HostCategory
+from chopper_core.util.grouping import last_equal, ranked
 
 Index = NDArray[np.intp]
 

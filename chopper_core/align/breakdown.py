@@ -7,9 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.element_types import ElementType
-from chopper_core.hardware import Hardware
-from chopper_core.measured import (
+from chopper_core.model.column_names import (
     AT_PEAK,
     BREAKDOWN,
     CYCLES,
@@ -20,7 +18,9 @@ from chopper_core.measured import (
     integral_of,
     known_of,
 )
-from chopper_core.schema import KernelTable
+from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.table import KernelTable
 
 Float64 = NDArray[np.float64]
 

@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.run import HostClock
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.model.run import HostClock
+from chopper_core.model.table import KernelTable, Kind
 
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]

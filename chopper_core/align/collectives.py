@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE, collective_name
 from chopper_core.align.labels import numbered
-from chopper_core.schema import Kind, Rule
+from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.trace import ABSENT, Collective
 
 _RANGES: Final = re.compile(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
 from chopper_core.align.labels import Labels, Order, numbered
-from chopper_core.schema import NO_LABEL, Rule
+from chopper_core.model.table import NO_LABEL, Rule
 
 Int64 = NDArray[np.int64]
 

@@ -29,8 +29,8 @@ from chopper_core.align.sequences import (
     align,
     with_moved,
 )
-from chopper_core.measured import Match
-from chopper_core.schema import NO_TIME, Category, KernelTable, Kind
+from chopper_core.model.column_names import Match
+from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 
 Index = NDArray[np.intp]
 Int64 = NDArray[np.int64]

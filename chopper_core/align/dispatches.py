@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.rank import AlignedRank, align_rank, used_names
-from chopper_core.measured import COUNTER_DURATION
-from chopper_core.schema import Rule
+from chopper_core.model.column_names import COUNTER_DURATION
+from chopper_core.model.table import Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import (
     ABSENT,

@@ -26,8 +26,8 @@ from chopper_core.align.operator_work import (
     Work,
     operator_work,
 )
-from chopper_core.element_types import ElementType, says_tf32
-from chopper_core.schema import NO_TIME, distinct
+from chopper_core.model.element_types import ElementType, says_tf32
+from chopper_core.model.table import NO_TIME, distinct
 from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]

@@ -12,9 +12,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.align.intervals import Intervals, Points
-from chopper_core.ordering import ranked
-from chopper_core.schema import NO_TIME, distinct
+from chopper_core.model.table import NO_TIME, distinct
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
+from chopper_core.util.grouping import ranked
 
 _STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.run import BY_HAND, Gpu
-from chopper_core.sources.dispatches import Agent
+from chopper_core.model.counters import Agent
+from chopper_core.model.run import BY_HAND, Gpu
 from chopper_core.sources.signals import GpuName
 
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")

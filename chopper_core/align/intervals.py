@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.ordering import stable_order
+from chopper_core.util.grouping import stable_order
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

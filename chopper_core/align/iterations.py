@@ -12,7 +12,7 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
-from chopper_core.schema import NO_LABEL, Rule, distinct
+from chopper_core.model.table import NO_LABEL, Rule, distinct
 
 Int64 = NDArray[np.int64]
 Index = NDArray[np.intp]

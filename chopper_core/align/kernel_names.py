@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.schema import Category, Kind, distinct
+from chopper_core.model.table import Category, Kind, distinct
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 OPTIMIZER_CLASS: Final = "optimizer"

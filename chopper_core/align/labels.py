@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.ordering import ranked
-from chopper_core.schema import NO_LABEL, Rule
+from chopper_core.model.table import NO_LABEL, Rule
+from chopper_core.util.grouping import ranked
 
 Mask = NDArray[np.bool_]
 Index = NDArray[np.intp]

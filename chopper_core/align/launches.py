@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.align.sequences import UNKNOWN, Launched
-from chopper_core.measured import CORRELATION, LAUNCH_SHAPE
-from chopper_core.schema import KernelTable, Rule
+from chopper_core.model.column_names import CORRELATION, LAUNCH_SHAPE
+from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
 

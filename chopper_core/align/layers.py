@@ -13,7 +13,7 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import Labels, Order, between
 from chopper_core.align.modules import Modules
-from chopper_core.schema import NO_LABEL, Phase, Rule
+from chopper_core.model.table import NO_LABEL, Phase, Rule
 
 Index = NDArray[np.intp]
 

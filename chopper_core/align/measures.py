@@ -9,12 +9,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.accounting import cut
 from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.launches import Dispatched
 from chopper_core.align.sequences import UNMATCHED
-from chopper_core.measured import (
+from chopper_core.model.accounting import cut
+from chopper_core.model.column_names import (
     COUNTER_DURATION,
     COUNTER_MATCH,
     ENERGY,
@@ -24,11 +24,11 @@ from chopper_core.measured import (
     known_of,
     samples_in,
 )
-from chopper_core.reading import Reading
-from chopper_core.run import Gpu, Identity
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.model.overrides import Reading
+from chopper_core.model.run import Gpu, Identity
+from chopper_core.model.signals import Track
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.tracks import Track
 
 Float64 = NDArray[np.float64]
 

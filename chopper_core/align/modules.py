@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chopper_core.align.host import Host, Index
 from chopper_core.align.intervals import Intervals, parents
-from chopper_core.schema import NO_LABEL
+from chopper_core.model.table import NO_LABEL
 
 _FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
 _BLOCK: Final = re.compile(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")

@@ -20,7 +20,7 @@ from chopper_core.align.labels import Labels, Order
 from chopper_core.align.layers import annotated_layers, layer_windows
 from chopper_core.align.modules import Modules
 from chopper_core.align.shapes import read_shapes
-from chopper_core.schema import NO_LABEL, Kind, Phase, Rule, distinct
+from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule, distinct
 
 Mask = NDArray[np.bool_]
 Index = NDArray[np.intp]

@@ -13,7 +13,7 @@ from chopper_core.align.context import contexts, like_context
 from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
-from chopper_core.schema import NO_LABEL, Kind, Phase, Rule
+from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 
 Mask = NDArray[np.bool_]
 

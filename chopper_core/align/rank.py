@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.accounting import account, launch_overheads
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
 from chopper_core.align.flops import model_work
@@ -23,8 +22,9 @@ from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.tokens import activity_tokens
-from chopper_core.measured import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
-from chopper_core.schema import LEVELS, NO_TIME, KernelTable, Kind, distinct
+from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
+from chopper_core.model.table import LEVELS, NO_TIME, KernelTable, Kind, distinct
 from chopper_core.sources.trace import Int64, Trace
 
 _ACCOUNTED = (

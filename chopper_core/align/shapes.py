@@ -11,7 +11,7 @@ import numpy as np
 
 from chopper_core.align.host import Host, Index
 from chopper_core.align.intervals import NOWHERE, Intervals
-from chopper_core.schema import distinct
+from chopper_core.model.table import distinct
 
 _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.measured import part_of
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.model.column_names import part_of
+from chopper_core.model.signals import Curve, Track, between, nearest, share_running
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.places import natural_key
 from chopper_core.sources.signals import ClockDomain, Samples, Signal, Telemetry
-from chopper_core.tracks import Curve, Track, between, nearest, share_running
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

@@ -15,7 +15,7 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.align.operator_work import ATTENTION, Inputs
-from chopper_core.schema import NO_LABEL, NO_TIME, Phase
+from chopper_core.model.table import NO_LABEL, NO_TIME, Phase
 from chopper_core.sources.trace import ABSENT
 
 Float64 = NDArray[np.float64]

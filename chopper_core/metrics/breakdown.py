@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS, integral_of, known_of
 from chopper_core.metrics.metric import Metric, Scope, Values
+from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, FLOPS, integral_of, known_of
 
 _SOURCE = "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)"
 _TITLES = {

@@ -17,9 +17,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from chopper_core.hardware import Hardware
-from chopper_core.measured import MATRIX_COUNTERS
 from chopper_core.metrics.metric import Metric, Scope, Values
+from chopper_core.model.column_names import MATRIX_COUNTERS
+from chopper_core.model.hardware import Hardware
 
 TIME: Final = "counter_duration_ns"
 """How long the dispatch took in the run that counted, where dispatches run one by one."""

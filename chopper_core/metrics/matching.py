@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.measured import COUNTER_MATCH, Match
 from chopper_core.metrics.metric import Metric, Scope, Values
-from chopper_core.schema import Category, KernelTable, Kind, Selection
+from chopper_core.model.column_names import COUNTER_MATCH, Match
+from chopper_core.model.table import Category, KernelTable, Kind, Selection
 
 
 def _count(state: Match) -> Metric:

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from chopper_core.hardware import Hardware
-from chopper_core.tracks import Track
-from chopper_core.tree import Groups
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.signals import Track
+from chopper_core.model.tree import Groups
 
 IF_SAME: Final = "if all are equal"
 """How an identity, such as a stream, reduces."""

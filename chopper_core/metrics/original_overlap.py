@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.groups import Groups, gpu_by_gpu
 from chopper_core.metrics.metric import Values
-from chopper_core.schema import KernelTable, Kind, Selection, distinct
-from chopper_core.tracks import time_within, union
+from chopper_core.model.groups import Groups, gpu_by_gpu
+from chopper_core.model.signals import time_within, union
+from chopper_core.model.table import KernelTable, Kind, Selection, distinct
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from chopper_core.hardware import Hardware
-from chopper_core.measured import NO_TIMES, integral_of, is_counted
 from chopper_core.metrics import counters, telemetry
 from chopper_core.metrics.counters_formula import TIME
 from chopper_core.metrics.metric import Metric
-from chopper_core.schema import KernelTable
+from chopper_core.model.column_names import NO_TIMES, integral_of, is_counted
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.table import KernelTable
 
 NO_COUNTERS: Final = (
     "the run has no hardware counters (rocprofv3 --pmc …, in files beside the traces)"

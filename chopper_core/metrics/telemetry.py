@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.measured import ENERGY, integral_of, known_of, samples_in
 from chopper_core.metrics.metric import Metric, Scope, Values
+from chopper_core.model.column_names import ENERGY, integral_of, known_of, samples_in
 
 _NEEDS = "the run has no telemetry of it at the times of the row"
 _MEAN = "mean over busy time"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
-from chopper_core.schema import NO_TIME, STATES
+from chopper_core.model.table import NO_TIME, STATES
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from chopper_core.measured import TOKENS
 from chopper_core.metrics.metric import Metric, Scope, Values
+from chopper_core.model.column_names import TOKENS
 
 
 def _tokens(scope: Scope) -> Values:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core import address
-from chopper_core.filter import Rows, matching
-from chopper_core.frame import Frame
 from chopper_core.metrics import Scope, Values, metric
 from chopper_core.metrics.reasons import sentences
+from chopper_core.model import address
+from chopper_core.model.run import Run
+from chopper_core.model.scope import seen_in
+from chopper_core.model.view import View, drill
 from chopper_core.query.columns import column_of, names_of
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
 from chopper_core.query.notes import notes_of
 from chopper_core.query.rows import LONGEST_FIRST, means_of, ordered
-from chopper_core.run import Run
-from chopper_core.seen import seen_in
-from chopper_core.statistic import instance_levels, statistic_of
-from chopper_core.view import View, drill
+from chopper_core.query.statistic import instance_levels, statistic_of
 
 if TYPE_CHECKING:
     pass

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, default_columns, metric
 from chopper_core.metrics.time import INSTANCES
-from chopper_core.run import Run
-from chopper_core.statistic import Statistic
-from chopper_core.view import View
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.query.statistic import Statistic
 
 if TYPE_CHECKING:
     pass

@@ -8,8 +8,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core import address
-from chopper_core.comparison import (
+from chopper_core.metrics import Metric, Values
+from chopper_core.model import address
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, beside, drill
+from chopper_core.query.children import children
+from chopper_core.query.columns import column_of, names_of
+from chopper_core.query.comparison import (
     DELTA,
     RELATIVE,
     SUM,
@@ -24,18 +29,13 @@ from chopper_core.comparison import (
     underlying,
     with_differences,
 )
-from chopper_core.counterparts import Side, counterparts
-from chopper_core.errors import NoSuchNode
-from chopper_core.filter import Rows, matching
-from chopper_core.frame import Frame
-from chopper_core.metrics import Metric, Values
-from chopper_core.query.children import children
-from chopper_core.query.columns import column_of, names_of
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
 from chopper_core.query.notes import notes_of
+from chopper_core.query.renamed_kernels import Side, counterparts
 from chopper_core.query.rows import ordered
-from chopper_core.run import Run
-from chopper_core.statistic import Statistic, statistic_of
-from chopper_core.view import View, beside, drill
+from chopper_core.query.statistic import Statistic, statistic_of
+from chopper_core.util.errors import NoSuchNode
 
 if TYPE_CHECKING:
     pass

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.run import Run
-from chopper_core.statistic import instance_levels, leaves_out_cut
-from chopper_core.view import View
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.query.statistic import instance_levels, leaves_out_cut
 
 if TYPE_CHECKING:
     pass

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.comparison import (
+from chopper_core.metrics import Values
+from chopper_core.model.signals import Track, mean_known
+from chopper_core.model.tree import Groups
+from chopper_core.query.comparison import (
     is_difference,
 )
-from chopper_core.metrics import Values
-from chopper_core.tracks import Track, mean_known
-from chopper_core.tree import Groups
 
 if TYPE_CHECKING:
     pass

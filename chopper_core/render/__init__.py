@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.exchange import as_csv, as_json
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.render.text import as_markdown, as_text

@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.frame import Frame, Number
 from chopper_core.metrics import Metric, Values
+from chopper_core.model.signals import Track
+from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame, Number
+from chopper_core.query.statistic import OF_SUMS
 from chopper_core.render.glyphs import Glyphs
-from chopper_core.schema import LEVELS, NO_LABEL_TEXT
-from chopper_core.statistic import OF_SUMS
-from chopper_core.tracks import Track
-from chopper_core.view import View
 
 SENTENCES: Final = ("finding",)
 """Levels whose names are sentences."""

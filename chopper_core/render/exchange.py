@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.frame import Frame
-from chopper_core.pictures import Lanes
+from chopper_core.model.charts import Lanes
+from chopper_core.query.frame import Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 LANE_CELLS: Final = 100

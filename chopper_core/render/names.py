@@ -10,7 +10,7 @@ from os.path import commonprefix
 from string import ascii_letters, digits
 from typing import Final
 
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import beginning, cell_width, clean, display_name, elide, first_cells
 from chopper_core.render.glyphs import Glyphs
 

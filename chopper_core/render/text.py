@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,

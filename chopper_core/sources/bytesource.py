@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
 
-from chopper_core.errors import DataError
+from chopper_core.util.errors import DataError
 
 PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 16

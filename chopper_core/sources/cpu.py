@@ -12,11 +12,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.errors import DataError
 from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.stamps import LATEST_NS, clock_named
 from chopper_core.sources.telemetry.text import TelemetryText, csv_cells, read_text, sniff
+from chopper_core.util.errors import DataError
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -185,7 +185,7 @@ def _integers(column: Any) -> Int64:
     """Whole numbers, also of `cpu12`; -1 for what is none."""
     from pyarrow import compute, int64, string, types
 
-    from chopper_core.arrows import numbers_or
+    from chopper_core.util.arrow_files import numbers_or
 
     if not types.is_integer(column.type):
         text = compute.replace_substring_regex(compute.cast(column, string()), _WHOLE, r"\1")
@@ -197,7 +197,7 @@ def _numbers(column: Any) -> Float64:
     """Numbers; NaN for what is none."""
     from pyarrow import compute, float64, string, types
 
-    from chopper_core.arrows import numbers_or
+    from chopper_core.util.arrow_files import numbers_or
 
     if not (types.is_floating(column.type) or types.is_integer(column.type)):
         text = compute.cast(column, string())

@@ -10,6 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from chopper_core.model.counters import Agent, CounterInfo
+
 if TYPE_CHECKING:
     from chopper_core.sources.trace import Losses
 
@@ -19,33 +21,6 @@ Float64 = NDArray[np.float64]
 
 CLOCK_BOOTTIME: Final = "boottime"
 """ns since the boot, as rocprofiler stamps."""
-
-
-class Agent(Struct, frozen=True):
-    """A device as the profiler numbers and describes it; 0 and '' where the file doesn't say."""
-
-    node_id: int
-    logical_id: int = -1
-    type_index: int = -1
-    """Its number among the GPUs, from 0; -1 where unknown."""
-    name: str = ""
-    """The architecture, such as `gfx942`."""
-    product: str = ""
-    compute_units: int = 0
-    simds_per_cu: int = 0
-    xccs: int = 0
-    max_clock_mhz: float = 0.0
-    pci: str = ""
-    """Domain, bus, device and function, as `0000:0c:00.0`."""
-
-
-class CounterInfo(Struct, frozen=True):
-    """What a counter is."""
-
-    name: str
-    unit: str = ""
-    description: str = ""
-    aggregation: str = "sum over instances"
 
 
 class Dispatches(Struct, frozen=True):

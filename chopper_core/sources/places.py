@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from chopper_core.errors import DataError
+from chopper_core.util.errors import DataError
 
 _DIGITS: Final = re.compile(r"(\d+)")
 

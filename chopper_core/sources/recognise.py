@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.jsonscan import members, skip_space
+from chopper_core.util.errors import DataError
 
 EVENTS_KEY: Final = "traceEvents"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from chopper_core.errors import UsageError
+from chopper_core.util.errors import UsageError
 from chopper_tui.actions.action import Action
 from chopper_tui.actions.along_time import ALONG_TIME
 from chopper_tui.actions.key_names import PALETTE_KEY, key_name

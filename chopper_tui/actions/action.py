@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.analyses import ANALYSES
+from chopper_core.views import ANALYSES
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"

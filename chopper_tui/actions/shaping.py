@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chopper_core.outliers import RULE
+from chopper_core.query.outliers import RULE
 from chopper_tui.actions.action import COMPARE, SEEK, TABLE, WALK, Action
 
 SHAPING: Final = (

@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from datetime import datetime
 from typing import Final
 
-from chopper_core import cache
-from chopper_core.errors import UsageError
+from chopper_core.ingest import cache
+from chopper_core.util.errors import UsageError
 from chopper_tui.commands.output import write
 
 DESCRIPTION: Final = "The runs that are kept so that they open at once."

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from chopper_core.errors import DataError
+from chopper_core.util.errors import DataError
 from chopper_tui.commands.explore import explore
 from chopper_tui.commands.options import add_explorer_options as add_options
 

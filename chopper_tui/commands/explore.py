@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chopper_core.view import View
+from chopper_core.model.view import View
 from chopper_tui.commands.output import glyphs, width, write
 from chopper_tui.commands.runs import against, open_view, open_with_progress, view_of
 from chopper_tui.terminal import can_draw
@@ -34,7 +34,7 @@ def explore(address: str, options: Namespace) -> int:
 
 
 def _print(view: View, options: Namespace) -> int:
-    from chopper_core.query import query
+    from chopper_core.views.query import query
     from chopper_tui.printing import printed
 
     frame = query(open_with_progress(view, options), view)

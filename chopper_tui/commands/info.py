@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from chopper_core.errors import DataError
-from chopper_core.reading import reading_of
-from chopper_core.view import View
+from chopper_core.model.overrides import reading_of
+from chopper_core.model.view import View
+from chopper_core.util.errors import DataError
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import write
 from chopper_tui.commands.runs import open_with_progress
@@ -26,14 +26,14 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Describe a run, or telemetry without a trace."""
-    from chopper_core import info
+    from chopper_core.render import info
 
     reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
     try:
         opened = open_with_progress(View(options.run, reading=reading), options)
     except DataError:
-        from chopper_core.paths import paths_of
-        from chopper_core.telemetry_report import telemetry_report
+        from chopper_core.ingest.telemetry_report import telemetry_report
+        from chopper_core.store.paths import paths_of
 
         report = telemetry_report(paths_of(options.run), options.format)
         if report is None:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from chopper_core.errors import UsageError
-from chopper_core.progress import Cancelled
-from chopper_core.reading import reading_of
+from chopper_core.model.overrides import reading_of
+from chopper_core.util.errors import UsageError
+from chopper_core.util.progress import Cancelled
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import tell
 from chopper_tui.commands.runs import ProgressLine
@@ -47,7 +47,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Write a store, or read some ranks for one."""
-    from chopper_core import batch
+    from chopper_core.ingest import batches as batch
 
     gc.enable()
     reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
@@ -84,7 +84,7 @@ def _left_out(path: str, reason: str) -> str:
 
 def _read_into(options: Namespace) -> int:
     """Read some of a run's traces; fails where none of them can be used."""
-    from chopper_core import batch
+    from chopper_core.ingest import batches as batch
 
     if not options.run:
         raise UsageError("ingest what? chopper ingest RANKFILE --into STORE")
@@ -111,7 +111,7 @@ def _executor(options: Namespace) -> Iterator[Executor | None]:
         return
     if not options.scheduler:
         raise UsageError("--engine dask needs --scheduler ADDRESS, such as tcp://host:8786")
-    from chopper_core.cluster import dask_executor
+    from chopper_core.ingest.cluster import dask_executor
 
     with dask_executor(options.scheduler) as executor:
         yield executor

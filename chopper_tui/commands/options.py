@@ -6,9 +6,9 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any, Final
 
-from chopper_core.errors import UsageError
-from chopper_core.reading import parse_clock, parse_gpu
+from chopper_core.model.overrides import parse_clock, parse_gpu
 from chopper_core.render import FORMATS
+from chopper_core.util.errors import UsageError
 
 ADDRESSES: Final = """\
 An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance

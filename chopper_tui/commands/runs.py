@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from chopper_core.progress import Progress
-from chopper_core.reading import Reading, reading_of
-from chopper_core.view import View
+from chopper_core.model.overrides import Reading, reading_of
+from chopper_core.model.view import View
+from chopper_core.util.progress import Progress
 
 if TYPE_CHECKING:
-    from chopper_core.run import Run
+    from chopper_core.model.run import Run
 
 
 def against(name: str, base: str, path: str = "") -> str:
@@ -29,7 +29,7 @@ def view_of(address: str, options: Namespace) -> View:
 
     What the options say goes before what the address says.
     """
-    from chopper_core.address import parse
+    from chopper_core.model.address import parse
 
     view = View(address) if Path(address).exists() else parse(address)
     return replace(
@@ -54,10 +54,10 @@ def open_view(view: View, options: Namespace, progress: Progress) -> Run:
 
 def _open(name: str, reading: Reading, options: Namespace, progress: Progress) -> Run:
     if options.no_cache:
-        from chopper_core.ingest import open_run
+        from chopper_core.ingest.open import open_run
 
         return open_run(name, progress, jobs=options.jobs, reading=reading)
-    from chopper_core.cache import open_kept
+    from chopper_core.ingest.cache import open_kept
 
     return open_kept(name, progress, jobs=options.jobs, reading=reading)
 

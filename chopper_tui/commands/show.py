@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.errors import DataError
+from chopper_core.util.errors import DataError
 from chopper_tui.commands.options import ADDRESSES, add_printing_options
 from chopper_tui.commands.output import glyphs, width, write
 from chopper_tui.commands.runs import open_with_progress, view_of
@@ -27,7 +27,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the view of `options.address`, or write it to a file."""
-    from chopper_core.query import query
+    from chopper_core.views.query import query
     from chopper_tui.printing import printed
 
     view = view_of(options.address, options)

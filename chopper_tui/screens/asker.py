@@ -8,10 +8,10 @@ from typing import Final
 from msgspec.structs import replace
 from rich.text import Text
 
-from chopper_core.analyses import ANALYSES, analysis
-from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
-from chopper_core.view import View, asking
+from chopper_core.model.view import View, asking
+from chopper_core.util.errors import UsageError
+from chopper_core.views import ANALYSES, analysis
 from chopper_tui.actions.action import ALL, EXPLORE, INFO, SCREENS
 from chopper_tui.background import away
 from chopper_tui.history import Place, tallied
@@ -94,7 +94,7 @@ class Asker(Columner):
         await self.go(tallied((*here[:-1], place), view))
 
     async def _tell(self) -> None:
-        from chopper_core import info
+        from chopper_core.render import info
 
         width = max(self.size.width - 8, 20)
         told = await away(info.as_text, self.run)

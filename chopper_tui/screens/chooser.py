@@ -14,7 +14,7 @@ from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import metric
-from chopper_core.run import Run
+from chopper_core.model.run import Run
 
 _LEAST: Final = 69
 """Cells of an option in the box where the screen has them: a box for each question alike."""

@@ -15,11 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from chopper_core.comparison import underlying
-from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Metric, metric
+from chopper_core.query.comparison import underlying
 from chopper_core.render.cells import level_title
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.errors import UsageError
 from chopper_tui.background import away
 from chopper_tui.history import changed
 from chopper_tui.remembered import remember_columns

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chopper_core.address import parse_baseline
-from chopper_core.errors import UsageError
+from chopper_core.model.address import parse_baseline
+from chopper_core.model.view import Baseline
 from chopper_core.render.cells import baseline_title
-from chopper_core.view import Baseline
+from chopper_core.util.errors import UsageError
 from chopper_tui.history import changed, compared
 from chopper_tui.marks import comparison, mark_of, toggled
 from chopper_tui.screens.seeker import Seeker

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from rich.text import Text
 from textual.binding import BindingType
 
-from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
+from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, pivot, sorted_by
+from chopper_core.query.statistic import instance_levels
 from chopper_core.render.cells import (
     clean,
     display_name,
@@ -19,8 +20,7 @@ from chopper_core.render.cells import (
     scale_title,
     statistic_title,
 )
-from chopper_core.statistic import instance_levels
-from chopper_core.view import STATISTICS, SUM, as_statistic, filtered, pivot, sorted_by
+from chopper_core.util.errors import UsageError
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, TYPED, parse_command
 from chopper_tui.actions.action import MOVE

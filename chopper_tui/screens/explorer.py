@@ -16,12 +16,12 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from chopper_core.errors import ChopperError, UsageError
-from chopper_core.frame import Frame
-from chopper_core.pictures import Lanes, Picture
+from chopper_core.model.charts import Lanes, Picture
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, charting
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import crumb
-from chopper_core.run import Run
-from chopper_core.view import View, charting
+from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import looks
 from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away

@@ -7,9 +7,9 @@ from textwrap import wrap
 
 from rich.text import Text
 
-from chopper_core.analyses import ANALYSES, FIGURE, SUMS, analysis
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
+from chopper_core.views import ANALYSES, FIGURE, SUMS, analysis
 from chopper_tui.actions.action import EXPLORE, GROUPS, INFO, Action
 from chopper_tui.actions.key_names import PALETTE_KEY, key_name
 from chopper_tui.screens.reader import Reader

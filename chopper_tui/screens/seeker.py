@@ -8,15 +8,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.errors import UsageError
-from chopper_core.find import Found, find, hit_rows
 from chopper_core.metrics import METRICS
-from chopper_core.outliers import FACTOR, MAD_TO_SIGMA, outliers
-from chopper_core.query import query
+from chopper_core.model.view import filtered
+from chopper_core.query.outliers import FACTOR, MAD_TO_SIGMA, outliers
 from chopper_core.render.cells import cell_width, crumb, display_name, elide, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.render.names import fitting_names
-from chopper_core.view import filtered
+from chopper_core.util.errors import UsageError
+from chopper_core.views.find import Found, find, hit_rows
+from chopper_core.views.query import query
 from chopper_tui.background import away
 from chopper_tui.figures import Figure
 from chopper_tui.screens.chooser import Chooser, room_of

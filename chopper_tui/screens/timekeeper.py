@@ -7,14 +7,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.errors import ChopperError, UsageError
-from chopper_core.find import next_named
-from chopper_core.pictures import Lanes
-from chopper_core.render.cells import cell_width, clean, display_name, elide
-from chopper_core.schema import Kind
-from chopper_core.seen import scope_of, seen_in
-from chopper_core.view import asking
-from chopper_core.window import (
+from chopper_core.model.charts import Lanes
+from chopper_core.model.scope import scope_of, seen_in
+from chopper_core.model.table import Kind
+from chopper_core.model.view import asking
+from chopper_core.model.window import (
     ALL_TIME,
     SHORTEST_NS,
     Stretch,
@@ -26,6 +23,9 @@ from chopper_core.window import (
     stepped,
     zoomed,
 )
+from chopper_core.render.cells import cell_width, clean, display_name, elide
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.find import next_named
 from chopper_tui.actions.action import TIMELINE
 from chopper_tui.background import away
 from chopper_tui.history import Place
@@ -115,7 +115,7 @@ class Timekeeper(Asker):
             ends = sorted((seen.mark_ns, seen.at_ns))
             await self._show_stretch(fitted(seen, ends[0], ends[1]))
             return
-        from chopper_core.analyses import timeline
+        from chopper_core.views import timeline
 
         found = await away(timeline.under_cursor, self.run, self.view, self._lane())
         if found is None:
@@ -225,7 +225,7 @@ class Timekeeper(Asker):
 
     async def _jump(self, step: int, kind: Kind | None, what: str) -> None:
         self._seen()
-        from chopper_core.analyses import timeline
+        from chopper_core.views import timeline
 
         found = await away(timeline.next_start, self.run, self.view, self._lane(), step, kind)
         if found is None:
@@ -259,7 +259,7 @@ class Timekeeper(Asker):
         if is_first and not here.analysis and not here.is_leaf and self.table.rows:
             there = self.frame.opens(self.table.cursor)
             if there.run == here.run:
-                from chopper_core.analyses import timeline
+                from chopper_core.views import timeline
 
                 start = await away(timeline.start_of, self.run, there)
                 window = replace(ALL_TIME, at_ns=start)

@@ -8,8 +8,8 @@ from typing import Final
 
 from textual.widgets import Input
 
-from chopper_core.run import Run
-from chopper_core.view import filtered
+from chopper_core.model.run import Run
+from chopper_core.model.view import filtered
 from chopper_tui import looks
 from chopper_tui.addressing import continuations
 from chopper_tui.config import AS_IT_COMES, Config

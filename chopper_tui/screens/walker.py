@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 from msgspec.structs import replace
 
-from chopper_core import address
-from chopper_core.errors import ChopperError, UsageError
-from chopper_core.view import View, asking, filtered, sibling
+from chopper_core.model import address
+from chopper_core.model.view import View, asking, filtered, sibling
+from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import looks
 from chopper_tui.background import away
 from chopper_tui.history import Trail, beside, changed, charted, into, out

@@ -9,7 +9,7 @@ from typing import Final
 from rich.cells import cell_len
 from textual.message import Message
 
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import baseline_title, clean, crumb, elide, statistic_title, title_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_tui.background import away
 from chopper_tui.looks import Signal, Sparks
 from chopper_tui.widgets.pane import ChopperWidget, strip_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.pictures import Lanes, Picture
+from chopper_core.model.charts import Lanes, Picture
 from chopper_tui import drawing
 from chopper_tui.background import away
 from chopper_tui.lanes import label_width

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import Final
 
-from chopper_core.frame import Frame
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import SENTENCES, clean
 from chopper_tui.widgets.pane import Pane, Pieces
 

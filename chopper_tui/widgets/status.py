@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from chopper_core.frame import Frame
 from chopper_core.metrics import METRICS
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import beginning, clean
 from chopper_tui.actions.action import Action
 from chopper_tui.actions.key_names import key_name

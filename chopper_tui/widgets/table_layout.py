@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
-from chopper_core.frame import Frame
+from chopper_core.model.signals import Track
+from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -22,7 +23,6 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import fitting_names, row_names
-from chopper_core.tracks import Track
 from chopper_tui.widgets.pane import Pieces, fit
 
 PREFIX: Final = 3

@@ -9,11 +9,11 @@ from typing import Final
 
 from textual import work
 
-from chopper_core.chart import Chart, chart
-from chopper_core.progress import Cancelled
-from chopper_core.run import Run
-from chopper_core.view import View
-from chopper_core.window import ALL_TIME
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.model.window import ALL_TIME
+from chopper_core.query.signal_chart import Chart, chart
+from chopper_core.util.progress import Cancelled
 from chopper_tui import plot
 from chopper_tui.background import away
 from chopper_tui.widgets.pane import Pane, Pieces, fit

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from chopper_core.run import Run
+from chopper_core.model.run import Run
 from tests.align.generated import DEMO, SMALL, VARIANTS, Generated, generate
 from tests.demo import demo_run
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from chopper_core.ingest import open_run
-from chopper_core.run import Run
-from chopper_core.schema import NO_LABEL, Kind, Rule
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind, Rule
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data"
 CUT_ITERATION = 10

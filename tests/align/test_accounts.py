@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopper_core.accounting import account
-from chopper_core.schema import NO_TIME, Kind
+from chopper_core.model.accounting import account
+from chopper_core.model.table import NO_TIME, Kind
 from tests.oracles import accounting as oracle
 
 COLUMNS = (*oracle.STATES, *oracle.IDLE_PARTS, "hidden_ns")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from chopper_core.schema import Kind, Phase, Rule
+from chopper_core.model.table import Kind, Phase, Rule
 from tests.align.generated import (
     CUT_ITERATION,
     LEVELS,

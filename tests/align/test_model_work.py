@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.element_types import ElementType
-from chopper_core.info import as_text, describe
-from chopper_core.measured import FLOPS, FLOPS_TYPE
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
+from chopper_core.model.element_types import ElementType
+from chopper_core.render.info import as_text, describe
+from chopper_core.views.query import query
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align
 
 BF16, FP32 = ["c10::BFloat16"] * 2, ["float"] * 2

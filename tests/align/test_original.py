@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.run import Run
-from chopper_core.schema import LEVELS, NO_LABEL, KernelTable, Rule
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Rule
 from tests.align.generated import DEMO, Generated
 from tests.align.traces import ADD, AUTOGRAD, EVALUATE, GEMM, TinyTrace, align
 from tests.oracles.accounting import nanoseconds, read_json

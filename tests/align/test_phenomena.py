@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.info import describe
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
 from chopper_core.render import as_json
-from chopper_core.run import Run
+from chopper_core.render.info import describe
+from chopper_core.views.query import query
 from tests.align.generated import DEMO
 
 Row = dict[str, Any]

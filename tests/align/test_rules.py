@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.info import as_text, describe
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.table import NO_TIME, Kind, Rule
 from chopper_core.render import as_json
-from chopper_core.schema import NO_TIME, Kind, Rule
+from chopper_core.render.info import as_text, describe
+from chopper_core.views.query import query
 from tests.align.traces import (
     ADAM,
     ADD,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.views.query import query
 from tests.align.traces import FLASH, TinyTrace, align
 
 GATHER = "void at::native::indexSelectLargeIndex<float>()"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chopper_core.ingest import open_run
-from chopper_core.run import Run
-from chopper_core.schema import LEVELS, NO_LABEL, KernelTable, Rule
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Rule
 
 MAIN, AUTOGRAD = 100, 101
 GEMM = "Cijk_Ailk_Bljk_BBS_BH_MT256x256x64"

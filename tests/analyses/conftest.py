@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.run import Run
+from chopper_core.model.run import Run
 from tests.demo import demo_run
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo_data" / "fsdp2"

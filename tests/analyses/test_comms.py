@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.address import parse, render
-from chopper_core.errors import ChopperError, UsageError
-from chopper_core.frame import Frame
-from chopper_core.pictures import BoxChart, LineChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import Kind
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import BoxChart, LineChart
+from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.query import query
 from tests.support import Row, run_of
 
 FACTOR = {"all_reduce": 2 * 7 / 8, "all_gather": 7 / 8, "reduce_scatter": 7 / 8}

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.address import parse
-from chopper_core.analyses import analysis
-from chopper_core.errors import UsageError
-from chopper_core.frame import Frame
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.model.table import STATES
+from chopper_core.model.view import Baseline, View
+from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
-from chopper_core.run import Run
-from chopper_core.schema import STATES
-from chopper_core.view import Baseline, View
+from chopper_core.util.errors import UsageError
+from chopper_core.views import analysis
+from chopper_core.views.query import query
 from tests.core.test_counterparts import AFTER, BEFORE, RENAMED, run_with
 from tests.demo import demo_run
 from tests.support import sample_run

@@ -17,19 +17,19 @@ import pytest
 from msgspec.structs import replace
 from support import sample_run
 
-from chopper_core.address import parse
 from chopper_core.align.cpu import placed_cpu
-from chopper_core.cpu import CpuSamples
-from chopper_core.errors import DataError, UsageError
-from chopper_core.info import as_text, describe
-from chopper_core.ingest import open_run
-from chopper_core.pictures import HeatMap, LineChart
-from chopper_core.query import query
-from chopper_core.run import Run, TelemetrySource
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.charts import HeatMap, LineChart
+from chopper_core.model.cpu_samples import CpuSamples
+from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.render.info import as_text, describe
 from chopper_core.sources.cpu import find_cpu, is_cpu_file, read_cpu
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.store import read_store
-from chopper_core.store_writer import write_store
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.query import query
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2"
 FILE = DEMO / "telemetry" / "cpu.csv.gz"

@@ -14,13 +14,13 @@ import pytest
 from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
-from chopper_core.address import parse, render
-from chopper_core.analyses.determinism.noise import adjusted, paired, ranks, unpaired
-from chopper_core.analyses.determinism.steadiness import same_places, steadiness
-from chopper_core.pictures import BoxChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import STATES, Kind
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import BoxChart
+from chopper_core.model.run import Run
+from chopper_core.model.table import STATES, Kind
+from chopper_core.views.determinism.noise import adjusted, paired, ranks, unpaired
+from chopper_core.views.determinism.steadiness import same_places, steadiness
+from chopper_core.views.query import query
 from tests.demo import demo_run, generated_run
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data"

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse
-from chopper_core.analyses.findings import MEANING, RULES, THRESHOLDS
-from chopper_core.analyses.findings.case import _places
-from chopper_core.frame import Frame
-from chopper_core.hardware import specifications
-from chopper_core.measured import integral_of, known_of, samples_in
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.column_names import integral_of, known_of, samples_in
+from chopper_core.model.hardware import specifications
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Track, nearest
+from chopper_core.model.table import Kind, Phase
+from chopper_core.query.frame import Frame
 from chopper_core.render.text import as_markdown, as_text
-from chopper_core.run import Run
-from chopper_core.schema import Kind, Phase
-from chopper_core.tracks import Track, nearest
+from chopper_core.views.findings import MEANING, RULES, THRESHOLDS
+from chopper_core.views.findings.context import _places
+from chopper_core.views.query import query
 from tests.analyses.conftest import DEMO
 from tests.demo import demo_run, generated_run
 from tests.support import Row, run_of
@@ -576,7 +576,7 @@ def test_missing_data_is_told_and_stands_for_no_time() -> None:
 def test_of_too_many_activities_some_iterations_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.analyses.occurrences.MOST_MATCHED", 200)
+    monkeypatch.setattr("chopper_core.views.shared.matched_kernels.MOST_MATCHED", 200)
 
     def extra(row: Row) -> int:
         return 300_000 * (row.operation == "mlp_up" and row.layer == 4)

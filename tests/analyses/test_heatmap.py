@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.analyses.standing import others_median
-from chopper_core.errors import UsageError
-from chopper_core.pictures import HeatMap
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.summary import Summary, summarise
-from chopper_core.tree import level_order
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.run import Run
+from chopper_core.model.tree import level_order
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_core.views.shared.leads import others_median
 from tests.bench.runs import source_of
 from tests.support import Row, run_of, sample_run
 

@@ -11,16 +11,16 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core import tree
-from chopper_core.address import parse, render
 from chopper_core.align.kernel_names import kernel_class
-from chopper_core.analyses import groups
-from chopper_core.errors import UsageError
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import Category
-from chopper_core.summary import Summary, summarise
-from chopper_core.tree import level_order
+from chopper_core.model import tree
+from chopper_core.model.address import parse, render
+from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.run import Run
+from chopper_core.model.table import Category
+from chopper_core.model.tree import level_order
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_core.views.shared import groups
 from tests.support import Row, run_of, sample_run
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]

@@ -8,17 +8,18 @@ from threading import Event, Thread
 import pytest
 from msgspec.structs import replace
 
-from chopper_core import tree
-from chopper_core.analyses import ANALYSES, known
-from chopper_core.analyses.answer import Answer
-from chopper_core.analyses.known import known_answer
-from chopper_core.errors import ChopperError, UsageError
-from chopper_core.query import query
+from chopper_core.model import tree
+from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.run import Run
+from chopper_core.model.tree import level_order
+from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
-from chopper_core.run import Run
-from chopper_core.summary import Summary, summarise
-from chopper_core.tree import level_order
-from chopper_core.view import Baseline, View
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views import ANALYSES
+from chopper_core.views import memo as known
+from chopper_core.views.memo import known_answer
+from chopper_core.views.query import query
+from chopper_core.views.result import Answer
 from tests.support import sample_run
 
 KERNELS = View("R", analysis="kernels")

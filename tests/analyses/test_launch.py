@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from support import Row, run_of
 
-from chopper_core.address import parse
-from chopper_core.analyses.launch.queue import mean_depths
-from chopper_core.pictures import BarChart, LineChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import NO_TIME, Kind
+from chopper_core.model.address import parse
+from chopper_core.model.charts import BarChart, LineChart
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_TIME, Kind
+from chopper_core.views.launch.queue import mean_depths
+from chopper_core.views.query import query
 
 SCOPES = [":gpu=2/iteration=11", ":gpu=5/iteration=12/phase=backward"]
 COLUMNS = (

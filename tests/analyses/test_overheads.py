@@ -7,16 +7,16 @@ import pytest
 from msgspec.structs import replace
 from support import Row, run_of
 
-from chopper_core import tree
-from chopper_core.address import parse, render
-from chopper_core.analyses.overheads import THEORY
-from chopper_core.measured import BREAKDOWN, FLOPS
-from chopper_core.pictures import BarChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import NO_LABEL, STATES, Kind, Phase
-from chopper_core.summary import Summary, summarise
-from chopper_core.tree import level_order
+from chopper_core.model import tree
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import BarChart
+from chopper_core.model.column_names import BREAKDOWN, FLOPS
+from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, STATES, Kind, Phase
+from chopper_core.model.tree import level_order
+from chopper_core.views.overheads import THEORY
+from chopper_core.views.query import query
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
 OUTSIDE = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")

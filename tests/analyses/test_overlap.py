@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from chopper_core.address import parse, render
-from chopper_core.errors import UsageError
-from chopper_core.pictures import LineChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import Kind
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import LineChart
+from chopper_core.model.run import Run
+from chopper_core.model.table import Kind
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 from tests.analyses.conftest import DEMO
 from tests.support import Row, run_of
 

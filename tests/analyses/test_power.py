@@ -12,14 +12,14 @@ import pytest
 from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
-from chopper_core.address import parse, render
-from chopper_core.analyses.power import samples_of
-from chopper_core.analyses.samples import Stretches, correlation, sampled
-from chopper_core.errors import UsageError
-from chopper_core.pictures import BarChart, LineChart, Rows
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.tracks import Track, between
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import BarChart, LineChart, Rows
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Track, between
+from chopper_core.util.errors import UsageError
+from chopper_core.views.power import samples_of
+from chopper_core.views.query import query
+from chopper_core.views.shared.samples import Stretches, correlation, sampled
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 

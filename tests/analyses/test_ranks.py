@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.analyses import occurrences
-from chopper_core.analyses.occurrences import occurrences_of
-from chopper_core.errors import UsageError
-from chopper_core.frame import Frame
-from chopper_core.pictures import HeatMap, LineChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import Kind, Phase
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import HeatMap, LineChart
+from chopper_core.model.run import Run
+from chopper_core.model.table import Kind, Phase
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_core.views.shared import matched_kernels as occurrences
+from chopper_core.views.shared.matched_kernels import occurrences_of
 from tests.analyses.conftest import DEMO
 from tests.support import Row, run_of
 

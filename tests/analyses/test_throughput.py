@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
-from chopper_core.address import parse, render
-from chopper_core.analyses.throughput.parts import PARTS, operation_class
-from chopper_core.errors import UsageError
-from chopper_core.pictures import BarChart
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import STATES, Kind, Phase
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import BarChart
+from chopper_core.model.run import Run
+from chopper_core.model.table import STATES, Kind, Phase
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_core.views.throughput.parts import PARTS, operation_class
 
 CLASSES = {
     "GEMM": ("q_ip", "k_ip", "v_ip", "attn_op", "mlp_gp", "mlp_up", "mlp_dp", "lp"),

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.analyses.timeline import next_start
-from chopper_core.analyses.timeline.lanes import Lane, lane_of, lanes_of
-from chopper_core.analyses.timeline.picture import cells_of
-from chopper_core.errors import UsageError
-from chopper_core.pictures import Lanes
-from chopper_core.query import query
+from chopper_core.model.address import parse, render
+from chopper_core.model.charts import Lanes
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.view import View
+from chopper_core.model.window import Window
 from chopper_core.render import as_csv, as_json
-from chopper_core.run import Run
-from chopper_core.schema import NO_LABEL, Kind, Phase
-from chopper_core.view import View
-from chopper_core.window import Window
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
+from chopper_core.views.timeline import next_start
+from chopper_core.views.timeline.lanes import Lane, lane_of, lanes_of
+from chopper_core.views.timeline.picture import cells_of
 from chopper_tui.printing import printed
 from tests.support import Row, run_of, sample_run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chopper_core.run import Run
+from chopper_core.model.run import Run
 from tests.attach.simulated import DEMO, Simulated, simulate
 from tests.demo import demo_run
 

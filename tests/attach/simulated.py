@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.launches import Dispatched
 from chopper_core.align.sequences import UNMATCHED
-from chopper_core.ingest import open_run, read_rank
-from chopper_core.measured import LAUNCH_SHAPE, Match
-from chopper_core.run import Run
-from chopper_core.schema import KernelTable
+from chopper_core.ingest.open import open_run, read_rank
+from chopper_core.model.column_names import LAUNCH_SHAPE, Match
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.dispatches import DispatchRun
 from tests.align.generated import DEMO, load_generator

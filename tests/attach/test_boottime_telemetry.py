@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.ingest import open_run
-from chopper_core.query import query
-from chopper_core.run import Run
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.views.query import query
 
 MS = 1_000_000
 BOOT_NS = 81_097_000 * MS

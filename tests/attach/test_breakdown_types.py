@@ -15,13 +15,13 @@ from support import Row, table_of
 
 from chopper_core.align import breakdown
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.element_types import ElementType
-from chopper_core.hardware import hardware_of
-from chopper_core.measured import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE, MATRIX_COUNTERS
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.metric import Scope
-from chopper_core.schema import KernelTable
-from chopper_core.tree import Tree
+from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE, MATRIX_COUNTERS
+from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import hardware_of
+from chopper_core.model.table import KernelTable
+from chopper_core.model.tree import Tree
 
 BF16, FP32, FP8 = 1_307_443.2, 163_430.4, 2_614_886.4
 UNKNOWN = float(ElementType.UNKNOWN)

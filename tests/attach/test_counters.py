@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from chopper_core.align.counters import CounterMatch, launch_order, match_counters, plain_name
 from chopper_core.align.launches import Dispatched, common_traits, packed_shapes
 from chopper_core.align.sequences import UNKNOWN, UNMATCHED
-from chopper_core.measured import LAUNCH_SHAPE, Match
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.model.column_names import LAUNCH_SHAPE, Match
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.trace import LaunchShape
 from tests.attach.simulated import Place, Simulated
 from tests.support import Row, table_of

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.measured import BREAKDOWN
-from chopper_core.query import query
-from chopper_core.run import Run, TelemetrySource
-from chopper_core.schema import LEVELS, STATES
-from chopper_core.view import View
+from chopper_core.model.column_names import BREAKDOWN
+from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.model.table import LEVELS, STATES
+from chopper_core.model.view import View
+from chopper_core.views.query import query
 from tests.align.generated import FSDP_NAMES
 from tests.attach.conftest import FSDP2
 

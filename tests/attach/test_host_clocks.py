@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.align.clocks import host_clocks
-from chopper_core.errors import UsageError
-from chopper_core.info import as_text, describe
-from chopper_core.ingest import open_run
-from chopper_core.reading import Reading, is_meant, parse_clock, reading_of
-from chopper_core.run import HostClock, Run
-from chopper_core.schema import ADDITIVE, NO_TIME, Kind
+from chopper_core.ingest.open import open_run
+from chopper_core.model.overrides import Reading, is_meant, parse_clock, reading_of
+from chopper_core.model.run import HostClock, Run
+from chopper_core.model.table import ADDITIVE, NO_TIME, Kind
+from chopper_core.render.info import as_text, describe
+from chopper_core.util.errors import UsageError
 from tests.attach.simulated import Simulated
 
 MS = 1_000_000

@@ -17,13 +17,13 @@ from chopper_core.align.identity import (
     gpus_of_telemetry,
     with_places,
 )
-from chopper_core.errors import UsageError
-from chopper_core.info import as_text, describe
-from chopper_core.ingest import open_run
-from chopper_core.reading import parse_gpu, reading_of
-from chopper_core.run import Gpu
-from chopper_core.sources.dispatches import Agent
+from chopper_core.ingest.open import open_run
+from chopper_core.model.counters import Agent
+from chopper_core.model.overrides import parse_gpu, reading_of
+from chopper_core.model.run import Gpu
+from chopper_core.render.info import as_text, describe
 from chopper_core.sources.signals import GpuName
+from chopper_core.util.errors import UsageError
 from chopper_tui.cli import main
 from tests.attach.simulated import Simulated
 

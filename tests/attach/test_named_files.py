@@ -7,11 +7,11 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from chopper_core.address import parse
-from chopper_core.info import as_text, describe
-from chopper_core.ingest import open_run
-from chopper_core.query import query
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
 from chopper_core.render.exchange import as_json
+from chopper_core.render.info import as_text, describe
+from chopper_core.views.query import query
 from tests.attach.simulated import Simulated
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.view import View
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.views.query import query
 
 ORDER = ("iteration", "gpu", "phase", "operation", "layer", "kernel")
 COLUMNS = ("theoretical_ns", "original_inst", "original_util", "original_freq", "kernel_ns")

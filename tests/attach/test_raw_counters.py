@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.errors import UsageError
-from chopper_core.ingest import open_run
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.store import read_store
-from chopper_core.store_writer import write_store
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 
 HEADINGS = "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,MfmaUtil,FETCH_SIZE,TCC_HIT[3],TCC_REQ_max"
 ROWS = ("0,2,copy,64,50,12.5,7,90", "1,2,copy,64,30,2.5,8,80", "2,2,add,16,20,1,9,70")

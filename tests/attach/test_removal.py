@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.errors import DataError, UsageError
-from chopper_core.info import as_json as info_json
-from chopper_core.info import as_text as info_text
-from chopper_core.info import describe
-from chopper_core.ingest import open_run
-from chopper_core.measured import BREAKDOWN, Match
-from chopper_core.query import figures, query
-from chopper_core.reading import reading_of
+from chopper_core.ingest.open import open_run
+from chopper_core.model.column_names import BREAKDOWN, Match
+from chopper_core.model.overrides import reading_of
+from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.model.view import View
+from chopper_core.query import figures
 from chopper_core.render import render
-from chopper_core.run import Run, TelemetrySource
-from chopper_core.view import View
+from chopper_core.render.info import as_json as info_json
+from chopper_core.render.info import as_text as info_text
+from chopper_core.render.info import describe
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.query import query
 from tests.attach.simulated import Simulated
 
 NS_PER_DAY = 86_400 * 10**9

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.info import as_text
-from chopper_core.ingest import open_run
-from chopper_core.measured import Match
-from chopper_core.run import Run
+from chopper_core.ingest.open import open_run
+from chopper_core.model.column_names import Match
+from chopper_core.model.run import Run
+from chopper_core.render.info import as_text
 from tests.sources_counters.counter_writers import minimal_rocpd
 
 PROCESS = 1000

@@ -23,8 +23,8 @@ from chopper_core.align.telemetry import (
     place,
     tracks,
 )
-from chopper_core.run import Gpu
-from chopper_core.schema import KernelTable, Kind
+from chopper_core.model.run import Gpu
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import ClockDomain, GpuName, Samples, Signal, Telemetry
 from chopper_core.sources.trace import Losses
 from tests.support import Row, table_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.ingest import open_run
+from chopper_core.ingest.open import open_run
 from chopper_core.metrics.telemetry import METRICS as TELEMETRY
-from chopper_core.query import query
-from chopper_core.run import Run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.views.query import query
 from chopper_tui.screens.chooser import signal_options
 
 BASE_NS = 1_754_585_900_000_000_000

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.errors import UsageError
-from chopper_core.hardware import hardware_of
-from chopper_core.info import as_text, describe
-from chopper_core.ingest import open_run
-from chopper_core.measured import NO_TIMES
+from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.reasons import NO_COUNTERS, NO_SPECIFICATION, why_missing
-from chopper_core.query import query
-from chopper_core.reading import reading_of
+from chopper_core.model.address import parse, render
+from chopper_core.model.column_names import NO_TIMES
+from chopper_core.model.hardware import hardware_of
+from chopper_core.model.overrides import reading_of
+from chopper_core.model.run import Run
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.run import Run
-from chopper_core.store import read_store
-from chopper_core.store_writer import write_store
+from chopper_core.render.info import as_text, describe
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 from chopper_tui.figures import Figure, detail
 
 HEADINGS = (

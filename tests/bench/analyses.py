@@ -14,12 +14,12 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from chopper_core.analyses import ANALYSES, analysis, answer
-from chopper_core.cache import open_kept
-from chopper_core.errors import ChopperError
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.view import Baseline, View
+from chopper_core.ingest.cache import open_kept
+from chopper_core.model.run import Run
+from chopper_core.model.view import Baseline, View
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import ANALYSES, analysis, answer
+from chopper_core.views.query import query
 from tests.bench.processes import ROOT
 from tests.bench.runs import store_of
 

@@ -14,14 +14,14 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from chopper_core.cache import open_kept
-from chopper_core.chart import chart
-from chopper_core.find import find
-from chopper_core.query import query
-from chopper_core.schema import LEVELS
-from chopper_core.seen import seen_in
-from chopper_core.view import View, asking, drill, filtered, pivot, sorted_by
-from chopper_core.window import zoomed
+from chopper_core.ingest.cache import open_kept
+from chopper_core.model.scope import seen_in
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import View, asking, drill, filtered, pivot, sorted_by
+from chopper_core.model.window import zoomed
+from chopper_core.query.signal_chart import chart
+from chopper_core.views.find import find
+from chopper_core.views.query import query
 from tests.bench.processes import ROOT
 from tests.bench.runs import LARGE, store_of
 

@@ -23,7 +23,7 @@ _READ = (
     "read_trace(Path(sys.argv[1]))"
 )
 _TABLE = (
-    "import sys, chopper_tui\nfrom chopper_core.ingest import open_run\n"
+    "import sys, chopper_tui\nfrom chopper_core.ingest.open import open_run\n"
     "if __name__ == '__main__': open_run(sys.argv[1], jobs=1)"
 )
 _GUNZIP = "import gzip, sys; data = gzip.open(sys.argv[1]).read()\n"

@@ -15,15 +15,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.accounting import account, launch_overheads
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.errors import DataError
-from chopper_core.parts import gather
-from chopper_core.run import Gpu, Run, Source
-from chopper_core.schema import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
-from chopper_core.store import read_index
-from chopper_core.store_writer import write_store
-from chopper_core.tree import level_order
+from chopper_core.ingest.parts import gather
+from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.run import Gpu, Run, Source
+from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule
+from chopper_core.model.tree import level_order
+from chopper_core.store.reader import read_index
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import DataError
 from tests.bench.processes import ROOT
 
 GENERATED = "tests/bench/runs.py"

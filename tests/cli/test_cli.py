@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import KEYS, parse
-from chopper_core.cache import open_kept
+from chopper_core.ingest.cache import open_kept
 from chopper_core.metrics import METRICS
-from chopper_core.query import query
+from chopper_core.model.address import KEYS, parse
+from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.commands import COMMANDS
 from chopper_tui.snapshot import write_snapshot
@@ -378,7 +378,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["chopper_core.ingest", "chopper_core.render", "chopper_tui.cli"]
+    "module", ["chopper_core.ingest.open", "chopper_core.render", "chopper_tui.cli"]
 )
 def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
     script = (
@@ -396,7 +396,7 @@ def test_the_core_starts_without_what_it_does_not_need(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-_READING = ("chopper_core.ingest", "chopper_core.align.rank", "chopper_core.sources.kineto")
+_READING = ("chopper_core.ingest.open", "chopper_core.align.rank", "chopper_core.sources.kineto")
 _LATER = ("pandas", "dask", "plotext", "pyarrow")
 _DRAWING = ("textual", "rich", "asyncio", "multiprocessing", "concurrent.futures")
 _OPENED = (
@@ -417,7 +417,8 @@ _OPENED = (
             _READING + _LATER + _DRAWING,
         ),
         (
-            "from chopper_core.cache import open_kept; from chopper_core.view import View; "
+            "from chopper_core.ingest.cache import open_kept; "
+            "from chopper_core.model.view import View; "
             "from chopper_tui.app import ChopperApp; from chopper_tui.opening import Opening; "
             "opening = Opening(lambda progress: open_kept(sys.argv[1]), View(sys.argv[1]), {}); "
             "opening.begin(); opening.result()",
@@ -439,7 +440,7 @@ def test_a_store_opens_without_what_only_reading_or_drawing_needs(
         check=True,
     )
     imported = done.stdout.splitlines()[-1].split()
-    assert "chopper_core.store" in imported
+    assert "chopper_core.store.reader" in imported
     assert [name for name in without if name in imported] == []
 
 
@@ -468,7 +469,7 @@ def test_reading_a_run_with_all_that_lies_beside_it_needs_no_pandas(tmp_path: Pa
 def test_reading_one_trace_needs_no_worker_and_no_masked_arrays(trace: Path) -> None:
     """They take a quarter of the start; `numpy.unique` imports the latter at its first call."""
     script = (
-        "import sys; from chopper_core.ingest import open_run; "
+        "import sys; from chopper_core.ingest.open import open_run; "
         "open_run(sys.argv[1], jobs=1); print(*sys.modules)"
     )
     done = subprocess.run(
@@ -509,7 +510,7 @@ def test_interrupting_exits_with_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("chopper_core.ingest.open_run", interrupted)
+    monkeypatch.setattr("chopper_core.ingest.open.open_run", interrupted)
     assert main(["show", str(trace)]) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import Row, run_of, sample_run, table_of
 
-from chopper_core.chart import chart
-from chopper_core.errors import NoSuchNode
 from chopper_core.metrics import METRICS, Scope
-from chopper_core.query import figures, query
-from chopper_core.schema import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
-from chopper_core.tracks import nearest, share_running
-from chopper_core.tree import Tree
-from chopper_core.view import View
+from chopper_core.model.signals import nearest, share_running
+from chopper_core.model.table import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Phase
+from chopper_core.model.tree import Tree
+from chopper_core.model.view import View
+from chopper_core.query import figures
+from chopper_core.query.signal_chart import chart
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.query import query
 
 times = st.integers(0, 60)
 rows = st.builds(

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.address import parse, render
-from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS
-from chopper_core.reading import Reading, parse_clock, parse_gpu, reading_of, seconds_text
-from chopper_core.schema import LEVELS
-from chopper_core.view import (
+from chopper_core.model.address import parse, render
+from chopper_core.model.overrides import Reading, parse_clock, parse_gpu, reading_of, seconds_text
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import (
     STATISTICS,
     View,
     as_statistic,
@@ -21,6 +20,7 @@ from chopper_core.view import (
     sibling,
     up,
 )
+from chopper_core.util.errors import UsageError
 
 labels = st.text(min_size=1, max_size=30) | st.sampled_from(
     ("none", "void at::native::f<4, g(int)::{lambda()#1}>(int, char*)", "a/layer=3", "x?sort=y")

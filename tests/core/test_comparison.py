@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.errors import NoSuchNode, UsageError
-from chopper_core.frame import Frame
-from chopper_core.query import query
+from chopper_core.model.address import parse, render
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, STATES
+from chopper_core.model.view import Baseline, View, drill, up
+from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
-from chopper_core.run import Run
-from chopper_core.schema import LEVELS, STATES
-from chopper_core.view import Baseline, View, drill, up
+from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.views.query import query
 from tests.support import sample_run
 
 OTHER = sample_run(gpus=2, iterations=3, layers=3)

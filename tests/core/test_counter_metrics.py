@@ -19,11 +19,11 @@ import pytest
 from msgspec.structs import replace
 from support import Row, table_of
 
-from chopper_core.hardware import Hardware
 from chopper_core.metrics.counters import METRICS, NEEDS
 from chopper_core.metrics.metric import Scope, Values
 from chopper_core.metrics.time import METRICS as TIME_METRICS
-from chopper_core.tree import Groups, Tree
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.tree import Groups, Tree
 
 MI300X = Hardware(
     name="MI300X",

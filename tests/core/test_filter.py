@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support import Row, run_of, sample_run
 
-from chopper_core.errors import UsageError
-from chopper_core.query import query
-from chopper_core.schema import Kind
-from chopper_core.view import View, complete_order
+from chopper_core.model.table import Kind
+from chopper_core.model.view import View, complete_order
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 
 RUN = run_of(
     [

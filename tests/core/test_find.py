@@ -9,13 +9,13 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from chopper_core.errors import UsageError
-from chopper_core.find import find, hit_rows
 from chopper_core.metrics import Values
-from chopper_core.outliers import outliers
-from chopper_core.query import query
-from chopper_core.schema import LEVELS, STATES
-from chopper_core.view import View, filtered
+from chopper_core.model.table import LEVELS, STATES
+from chopper_core.model.view import View, filtered
+from chopper_core.query.outliers import outliers
+from chopper_core.util.errors import UsageError
+from chopper_core.views.find import find, hit_rows
+from chopper_core.views.query import query
 from tests.support import Row, run_of, sample_run
 
 PIVOTED = ("kernel", "operation", "gpu", "iteration", "phase", "layer")

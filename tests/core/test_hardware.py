@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.element_types import ElementType
-from chopper_core.errors import DataError
-from chopper_core.hardware import hardware_of, specifications
+from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import hardware_of, specifications
+from chopper_core.util.errors import DataError
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.analyses.groups import quantiles_of
-from chopper_core.ordering import last_equal, ranked, stable_order
-from chopper_core.schema import distinct
+from chopper_core.model.table import distinct
+from chopper_core.util.grouping import last_equal, ranked, stable_order
+from chopper_core.views.shared.groups import quantiles_of
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support import Row, table_of
 
-from chopper_core.hardware import hardware_of
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.metric import Scope
-from chopper_core.schema import Kind, Phase
-from chopper_core.tree import Tree
+from chopper_core.model.hardware import hardware_of
+from chopper_core.model.table import Kind, Phase
+from chopper_core.model.tree import Tree
 
 MFMA_OPS = "SQ_INSTS_VALU_MFMA_MOPS_BF16"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.errors import DataError
-from chopper_core.pool import read_all
-from chopper_core.progress import Cancelled, Progress, silent
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Cancelled, Progress, silent
+from chopper_core.util.workers import read_all
 from tests.conftest import ROOT
 
 
@@ -61,8 +61,9 @@ def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom chopper_core.pool import read_all\n"
-        "from chopper_core.progress import silent\nfrom tests.core.test_pool import read_size\n"
+        "import os, sys\nfrom pathlib import Path\nfrom chopper_core.util.workers import read_all\n"
+        "from chopper_core.util.progress import silent\n"
+        "from tests.core.test_pool import read_size\n"
         "class Taken:\n    fileno = lambda self: -1\n    write = flush = lambda self, *_: 0\n"
         "sys.stderr = taken = Taken()\n"
         "found = read_all([Path(name) for name in sys.argv[1:]], read_size, silent, 2)\n"

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import Row, run_of, sample_run
 
-from chopper_core.address import parse
 from chopper_core.metrics import METRICS
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.table import Kind
+from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import cell_width, clean, display_name, elide, scale_of
 from chopper_core.render.glyphs import ASCII, UNICODE, bar, glyphs_for, sparkline
-from chopper_core.schema import Kind
-from chopper_core.view import View
+from chopper_core.views.query import query
 
 RUN = sample_run()
 STANDARD = {

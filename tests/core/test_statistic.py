@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.analyses import ANALYSES, Analysis, answer
-from chopper_core.errors import UsageError
 from chopper_core.metrics import METRICS, Scope, Values
-from chopper_core.query import query
+from chopper_core.model.address import parse, render
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, STATES, Category
+from chopper_core.model.view import STATISTICS, View, as_statistic, drill, up
+from chopper_core.query.statistic import reduced
 from chopper_core.render import render as rendered
-from chopper_core.run import Run
-from chopper_core.schema import LEVELS, STATES, Category
-from chopper_core.statistic import reduced
-from chopper_core.view import STATISTICS, View, as_statistic, drill, up
+from chopper_core.util.errors import UsageError
+from chopper_core.views import ANALYSES, Analysis, answer
+from chopper_core.views.query import query
 from tests.tui.explorer import measured_run, sample_run
 
 RUN = sample_run(gpus=3, iterations=3, layers=4)

@@ -10,21 +10,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core import groups as groups_module
-from chopper_core import tracks
-from chopper_core import tree as tree_module
-from chopper_core.chart import chart
-from chopper_core.errors import NoSuchNode
-from chopper_core.find import find
-from chopper_core.groups import Groups
-from chopper_core.query import figures, query
+from chopper_core.model import groups as groups_module
+from chopper_core.model import signals as tracks
+from chopper_core.model import tree as tree_module
+from chopper_core.model.cubes import HIGHEST, LOWEST, SUMMED, Summary, summarise
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Curve, LazyCurves, share_running
+from chopper_core.model.table import LEVELS, KernelTable
+from chopper_core.model.tree import Tree, in_order, level_order
+from chopper_core.model.view import View
+from chopper_core.query import figures
 from chopper_core.query import rows as rows_module
-from chopper_core.run import Run
-from chopper_core.schema import LEVELS, KernelTable
-from chopper_core.summary import HIGHEST, LOWEST, SUMMED, Summary, summarise
-from chopper_core.tracks import Curve, LazyCurves, share_running
-from chopper_core.tree import Tree, in_order, level_order
-from chopper_core.view import View
+from chopper_core.query.signal_chart import chart
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.find import find
+from chopper_core.views.query import query
 from tests.support import Row, run_of, sample_run
 
 COLUMNS = [

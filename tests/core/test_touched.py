@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.find import find
-from chopper_core.parts import gather
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.schema import COLUMNS, LEVELS
+from chopper_core.ingest.parts import gather
+from chopper_core.model.cubes import Summary
+from chopper_core.model.run import Run
+from chopper_core.model.table import COLUMNS, LEVELS
+from chopper_core.model.view import View, drill, filtered, pivot, sorted_by
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.reader import read_trace
-from chopper_core.store import read_store
-from chopper_core.store_writer import write_store
-from chopper_core.summary import Summary
-from chopper_core.view import View, drill, filtered, pivot, sorted_by
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_core.views.find import find
+from chopper_core.views.query import query
 from tests.bench.runs import Tables, run_of
 from tests.conftest import ROOT as ROOT_FOLDER
 

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.errors import UsageError
-from chopper_core.view import View, asking, drill, sibling
-from chopper_core.window import (
+from chopper_core.model.address import parse, render
+from chopper_core.model.view import View, asking, drill, sibling
+from chopper_core.model.window import (
     ALL_TIME,
     SHORTEST_NS,
     Stretch,
@@ -23,6 +22,7 @@ from chopper_core.window import (
     stepped,
     zoomed,
 )
+from chopper_core.util.errors import UsageError
 
 TIMES = st.one_of(st.none(), st.integers(0, 10**13))
 

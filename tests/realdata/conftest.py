@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest import open_run
-from chopper_core.run import Run
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
 
 FOLDER = Path(
     os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"

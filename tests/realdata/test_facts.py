@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.frame import Frame
-from chopper_core.info import describe
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.query.frame import Frame
 from chopper_core.render import as_json
-from chopper_core.run import Run
-from chopper_core.schema import ACTIVITY, LEVELS
+from chopper_core.render.info import describe
+from chopper_core.views.query import query
 from tests.oracles.accounting import (
     IDLE_PARTS,
     STATES,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse
 from chopper_core.align.clocks import host_clocks
-from chopper_core.frame import Frame
-from chopper_core.query import query
-from chopper_core.run import Run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.query.frame import Frame
+from chopper_core.views.query import query
 
 Open = Callable[[str], Run]
 FIRST_SEND_RECV_US = (2146, 7635, 518, 6132, 4882, 4679, 514, 10)

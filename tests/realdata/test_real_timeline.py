@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.pictures import Lanes
-from chopper_core.query import query
-from chopper_core.run import Run
+from chopper_core.model.address import parse
+from chopper_core.model.charts import Lanes
+from chopper_core.model.run import Run
+from chopper_core.views.query import query
 
 Open = Callable[[str], Run]
 DDP4 = (

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from kineto_oracle import REAL_DATA
 
-from chopper_core.errors import DataError
 from chopper_core.sources.discover import (
     RankAssignment,
     TraceFile,
@@ -17,6 +16,7 @@ from chopper_core.sources.discover import (
     find_traces,
     rank_in_name,
 )
+from chopper_core.util.errors import DataError
 
 TRACE = json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "M", "cat": "x"}]})
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
 
-from chopper_core.errors import DataError
-from chopper_core.ingest import read_rank
-from chopper_core.progress import Cancelled
+from chopper_core.ingest.open import read_rank
 from chopper_core.sources import bytesource
 from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.sources.trace import Trace
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Cancelled
 
 COUNT = 40
 KEYS = {

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from chopper_core.sources.dispatches import Agent, Dispatches, DispatchRun
+from chopper_core.model.counters import Agent
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.trace import Losses
 
 KERNELS = ("gemm", "void add<float, 4>(float*, int)", 'odd "name", with [clone .kd]')

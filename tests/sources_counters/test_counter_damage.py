@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.errors import DataError
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.util.errors import DataError
 from tests.sources_counters.counter_writers import KERNELS, counter_rows, write_csv
 from tests.sources_counters.test_counter_json import process
 

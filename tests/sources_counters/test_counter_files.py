@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.errors import DataError
 from chopper_core.sources.counters.files import find_counters, read_counters
 from chopper_core.sources.counters.kinds import CounterKind
+from chopper_core.util.errors import DataError
 from tests.sources_counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 
 KERNELS = ("a", "b", "a")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.errors import DataError
 from chopper_core.sources.counters.device_samples import read_kernel_spans, read_samples
+from chopper_core.util.errors import DataError
 
 
 def write(path: Path, lines: list[str]) -> Path:

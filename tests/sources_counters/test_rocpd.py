@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.errors import DataError
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.util.errors import DataError
 from tests.sources_counters.counter_writers import (
     RELATIONS,
     fill_rocpd,

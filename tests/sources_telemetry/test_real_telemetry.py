@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.ingest.telemetry_report import telemetry_report
 from chopper_core.sources.signals import ClockDomain, Signal
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
-from chopper_core.telemetry_report import telemetry_report
 
 COLUMNS = [
     ("gpu_power.csv", 2, Signal.POWER_W),

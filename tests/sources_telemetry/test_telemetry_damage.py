@@ -27,9 +27,9 @@ from telemetry_texts import (
     values,
 )
 
-from chopper_core.errors import DataError
 from chopper_core.sources.signals import Signal
 from chopper_core.sources.telemetry.files import read_telemetry
+from chopper_core.util.errors import DataError
 
 TEXTS = {
     "metric.csv": METRIC_CSV,

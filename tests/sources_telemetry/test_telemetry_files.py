@@ -18,8 +18,8 @@ from telemetry_texts import (
     put,
 )
 
-from chopper_core.errors import DataError
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
+from chopper_core.util.errors import DataError
 
 OTHERS = {
     "trace.json": ('{"schemaVersion": 1, "traceEvents": [{"gpu": 0, "power_usage": 1}]}', "JSON"),

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core import batch, info, parts
-from chopper_core.batch import finish, ingest_into, ingest_store
-from chopper_core.errors import ChopperError, DataError, UsageError
-from chopper_core.ingest import open_run
-from chopper_core.progress import Cancelled, Progress
-from chopper_core.rank_file import RankFile
-from chopper_core.run import Run
-from chopper_core.schema import COLUMNS
-from chopper_core.store import read_store
+from chopper_core.ingest import batches as batch
+from chopper_core.ingest.batches import finish, ingest_into, ingest_store
+from chopper_core.ingest.open import open_run, parts
+from chopper_core.ingest.rank_file import RankFile
+from chopper_core.model.run import Run
+from chopper_core.model.table import COLUMNS
+from chopper_core.render import info
+from chopper_core.store.reader import read_store
+from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.cli import main
 from tests.conftest import ROOT
 
@@ -127,7 +128,8 @@ def test_a_killed_ingest_goes_on_where_it_was(
     source: Path, tmp_path: Path, reads: list[str]
 ) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from chopper_core import batch\n"
+        "import os, sys; from pathlib import Path\n"
+        "from chopper_core.ingest import batches as batch\n"
         "plain, done = batch.read_rank, []\n"
         "def read(path, progress):\n"
         "    done.append(path)\n"
@@ -315,7 +317,7 @@ def test_no_scheduler_is_a_sentence(
     pytest.importorskip(
         "distributed", reason="Dask is not installed: pip install 'chopper-tui[dask]'"
     )
-    monkeypatch.setattr("chopper_core.cluster._TIMEOUT", "1s")
+    monkeypatch.setattr("chopper_core.ingest.cluster._TIMEOUT", "1s")
     arguments = ["ingest", str(source), "-o", str(tmp_path / "out"), "--engine", "dask"]
     assert main([*arguments, "--scheduler", "tcp://127.0.0.1:9"]) == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from chopper_core import folders, store
-from chopper_core.errors import DataError
-from chopper_core.ingest import open_run
-from chopper_core.run import Run
-from chopper_core.store_writer import write_store
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import Run
+from chopper_core.store import reader as store
+from chopper_core.store.writer import write_store
+from chopper_core.util import atomic as folders
+from chopper_core.util.errors import DataError
 from tests.support import sample_run
 
 NO_SUCH_THING = (errno.EINVAL, errno.ENOTSUP)

@@ -15,19 +15,22 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import fields, replace
 
-from chopper_core import cache, folders, info, store, store_writer
-from chopper_core.address import parse
-from chopper_core.chart import chart
-from chopper_core.cpu import CpuSamples
-from chopper_core.errors import DataError, UsageError
-from chopper_core.ingest import open_run
-from chopper_core.query import query
-from chopper_core.reading import reading_of
-from chopper_core.render import render
-from chopper_core.run import Run
-from chopper_core.schema import COLUMNS
-from chopper_core.store_writer import write_store
-from chopper_core.tracks import Curve
+from chopper_core.ingest import cache
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.cpu_samples import CpuSamples
+from chopper_core.model.overrides import reading_of
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Curve
+from chopper_core.model.table import COLUMNS
+from chopper_core.query.signal_chart import chart
+from chopper_core.render import info, render
+from chopper_core.store import reader as store
+from chopper_core.store import writer as store_writer
+from chopper_core.store.writer import write_store
+from chopper_core.util import atomic as folders
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.query import query
 from tests.conftest import ROOT
 from tests.support import sample_run
 
@@ -205,7 +208,8 @@ def test_a_failing_writer_leaves_the_older_store(
 
 def test_a_killed_writer_leaves_the_older_store(copy: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from chopper_core import store, store_writer\n"
+        "import os, sys; from pathlib import Path\n"
+        "from chopper_core.store import reader as store, writer as store_writer\n"
         "store_writer._series = lambda run: os._exit(9)\n"
         "store_writer.write_store(store.read_store(Path(sys.argv[1])), Path(sys.argv[1]))"
     )
@@ -217,7 +221,8 @@ def test_a_killed_writer_leaves_the_older_store(copy: Path) -> None:
 def test_writers_at_once_leave_one_whole_store(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "shared"
     code = (
-        "import sys; from pathlib import Path; from chopper_core import store, store_writer\n"
+        "import sys; from pathlib import Path\n"
+        "from chopper_core.store import reader as store, writer as store_writer\n"
         "run = store.read_store(Path(sys.argv[1]))\n"
         "for _ in range(5): store_writer.write_store(run, Path(sys.argv[2]))"
     )
@@ -238,7 +243,8 @@ def test_a_replaced_store_is_always_there_and_whole(
     write_store(open_run(str(trace), jobs=1), other)
     sizes = {len(store.read_store(other).table), len(run.table)}
     code = (
-        "import sys; from pathlib import Path; from chopper_core import store, store_writer\n"
+        "import sys; from pathlib import Path\n"
+        "from chopper_core.store import reader as store, writer as store_writer\n"
         "runs = [store.read_store(Path(path)) for path in sys.argv[1:3]]\n"
         "for n in range(30): store_writer.write_store(runs[n % 2], Path(sys.argv[3]))"
     )

@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from chopper_core.align.measures import telemetry_columns
-from chopper_core.cpu import CpuSamples
-from chopper_core.frame import Frame
+from chopper_core.model.cpu_samples import CpuSamples
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Track, nearest
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs
-from chopper_core.run import Run
-from chopper_core.tracks import Track, nearest
-from chopper_core.view import View
 from chopper_tui.app import ChopperApp
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.widgets.status import Status

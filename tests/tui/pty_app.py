@@ -11,10 +11,10 @@ prepare_environment()
 
 
 def main() -> int:
-    from chopper_core.errors import DataError
-    from chopper_core.progress import Progress
-    from chopper_core.run import Run
-    from chopper_core.view import View
+    from chopper_core.model.run import Run
+    from chopper_core.model.view import View
+    from chopper_core.util.errors import DataError
+    from chopper_core.util.progress import Progress
     from chopper_tui.app import ChopperApp
     from chopper_tui.screens.explorer import Explorer
     from tests.tui.explorer import measured_run, sample_run

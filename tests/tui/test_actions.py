@@ -7,7 +7,7 @@ from inspect import signature
 import pytest
 from textual.binding import Binding
 
-from chopper_core.errors import UsageError
+from chopper_core.util.errors import UsageError
 from chopper_tui.actions import ACTIONS, key_table, parse_command
 from chopper_tui.actions.action import GROUPS, Action
 from chopper_tui.screens.explore import ExploreScreen

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.address import parse, render
-from chopper_core.query import query
-from chopper_core.schema import LEVELS
-from chopper_core.view import View, drill
+from chopper_core.model.address import parse, render
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import View, drill
+from chopper_core.views.query import query
 from chopper_tui.addressing import continuations
 from chopper_tui.widgets.address_bar import AddressBar
 from chopper_tui.widgets.crumbs import Crumbs

@@ -8,12 +8,12 @@ from time import monotonic
 
 import pytest
 
-from chopper_core.analyses import ANALYSES, answer
-from chopper_core.analyses.known import known_answer
-from chopper_core.errors import ChopperError
-from chopper_core.query import query
-from chopper_core.run import Run
-from chopper_core.view import View, asking
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, asking
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import ANALYSES, answer
+from chopper_core.views.memo import known_answer
+from chopper_core.views.query import query
 from chopper_tui import ahead
 from chopper_tui.app import ChopperApp
 from tests.support import sample_run

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.chart import chart
-from chopper_core.errors import UsageError
-from chopper_core.query import query
+from chopper_core.model.address import parse, render
+from chopper_core.model.scope import scope_of
+from chopper_core.model.view import View, drill, up
+from chopper_core.model.window import ALL_TIME, Window
+from chopper_core.query.signal_chart import chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.seen import scope_of
-from chopper_core.view import View, drill, up
-from chopper_core.window import ALL_TIME, Window
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 from chopper_tui import plot
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.widgets.track_chart import TrackChart

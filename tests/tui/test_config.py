@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.errors import UsageError
-from chopper_core.query import query
-from chopper_core.view import View
+from chopper_core.model.view import View
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.key_names import FIXED_KEYS
 from chopper_tui.app import ChopperApp
@@ -247,7 +247,7 @@ def test_a_damaged_memory_is_none(text: str) -> None:
 def test_a_memory_that_cant_be_written_is_a_sentence(tmp_path: Path) -> None:
     columns_path().parent.parent.mkdir(parents=True, exist_ok=True)
     columns_path().parent.write_text("in the way", encoding="utf-8")
-    from chopper_core.errors import DataError
+    from chopper_core.util.errors import DataError
 
     with pytest.raises(DataError, match=r"can't be kept in .*columns\.json"):
         remember_columns("gpu", ("kernels",))

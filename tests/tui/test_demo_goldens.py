@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
-from chopper_core.analyses import ANALYSES
-from chopper_core.run import Run
-from chopper_core.schema import LEVELS
-from chopper_core.view import Baseline, View
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import Baseline, View
+from chopper_core.views import ANALYSES
 from tests.demo import demo_run
 from tests.tui.explorer import explorer
 from tests.tui.test_goldens import compare

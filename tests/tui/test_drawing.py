@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.pictures import BarChart, BoxChart, HeatMap, LineChart, Picture, Rows, Series
+from chopper_core.model.charts import BarChart, BoxChart, HeatMap, LineChart, Picture, Rows, Series
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.drawing import draw, draw_below, lines_below

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.query import query
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import Baseline, View, filtered, sorted_by
 from chopper_core.render import as_text
-from chopper_core.schema import LEVELS
-from chopper_core.view import Baseline, View, filtered, sorted_by
+from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.printing import printed
 from chopper_tui.screens.chooser import Chooser

@@ -7,9 +7,9 @@ import re
 import pytest
 from rich.console import ColorSystem
 
-from chopper_core.analyses import ANALYSES
+from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.view import Baseline, View
+from chopper_core.views import ANALYSES
 from chopper_tui.app import ChopperApp
 from tests.tui.explorer import explorer, measured_run
 from tests.tui.terminal_harness import Terminal

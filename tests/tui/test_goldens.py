@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE
-from chopper_core.view import View
 from tests.tui.explorer import explorer, measured_run
 
 GOLDEN = Path(__file__).parent / "golden"

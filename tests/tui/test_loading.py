@@ -8,11 +8,11 @@ from threading import Event
 import pytest
 from textual import events
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.run import Run
-from chopper_core.view import View
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress
 from chopper_tui.app import ChopperApp
 from chopper_tui.screens.loading import LoadingPane
 from tests.tui.explorer import Driven, sample_run

@@ -9,8 +9,8 @@ from threading import Event
 
 import pytest
 
-from chopper_core.run import Run
-from chopper_core.view import View
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_tui import looks
 from chopper_tui.screens.explorer import Explorer
 from tests.tui.explorer import Driven, explorer

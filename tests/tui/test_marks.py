@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.address import parse, render
-from chopper_core.errors import UsageError
-from chopper_core.filter import Rows, matching, only
-from chopper_core.query import query
-from chopper_core.schema import LEVELS
-from chopper_core.view import Baseline, View
+from chopper_core.model.address import parse, render
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import Baseline, View
+from chopper_core.query.filter import Rows, matching, only
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import query
 from chopper_tui.marks import comparison, mark_of, marked_in, toggled
 from chopper_tui.widgets.status import Status
 from tests.tui.explorer import explorer, sample_run

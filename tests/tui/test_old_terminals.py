@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.view import View
 from chopper_tui.terminal import has_clipboard, is_old, understood
 from tests.tui.explorer import explorer, measured_run
 from tests.tui.terminal_harness import Terminal

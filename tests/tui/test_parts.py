@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import ColorType
 
-from chopper_core.chart import Chart
-from chopper_core.query import query
+from chopper_core.model.signals import Track
+from chopper_core.model.view import View
+from chopper_core.query.signal_chart import Chart
 from chopper_core.render.glyphs import ASCII, UNICODE
-from chopper_core.tracks import Track
-from chopper_core.view import View
+from chopper_core.views.query import query
 from chopper_tui import plot
 from chopper_tui.ascii import to_ascii
 from chopper_tui.history import beside, into, moved, out, trail_to

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.errors import ChopperError
+from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.view import View
+from chopper_core.util.errors import ChopperError
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.play import keys_of, play

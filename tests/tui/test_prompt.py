@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from chopper_core.view import View
+from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.widgets.status import Status

@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.address import parse, render
-from chopper_core.analyses import ANALYSES
-from chopper_core.query import query
-from chopper_core.schema import LEVELS
-from chopper_core.view import (
+from chopper_core.model.address import parse, render
+from chopper_core.model.table import LEVELS
+from chopper_core.model.view import (
     STATISTICS,
     Baseline,
     View,
@@ -27,6 +25,8 @@ from chopper_core.view import (
     sorted_by,
     up,
 )
+from chopper_core.views import ANALYSES
+from chopper_core.views.query import query
 from chopper_tui.history import (
     Place,
     Trail,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chopper_core.address import parse
-from chopper_core.query import query
-from chopper_core.view import View
+from chopper_core.model.address import parse
+from chopper_core.model.view import View
+from chopper_core.views.query import query
 from chopper_tui.screens.chooser import Chooser
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.chart import Chart
-from chopper_core.query import query
+from chopper_core.model.run import Run
+from chopper_core.model.table import Phase
+from chopper_core.model.view import View, charting
+from chopper_core.query.signal_chart import Chart
 from chopper_core.render.glyphs import UNICODE, sparkline
-from chopper_core.run import Run
-from chopper_core.schema import Phase
-from chopper_core.view import View, charting
+from chopper_core.views.query import query
 from chopper_tui import looks
 from chopper_tui.figures import detail, figures_of
 from chopper_tui.screens.chooser import Chooser

@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 from textual._compositor import Compositor
 
-from chopper_core.analyses import ANALYSES
-from chopper_core.view import Baseline, View
+from chopper_core.model.view import Baseline, View
+from chopper_core.views import ANALYSES
 from tests.tui.explorer import Driven, explorer, measured_run
 
 SIZES = [(40, 10), (60, 16), (119, 29), (160, 50), (400, 120)]

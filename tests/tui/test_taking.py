@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.analyses import ANALYSES
-from chopper_core.query import query
+from chopper_core.model.address import parse
+from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.view import Baseline, View
+from chopper_core.views import ANALYSES
+from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.play import _play
 from chopper_tui.printing import printed

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.address import parse
-from chopper_core.pictures import LaneCells, Lanes, Span
+from chopper_core.model.address import parse
+from chopper_core.model.charts import LaneCells, Lanes, Span
+from chopper_core.model.table import Kind
+from chopper_core.model.view import View
+from chopper_core.model.window import Stretch, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.schema import Kind
-from chopper_core.view import View
-from chopper_core.window import Stretch, Window
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import TIMELINE
 from chopper_tui.lanes import bins_of, draw_lanes
@@ -232,7 +232,7 @@ async def test_small_terminals(size: tuple[int, int]) -> None:
 def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs) -> None:
     rows = [Row(10 * n, 9, stream=n % 20, layer=n % 3) for n in range(200)]
     run = run_of(rows)
-    from chopper_core.query import query
+    from chopper_core.views.query import query
 
     picture = query(run, parse("R?view=timeline")).pictures[0]
     assert isinstance(picture, Lanes)

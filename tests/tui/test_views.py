@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import OptionList
 
-from chopper_core.analyses import ANALYSES
-from chopper_core.ingest import open_run
-from chopper_core.view import Baseline, View, asking
-from chopper_core.window import ALL_TIME
+from chopper_core.ingest.open import open_run
+from chopper_core.model.view import Baseline, View, asking
+from chopper_core.model.window import ALL_TIME
+from chopper_core.views import ANALYSES
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import MOVE, SCREENS
 from chopper_tui.screens.explore import ExploreScreen

@@ -15,8 +15,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.csvtext import CsvFile, floats, integers
 from chopper_core.sources.counters.names import clean_kernel_name
@@ -26,6 +24,8 @@ from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.columns import Columns, Interner
 from chopper_core.sources.telemetry.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 

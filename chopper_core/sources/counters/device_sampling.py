@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress, silent
+from chopper_core.model.counters import Agent
+from chopper_core.model.signals import between
 from chopper_core.sources.counters.device_samples import (
     DeviceCounter,
     DeviceSamples,
@@ -20,9 +20,10 @@ from chopper_core.sources.counters.device_samples import (
 )
 from chopper_core.sources.counters.joining_notes import merged_losses
 from chopper_core.sources.counters.names import counter_infos
-from chopper_core.sources.dispatches import Agent, Dispatches, DispatchRun, Float64, Int64
+from chopper_core.sources.dispatches import Dispatches, DispatchRun, Float64, Int64
 from chopper_core.sources.trace import ABSENT
-from chopper_core.tracks import between
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 FORMAT: Final = "device sampling"
 _MOST_NODES: Final = 4096

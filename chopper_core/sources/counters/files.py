@@ -15,8 +15,6 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress, silent
 from chopper_core.sources.counters.device_sampling import read_sampled
 from chopper_core.sources.counters.kinds import CounterKind, kind_of
 from chopper_core.sources.counters.passes import ProcessRun, joined_runs
@@ -27,6 +25,8 @@ from chopper_core.sources.counters.rocprofv3_json import read_json
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.places import files_at
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 _PASS_FOLDER: Final = re.compile(r"(?:pass|pmc)[_-]?(\d+)", re.IGNORECASE)
 _PART_FOLDER: Final = re.compile(

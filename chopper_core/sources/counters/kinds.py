@@ -6,12 +6,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.csvtext import CsvFile
 from chopper_core.sources.counters.rocpd_relations import SQLITE_MAGIC, why_no_rocpd
 from chopper_core.sources.counters.rocprofv3_json import TOOL_KEY
 from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
 
 _SNIFFED_BYTES: Final = 1 << 16
 

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
-from chopper_core.errors import DataError
 from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 DISPATCHES: Final = "rocpd_kernel_dispatch"

@@ -14,16 +14,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress, silent
+from chopper_core.model.counters import Agent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
 from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.dispatches import Agent, DispatchRun, Int64
+from chopper_core.sources.dispatches import DispatchRun, Int64
 from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 FORMAT: Final = "rocprofv3 CSV"
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress, silent
+from chopper_core.model.counters import Agent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of
@@ -30,9 +29,11 @@ from chopper_core.sources.counters.rocprofv3_records import (
 )
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.counters.values import CounterValues
-from chopper_core.sources.dispatches import Agent, DispatchRun, Int64
+from chopper_core.sources.dispatches import DispatchRun, Int64
 from chopper_core.sources.kineto.columns import Columns, Interner, int_column
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 FORMAT: Final = "rocprofv3 JSON"
 TOOL_KEY: Final = "rocprofiler-sdk-tool"

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.errors import DataError
-from chopper_core.progress import Progress, silent
 from chopper_core.sources.bytesource import PIECE_BYTES, ByteSource
 from chopper_core.sources.kineto.columns import integer
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.tracetext import TraceText
 from chopper_core.sources.trace import Losses, Trace
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
 MAX_METADATA_BYTES: Final = 1 << 18
 """A larger value of a top-level key keeps its plain members only."""

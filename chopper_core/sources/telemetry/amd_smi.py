@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from chopper_core.errors import DataError
 from chopper_core.sources.signals import GpuName, Signal, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss
@@ -21,6 +20,7 @@ from chopper_core.sources.telemetry.table import (
     stamp_reader,
 )
 from chopper_core.sources.telemetry.text import TelemetryText
+from chopper_core.util.errors import DataError
 
 JSON_FORMAT: Final = "amd-smi JSON"
 

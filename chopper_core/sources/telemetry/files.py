@@ -9,13 +9,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.errors import DataError
 from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.recognise import EVENTS_KEY
 from chopper_core.sources.signals import Telemetry
 from chopper_core.sources.telemetry import amd_smi, nvidia_smi, rocm_smi, sampler, zeus
 from chopper_core.sources.telemetry.table import first_layout, read_table
 from chopper_core.sources.telemetry.text import TelemetryText, read_text, sniff
+from chopper_core.util.errors import DataError
 
 _LAYOUTS: Final = (
     sampler.csv_layout,

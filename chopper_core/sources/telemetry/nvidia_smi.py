@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.errors import DataError
 from chopper_core.sources.signals import GpuName, Signal, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
@@ -25,6 +24,7 @@ from chopper_core.sources.telemetry.table import (
     stamp_reader,
 )
 from chopper_core.sources.telemetry.text import TelemetryText
+from chopper_core.util.errors import DataError
 
 DMON_FORMAT: Final = "nvidia-smi dmon"
 

@@ -11,7 +11,6 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.errors import DataError
 from chopper_core.sources.signals import ClockDomain, GpuName, Signal, Telemetry
 from chopper_core.sources.telemetry.quantities import DIMENSIONS, whole_number
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector
@@ -28,6 +27,7 @@ from chopper_core.sources.telemetry.table import (
 )
 from chopper_core.sources.telemetry.text import TelemetryText
 from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
 
 CSV_FORMAT: Final = "telemetry CSV"
 PARQUET_FORMAT: Final = "telemetry Parquet"

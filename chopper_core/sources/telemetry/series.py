@@ -12,7 +12,6 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chopper_core.errors import DataError
 from chopper_core.sources.places import natural_key
 from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, Signal, Telemetry
 from chopper_core.sources.telemetry.accumulators import steps, unwrapped
@@ -20,6 +19,7 @@ from chopper_core.sources.telemetry.quantities import Flaw
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss, Series
 from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
 
 NOT_STAMPED: Final = (
     "The file has no timestamps: its times are the numbers of its snapshots, and nothing can "

@@ -9,13 +9,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.errors import DataError
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.telemetry.text import TelemetryText, csv_cells
+from chopper_core.util.errors import DataError
 
 MAX_PREAMBLE_LINES: Final = 50
 """Lines before the headings: warnings and comments of the tool."""

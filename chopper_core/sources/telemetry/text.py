@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.errors import DataError
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.recognise import BYTE_ORDER_MARK
 from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
 
 SNIFFED_BYTES: Final = 1 << 16
 _PROBED_BYTES: Final = 1 << 9

@@ -1,6 +1,0 @@
-"""What was found in a run, and what was not: for `chopper info`, as text and as JSON."""
-
-from chopper_core.info.document import INFO_SCHEMA, as_json, describe
-from chopper_core.info.text import as_text
-
-__all__ = ["INFO_SCHEMA", "as_json", "as_text", "describe"]

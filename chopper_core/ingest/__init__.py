@@ -1,0 +1,1 @@
+"""From files to a run: discovery, attaching, batches, cache."""

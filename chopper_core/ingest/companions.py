@@ -1,0 +1,199 @@
+"""Counters, telemetry and samples of processors that lie beside the traces of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from chopper_core.align.cpu import placed_cpu
+from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
+from chopper_core.align.measures import counter_columns, telemetry_columns
+from chopper_core.align.telemetry import KnownClock, Placement, place, tracks
+from chopper_core.model.hardware import hardware_of_agent
+from chopper_core.model.run import CounterSource, Identity, Run, TelemetrySource
+from chopper_core.sources.counters.files import find_counters, read_found
+from chopper_core.sources.cpu import find_cpu, read_cpu
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.signals import ClockDomain, Telemetry
+from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
+from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress
+
+_EPOCH: Final = "epoch"
+
+
+def with_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    """A run with the counters of its kernels."""
+    found = find_counters(paths)
+    unused = {str(file.path): file.reason for file in found.skipped}
+    others = (item for item in run.skipped if item[0] not in unused)
+    run = replace(run, skipped=(*others, *unused.items()))
+    if not found.files:
+        return run
+    progress("read counters", 0, 1)
+    try:
+        dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
+    except DataError as error:
+        return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
+    progress("match counters with the trace", 0, 1)
+    columns, matches, identities = counter_columns(run.table, run.gpus, dispatch_runs, run.reading)
+    used = {str(file.path) for file in found.files}
+    sources = tuple(
+        CounterSource(
+            gpu=match.gpu,
+            paths=tuple(str(path) for path in match.run.paths),
+            format=match.run.format,
+            counters=len(match.run.dispatches.counters),
+            dispatches=match.dispatches,
+            matched=match.matched,
+            borrowed=match.borrowed,
+            ambiguous=match.ambiguous,
+            unmatched=match.unmatched,
+            unused_dispatches=match.unused_dispatches,
+            iterations=match.windows,
+            comparison=match.comparison,
+            notes=(*match.run.join_notes, *match.run.losses.notes),
+        )
+        for match in matches
+    )
+    product = run.reading.hardware or run.gpus[0].hardware
+    described = [hardware_of_agent(match.run.agents[match.agent], product) for match in matches]
+    skipped = [item for item in run.skipped if item[0] not in used]
+    agents = [agent for each in dispatch_runs for agent in each.agents]
+    return replace(
+        run,
+        table=run.table.with_measured(columns),
+        gpus=with_places(run.gpus, agents),
+        described_hardware=next((spec for spec in described if spec is not None), None),
+        counters=sources,
+        counter_info={
+            name: info
+            for match in matches
+            for name, info in match.run.counter_info.items()
+            if name in columns
+        },
+        identities=(*run.identities, *identities),
+        skipped=tuple(skipped),
+    )
+
+
+def with_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    """A run with what telemetry measured while it ran."""
+    files = find_telemetry(paths).files
+    placed: list[tuple[Telemetry, Placement]] = []
+    failed = []
+    identities: list[Identity] = []
+    for number, file in enumerate(files):
+        progress("read telemetry", number, len(files))
+        try:
+            telemetry = read_telemetry(file.path)
+        except DataError as error:
+            failed.append((str(file.path), str(error)))
+            continue
+        called = (file.path.name, telemetry.format)
+        devices = devices_of_telemetry(telemetry.gpus)
+        found = gpus_of_telemetry(devices, run.gpus, run.reading.devices(*called))
+        identities += [
+            Identity(str(file.path), telemetry.format, device.names, device.text, who.gpu, who.by)
+            for device, who in zip(devices, found, strict=True)
+        ]
+        gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
+        shift_ns = run.reading.shift_ns(*called) or 0
+        clocks = _known_clocks(run, telemetry, gpus)
+        placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
+    unreadable = {path for path, _ in failed}
+    run = replace(
+        run,
+        identities=(*run.identities, *identities),
+        failed=(*run.failed, *failed),
+        skipped=tuple(item for item in run.skipped if item[0] not in unreadable),
+    )
+    if not placed:
+        return run
+    table = run.table
+    span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
+    measured = tracks(placed, span)
+    used = {str(telemetry.path) for telemetry, _ in placed}
+    return replace(
+        run,
+        table=run.table.with_measured(telemetry_columns(run.table, measured)),
+        measured=measured,
+        telemetry=tuple(_source(placement, found.losses) for found, placement in placed),
+        skipped=tuple(item for item in run.skipped if item[0] not in used),
+    )
+
+
+def with_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
+    """A run with the samples of its hosts' processors."""
+    files = find_cpu(paths)
+    if not files or not len(run.table):
+        return run
+    table = run.table
+    span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
+    is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
+    found, failed = [], []
+    for number, path in enumerate(files):
+        progress("read samples of processors", number, len(files))
+        try:
+            samples = read_cpu(path)
+        except DataError as error:
+            failed.append((str(path), str(error)))
+            continue
+        corrections = {clock.correction_ns for clock in run.hosts}
+        known_ns = (corrections.pop() if len(corrections) == 1 else 0) if is_epoch else None
+        shift_ns = run.reading.shift_ns(path.name, samples.format) or 0
+        found.append(placed_cpu(samples, span, run.telemetry, known_ns, shift_ns))
+    read = {str(path) for path in files}
+    return replace(
+        run,
+        cpu=tuple(found),
+        failed=(*run.failed, *failed),
+        skipped=tuple(item for item in run.skipped if item[0] not in read),
+    )
+
+
+def _known_clocks(
+    run: Run, telemetry: Telemetry, gpus: Mapping[int, int]
+) -> dict[ClockDomain, KnownClock]:
+    """The clocks of a file whose way to the run's is known."""
+    if all(source.clock.startswith(_EPOCH) for source in run.sources):
+        epoch_ns = _epoch_correction(run, gpus)
+        whose = "the run's" if not epoch_ns else "that of its ranks' host"
+        return {ClockDomain.EPOCH: KnownClock(epoch_ns, f"its clock is {whose}")}
+    if not all(source.clock.startswith(CLOCK_BOOTTIME) for source in run.sources):
+        return {}
+    awake = "CLOCK_MONOTONIC is the run's CLOCK_BOOTTIME unless the host slept"
+    known = {
+        ClockDomain.BOOTTIME: KnownClock(0, "its clock is the run's"),
+        ClockDomain.MONOTONIC: KnownClock(0, awake),
+    }
+    if telemetry.to_monotonic_ns is not None:
+        by_both = KnownClock(telemetry.to_monotonic_ns, f"it has both clocks; {awake}")
+        known[telemetry.clock] = by_both
+    return known
+
+
+def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
+    """What stamps of the epoch need on the host of these GPUs to be on the run's clock."""
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    ranks = {rank_of[gpu] for gpu in gpus.values()}
+    found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
+    return found.pop() if len(found) == 1 else 0
+
+
+def _source(placement: Placement, losses: Losses) -> TelemetrySource:
+    return TelemetrySource(
+        path=str(placement.path),
+        format=placement.format,
+        clock=placement.clock,
+        offset_ns=placement.offset_ns,
+        uncertainty_ns=placement.uncertainty_ns,
+        method=placement.method,
+        gpus=placement.gpus,
+        samples=placement.samples,
+        notes=(*placement.notes, *losses.notes),
+    )

@@ -1,0 +1,1 @@
+"""The model: kernel table, groups, cubes, tree, accounting, signals, view, address, run."""

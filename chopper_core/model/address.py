@@ -1,0 +1,180 @@
+"""A view written as text: `RUN[:level=label/…][?key=value&…]`, and back."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from msgspec.structs import replace
+
+from chopper_core.model.overrides import parse_reading
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.view import Baseline, View, as_statistic, complete_order
+from chopper_core.model.window import Window, parse_time
+from chopper_core.util.errors import UsageError
+
+_LEVEL_OF = {
+    level[:length]: level for level in (*LEVELS, ACTIVITY) for length in range(2, len(level) + 1)
+}
+"""The levels by their names and what they may be cut to: `it` is iteration."""
+_LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
+_PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
+_FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
+_STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
+KEYS = (
+    "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
+    "over", "clock", "gpu", "hardware", "from", "to", "at", "mark",
+)  # fmt: skip
+TIMES = ("from", "to", "at", "mark")
+"""The keys of a window of time."""
+_PLAIN = "(),<>:*+[]{}@~!;|"
+"""Characters of labels that need no escape, besides letters, digits and `_.-~`."""
+
+
+def parse(address: str) -> View:
+    """The view of an address; raises UsageError where it isn't one."""
+    rest, options = _split_options(address)
+    start = _PATH_START.search(rest)
+    run, path_text = (rest[: start.start()], rest[start.end() :]) if start else (rest, "")
+    if not run:
+        raise UsageError(f"the address {address!r} names no run before the ':'")
+    order = complete_order(options["order"].split(",")) if options.get("order") else LEVELS
+    columns = tuple(name for name in options.get("columns", "").split(",") if name)
+    over = [level for level in options.get("over", "").split(",") if level]
+    if over and not options.get("stat"):
+        raise UsageError("over= tells over what a statistic goes; it takes stat=, too")
+    view = View(
+        run=run,
+        path=_parse_path(path_text, order),
+        order=order,
+        columns=columns,
+        sort=options.get("sort", ""),
+        filter=options.get("filter", ""),
+        metric=options.get("metric", ""),
+        baseline=parse_baseline(options["base"], order) if options.get("base") else None,
+        analysis=options.get("view", ""),
+        by=options.get("by", ""),
+        of=options.get("of", ""),
+        reading=parse_reading(
+            options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
+        ),
+        window=_parse_window(options),
+    )
+    return as_statistic(view, options["stat"], over) if options.get("stat") else view
+
+
+def render(view: View) -> str:
+    """The address of a view: the shortest that `parse` gives back as the same view."""
+    path = path_text(view)
+    options = {
+        "view": quote(view.analysis, safe=_PLAIN),
+        "by": quote(view.by, safe=_PLAIN),
+        "of": quote(view.of, safe=_PLAIN),
+        "order": ",".join(_order_prefix(view.order)),
+        "columns": ",".join(view.columns),
+        "sort": view.sort,
+        "filter": quote(view.filter, safe=_PLAIN),
+        "metric": quote(view.metric, safe=_PLAIN),
+        "base": _baseline(view),
+        "stat": view.stat,
+        "over": ",".join(view.over) if view.stat else "",
+        # Names in them are quoted once as parts of a list and once as an option.
+        "clock": quote(view.reading.clocks_text(), safe=_PLAIN + "=/"),
+        "gpu": quote(view.reading.gpus_text(), safe=_PLAIN + "=/"),
+        "hardware": quote(view.reading.hardware, safe=_PLAIN),
+        **{
+            key: "" if time is None else f"{time}ns"
+            for key, time in zip(
+                TIMES,
+                (view.window.from_ns, view.window.to_ns, view.window.at_ns, view.window.mark_ns),
+                strict=True,
+            )
+        },
+    }
+    query = "&".join(f"{key}={value}" for key, value in options.items() if value)
+    return view.run + (f":{path}" if path else "") + (f"?{query}" if query else "")
+
+
+def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
+    """What `base=` names: `gpu=0/…` in the same run, or another run, perhaps with a path."""
+    if _FIRST_STEP.match(text):
+        return Baseline("", _parse_path(text, order))
+    if text.endswith(":"):
+        return Baseline(text[:-1], ())
+    start = _PATH_START.search(text)
+    if start is None:
+        return Baseline(text)
+    return Baseline(text[: start.start()], _parse_path(text[start.end() :], order))
+
+
+def _parse_window(options: dict[str, str]) -> Window:
+    times = [parse_time(key, options[key]) if options.get(key) else None for key in TIMES]
+    window = Window(*times)
+    if (window.at_ns, window.mark_ns) != (None, None) and not options.get("view"):
+        raise UsageError("at= and mark= take a view along time: view=timeline")
+    return window
+
+
+def path_text(view: View) -> str:
+    """The path of a view as an address has it: `gpu=3/iteration=11`."""
+    return "/".join(step_text(level, label) for level, label in view.scope)
+
+
+def step_text(level: str, label: str) -> str:
+    """One step of a path: `gpu=3`."""
+    return f"{level}={quote(label, safe=_PLAIN)}"
+
+
+def _baseline(view: View) -> str:
+    """The baseline as an option; its path is quoted once as a path and once as an option."""
+    if view.baseline is None:
+        return ""
+    if view.baseline.path is None:
+        return quote(view.baseline.run, safe=_PLAIN + "/")
+    path = path_text(replace(view, path=view.baseline.path))
+    run = f"{view.baseline.run}:" if view.baseline.run or not path else ""
+    return quote(run + path, safe=_PLAIN + "/=")
+
+
+def _split_options(address: str) -> tuple[str, dict[str, str]]:
+    rest, mark, query = address.rpartition("?")
+    if not mark or not re.match(rf"(?:{'|'.join(KEYS)})=|$", query):
+        if mark and "=" in query.split("&")[0] and "/" not in query:
+            raise UsageError(
+                f"an address has no option {query.split('=')[0]!r}; "
+                f"the options are {', '.join(KEYS)}"
+            )
+        return address, {}
+    options: dict[str, str] = {}
+    for item in query.split("&"):
+        key, _, value = item.partition("=")
+        if key and key not in KEYS:
+            raise UsageError(f"an address has no option {key!r}; the options are {', '.join(KEYS)}")
+        options[key] = unquote(value)
+    return rest, options
+
+
+def _parse_path(text: str, order: tuple[str, ...]) -> tuple[str, ...]:
+    labels = []
+    expected = (*order, ACTIVITY)
+    for depth, step in enumerate(_STEP.split(text.strip("/")) if text else ()):
+        name, _, label = step.partition("=")
+        level = _LEVEL_OF.get(name, name)
+        if depth >= len(expected) or level != expected[depth]:
+            wanted = expected[depth] if depth < len(expected) else "nothing more"
+            raise UsageError(
+                f"a path takes its levels in order: {wanted} comes where {level!r} stands; "
+                f"?order={level},… puts another level first"
+            )
+        if not label:
+            raise UsageError(f"the level {level} has no value in the path")
+        labels.append(unquote(label))
+    return tuple(labels)
+
+
+def _order_prefix(order: tuple[str, ...]) -> tuple[str, ...]:
+    """The shortest beginning of an order that `complete_order` makes the whole of."""
+    for length in range(len(order)):
+        if complete_order(order[:length]) == order:
+            return order[:length]
+    return order

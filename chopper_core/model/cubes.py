@@ -1,0 +1,296 @@
+"""Sums of a kernel table over sets of levels, so that a large run is answered from few cells.
+
+A cube holds, for one set of levels, a cell for every combination of their labels that the table
+has. Cubes are made of those sets that have few combinations; what none of them answers is worked
+out from the rows. Both ways give the same integers; sums of measured columns may differ in the
+last digit of a double, since they are added in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, distinct, values_of
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+MOST_CELLS: Final = 1 << 16
+ROWS_PER_CELL: Final = 64
+"""A cube with fewer rows for each of its cells than these saves too little."""
+_CHUNK: Final = 1 << 20
+_DENSE: Final = 1 << 26
+"""Combinations of labels up to which they are counted in an array of them all."""
+_MOST_LOOKED_UP: Final = 1 << 22
+_SAMPLE: Final = 1 << 18
+_SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes")
+SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
+LOWEST: Final = ("start_ns", "duration_ns", "stream", "launch_ns")
+HIGHEST: Final = ("end_ns", "duration_ns", "stream", "launch_ns", "bytes")
+
+
+class Cube(Struct, frozen=True, eq=False):
+    """The cells of one set of levels, in the order of their codes."""
+
+    levels: tuple[str, ...]
+    codes: Mapping[str, NDArray[np.int32]]
+    integers: Mapping[str, Int64]
+    """`sum NAME`, `min NAME`, `max NAME` of columns; of each pattern `count N` and `time N`."""
+    floats: Mapping[str, Float64]
+    """The sums of the measured columns where they are known."""
+    patterns: Mapping[str, int]
+    """Measured column → the number of its pattern: columns of one are known for the same rows."""
+
+    def __len__(self) -> int:
+        return len(self.integers["sum activities"])
+
+
+class Cells(Struct, frozen=True, eq=False):
+    """Cells of a cube, group after group."""
+
+    cube: Cube
+    at: Index
+    first: Index
+
+    def sum(self, column: str) -> Int64:
+        """Sum of a column over each group."""
+        return self.reduced(f"sum {column}", np.add.reduceat)
+
+    def reduced(
+        self, key: str, reduceat: Callable[[NDArray[Any], Index], NDArray[Any]]
+    ) -> NDArray[Any]:
+        """What the cells hold under a key, over each group."""
+        return reduceat(self.cube.integers[key][self.at], self.first)
+
+    def known_together(self, columns: Sequence[str]) -> tuple[dict[str, Float64], Int64] | None:
+        """As of `Groups`; None where the columns are known for different rows."""
+        patterns = {self.cube.patterns[column] for column in columns}
+        if len(patterns) != 1:
+            return None
+        sums = {
+            column: np.add.reduceat(self.cube.floats[column][self.at], self.first)
+            for column in columns
+        }
+        return sums, self.reduced(f"count {patterns.pop()}", np.add.reduceat)
+
+    def known_duration(self, column: str) -> Int64:
+        """Sum of the durations of the activities that have a measured column."""
+        return self.reduced(f"time {self.cube.patterns[column]}", np.add.reduceat)
+
+    def numbers(self, table: KernelTable) -> Callable[[slice], NDArray[np.int32]]:
+        """What says of rows of the table which group each is of; -1 for none."""
+        levels = self.cube.levels
+        sizes = tuple(int(self.cube.codes[level].max()) + 2 for level in levels)
+        keys = np.zeros(len(self.cube), np.int64)
+        for level, size in zip(levels, sizes, strict=True):
+            keys = keys * size + self.cube.codes[level] + 1
+        ends = np.append(self.first[1:], len(self.at))
+        number = np.full(len(self.cube), -1, np.int32)
+        number[self.at] = np.repeat(np.arange(len(self.first), dtype=np.int32), ends - self.first)
+        if int(np.prod(sizes)) > _MOST_LOOKED_UP:
+            return lambda rows: number[np.searchsorted(keys, _keys(table, levels, sizes, rows))]
+        looked_up = np.full(int(np.prod(sizes)), -1, np.int32)
+        looked_up[keys] = number
+        return lambda rows: looked_up[_keys(table, levels, sizes, rows)]
+
+    def codes(self, level: str, group: int) -> NDArray[np.int32]:
+        """The codes of a level in one group."""
+        end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
+        return self.cube.codes[level][self.at[self.first[group] : end]]
+
+
+class Summary(Struct, frozen=True, eq=False):
+    """The cubes of a table whose rows are in the order of the levels."""
+
+    table: KernelTable
+    cubes: Mapping[frozenset[str], Cube] = field(default_factory=dict)
+
+    def cells(
+        self,
+        wanted: Mapping[str, int],
+        grouped: Sequence[str],
+        without: Mapping[str, Sequence[int]] | None = None,
+    ) -> Cells | None:
+        """The cells with the wanted codes and none of others, grouped by levels.
+
+        None where no cube has all these levels.
+        """
+        without = without or {}
+        levels = {*wanted, *grouped, *without}
+        fitting = [cube for key, cube in self.cubes.items() if levels <= key]
+        if not fitting:
+            return None
+        # With the GPU in it, a cube can also say which GPUs a group has.
+        cube = min(fitting, key=lambda each: (len(each), "gpu" not in each.levels))
+        mask = np.ones(len(cube), np.bool_)
+        for name, code in wanted.items():
+            mask &= cube.codes[name] == code
+        for name, codes in without.items():
+            mask &= ~np.isin(cube.codes[name], codes)
+        at = np.flatnonzero(mask)
+        if not grouped or not len(at):
+            return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))
+        keys = [cube.codes[level][at] for level in grouped]
+        order = np.lexsort(keys[::-1])
+        changed = np.zeros(len(at), np.bool_)
+        changed[:1] = True
+        for key in keys:
+            changed[1:] |= key[order[1:]] != key[order[:-1]]
+        return Cells(cube, at[order], np.flatnonzero(changed))
+
+
+def summarise(
+    table: KernelTable, most_cells: int = MOST_CELLS, rows_per_cell: int = ROWS_PER_CELL
+) -> list[Cube]:
+    """The cubes of a table, the large sets of levels first."""
+    limit = min(most_cells, len(table) // rows_per_cell)
+    patterns = _patterns(table)
+    made: list[Cube] = []
+    for size in range(len(LEVELS), 0, -1):
+        for levels in combinations(LEVELS, size):
+            above = [cube for cube in made if set(levels) <= set(cube.levels)]
+            if above:
+                made.append(_rolled_up(min(above, key=len), levels))
+            elif limit and (cells := _cells_of_rows(table, levels, limit)) is not None:
+                made.append(_of_rows(table, levels, *cells, patterns))
+    return made
+
+
+def _rolled_up(cube: Cube, levels: tuple[str, ...]) -> Cube:
+    """The cube of fewer levels, from the cells of one with more."""
+    order = np.lexsort([cube.codes[level] for level in reversed(levels)])
+    changed = np.zeros(len(cube), np.bool_)
+    changed[:1] = True
+    for level in levels:
+        codes = cube.codes[level][order]
+        changed[1:] |= codes[1:] != codes[:-1]
+    first = np.flatnonzero(changed)
+
+    def reduced(key: str, values: NDArray[Any]) -> NDArray[Any]:
+        how = {"min": np.minimum, "max": np.maximum}.get(key.split(" ")[0], np.add)
+        return how.reduceat(values[order], first)
+
+    return Cube(
+        levels,
+        {level: cube.codes[level][order][first] for level in levels},
+        {key: reduced(key, values) for key, values in cube.integers.items()},
+        {key: reduced("sum", values) for key, values in cube.floats.items()},
+        cube.patterns,
+    )
+
+
+def _pieces(table: KernelTable) -> Iterator[slice]:
+    for begin in range(0, len(table), _CHUNK):
+        yield slice(begin, min(begin + _CHUNK, len(table)))
+
+
+def _cells_of_rows(
+    table: KernelTable, levels: tuple[str, ...], limit: int
+) -> tuple[Int64, tuple[int, ...]] | None:
+    """The keys of the cells, sorted, and the sizes of the levels; None where there are too many."""
+    sizes = tuple(int(table.column(level).max()) + 2 for level in levels)
+    if float(np.prod(np.array(sizes, np.float64))) > 2.0**62:
+        return None
+    step = max(len(table) // _SAMPLE, 1)
+    sample = _keys(table, levels, sizes, slice(0, len(table), step))
+    if len(distinct(sample)) > limit:
+        return None
+    if int(np.prod(sizes)) <= _DENSE:
+        seen = np.zeros(int(np.prod(sizes)), np.bool_)
+        for rows in _pieces(table):
+            seen[_keys(table, levels, sizes, rows)] = True
+        keys = np.flatnonzero(seen).astype(np.int64)
+    else:
+        keys = np.empty(0, np.int64)
+        for rows in _pieces(table):
+            keys = np.union1d(keys, _keys(table, levels, sizes, rows))
+            if len(keys) > limit:
+                return None
+    return (keys, sizes) if len(keys) <= limit else None
+
+
+def _keys(
+    table: KernelTable, levels: tuple[str, ...], sizes: tuple[int, ...], rows: slice
+) -> Int64:
+    """One number for the labels of each row; a missing label counts as 0."""
+    key = np.zeros(len(range(*rows.indices(len(table)))), np.int64)
+    for level, size in zip(levels, sizes, strict=True):
+        key *= size
+        key += table.column(level)[rows].astype(np.int64) + 1
+    return key
+
+
+def _of_rows(
+    table: KernelTable,
+    levels: tuple[str, ...],
+    keys: Int64,
+    sizes: tuple[int, ...],
+    patterns: Mapping[str, int],
+) -> Cube:
+    """A cube from the rows, some of them at a time."""
+    count = len(keys)
+    integers = {f"sum {name}": np.zeros(count, np.int64) for name in ("activities", *SUMMED)}
+    lowest = {f"min {name}": np.full(count, np.iinfo(np.int64).max) for name in LOWEST}
+    highest = {f"max {name}": np.full(count, np.iinfo(np.int64).min) for name in HIGHEST}
+    firsts = {number: name for name, number in reversed(list(patterns.items()))}
+    for number in firsts:
+        integers[f"count {number}"] = np.zeros(count, np.int64)
+        integers[f"time {number}"] = np.zeros(count, np.int64)
+    floats = {name: np.zeros(count) for name in patterns}
+    for rows in _pieces(table):
+        cell = np.searchsorted(keys, _keys(table, levels, sizes, rows))
+        # Rows of one cell together: then every reduction runs over neighbours.
+        order = np.argsort(cell, kind="stable")
+        cell = cell[order]
+        first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
+        at = cell[first]
+
+        def column(name: str, rows: slice = rows, order: Index = order) -> NDArray[Any]:
+            return values_of(table, name, rows)[order].astype(np.int64)
+
+        integers["sum activities"][at] += np.diff(np.append(first, len(cell)))
+        for name in SUMMED:
+            integers[f"sum {name}"][at] += np.add.reduceat(column(name), first)
+        for name in LOWEST:
+            low = lowest[f"min {name}"]
+            low[at] = np.minimum(low[at], np.minimum.reduceat(column(name), first))
+        for name in HIGHEST:
+            high = highest[f"max {name}"]
+            high[at] = np.maximum(high[at], np.maximum.reduceat(column(name), first))
+        there = {
+            number: np.isfinite(table.measured[name][rows])[order]
+            for number, name in firsts.items()
+        }
+        for number, known in there.items():
+            integers[f"count {number}"][at] += np.add.reduceat(known.astype(np.int64), first)
+            times = np.where(known, column("duration_ns"), 0)
+            integers[f"time {number}"][at] += np.add.reduceat(times, first)
+        for name, number in patterns.items():
+            values = np.where(there[number], table.measured[name][rows][order], 0.0)
+            floats[name][at] += np.add.reduceat(values, first)
+    left, codes = keys, {}
+    for level, size in zip(reversed(levels), reversed(sizes), strict=True):
+        codes[level] = (left % size - 1).astype(np.int32)
+        left = left // size
+    return Cube(levels, codes, {**integers, **lowest, **highest}, floats, patterns)
+
+
+def _patterns(table: KernelTable) -> dict[str, int]:
+    """Measured columns by which rows they are known for."""
+    import hashlib  # OpenSSL takes a while to load.
+
+    found: dict[bytes, int] = {}
+    patterns = {}
+    for name, values in table.measured.items():
+        digest = hashlib.sha256()
+        for rows in _pieces(table):
+            digest.update(np.packbits(np.isfinite(values[rows])).data)
+        patterns[name] = found.setdefault(digest.digest(), len(found))
+    return patterns

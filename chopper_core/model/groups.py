@@ -1,0 +1,247 @@
+"""Groups of rows of a kernel table, and reductions over each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.model.cubes import Cells
+from chopper_core.model.table import KernelTable, Selection, distinct, values_of
+from chopper_core.util.grouping import stable_order
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+_PIECE: Final = 1 << 18
+
+
+class Groups:
+    """Neighbouring groups of rows of a kernel table, none of them empty, at least one.
+
+    Where sums over the rows are at hand, as `cells`, they answer; rows are found when needed, and
+    lie in the slice `around` if it is given.
+    """
+
+    def __init__(
+        self,
+        table: KernelTable,
+        rows: Selection | None,
+        first: Index | None,
+        cells: Cells | None = None,
+        find: Callable[[], tuple[Selection, Index]] | None = None,
+        around: slice | None = None,
+    ) -> None:
+        self.table = table
+        self.cells = cells
+        self._selection = rows
+        self._first = first
+        self._find = find
+        self.around = around
+        self._cache: dict[str, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.first if self.cells is None else self.cells.first)
+
+    @property
+    def selection(self) -> Selection:
+        """The rows, group after group: a slice where they are neighbours in the table."""
+        if self._selection is None:
+            assert self._find is not None
+            self._selection, self._first = self._find()
+        return self._selection
+
+    @property
+    def rows(self) -> Index:
+        """Rows of the table, group after group."""
+        if isinstance(self.selection, slice):
+            self._selection = np.arange(self.selection.start, self.selection.stop)
+        assert isinstance(self._selection, np.ndarray)
+        return self._selection
+
+    @property
+    def first(self) -> Index:
+        """Where each group begins in `rows`."""
+        if self._first is None:
+            _ = self.selection
+        assert self._first is not None
+        return self._first
+
+    def pieces(self) -> Iterator[tuple[Selection, NDArray[np.integer[Any]]]]:
+        """Some rows at a time, in any order, with the number of the group that each is of."""
+        if self._selection is None and self.cells is not None and self.around is not None:
+            numbers = self.cells.numbers(self.table)
+            for begin in range(self.around.start, self.around.stop, _PIECE):
+                rows = slice(begin, min(begin + _PIECE, self.around.stop))
+                number = numbers(rows)
+                own = np.flatnonzero(number >= 0)
+                if len(own) == len(number):
+                    yield rows, number
+                else:
+                    yield own + begin, number[own]
+            return
+        group = np.repeat(np.arange(len(self), dtype=np.int32), self.sizes())
+        for begin in range(0, len(group), _PIECE):
+            end = min(begin + _PIECE, len(group))
+            selection = self.selection
+            if isinstance(selection, slice):
+                yield slice(selection.start + begin, selection.start + end), group[begin:end]
+            else:
+                yield selection[begin:end], group[begin:end]
+
+    def values(self, column: str) -> NDArray[Any]:
+        """A column at the rows; measured ones too."""
+        if column in self.table.measured:
+            return self.table.measured[column][self.selection]
+        return values_of(self.table, column, self.selection)
+
+    def sizes(self) -> Int64:
+        """Number of activities of each group."""
+        if self.cells is not None:
+            return self.cells.sum("activities")
+        end = self.selection
+        count = end.stop - end.start if isinstance(end, slice) else len(end)
+        return np.diff(np.append(self.first, count)).astype(np.int64)
+
+    def sum(self, column: str) -> Int64:
+        """Sum of a column over each group."""
+        return self._reduced("sum", column, np.add.reduceat)
+
+    def min(self, column: str) -> Int64:
+        """Smallest value of a column in each group."""
+        return self._reduced("min", column, np.minimum.reduceat)
+
+    def max(self, column: str) -> Int64:
+        """Largest value of a column in each group."""
+        return self._reduced("max", column, np.maximum.reduceat)
+
+    def sum_of(self, values: Callable[[KernelTable, Selection], NDArray[np.generic]]) -> Int64:
+        """Sum over each group of a small number that is worked out per row, as a condition is."""
+        summed = np.zeros(len(self))
+        for rows, group in self.pieces():
+            summed += np.bincount(group, values(self.table, rows), len(self))
+        return summed.astype(np.int64)
+
+    def known(self, column: str) -> tuple[Float64, Int64]:
+        """Sum of a measured column over each group, and how many activities have it."""
+        sums, count = self.known_together((column,))
+        return sums[column], count
+
+    def known_together(self, columns: Sequence[str]) -> tuple[dict[str, Float64], Int64]:
+        """Sums of measured columns over those activities that have all, and how many they are."""
+        if any(column not in self.table.measured for column in columns):
+            return {c: np.zeros(len(self)) for c in columns}, np.zeros(len(self), np.int64)
+        if self.cells is not None:
+            answer = self.cells.known_together(columns)
+            if answer is not None:
+                return answer
+        values = {column: self.table.measured[column][self.selection] for column in columns}
+        there = np.ones(len(next(iter(values.values()))), np.bool_)
+        for numbers in values.values():
+            there &= np.isfinite(numbers)
+        if there.all():
+            known = {c: np.add.reduceat(numbers, self.first) for c, numbers in values.items()}
+            return known, self.sizes()
+        sums = {
+            column: np.add.reduceat(np.where(there, numbers, 0.0), self.first)
+            for column, numbers in values.items()
+        }
+        return sums, np.add.reduceat(there.astype(np.int64), self.first)
+
+    def known_duration(self, column: str) -> Int64:
+        """Sum of the durations of those activities that have a measured column."""
+        if column not in self.table.measured:
+            return np.zeros(len(self), np.int64)
+        if self.cells is not None:
+            return self.cells.known_duration(column)
+        there = np.isfinite(self.table.measured[column][self.selection])
+        durations = np.where(there, self.table.duration_ns[self.selection], 0)
+        summed: Int64 = np.add.reduceat(durations, self.first)
+        return summed
+
+    def split(self, levels: Sequence[str]) -> tuple[Groups, Index]:
+        """The groups divided by the labels of levels, and the group that each part is of."""
+        group = np.repeat(np.arange(len(self)), self.sizes())
+        keys, selection = group.astype(np.int64), self.selection
+        for level in levels:
+            codes = self.table.column(level)[selection].astype(np.int64)
+            codes -= codes.min()
+            keys = keys * (int(codes.max()) + 1) + codes
+        if (keys[1:] < keys[:-1]).any():
+            order = stable_order(keys)
+            keys, selection = keys[order], self.rows[order]
+        # Rows stay within their group, so that `group` fits their new order as well.
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        return Groups(self.table, selection, first), group[first]
+
+    def codes(self, level: str) -> NDArray[Any]:
+        """The code at a level of the first activity of each group."""
+        if self.cells is not None and level in self.cells.cube.levels:
+            return self.cells.cube.codes[level][self.cells.at[self.cells.first]]
+        rows = self.selection
+        at = self.first + rows.start if isinstance(rows, slice) else rows[self.first]
+        return self.table.column(level)[at]
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether its rows were found, and aren't neighbours."""
+        return isinstance(self._selection, np.ndarray)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the GPUs of a group are known without looking at its rows."""
+        return self.cells is not None and "gpu" in self.cells.cube.levels
+
+    def gpus(self, group: int) -> list[int]:
+        """The GPUs of the rows of one group."""
+        if self.cells is not None and self.has_gpus:
+            codes = self.cells.codes("gpu", group)
+        else:
+            codes = self.table.gpu[self.part(group)]
+            if len(codes) and codes[0] == codes[-1] and isinstance(self.selection, slice):
+                codes = codes[:1]
+        return [int(gpu) for gpu in distinct(codes)]
+
+    def rows_of(self, group: int) -> Index:
+        """The rows of one group."""
+        part = self.part(group)
+        return np.arange(part.start, part.stop) if isinstance(part, slice) else part
+
+    def part(self, group: int) -> Selection:
+        """The rows of one group, as a slice where they are neighbours."""
+        rows, first = self.selection, self.first
+        begin = int(first[group])
+        last = group + 1 == len(first)
+        if isinstance(rows, slice):
+            return slice(
+                rows.start + begin, rows.stop if last else rows.start + int(first[group + 1])
+            )
+        return rows[begin:] if last else rows[begin : int(first[group + 1])]
+
+    def _reduced(
+        self, how: str, column: str, reduceat: Callable[[NDArray[Any], Index], NDArray[Any]]
+    ) -> Int64:
+        key = f"{how} {column}"
+        if key not in self._cache:
+            if self.cells is not None and key in self.cells.cube.integers:
+                self._cache[key] = self.cells.reduced(key, reduceat)
+            else:
+                values = values_of(self.table, column, self.selection)
+                self._cache[key] = reduceat(values.astype(np.int64, copy=False), self.first)
+        return self._cache[key]
+
+
+def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
+    """Rows cut where those of another GPU begin; where those of a GPU lie apart, all at once."""
+    if not isinstance(rows, slice):
+        return [rows]
+    gpu = table.gpu[rows]
+    first = np.flatnonzero(gpu[1:] != gpu[:-1]) + 1
+    if (gpu[first] < gpu[first - 1]).any():
+        return [rows]
+    edges = [rows.start, *(first + rows.start).tolist(), rows.stop]
+    return [slice(begin, end) for begin, end in pairwise(edges)]

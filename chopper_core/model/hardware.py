@@ -1,0 +1,142 @@
+"""What is known of GPUs by their name: units, clocks, peaks; data in `hardware.toml`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.model.element_types import ElementType
+from chopper_core.util.errors import DataError
+
+if TYPE_CHECKING:
+    from chopper_core.model.counters import Agent
+
+Float64 = NDArray[np.float64]
+
+_TYPES: Final = {each.text: each for each in ElementType if each != ElementType.UNKNOWN}
+
+
+class Hardware(Struct, frozen=True):
+    """The specification of one GPU."""
+
+    name: str
+    match: tuple[str, ...]
+    """Words of product names that mean this GPU."""
+    arch: str
+    compute_units: int
+    simds_per_cu: int
+    xccs: int
+    clock_mhz: float
+    """The clock of the published peaks of the matrix units."""
+    flop_per_clk_cu: Mapping[str, float]
+    """Type of what is multiplied → dense operations per clock and compute unit."""
+    memory_gbps: float
+    tdp_w: float
+    unlike: tuple[str, ...] = ()
+    """Words in the names of variants that have other figures."""
+    sources: tuple[str, ...] = ()
+    """Where the figures are from."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def flop_per_ns(self, element: ElementType) -> float:
+        """Dense peak of the matrix units for a type at `clock_mhz`; NaN for one without."""
+        per_clock = self.compute_units * self.clock_mhz * 1e-3
+        return self.flop_per_clk_cu.get(element.text, nan) * per_clock
+
+    def at_peak_ns(self, flops: Float64, element: Float64) -> Float64:
+        """How long operations of some types (codes, or NaN) take at their peaks, else NaN."""
+        peaks = np.array([self.flop_per_ns(each) for each in ElementType])
+        known = np.isfinite(element)
+        codes = np.where(known, element, ElementType.UNKNOWN).astype(np.intp)
+        taken: Float64 = flops / peaks[codes]
+        return taken
+
+
+def hardware_of(product: str) -> Hardware | None:
+    """The specification of a product, None where it isn't known."""
+    found = [
+        (max(lengths), spec)
+        for spec in specifications().values()
+        if not any(_has_word(product, word) for word in spec.unlike)
+        and (lengths := [len(word) for word in spec.match if _has_word(product, word)])
+    ]
+    # Of the words of "MI250X/MI250" the longest is meant.
+    return max(found, key=lambda each: each[0], default=(0, None))[1]
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", text) is not None
+
+
+def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
+    """The specification of a device as its profiler describes it, the rest from the table.
+
+    The profiler's own figures (units, XCCs, clock) come first; the table gives what they lack, by
+    product, else by architecture.
+    """
+    known = hardware_of(agent.product) or hardware_of(product)
+    if known is None and agent.name:
+        known = next((s for s in specifications().values() if s.arch == agent.name), None)
+    if known is None:
+        return None
+    return replace(
+        known,
+        compute_units=agent.compute_units or known.compute_units,
+        simds_per_cu=agent.simds_per_cu or known.simds_per_cu,
+        xccs=agent.xccs or known.xccs,
+        clock_mhz=agent.max_clock_mhz or known.clock_mhz,
+    )
+
+
+def own_file() -> Path:
+    """Where a person's own specifications are, if there are any."""
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return own / "chopper" / "hardware.toml"
+
+
+@cache
+def specifications() -> Mapping[str, Hardware]:
+    """All specifications, the person's own over Chopper's; raises DataError for a broken file."""
+    # The profiler describes most GPUs, and then it isn't needed.
+    import tomllib
+
+    tables: dict[str, dict[str, Any]] = {}
+    known: dict[str, Hardware] = {}
+    for path in (Path(__file__).with_name("hardware.toml"), own_file()):
+        if not path.exists():
+            continue
+        try:
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} can't be used: {error}") from error
+        for name, table in given.items():
+            try:
+                tables[name] = tables.get(name, {}) | table
+                known[name] = _specification(name, tables[name])
+            except (TypeError, KeyError, ValueError) as error:
+                raise DataError(
+                    f"{path}: the GPU {name} lacks something or has too much: {error}"
+                ) from error
+    return known
+
+
+def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
+    peaks = dict(table["flop_per_clk_cu"])
+    if strange := peaks.keys() - _TYPES.keys():
+        raise ValueError(f"{min(strange)!r} is none of the types {', '.join(_TYPES)}")
+    if not all(isinstance(peak, int | float) and peak > 0 for peak in peaks.values()):
+        raise ValueError("every flop_per_clk_cu is a number above 0")
+    lists = {key: tuple(table.get(key, ())) for key in ("match", "unlike", "sources")}
+    return Hardware(name=name, **{**table, **lists, "flop_per_clk_cu": peaks})

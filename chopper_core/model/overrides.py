@@ -1,0 +1,130 @@
+"""How to read files that don't say it, or say it wrongly: shifts of clocks, and whose a device is.
+
+A shift is spelled `SOURCE=+1.25s`, a device `SOURCE:ID=GPU` (`SOURCE:ID=none`: none of the run's).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Final
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+from chopper_core.util.errors import UsageError
+
+NO_GPU: Final = "none"
+_LIMIT_NS: Final = 2**62
+
+
+class Reading(Struct, frozen=True):
+    """What a person says of a run's sources; equal where it means the same."""
+
+    clocks: tuple[tuple[str, int], ...] = ()
+    """(part of a source's name or format, ns), in order."""
+    gpus: tuple[tuple[str, str, int | None], ...] = ()
+    """(part of a source's name or format, device as the source calls it, GPU of the run or None
+    where it is none of them), in order."""
+    hardware: str = ""
+    """What the GPUs are, where the files don't say it or say it wrongly."""
+
+    def __bool__(self) -> bool:
+        return bool(self.clocks or self.gpus or self.hardware)
+
+    def shift_ns(self, *called: str) -> int | None:
+        """The shift of a source that is called so; None where nothing is said of it."""
+        found = [ns for part, ns in self.clocks if is_meant(part, called)]
+        return sum(found) if found else None
+
+    def devices(self, *called: str) -> dict[str, int | None]:
+        """What is said of the devices of a source that is called so."""
+        return {device: gpu for part, device, gpu in self.gpus if is_meant(part, called)}
+
+    def clocks_text(self) -> str:
+        """The shifts with commas between them."""
+        return ",".join(f"{_quoted(part)}={seconds_text(ns)}s" for part, ns in self.clocks)
+
+    def gpus_text(self) -> str:
+        """The devices with commas between them."""
+        return ",".join(
+            f"{_quoted(part)}:{_quoted(device)}={NO_GPU if gpu is None else gpu}"
+            for part, device, gpu in self.gpus
+        )
+
+
+def is_meant(part: str, called: Iterable[str]) -> bool:
+    """Whether a person means what is called so by this part of a name: rank1 isn't rank10."""
+    ends = r"(?!\d)" if part[-1:].isdigit() else ""
+    return any(re.search(re.escape(part) + ends, name) for name in called)
+
+
+AS_IT_IS: Final = Reading()
+"""Nothing is said: the sources tell."""
+
+
+def reading_of(
+    clocks: Iterable[tuple[str, int]] = (),
+    gpus: Iterable[tuple[str, str, int | None]] = (),
+    before: Reading | None = None,
+    hardware: str = "",
+) -> Reading:
+    """A reading in its order; of two that name the same the last one counts."""
+    shifts = dict(before.clocks if before else ()) | dict(clocks)
+    devices = {(part, device): gpu for part, device, gpu in (before.gpus if before else ())}
+    devices |= {(part, device): gpu for part, device, gpu in gpus}
+    return Reading(
+        tuple(sorted(shifts.items())),
+        tuple((part, device, gpu) for (part, device), gpu in sorted(devices.items())),
+        hardware or (before.hardware if before else ""),
+    )
+
+
+def parse_reading(clocks: str, gpus: str, hardware: str = "") -> Reading:
+    """The reading of texts as `clocks_text` and `gpus_text` give them, and of a GPU's name."""
+    shifts = [parse_clock(item) for item in clocks.split(",") if item]
+    devices = [parse_gpu(item) for item in gpus.split(",") if item]
+    return reading_of(
+        [(unquote(part), ns) for part, ns in shifts],
+        [(unquote(part), unquote(device), gpu) for part, device, gpu in devices],
+        hardware=hardware,
+    )
+
+
+def parse_clock(text: str) -> tuple[str, int]:
+    """What `SOURCE=+1.25s` says; raises UsageError where it isn't that."""
+    name, _, shift = text.rpartition("=")
+    try:
+        shift_ns = Decimal(shift.removesuffix("s")) * 10**9
+        if name and abs(shift_ns) < _LIMIT_NS:
+            return name, round(shift_ns)
+    except InvalidOperation:
+        pass
+    raise UsageError(f"{text!r} is not SOURCE=+SECONDS, such as amd-smi=+1.25s")
+
+
+def parse_gpu(text: str) -> tuple[str, str, int | None]:
+    """What `SOURCE:ID=GPU` says; raises UsageError where it isn't that."""
+    device, _, gpu = text.rpartition("=")
+    source, _, name = device.partition(":")
+    if source and name:
+        if gpu == NO_GPU:
+            return source, name, None
+        if gpu.isascii() and gpu.isdigit() and len(gpu) < 10:
+            return source, name, int(gpu)
+    raise UsageError(
+        f"{text!r} is not SOURCE:ID=GPU, such as amd-smi:4=0, or amd-smi:4={NO_GPU} for a device "
+        "that is none of the run's"
+    )
+
+
+def seconds_text(ns: int) -> str:
+    """A shift in seconds with its sign, exact."""
+    whole, rest = divmod(abs(ns), 10**9)
+    part = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{'-' if ns < 0 else '+'}{whole}{part}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="()<>*+[]{}@~!;|")

@@ -1,0 +1,271 @@
+"""A run: one profiled job, aligned: its kernel table and what was found on the way."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from chopper_core.model.column_names import is_part
+from chopper_core.model.counters import CounterInfo
+from chopper_core.model.cpu_samples import CpuSamples
+from chopper_core.model.cubes import Summary
+from chopper_core.model.hardware import Hardware, hardware_of
+from chopper_core.model.overrides import AS_IT_IS, Reading
+from chopper_core.model.signals import BusyCurve, Curve, LazyCurves, Stretches, Track, share_running
+from chopper_core.model.table import LEVELS, Int64, KernelTable, Kind
+from chopper_core.model.tree import Tree
+from chopper_core.util.errors import UsageError
+
+
+class Gpu(Struct, frozen=True):
+    """One device of one rank."""
+
+    index: int
+    """Its number in the run: the rank, where every rank has one GPU."""
+    rank: int
+    device: int
+    """The device as the trace numbers it (on AMD the HSA node, not the GPU's index)."""
+    hardware: str
+    """Name of the product, '' where the trace doesn't say it."""
+    process: int = -1
+    """The id of the process that launched its work; -1 where the trace doesn't say it."""
+    pci: str = ""
+    """Its place on the PCI bus, where a profiler's table of devices tells it."""
+
+
+class Source(Struct, frozen=True):
+    """One input file and what became of it."""
+
+    path: str
+    size_bytes: int
+    rank: int
+    rank_from: str
+    """Where the rank was read: `distributedInfo`, the file name, or the order of the files."""
+    events: Mapping[str, int]
+    unused: Mapping[str, int]
+    findings: Mapping[str, int]
+    """Counts of what is incomplete in the file, by a name for people."""
+    losses: tuple[str, ...]
+    """One sentence per thing that could not be read."""
+    clock: str
+    facts: Mapping[str, str]
+    """What the file says of itself: versions, world size, base time."""
+    host: str = ""
+    """The host of the process, '' where neither file nor name says it."""
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What a person may call it by: the file's name, its rank (`rank4`), its host."""
+        names = (PurePath(self.path).name, f"rank{self.rank}", self.host)
+        return tuple(name for name in names if name)
+
+
+class CounterSource(Struct, frozen=True):
+    """A counter run and how well it fits one GPU of the trace."""
+
+    gpu: int
+    paths: tuple[str, ...]
+    format: str
+    counters: int
+    dispatches: int
+    matched: int
+    borrowed: int
+    """Activities with the counters of the same place in another iteration."""
+    ambiguous: int
+    """Activities of which another equally good alignment takes another dispatch."""
+    unmatched: int
+    """Compute kernels without counters."""
+    unused_dispatches: int
+    iterations: int
+    """Iterations recognised in the counter run."""
+    comparison: str
+    """How kernel names were compared."""
+    notes: tuple[str, ...]
+
+
+class TelemetrySource(Struct, frozen=True):
+    """A telemetry file and its place on the run's clock."""
+
+    path: str
+    format: str
+    clock: str
+    offset_ns: int | None
+    """None where it can't be placed."""
+    uncertainty_ns: int
+    method: str
+    gpus: Mapping[int, int]
+    samples: int
+    notes: tuple[str, ...]
+
+
+class HostClock(Struct, frozen=True):
+    """A clock that ranks of the run share."""
+
+    name: str
+    """The host, or `clock 2` where hosts are not known."""
+    ranks: tuple[int, ...]
+    correction_ns: int
+    """What its stamps needed to be on the run's clock; the run's times have it already."""
+    uncertainty_ns: int | None
+    """None where nothing tells it."""
+    method: str
+
+
+BY_HAND: Final = "hand (*)"
+"""What told a device that the person named."""
+
+
+class Identity(Struct, frozen=True):
+    """A device of a source, and which GPU of the run it is."""
+
+    source: str
+    """Path, or paths with commas between them."""
+    format: str
+    names: tuple[str, ...]
+    """What it may be called by hand."""
+    device: str
+    """What the source calls it, for people."""
+    gpu: int | None
+    """None where it is none of the run's."""
+    by: str
+    """What told it: node, number, order, or the person."""
+
+
+_RUNNING: Final = {
+    "busy_pct": ("busy", tuple(Kind)),
+    "compute_pct": ("compute", (Kind.COMPUTE,)),
+    "comm_pct": ("comm", (Kind.COMM,)),
+}
+"""The signals that the trace alone gives: the share of time in which such activities ran."""
+
+
+class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
+    """An aligned run."""
+
+    name: str
+    table: KernelTable
+    gpus: tuple[Gpu, ...]
+    sources: tuple[Source, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    """(file, reason) of files that are no traces."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """(file, reason) of traces, counters and telemetry that could not be used."""
+    generated: str | None = None
+    """What made the data, where it says that it was generated and not measured."""
+    partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """GPU → iterations that the profiler's start or end cut."""
+    described_hardware: Hardware | None = None
+    """The specification of the GPUs as a profiler describes them, where one does."""
+    counters: tuple[CounterSource, ...] = ()
+    counter_info: Mapping[str, CounterInfo] = field(default_factory=dict)
+    """What the profiler says of its counters."""
+    telemetry: tuple[TelemetrySource, ...] = ()
+    hosts: tuple[HostClock, ...] = ()
+    """The clocks of the ranks, the first rank's first."""
+    identities: tuple[Identity, ...] = ()
+    """The devices of counters and telemetry."""
+    reading: Reading = AS_IT_IS
+    """What the person said of the sources."""
+    measured: Mapping[str, Track] = field(default_factory=dict)
+    """Signals from telemetry, on the run's clock."""
+    cpu: tuple[CpuSamples, ...] = ()
+    """Samples of the hosts' processors."""
+    others: Mapping[str, Run] = field(default_factory=dict)
+    """Runs to compare with, by their names: what opens this one opens them."""
+    summary: Summary | None = None
+    """Sums over sets of levels of exactly this table, where there are any."""
+
+    @cached_property
+    def _trees(self) -> dict[tuple[str, ...], Tree]:
+        return {}
+
+    @cached_property
+    def _running(self) -> dict[str, Track]:
+        return {}
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """The specification of the run's GPUs, None where it isn't known or they differ."""
+        said = hardware_of(self.reading.hardware) if self.reading.hardware else None
+        described = self.described_hardware
+        if described is not None and (said is None or said.name == described.name):
+            return described
+        if said is not None:
+            return said
+        known = {hardware_of(product) for product in {gpu.hardware for gpu in self.gpus}}
+        return known.pop() if len(known) == 1 else None
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """The start of the run's first activity on the run's clock."""
+        return int(self.tree().node(()).min("start_ns")[0]) if len(self.table) else 0
+
+    @cached_property
+    def answers(self) -> OrderedDict[Any, Any]:
+        """The answers to views that were asked, which `analyses` keeps here."""
+        return OrderedDict()
+
+    def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
+        """The tree in an order of the levels, made once."""
+        if order not in self._trees:
+            self._trees[order] = Tree(self.table, order, self.summary)
+        return self._trees[order]
+
+    def beside(self, name: str) -> Run:
+        """A run to compare with; raises UsageError where it is not open."""
+        if name not in self.others:
+            raise UsageError(f"the baseline {name} is not open; start Chopper with it")
+        return self.others[name]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the signals over time, the most telling first, those of parts last."""
+        parts = [name for name in self.measured if is_part(name)]
+        return (*(name for name in self.measured if name not in parts), *_RUNNING, *parts)
+
+    def track(self, name: str = "") -> Track:
+        """A signal over time, made once; without a name the first. Raises UsageError."""
+        name = name or self.metrics[0]
+        if name in self.measured:
+            return self.measured[name]
+        if name not in _RUNNING:
+            raise UsageError(
+                f"no signal {name!r} over time in this run; there are {', '.join(self.metrics)}"
+            )
+        if name not in self._running:
+            title, kinds = _RUNNING[name]
+            self._running[name] = self._share_track(name, title, kinds)
+        return self._running[name]
+
+    def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Track:
+        def curve(gpu: int) -> Curve:
+            if len(kinds) == len(Kind):
+                return self._busy_curve(gpu)
+            rows = self.tree().node((str(gpu),)).selection
+            start, duration = self.table.start_ns[rows], self.table.duration_ns[rows]
+            span = (int(start.min()), int((start + duration).max()))
+            running = np.isin(self.table.kind[rows], kinds)
+            return share_running(start[running], duration[running], span)
+
+        gpus = tuple(gpu.index for gpu in self.gpus) if self.table.has_times else ()
+        return Track(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)
+
+    def _busy_curve(self, gpu: int) -> BusyCurve:
+        parts = self.tree().children((str(gpu),)).groups
+
+        def activities(part: int) -> tuple[Int64, Int64, Int64]:
+            rows, table = parts.part(part), self.table
+            return (
+                table.start_ns[rows],
+                table.start_ns[rows] + table.duration_ns[rows],
+                table.idle_ns[rows],
+            )
+
+        starts, ends = parts.min("start_ns"), parts.max("end_ns")
+        return BusyCurve.of(Stretches(starts, ends, parts.sum("idle_ns"), activities))

@@ -1,0 +1,334 @@
+"""The kernel table: one row per activity of a GPU, and the words for its levels and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.util.grouping import ranked
+
+Int8 = NDArray[np.int8]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
+ACTIVITY: Final = "activity"
+"""The level under the last one: the single activities of a node."""
+
+NO_LABEL: Final = -1
+"""The code of a missing label, at every level."""
+NO_LABEL_TEXT: Final = "none"
+"""How a path spells a missing label; people see `unlabelled`."""
+NO_TIME: Final = np.iinfo(np.int64).min
+"""A time that is not known."""
+
+
+class Kind(IntEnum):
+    """What an activity is, for the accounting of time."""
+
+    COMPUTE = 0
+    COMM = 1
+    COPY = 2
+
+
+class Category(IntEnum):
+    """What the trace calls an activity."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+
+
+class Phase(IntEnum):
+    """The part of a training step in which an activity was launched."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    DATA = 3
+    OTHER = 4
+
+
+class Rule(IntEnum):
+    """How a label was found, from the surest to none; `text` says it to people."""
+
+    NONE = 0
+    ANNOTATION = 1
+    FSDP = 2
+    MODULE = 3
+    AUTOGRAD = 4
+    SHAPE = 5
+    HOST_OPERATOR = 6
+    KERNEL_NAME = 7
+    COLLECTIVE = 8
+    NEIGHBOUR = 9
+    WINDOW = 10
+    BURST = 11
+    STEP_ORDER = 12
+    CONTEXT = 13
+
+    @property
+    def text(self) -> str:
+        """The rule in a few words."""
+        return _RULE_TEXTS[self]
+
+
+_RULE_TEXTS: Final = {
+    Rule.NONE: "unlabelled",
+    Rule.ANNOTATION: "annotation",
+    Rule.FSDP: "FSDP range",
+    Rule.MODULE: "nn.Module frame",
+    Rule.AUTOGRAD: "autograd link to the forward operator",
+    Rule.SHAPE: "shape and order of the matrix products",
+    Rule.HOST_OPERATOR: "framework operator",
+    Rule.KERNEL_NAME: "name of the kernel",
+    Rule.COLLECTIVE: "arguments of the collective",
+    Rule.NEIGHBOUR: "neighbours on the stream",
+    Rule.WINDOW: "window between annotations",
+    Rule.BURST: "end of the optimizer step",
+    Rule.STEP_ORDER: "order within the step",
+    Rule.CONTEXT: "same kernels around it elsewhere",
+}
+
+_FEW: Final = 1000
+PHASES: Final = tuple(phase.name.lower() for phase in Phase)
+
+
+class KernelTable(Struct, frozen=True, eq=False):
+    """One row per activity; every column is a numpy array of the same length.
+
+    Labels are codes: numbers stand for themselves, phases are `Phase`, operations and kernel
+    names point into `operations` and `names`; `NO_LABEL` is a missing one. Times are ns on the
+    run's clock; `launch_ns` is `NO_TIME` where the trace has no launch record. The columns of
+    `ADDITIVE` are sums of time (see `accounting`): over any set of rows they may be added.
+    """
+
+    names: Sequence[str]
+    operations: Sequence[str]
+
+    gpu: Int32
+    iteration: Int32
+    phase: Int8
+    layer: Int32
+    operation: Int32
+    kernel: Int32
+
+    kind: Int8
+    category: Int8
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    launch_ns: Int64
+    bytes: Int64
+    """Bytes that a copy or collective moved, or -1."""
+    group: Int32
+    """Code of the process group of a collective in `names`, or -1."""
+
+    iteration_rule: Int8
+    phase_rule: Int8
+    layer_rule: Int8
+    operation_rule: Int8
+
+    compute_ns: Int64
+    overlap_ns: Int64
+    exposed_comm_ns: Int64
+    exposed_copy_ns: Int64
+    idle_ns: Int64
+    idle_host_ns: Int64
+    idle_launch_ns: Int64
+    idle_unknown_ns: Int64
+    hidden_ns: Int64
+    launch_overhead_ns: Int64
+    prep_overhead_ns: Int64
+    call_overhead_ns: Int64
+
+    measured: Mapping[str, Float64] = field(default_factory=dict)
+    """What other sources say of the activities (counters, telemetry), NaN where they don't."""
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """One column of labels, times or counts by its name."""
+        values: NDArray[np.int64] = getattr(self, name)
+        return values
+
+    @property
+    def has_times(self) -> bool:
+        """Whether any activity lasts: counters without times have only their order."""
+        return bool(self.duration_ns[:_FEW].any() or self.duration_ns.any())
+
+    def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
+        """The table with more measured columns."""
+        return replace(self, measured={**self.measured, **columns})
+
+    def without_measured(self, *names: str) -> KernelTable:
+        """The table without some of its measured columns."""
+        return replace(self, measured={k: v for k, v in self.measured.items() if k not in names})
+
+    def take(self, rows: NDArray[np.intp] | slice) -> KernelTable:
+        """The table of the given rows, in their order; neighbouring ones are not copied."""
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        measured = {name: values[rows] for name, values in self.measured.items()}
+        return replace(self, **columns, measured=measured)
+
+    def code_of(self, level: str, text: str) -> int | None:
+        """The code of a label's text at a level, or None where the table has no such label."""
+        if text == NO_LABEL_TEXT:
+            return NO_LABEL
+        if text.lstrip("\\") == NO_LABEL_TEXT:
+            text = text[1:]
+        match level:
+            case "gpu" | "iteration" | "layer":
+                return int(text) if text.isascii() and text.isdigit() else None
+            case "phase":
+                return PHASES.index(text) if text in PHASES else None
+            case "operation":
+                return _index(self.operations, text)
+            case "kernel":
+                return _index(self.names, text)
+            case _:
+                raise ValueError(level)
+
+    def text_of(self, level: str, code: int) -> str:
+        """The text of a label's code at a level, as a path spells it."""
+        if code == NO_LABEL:
+            return NO_LABEL_TEXT
+        match level:
+            case "phase":
+                return PHASES[code]
+            case "operation":
+                return _escaped(self.operations[code])
+            case "kernel":
+                return _escaped(self.names[code])
+            case _:
+                return str(code)
+
+
+def _escaped(text: str) -> str:
+    """A label that is spelled like a missing one gets a backslash before it."""
+    return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
+
+
+def _index(texts: Sequence[str], text: str) -> int | None:
+    try:
+        return texts.index(text)
+    except ValueError:
+        return None
+
+
+Selection = slice | NDArray[np.intp]
+"""Rows of a table: neighbouring ones, which are never copied, or any."""
+
+DERIVED: Final[Mapping[str, Callable[[Callable[[str], NDArray[Any]]], NDArray[Any]]]] = {
+    "end_ns": lambda column: column("start_ns") + column("duration_ns"),
+    "kernels": lambda column: np.equal(column("category"), Category.KERNEL),
+    "collectives": lambda column: np.equal(column("kind"), Kind.COMM),
+    "copies": lambda column: np.equal(column("kind"), Kind.COPY),
+    "unlinked": lambda column: np.equal(column("launch_ns"), NO_TIME),
+    "known_bytes": lambda column: np.maximum(column("bytes"), 0),
+}
+"""Columns that are worked out from others, activity by activity."""
+
+
+def values_of(table: KernelTable, column: str, rows: Selection) -> NDArray[Any]:
+    """A column of the table, derived ones too, at some rows."""
+    derived = DERIVED.get(column)
+    if derived is not None:
+        return derived(lambda name: table.column(name)[rows])
+    return table.column(column)[rows]
+
+
+COLUMNS: Final = tuple(
+    name
+    for name in KernelTable.__struct_fields__
+    if name not in ("names", "operations", "measured")
+)
+STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+"""The columns that cut a GPU's span: together they are `elapsed_ns`."""
+ADDITIVE: Final = (
+    *STATES,
+    "idle_host_ns",
+    "idle_launch_ns",
+    "idle_unknown_ns",
+    "hidden_ns",
+    "launch_overhead_ns",
+    "prep_overhead_ns",
+    "call_overhead_ns",
+)
+
+
+_MANY: Final = 1 << 16
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The different values, none of them NaN, in order."""
+    # np.unique, and what rests on it, imports masked arrays at its first call, for 20 ms.
+    if len(values) > _MANY and values.dtype.kind in "iu":
+        low = int(values.min())
+        width = int(values.max()) - low + 1
+        if width > len(values):
+            return ranked(values)[0].astype(values.dtype)
+        there = np.zeros(width, np.bool_)
+        there[values.astype(np.intp) - low if low else values] = True
+        return (np.flatnonzero(there) + low).astype(values.dtype)
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
+
+
+def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
+    """One table of several, with their dictionaries of texts merged."""
+    names: dict[str, int] = {}
+    operations: dict[str, int] = {}
+    recoded: list[dict[str, NDArray[np.int64]]] = []
+    for table in tables:
+        name_codes = _merge(table.names, names)
+        operation_codes = _merge(table.operations, operations)
+        columns = {column: getattr(table, column) for column in COLUMNS}
+        columns["kernel"] = _recode(table.kernel, name_codes)
+        columns["group"] = _recode(table.group, name_codes)
+        columns["operation"] = _recode(table.operation, operation_codes)
+        recoded.append(columns)
+    columns_of_all: dict[str, Any] = {
+        column: np.concatenate([columns[column] for columns in recoded]) for column in COLUMNS
+    }
+    return KernelTable(
+        names=tuple(names),
+        operations=tuple(operations),
+        measured=_concatenated([table.measured for table in tables], list(map(len, tables))),
+        **columns_of_all,
+    )
+
+
+def _concatenated(
+    measured: Sequence[Mapping[str, Float64]], lengths: Sequence[int]
+) -> dict[str, Float64]:
+    names = dict.fromkeys(name for columns in measured for name in columns)
+    return {
+        name: np.concatenate(
+            [
+                columns.get(name, np.full(length, np.nan))
+                for columns, length in zip(measured, lengths, strict=True)
+            ]
+        )
+        for name in names
+    }
+
+
+def _merge(texts: Sequence[str], into: dict[str, int]) -> Int32:
+    return np.array([into.setdefault(text, len(into)) for text in texts], np.int32)
+
+
+def _recode(codes: Int32, new_codes: Int32) -> Int32:
+    if not len(new_codes):
+        return codes
+    return np.where(codes == NO_LABEL, np.int32(NO_LABEL), new_codes[codes])

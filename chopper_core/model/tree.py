@@ -1,0 +1,369 @@
+"""The granularity tree: nodes are slices of the kernel table, in any order of the levels.
+
+Rows lie in the order of the levels, so a path in that order is a slice and nothing is sorted. In
+another order a node's rows are those that have its labels, looked for in as few as possible.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.model.cubes import Summary
+from chopper_core.model.groups import Groups
+from chopper_core.model.table import (
+    ACTIVITY,
+    LEVELS,
+    NO_LABEL_TEXT,
+    STATES,
+    KernelTable,
+    Selection,
+    distinct,
+)
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.grouping import stable_order
+
+Index = NDArray[np.intp]
+
+__all__ = ["Children", "Groups", "Tree", "in_order", "level_order"]
+
+_FEW_ROWS: Final = 1 << 15
+"""Neighbouring rows that are added up as fast as cells are found."""
+_KEPT: Final = 32
+"""Nodes that are no slices whose rows are remembered."""
+_PIECE: Final = 1 << 16
+_MOST_TIMED: Final = 1 << 24
+"""Rows up to which the times of all nodes of a level are remembered for the next search."""
+_TIMED_SHARE: Final = 8
+"""So many times fewer rows are worked out by themselves."""
+
+
+class Children(Struct, frozen=True):
+    """The children of a node: their labels and their rows."""
+
+    level: str
+    labels: Sequence[str]
+    groups: Groups
+
+
+class Nodes(Struct, frozen=True):
+    """Nodes anywhere in the tree, with their time."""
+
+    elapsed_ns: NDArray[np.int64]
+    codes: Callable[[int], tuple[int, ...]]
+    """The codes of a node's labels, level by level."""
+
+    def __len__(self) -> int:
+        return len(self.elapsed_ns)
+
+
+def level_order(table: KernelTable) -> Index:
+    """The permutation that puts rows into the order of the levels, then of their starts."""
+    keys = [table.column(level) for level in reversed(LEVELS)]
+    return np.lexsort((table.stream, table.start_ns, *keys))
+
+
+def in_order(table: KernelTable) -> bool:
+    """Whether rows are in the order of the levels, then of their starts."""
+    open_ = np.ones(max(len(table) - 1, 0), np.bool_)
+    for name in (*LEVELS, "start_ns", "stream"):
+        values = table.column(name)
+        if (open_ & (values[1:] < values[:-1])).any():
+            return False
+        open_ &= values[1:] == values[:-1]
+        if not open_.any():
+            break
+    return True
+
+
+class Tree:
+    """The tree of a kernel table in one order of the levels."""
+
+    def __init__(
+        self, table: KernelTable, order: Sequence[str] = LEVELS, summary: Summary | None = None
+    ) -> None:
+        self.table = table
+        self.order = tuple(order)
+        if summary is None or summary.table is not table:
+            summary = Summary(table) if in_order(table) else None
+        self._summary = summary
+        # Rows of a table that is in no order are numbered by their place in the order.
+        self._places = None if summary is not None else level_order(table)
+        self._keys: dict[str, NDArray[Any]] = {}
+        self._timed: dict[int, tuple[Index, NDArray[np.int64], NDArray[Any]]] = {}
+        self._found: OrderedDict[tuple[str, ...], Index] = OrderedDict()
+
+    def node(self, path: Sequence[str]) -> Groups:
+        """The rows of a node as one group; raises NoSuchNode where the run has none."""
+        path = tuple(path)
+        if len(path) > len(self.order):
+            return Groups(self.table, self._activity(path), np.zeros(1, np.intp))
+        return self._groups(path, None)
+
+    def children(self, path: Sequence[str]) -> Children:
+        """The children of a node, in the order of their codes; activities in order of start."""
+        path = tuple(path)
+        if len(path) >= len(self.order):
+            rows = self._by_start(path)
+            labels = [str(number) for number in range(len(rows))]
+            return Children(ACTIVITY, labels, Groups(self.table, rows, np.arange(len(rows))))
+        level = self.order[len(path)]
+        groups = self._groups(path, level)
+        labels = [self.table.text_of(level, int(code)) for code in groups.codes(level)]
+        return Children(level, labels, groups)
+
+    def split(
+        self,
+        path: Sequence[str],
+        levels: Sequence[str],
+        without: Mapping[str, Sequence[int]] | None = None,
+    ) -> Groups:
+        """A node's rows, a group for each combination of the labels of levels, in their order.
+
+        Rows with one of the codes in `without` (by level) are left out; raises NoSuchNode where
+        nothing is left.
+        """
+        path = tuple(path)
+        wanted = self._codes(path)
+
+        def found() -> tuple[Selection, Index]:
+            node = self.node(path)
+            kept = np.ones(int(node.sizes()[0]), np.bool_)
+            for level, codes in (without or {}).items():
+                kept &= ~np.isin(self.table.column(level)[node.selection], codes)
+            if not kept.all():
+                node = Groups(self.table, node.rows[kept], np.zeros(1, np.intp))
+            if not kept.any():
+                raise self._missing(path)
+            parts, _ = node.split(levels)
+            return parts.selection, parts.first
+
+        cells = None
+        is_node = len(path) <= len(self.order)
+        if is_node and self._summary is not None and not self._is_small(wanted):
+            cells = self._summary.cells(wanted, levels, without)
+        if cells is None or not len(cells.at):
+            return Groups(self.table, *found())
+        return Groups(self.table, None, None, cells, found, self._around(wanted))
+
+    def codes_of(self, level: str) -> NDArray[Any]:
+        """The codes of a level that the table has."""
+        cube = None if self._summary is None else self._summary.cubes.get(frozenset([level]))
+        return distinct(self.table.column(level)) if cube is None else cube.codes[level]
+
+    def nodes_named(self, levels: Sequence[str], level: str, wanted: NDArray[np.bool_]) -> Nodes:
+        """All nodes down to some levels with a wanted code (one mask for all codes) at a level."""
+        table, summary = self.table, self._summary
+        cube = None if summary is None else summary.cubes.get(frozenset(levels))
+        if cube is not None:
+            cells = np.flatnonzero(wanted[cube.codes[level]])
+            sums = [cube.integers[f"sum {state}"][cells] for state in STATES]
+            return Nodes(
+                np.sum(sums, axis=0),
+                lambda node: tuple(int(cube.codes[name][cells[node]]) for name in levels),
+            )
+        are_neighbours = self._places is None and self._is_usual(levels)
+        matching = None
+        if are_neighbours and len(levels) not in self._timed:
+            matching = np.flatnonzero(wanted[table.column(level)])
+            if len(table) // _TIMED_SHARE < len(matching) <= len(table) <= _MOST_TIMED:
+                matching = None
+                self._timed[len(levels)] = self._times(slice(0, len(table)), levels, level)
+        if are_neighbours and matching is None:
+            rows, times, codes = self._timed[len(levels)]
+            found = np.flatnonzero(wanted[codes])
+            rows, times = rows[found], times[found]
+        else:
+            if matching is None:
+                matching = np.flatnonzero(wanted[table.column(level)])
+                keys = [table.column(name)[matching] for name in reversed(levels)]
+                matching = matching[np.lexsort(keys)]
+            rows, times, _ = self._times(matching, levels, level)
+        return Nodes(
+            times, lambda node: tuple(int(table.column(name)[rows[node]]) for name in levels)
+        )
+
+    def _times(
+        self, rows: Selection, levels: Sequence[str], level: str
+    ) -> tuple[Index, NDArray[np.int64], NDArray[Any]]:
+        """Of nodes whose rows are neighbours: the first row, the time, the code at a level."""
+        codes = {name: self.table.column(name)[rows] for name in levels}
+        count = len(codes[level])
+        changed, times = np.zeros(count, np.bool_), np.empty(count, np.int64)
+        # A piece of all columns fits into the processor's cache.
+        for begin in range(0, count, _PIECE):
+            own = slice(begin, begin + _PIECE)
+            at = (
+                rows[own]
+                if not isinstance(rows, slice)
+                else slice(rows.start + begin, rows.start + min(begin + _PIECE, count))
+            )
+            times[own] = sum(self.table.column(state)[at] for state in STATES)
+            for column in codes.values():
+                piece = column[max(begin - 1, 0) : begin + _PIECE]
+                changed[max(begin, 1) : begin + _PIECE] |= piece[1:] != piece[:-1]
+        changed[:1] = True
+        first = np.flatnonzero(changed)
+        at = first + rows.start if isinstance(rows, slice) else rows[first]
+        return at, np.add.reduceat(times, first), codes[level][first]
+
+    def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
+        """A node's rows as one group, or grouped by a level."""
+        wanted = self._codes(path)
+        cells = None
+        if self._summary is not None and not self._is_small(wanted):
+            cells = self._summary.cells(wanted, [level] if level else [])
+        if cells is None:
+            rows, first = self._grouped(path, level)
+            return Groups(self.table, rows, first)
+        if not len(cells.at):
+            raise self._missing(path)
+        around = self._around(wanted)
+        return Groups(self.table, None, None, cells, lambda: self._grouped(path, level), around)
+
+    def _grouped(self, path: tuple[str, ...], level: str | None) -> tuple[Selection, Index]:
+        """The rows of a node, and where the groups of a level begin among them."""
+        places = self._places_of(path)
+        if level is None:
+            return self._rows(places), np.zeros(1, np.intp)
+        codes = self._key(level)[places]
+        is_next = isinstance(places, slice) and self._is_usual((*self._levels(path), level))
+        if not is_next:
+            order = stable_order(codes)
+            at = order + places.start if isinstance(places, slice) else places[order]
+            codes, places = codes[order], at
+        first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        return self._rows(places), first
+
+    def _rows(self, places: Selection) -> Selection:
+        return places if self._places is None else self._places[places]
+
+    def _key(self, level: str) -> NDArray[Any]:
+        """A column in the order of the levels."""
+        if self._places is None:
+            return self.table.column(level)
+        if level not in self._keys:
+            self._keys[level] = self.table.column(level)[self._places]
+        return self._keys[level]
+
+    def _levels(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        return self.order[: len(path)]
+
+    @staticmethod
+    def _is_usual(levels: Sequence[str]) -> bool:
+        return set(levels) == set(LEVELS[: len(levels)])
+
+    def _codes(self, path: tuple[str, ...]) -> dict[str, int]:
+        """The codes of a path's labels; raises NoSuchNode for a label that the table hasn't."""
+        codes = {}
+        for depth, (level, text) in enumerate(zip(self.order, path, strict=False)):
+            code = self.table.code_of(level, text)
+            if code is None or code >= 2**31:
+                raise self._missing(path[: depth + 1])
+            codes[level] = code
+        return codes
+
+    def _is_small(self, wanted: dict[str, int]) -> bool:
+        if not wanted or not self._is_usual(list(wanted)):
+            return False
+        low, high = self._narrowed(wanted, list(wanted))
+        return high - low <= _FEW_ROWS
+
+    def _narrowed(
+        self, wanted: dict[str, int], levels: Sequence[str], low: int = 0, high: int | None = None
+    ) -> tuple[int, int]:
+        """The slice with the codes of neighbouring levels of the usual order."""
+        high = len(self.table) if high is None else high
+        for level in sorted(levels, key=LEVELS.index):
+            codes = self._key(level)[low:high]
+            # Of another type, the code would have the whole column converted.
+            code = codes.dtype.type(wanted[level])
+            begin = int(np.searchsorted(codes, code, "left"))
+            high = low + int(np.searchsorted(codes, code, "right"))
+            low += begin
+        return low, high
+
+    def _around(self, wanted: dict[str, int]) -> slice:
+        """A slice in which all rows with the codes are."""
+        return slice(*self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)]))
+
+    def _places_of(self, path: tuple[str, ...]) -> Selection:
+        """Where a node's rows are; raises NoSuchNode where there are none."""
+        if path in self._found:
+            self._found.move_to_end(path)
+            return self._found[path]
+        wanted = self._codes(path)
+        prefix = list(takewhile(lambda level: level in wanted, LEVELS))
+        low, high = self._narrowed(wanted, prefix)
+        rest = [level for level in LEVELS[len(prefix) :] if level in wanted]
+        if not rest:
+            if low == high:
+                raise self._missing(path)
+            return slice(low, high)
+        places = self._matching(wanted, rest, low, high)
+        if not len(places):
+            raise self._missing(path)
+        self._found[path] = places
+        if len(self._found) > _KEPT:
+            self._found.popitem(last=False)
+        return places
+
+    def _matching(self, wanted: dict[str, int], rest: Sequence[str], low: int, high: int) -> Index:
+        """Places from `low` to `high` with the wanted codes at the other levels."""
+        chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))
+        if "gpu" not in wanted and chain:
+            # GPU by GPU the rows are neighbours again.
+            slices = [self._narrowed(wanted, chain, *each) for each in self._gpu_slices()]
+            places = np.concatenate([np.arange(*each) for each in slices])
+            rest = [level for level in rest if level not in chain]
+        else:
+            places = low + np.flatnonzero(self._key(rest[0])[low:high] == np.int32(wanted[rest[0]]))
+            rest = rest[1:]
+        for level in rest:
+            places = places[self._key(level)[places] == np.int32(wanted[level])]
+        return places
+
+    def _gpu_slices(self) -> list[tuple[int, int]]:
+        codes, slices, low = self._key("gpu"), [], 0
+        while low < len(codes):
+            high = low + int(np.searchsorted(codes[low:], codes[low], "right"))
+            slices.append((low, high))
+            low = high
+        return slices
+
+    def _by_start(self, path: tuple[str, ...]) -> Index:
+        """The rows of a node with a path of full length, in order of start."""
+        if len(path) > len(self.order):
+            return self._activity(path)
+        rows = self._rows(self._places_of(path))
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        return rows[np.lexsort((self.table.stream[rows], self.table.start_ns[rows]))]
+
+    def _activity(self, path: tuple[str, ...]) -> Index:
+        if len(path) > len(self.order) + 1:
+            raise NoSuchNode("an activity has nothing under it")
+        rows, text = self._by_start(path[:-1]), path[-1]
+        if not text.isdecimal() or int(text) >= len(rows):
+            raise NoSuchNode(f"no activity {text} here: there are {len(rows)}, counted from 0")
+        return rows[int(text) : int(text) + 1]
+
+    def _missing(self, path: tuple[str, ...]) -> NoSuchNode:
+        """What to say of a path that isn't there: which label is the first that is missing."""
+        for depth in range(1, len(path)):
+            try:
+                self._groups(path[:depth], None)
+            except NoSuchNode as error:
+                return error
+        level, text = self.order[len(path) - 1], path[-1]
+        present = self.children(path[:-1]).labels
+        shown = ", ".join(label[:40] for label in present[:12])
+        more = f" and {len(present) - 12} more" if len(present) > 12 else ""
+        wanted = "unlabelled" if text == NO_LABEL_TEXT else text[:80]
+        return NoSuchNode(f"no {level} {wanted} here; there is {shown}{more}")

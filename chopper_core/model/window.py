@@ -1,0 +1,139 @@
+"""A stretch of a run's time with a cursor and a mark in it, and the steps from one to another."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.util.errors import UsageError
+
+SHORTEST_NS: Final = 100
+"""No stretch is shorter: kernels aren't."""
+_UNITS: Final = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TIME: Final = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s)?")
+
+
+class Window(Struct, frozen=True):
+    """Times in ns since the run's first activity; None is left to what is looked at."""
+
+    from_ns: int | None = None
+    to_ns: int | None = None
+    at_ns: int | None = None
+    """The cursor."""
+    mark_ns: int | None = None
+    """The other end of what is measured from the cursor."""
+
+    def __bool__(self) -> bool:
+        """Whether it says anything."""
+        return self != ALL_TIME
+
+
+ALL_TIME: Final = Window()
+
+
+class Stretch(Struct, frozen=True):
+    """A window with nothing left open, within the run's time."""
+
+    from_ns: int
+    to_ns: int
+    at_ns: int
+    mark_ns: int | None
+    end_ns: int
+    """The end of the run."""
+
+    @property
+    def length_ns(self) -> int:
+        """Its duration."""
+        return self.to_ns - self.from_ns
+
+    def window(self) -> Window:
+        """What an address says of it."""
+        return Window(self.from_ns, self.to_ns, self.at_ns, self.mark_ns)
+
+
+def parse_time(key: str, text: str) -> int:
+    """ns of a time such as `1500`, `1.5us`, `12.25ms` or `3s`; raises UsageError."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{key}={text} is no time; it is written as 1500ns, 1.5us, 12.25ms or 3s")
+    whole, part, unit = match.groups()
+    # In integers: a float has not enough digits for the ns of a long run.
+    digits = (part or "").ljust(9, "0")
+    scale = _UNITS[unit or ""]
+    return int(whole) * scale + int(digits[:9]) * scale // 10**9
+
+
+def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Stretch:
+    """A window within a run that ends at `end_ns`, of the scope where it says nothing.
+
+    Raises UsageError where it holds no time of the run.
+    """
+    end_ns = max(end_ns, 1)
+    begin = scope[0] if window.from_ns is None else window.from_ns
+    end = window.to_ns
+    if end is None:
+        end = scope[1] if scope[1] > begin else end_ns
+    if begin >= end_ns:
+        raise UsageError(f"from={begin}ns lies after the end of the run, at {end_ns} ns")
+    if begin > end or (begin == end and window.to_ns is not None):
+        raise UsageError(f"from={begin}ns is not before to={end}ns")
+    begin, end = _within(begin, max(min(end, end_ns) - begin, SHORTEST_NS), end_ns)
+    at = begin + (end - begin) // 2 if window.at_ns is None else window.at_ns
+    return Stretch(begin, end, min(at, end_ns), window.mark_ns, end_ns)
+
+
+def zoomed(seen: Stretch, factor: float) -> Stretch:
+    """A stretch of `factor` times the length; the cursor, if it is seen, stays at its place."""
+    length = max(round(seen.length_ns * factor), SHORTEST_NS)
+    at = seen.at_ns
+    if not seen.from_ns <= at <= seen.to_ns:
+        at = seen.from_ns + seen.length_ns // 2
+    begin = at - (at - seen.from_ns) * length // max(seen.length_ns, 1)
+    return _placed(seen, begin, length)
+
+
+def panned(seen: Stretch, share: float) -> Stretch:
+    """The same length, moved by a share of it; the cursor goes along to stay in sight."""
+    moved = _placed(seen, seen.from_ns + round(seen.length_ns * share), seen.length_ns)
+    at = seen.at_ns + moved.from_ns - seen.from_ns
+    return replace(moved, at_ns=min(max(at, 0), seen.end_ns))
+
+
+def pointing(seen: Stretch, at_ns: int) -> Stretch:
+    """The cursor elsewhere; a stretch that doesn't show it moves to where it does."""
+    at = min(max(at_ns, 0), seen.end_ns)
+    begin = seen.from_ns
+    if at < seen.from_ns or at > seen.to_ns:
+        near = seen.length_ns // 4
+        begin = at - near if at > seen.to_ns else at - seen.length_ns + near
+        if not begin <= at <= begin + seen.length_ns:
+            begin = at - seen.length_ns // 2
+    return replace(_placed(seen, begin, seen.length_ns), at_ns=at)
+
+
+def stepped(seen: Stretch, cells: int, bins: int) -> Stretch:
+    """The cursor some cells further; it stands in the middle of a cell."""
+    width = seen.length_ns / max(bins, 1)
+    cell = int((seen.at_ns - seen.from_ns) / width)
+    return pointing(seen, seen.from_ns + int((cell + cells + 0.5) * width))
+
+
+def fitted(seen: Stretch, from_ns: int, to_ns: int) -> Stretch:
+    """Exactly a stretch of time, with room beside it where it is not all of the run."""
+    room = (to_ns - from_ns) // 8
+    return _placed(seen, from_ns - room, max(to_ns - from_ns + 2 * room, SHORTEST_NS))
+
+
+def _placed(seen: Stretch, begin: int, length: int) -> Stretch:
+    begin, end = _within(begin, length, seen.end_ns)
+    return replace(seen, from_ns=begin, to_ns=end)
+
+
+def _within(begin: int, length: int, end_ns: int) -> tuple[int, int]:
+    """A stretch moved, and if it must be cut, into 0 … `end_ns`."""
+    length = max(min(length, end_ns), 1)
+    begin = max(min(begin, end_ns - length), 0)
+    return begin, begin + length

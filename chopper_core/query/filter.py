@@ -1,0 +1,159 @@
+"""The filter language: which rows of a frame to show.
+
+Terms are separated by spaces; a row must match all of them:
+`gemm` a regular expression on the name, case ignored · `!copy` names that don't match ·
+`time>1ms`, `busy<=90%`, `kernels>10` a comparison on a column (by name or title) ·
+`gpu:0-3,7` labels of the rows' own level, numbers in ranges; `%2C` stands for a comma in a label,
+`%20` for a space, `%25` for a percent sign · `class:gemm` a word of a column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+from urllib.parse import quote, unquote
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Values, nearest
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.query.comparison import underlying
+from chopper_core.util.errors import UsageError
+
+Mask = NDArray[np.bool_]
+
+_COMPARISON: Final = re.compile(
+    r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
+    r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
+)
+_LEVEL: Final = re.compile(rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY))}):(?P<labels>\S+)")
+_PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
+"""Characters of labels that need no escape in a term, besides letters, digits and `_.-~`."""
+_SCALE: Final = {
+    "": 1.0,
+    "%": 1.0,
+    "ns": 1.0,
+    "us": 1e3,
+    "µs": 1e3,
+    "ms": 1e6,
+    "s": 1e9,
+    "b": 1.0,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+}
+_USUAL: Final = {"ns": "ms", "B": "MB"}
+"""Units that people write for figures that span many scales, by those they are kept in."""
+_OPERATORS: Final[dict[str, Callable[[NDArray[np.generic], float], Mask]]] = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    "=": np.equal,
+    "!=": np.not_equal,
+}
+
+
+class Rows(Struct, frozen=True):
+    """What a filter looks at: the level and labels of the rows, and their columns on demand."""
+
+    level: str
+    labels: Sequence[str]
+    values: Callable[[str], Values]
+    names: tuple[str, ...] = ()
+    """Columns that only these rows have."""
+    texts: Sequence[str] | None = None
+    """What a name is sought in, where that isn't the label."""
+
+
+def matching(rows: Rows, text: str) -> Mask:
+    """Which rows match a filter; raises UsageError where the filter can't be read."""
+    mask = np.ones(len(rows.labels), np.bool_)
+    for term in text.split():
+        mask &= _term(rows, term)
+    return mask
+
+
+def only(level: str, labels: Sequence[str]) -> str:
+    """The term that exactly the rows of these labels match."""
+    return f"{level}:{','.join(quote(label, safe=_PLAIN) for label in labels)}"
+
+
+def _term(rows: Rows, term: str) -> Mask:
+    if comparison := _COMPARISON.fullmatch(term):
+        return _compare(rows, comparison)
+    name, colon, words = term.partition(":")
+    if colon and name in rows.names and rows.values(name).words is not None:
+        return _worded(rows.values(name), words)
+    if level := _LEVEL.fullmatch(term):
+        return _labelled(rows, level["level"], level["labels"])
+    negated = term.startswith("!") and len(term) > 1
+    mask = _named(rows, term[1:] if negated else term)
+    return ~mask if negated else mask
+
+
+def _named(rows: Rows, pattern: str) -> Mask:
+    try:
+        search = re.compile(pattern, re.IGNORECASE).search
+    except re.error as error:
+        raise UsageError(f"the filter {pattern!r} is no regular expression: {error}") from error
+    texts = rows.labels if rows.texts is None else rows.texts
+    found = {text: search(text) is not None for text in set(texts)}
+    return np.fromiter((found[text] for text in texts), np.bool_, len(texts))
+
+
+def _worded(values: Values, wanted: str) -> Mask:
+    accepted = wanted.lower().split(",")
+    codes = [code for code, word in enumerate(values.words or ()) if word.lower() in accepted]
+    return np.isin(values.numbers, codes) & values.present()
+
+
+def _compare(rows: Rows, term: re.Match[str]) -> Mask:
+    column = term["column"] if term["column"] in rows.names else _column(term["column"])
+    unit = term["unit"].lower()
+    if unit not in _SCALE:
+        raise UsageError(f"the filter {term[0]!r} has an unknown unit {term['unit']!r}")
+    number = float(term["number"])
+    # A title doesn't say the unit, and what the header shows depends on the rows.
+    if number and not unit and term["column"] != column and METRICS[column].unit in _USUAL:
+        raise UsageError(
+            f"the filter {term[0]!r} needs a unit: {term[0]}{_USUAL[METRICS[column].unit]}"
+        )
+    values = rows.values(column)
+    if values.words is not None:
+        raise UsageError(f"{column} is a word: the filter finds words of the names only")
+    bound = number * _SCALE[unit]
+    return _OPERATORS[term["operator"]](values.numbers, bound) & values.present()
+
+
+def _column(word: str) -> str:
+    if underlying(word) in METRICS:
+        return word
+    for metric in METRICS.values():
+        if word in (metric.title, metric.title.replace(" ", ""), metric.title.split(" ")[0]):
+            return metric.name
+    raise UsageError(f"the filter compares {word!r}, which is no column{nearest(word)}")
+
+
+def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
+    if level != rows.level:
+        raise UsageError(f"the filter names {level}, but the rows here are of level {rows.level}")
+    accepted: set[str] = set()
+    ranges: list[tuple[int, int]] = []
+    for part in wanted.split(","):
+        first, dash, last = part.partition("-")
+        if dash and first.isdecimal() and last.isdecimal():
+            ranges.append((int(first), int(last)))
+        accepted.add(unquote(part))
+
+    def is_wanted(label: str) -> bool:
+        in_range = label.isdecimal() and any(low <= int(label) <= high for low, high in ranges)
+        return in_range or label in accepted
+
+    return np.array([is_wanted(label) for label in rows.labels], np.bool_)

@@ -1,0 +1,103 @@
+"""A frame: the table that answers a view, the same for the screen, text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Values
+from chopper_core.model import address
+from chopper_core.model.charts import Picture
+from chopper_core.model.signals import Track
+from chopper_core.model.view import View
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Number = int | float
+Cell = int | float | str
+
+
+class Frame(Struct, frozen=True, eq=False):
+    """Rows of a view: the children of its node, or what an analysis says of it.
+
+    `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
+    did not match the filter. `means(rows, bins)` gives the mean of `track` over the rows' GPUs in
+    each bin of each row's time, as an array of rows x bins, NaN where it isn't known.
+    """
+
+    view: View
+    address: str
+    level: str
+    columns: tuple[Metric, ...]
+    labels: Sequence[str]
+    values: Mapping[str, Values]
+    total: Mapping[str, Number | None]
+    sort: str
+    """The order of the rows: a column, `-column`, or empty for the level's own."""
+    hidden: int
+    hidden_ns: int
+    """The elapsed_ns of the hidden rows."""
+    parent_ns: int
+    """The elapsed_ns of the node, hidden rows included."""
+    elapsed_ns: NDArray[np.int64]
+    """The elapsed_ns of each row, also where a column of that name is a statistic."""
+    notes: tuple[str, ...]
+    opens: Callable[[int], View]
+    """Where a row leads."""
+    track: Track
+    """The signal of the sparklines."""
+    means: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+    partners: Sequence[str] = ()
+    """What each row is called in the baseline, where that is another name; else empty."""
+    sparks: bool = True
+    """Whether the rows have a time of their own, over which a signal may be drawn."""
+    more: tuple[Metric, ...] = ()
+    """Columns that only such a frame has and that it doesn't show now."""
+    headline: tuple[str, ...] = ()
+    """What the rows come to, in sentences."""
+    pictures: tuple[Picture, ...] = ()
+    over: tuple[str, ...] = ()
+    """The levels that tell apart the instances of a row that a statistic goes over; or none can."""
+    by: str = ""
+    """The split that an analysis chose, where the view left it open and it isn't the usual one."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def hidden_text(self) -> str:
+        """How many rows are hidden, and their share of the parent's time: `3 hidden (0.2%)`."""
+        if not self.hidden or not self.parent_ns:
+            return f"{self.hidden} hidden"
+        return f"{self.hidden} hidden ({self.hidden_ns / self.parent_ns:.1%})"
+
+    def addresses(self, row: int) -> str:
+        """The address to which a row leads."""
+        return address.render(self.opens(row))
+
+    def partner(self, row: int) -> str:
+        """What a row is called in the baseline, where that is another name."""
+        return self.partners[row] if self.partners else ""
+
+    def row(self, number: int) -> dict[str, Cell | None]:
+        """The figures of one row by column name."""
+        return {column.name: self.values[column.name].cell(number) for column in self.columns}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas table, with the labels in the column `name`."""
+        import pandas as pd
+
+        data: dict[str, Any] = {"name": list(self.labels)}
+        for column in self.columns:
+            values = self.values[column.name]
+            if values.words is not None:
+                data[column.name] = [values.cell(row) for row in range(len(self))]
+                continue
+            nullable = pd.Series(values.numbers).convert_dtypes()
+            data[column.name] = nullable.mask(~values.present())
+        return pd.DataFrame(data)

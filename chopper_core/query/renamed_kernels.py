@@ -1,0 +1,148 @@
+"""Kernels of two runs that stand at the same place under different names.
+
+The place of an activity is its operation and layer, and there the number of kernels before it
+that both runs have by name, and its distance from the last of them. Two names that only one side
+has are counterparts where they share at least half of their places; the closest pair first, each
+name once. Phase, layer and operation count only where the compared nodes don't fix them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.tree import Groups
+
+LEAST_SHARED: Final = 0.5
+_MOST: Final = 1 << 20
+"""Rows that are looked at; of more, names that only others have stay alone."""
+_STEP: Final = ("gpu", "iteration")
+_PARTS: Final = ("phase", "layer", "operation")
+
+Place = tuple[int | str, ...]
+Shares = Mapping[Place, Mapping[str, float]]
+"""At each place the share of every name that stands there."""
+
+
+class Side(Struct, frozen=True):
+    """A node of one run, and the levels that its path fixes."""
+
+    node: Groups
+    fixed: Collection[str]
+
+
+def counterparts(ours: Side, base: Side, common: Collection[str]) -> dict[str, str]:
+    """Our name → the baseline's, of kernels that are not in `common` but at the same places."""
+    free = [part for part in _PARTS if part not in ours.fixed and part not in base.fixed]
+    sides = [_shares(side.node, free, common) for side in (ours, base)]
+    sizes = [_sizes(shares) for shares in sides]
+    shared: dict[tuple[str, str], float] = defaultdict(float)
+    for place, names in sides[0].items():
+        for own, share in names.items():
+            for other, other_share in sides[1].get(place, {}).items():
+                shared[own, other] += min(share, other_share)
+    closeness = {
+        (own, other): 2 * amount / (sizes[0][own] + sizes[1][other])
+        for (own, other), amount in shared.items()
+    }
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for own, other in sorted(closeness, key=lambda pair: (-closeness[pair], pair)):
+        if closeness[own, other] >= LEAST_SHARED and own not in found and other not in taken:
+            found[own] = other
+            taken.add(other)
+    return found
+
+
+def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Shares:
+    table, rows = node.table, _sampled(node)
+    levels = (*_STEP, *_PARTS)
+    keys = [table.column(level)[rows] for level in levels]
+    part = np.zeros(len(rows), np.int64)
+    for key in keys:
+        _, part = np.unique(part * (int(key.max(initial=0)) + 2) + key, return_inverse=True)
+    order = np.lexsort((table.stream[rows], table.start_ns[rows], part))
+    rows, part = rows[order], part[order]
+    changed = np.ones(len(rows), np.bool_)
+    changed[1:] = part[1:] != part[:-1]
+    names = table.kernel[rows]
+    labels = {int(code): table.text_of("kernel", int(code)) for code in np.unique(names)}
+    is_common = np.isin(names, [code for code, label in labels.items() if label in common])
+    before, since = _from_anchors(changed, is_common)
+    alone = np.flatnonzero(~is_common)
+    columns = [table.column(part)[rows[alone]] for part in free]
+    stacked: list[NDArray[Any]] = [*columns, before[alone], since[alone], names[alone]]
+    places, counts = _counted([each.astype(np.int64) for each in stacked])
+    at: dict[Place, dict[str, float]] = defaultdict(dict)
+    for *place, name, count in zip(*places.tolist(), counts.tolist(), strict=True):
+        parts = [
+            table.operations[code] if part == "operation" and code != NO_LABEL else code
+            for part, code in zip(free, place, strict=False)
+        ]
+        at[(*parts, *place[-2:])][labels[name]] = float(count)
+    return {
+        place: {name: count / sum(found.values()) for name, count in found.items()}
+        for place, found in at.items()
+    }
+
+
+def _sampled(node: Groups) -> NDArray[np.intp]:
+    """The rows, or of very many those of some iterations of some GPUs: they are much alike."""
+    table, rows = node.table, node.rows
+    every = -(-len(rows) // _MOST)
+    if every < 2:
+        return rows
+    gpus: NDArray[np.int64] = table.column("gpu")[rows].astype(np.int64)
+    iterations: NDArray[np.int64] = table.column("iteration")[rows].astype(np.int64)
+    step = gpus * (int(iterations.max()) + 2) + iterations
+    _, number = np.unique(step, return_inverse=True)
+    return rows[number % every == every // 2] if number.max() >= every else rows
+
+
+def _counted(
+    columns: Sequence[NDArray[np.int64]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different combinations, as columns x combinations, and how often each is there."""
+    low = [int(column.min(initial=0)) for column in columns]
+    sizes = [
+        int(column.max(initial=0)) - least + 1 for column, least in zip(columns, low, strict=True)
+    ]
+    if math.prod(sizes) >= 2**62:
+        return np.unique(np.stack(columns), axis=1, return_counts=True)
+    # One number for each is found many times faster than rows of numbers.
+    packed = np.zeros(len(columns[0]), np.int64)
+    for column, least, size in zip(columns, low, sizes, strict=True):
+        packed = packed * size + (column - least)
+    found, counts = np.unique(packed, return_counts=True)
+    unpacked = []
+    for least, size in zip(reversed(low), reversed(sizes), strict=True):
+        unpacked.append(found % size + least)
+        found = found // size
+    return np.stack(unpacked[::-1]), counts
+
+
+def _from_anchors(
+    changed: NDArray[np.bool_], is_common: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each row how many common ones come before it in its part, and how far the last is."""
+    position = np.arange(len(changed))
+    begin = np.maximum.accumulate(np.where(changed, position, 0))
+    count: NDArray[np.int64] = np.cumsum(is_common)
+    before: NDArray[np.int64] = count - is_common - (count - is_common)[begin]
+    anchor = np.maximum.accumulate(np.where(is_common, position, -1))
+    return before, position - np.maximum(anchor, begin - 1)
+
+
+def _sizes(shares: Shares) -> dict[str, float]:
+    sizes: dict[str, float] = defaultdict(float)
+    for names in shares.values():
+        for name, share in names.items():
+            sizes[name] += share
+    return sizes

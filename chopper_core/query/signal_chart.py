@@ -1,0 +1,61 @@
+"""A signal over the time of a view, for its chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.model.run import Run
+from chopper_core.model.scope import scope_of, seen_in
+from chopper_core.model.signals import Track
+from chopper_core.model.view import View
+from chopper_core.util.progress import Cancelled
+
+
+class Chart(Struct, frozen=True):
+    """A signal of a node's GPUs over the node's time, or over the window of its view."""
+
+    track: Track
+    start_ns: int
+    """Since the run's first activity."""
+    end_ns: int
+    scope_ns: tuple[int, int]
+    """The node's own time."""
+    gpus: tuple[int, ...]
+    values: NDArray[np.float64]
+    """One row per GPU, one column per bin of equal width; NaN where nothing is known."""
+
+    @property
+    def is_zoomed(self) -> bool:
+        """Whether it shows another time than the node's."""
+        return (self.start_ns, self.end_ns) != self.scope_ns
+
+
+def _always() -> bool:
+    return True
+
+
+def chart(run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _always) -> Chart:
+    """The signal of a view over its node, from its first start to its last end, or its window.
+
+    Raises Cancelled once it is wanted no more: of very many GPUs it takes long.
+    """
+    track = run.track(view.metric)
+    node = run.tree(view.order).node(view.path)
+    scope = scope_of(run, view)
+    start, end = scope
+    if view.window:
+        seen = seen_in(run, view)
+        start, end = seen.from_ns, seen.to_ns
+    gpus = [gpu for gpu in node.gpus(0) if gpu in track.curves]
+    bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
+    values = []
+    for gpu in gpus:
+        if not is_wanted():
+            raise Cancelled
+        values.append(track.curves[gpu].means(bounds))
+    stacked = np.stack(values) if values else np.full((0, bins), np.nan)
+    return Chart(track, start, end, scope, tuple(gpus), stacked)

@@ -1,0 +1,201 @@
+"""Statistics over the instances that a row stands for: what is typical, worst, or uneven.
+
+An instance of a row is what of it belongs to one GPU and one iteration, and to one layer where
+the rows are operations, kernels or activities; `over` names other levels. A figure is worked out
+for every instance as for a node of its own, then the statistic goes over these figures: each
+instance counts once, one without the figure not at all. Neither do iterations that the
+profiler's start or end cut, where the rows hold others as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Scope, Values, numbered
+from chopper_core.metrics.metric import IF_SAME
+from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
+from chopper_core.model.table import ACTIVITY
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View
+
+Index = NDArray[np.intp]
+Floats = NDArray[np.float64]
+
+OF_SUMS: Final = "statistic of sums"
+OF_MEANS: Final = "statistic of ratios"
+_FIXED: Final = (IF_SAME, "min", "max")
+"""How that reduces which is no amount: times of day, extremes, identities."""
+_ITERATION: Final = "iteration"
+_OVER: Final = ("gpu", _ITERATION)
+_NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
+"""Rows that occur in several layers."""
+_QUANTILES: Final = {"median": 0.5, "p95": 0.95}
+
+
+def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
+    """The levels whose values tell the instances of a view's rows apart.
+
+    `level` is what a row is, where that isn't the level of the view.
+    """
+    return view.over or (INSTANCE_LEVELS if (level or view.level) in _NAMED else _OVER)
+
+
+def leaves_out_cut(view: View, level: str = "") -> bool:
+    """Whether iterations that are not whole count for nothing: where no row is of one alone."""
+    over = instance_levels(view, level)
+    is_one = (level or view.level) == _ITERATION or _ITERATION in dict(view.scope)
+    return bool(view.stat) and set(_OVER) <= set(over) and not is_one
+
+
+def statistic_of(
+    view: View, cut: Mapping[int, frozenset[int]] | None = None, level: str = ""
+) -> Statistic | None:
+    """The statistic of a view; None where its figures are those of the rows themselves.
+
+    `cut` has the iterations of each GPU that are not whole.
+    """
+    if not view.stat:
+        return None
+    pairs = (cut or {}) if leaves_out_cut(view, level) else {}
+    return Statistic(view.stat, instance_levels(view, level), pairs)
+
+
+class Instances(Struct, frozen=True, eq=False):
+    """The instances of nodes as groups of rows, node after node."""
+
+    nodes: Groups
+    groups: Groups
+    node: Index
+    """The node of each instance, ascending."""
+    whole: NDArray[np.bool_]
+    """Which of them count."""
+
+
+class Statistic(Struct, frozen=True, dict=True):
+    """A statistic and the levels whose values tell instances apart."""
+
+    name: str
+    over: tuple[str, ...]
+    cut: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    @cached_property
+    def _made(self) -> dict[int, Instances]:
+        return {}
+
+    def metric(self, metric: Metric) -> Metric:
+        """A metric as this statistic; shares, times of day and identities stay what they are."""
+        if metric.name == INSTANCES:
+            return replace(metric, compute=self._counts)
+        if metric.reduces in _FIXED or metric.name == SHARE:
+            return metric
+        return replace(named(metric, self.name), compute=partial(self._compute, metric))
+
+    def instances(self, nodes: Groups) -> Instances:
+        """The instances of nodes, made once for all metrics."""
+        if id(nodes) not in self._made:
+            groups, node = nodes.split(self.over)
+            self._made[id(nodes)] = Instances(nodes, groups, node, self._whole(groups))
+        return self._made[id(nodes)]
+
+    def _whole(self, groups: Groups) -> NDArray[np.bool_]:
+        whole = np.ones(len(groups), np.bool_)
+        for gpu, iterations in self.cut.items():
+            is_cut = np.isin(groups.codes(_ITERATION), list(iterations))
+            whole &= ~((groups.codes("gpu") == gpu) & is_cut)
+        return whole if whole.any() else ~whole
+
+    def _counts(self, scope: Scope) -> Values:
+        made = self.instances(scope.nodes)
+        counts = np.bincount(made.node[made.whole], minlength=len(scope.nodes))
+        return Values(counts.astype(np.int64))
+
+    def _compute(self, metric: Metric, scope: Scope) -> Values:
+        made = self.instances(scope.nodes)
+        values = metric.compute(replace(scope, nodes=made.groups))
+        return reduced(self.name, values, made.node, len(scope.nodes), made.whole)
+
+
+def named(metric: Metric, name: str) -> Metric:
+    """A metric as a statistic of its name over instances."""
+    return replace(
+        metric,
+        title=f"{name} {metric.title}",
+        reduces=OF_SUMS if metric.reduces == "sum" else OF_MEANS,
+        definition=f"The {name} of {metric.title} over the row's instances.",
+    )
+
+
+def reduced_along(name: str, numbers: NDArray[np.generic]) -> Floats:
+    """One statistic along the first axis, of what is known; NaN where nothing is."""
+    values = np.asarray(numbers, np.float64)
+    rest = values.shape[1:]
+    columns = values.reshape(len(values), -1)
+    count = columns.shape[1]
+    node = np.repeat(np.arange(count), len(values))
+    every = np.ones(values.size, np.bool_)
+    found = reduced(name, numbered(columns.T.ravel()), node, count, every)
+    return np.where(found.present(), found.numbers, np.nan).astype(np.float64).reshape(rest)
+
+
+def counted_instances(
+    view: View, cut: Mapping[int, frozenset[int]], gpu: Index, iteration: Index, is_one: bool
+) -> NDArray[np.bool_]:
+    """Which instances count: all, but those of iterations that are not whole beside others."""
+    counts = np.ones(len(gpu), np.bool_)
+    if is_one or _ITERATION in dict(view.scope):
+        return counts
+    for number, iterations in cut.items():
+        counts &= ~((gpu == number) & np.isin(iteration, list(iterations)))
+    return counts if counts.any() else ~counts
+
+
+def reduced(
+    name: str, values: Values, node: Index, count: int, counted: NDArray[np.bool_]
+) -> Values:
+    """One statistic per node of the values of its instances that count; `node` ascends."""
+    there = values.present() & counted
+    numbers, node = values.numbers[there], node[there]
+    sizes = np.bincount(node, minlength=count)
+    known = np.flatnonzero(sizes)
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])[known].astype(np.intp)
+    held = None
+    if values.held is not None:
+        held = np.bincount(node, values.held[there], count) > 0
+    if not len(known):
+        return Values(np.full(count, np.nan), sizes == 0, held)
+    found = _over(name, numbers, node, first, sizes[known])
+    place = np.minimum(np.cumsum(sizes > 0), len(known)) - 1
+    return Values(found[np.maximum(place, 0)], sizes == 0, held)
+
+
+def _over(
+    name: str,
+    numbers: NDArray[np.int64] | Floats,
+    node: Index,
+    first: Index,
+    sizes: NDArray[np.int64],
+) -> NDArray[np.int64] | Floats:
+    match name:
+        case "mean":
+            return np.asarray(np.add.reduceat(numbers, first) / sizes, np.float64)
+        case "max":
+            return np.maximum.reduceat(numbers, first)
+        case "min":
+            return np.minimum.reduceat(numbers, first)
+        case "spread":
+            spread: Floats = np.maximum.reduceat(numbers, first)
+            return spread - np.minimum.reduceat(numbers, first)
+    ordered = numbers[np.lexsort((numbers, node))].astype(np.float64)
+    place = (sizes - 1) * _QUANTILES[name]
+    low = np.floor(place).astype(np.intp)
+    high = np.minimum(low + 1, sizes - 1)
+    below, above = ordered[first + low], ordered[first + high]
+    between: Floats = below + (above - below) * (place - low)
+    return between

@@ -1,0 +1,216 @@
+"""What was found in a run as a document, for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import asdict
+from numpy.typing import NDArray
+
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
+from chopper_core.model.cpu_samples import CpuSamples
+from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import own_file
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
+from chopper_core.render.info.numbers import numbers_text
+from chopper_core.sources.counters.names import counter_info
+
+INFO_SCHEMA: Final = "chopper.info/1"
+LABELLED: Final = ("iteration", "phase", "layer", "operation")
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What was found: a document of the schema `chopper.info/1`.
+
+    Coverage is in % of the GPU time (sum of the durations) and per rule.
+    """
+    table = run.table
+    return {
+        "schema": INFO_SCHEMA,
+        "run": run.name,
+        "generated": run.generated,
+        "gpus": [
+            {
+                "gpu": gpu.index,
+                "rank": gpu.rank,
+                "device": gpu.device,
+                "pci": gpu.pci or None,
+                "hardware": gpu.hardware or None,
+                **counts,
+            }
+            for gpu, counts in zip(run.gpus, _gpu_counts(run), strict=True)
+        ],
+        "hosts": [asdict(clock) | {"ranks": list(clock.ranks)} for clock in run.hosts],
+        "identities": [
+            {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
+            for i in run.identities
+        ],
+        "read_with": {
+            "clock": run.reading.clocks_text(),
+            "gpu": run.reading.gpus_text(),
+            "hardware": run.reading.hardware,
+        },
+        "sources": [
+            {
+                "path": source.path,
+                "size_bytes": source.size_bytes,
+                "rank": source.rank,
+                "rank_from": source.rank_from,
+                "clock": source.clock,
+                "facts": dict(source.facts),
+                "events": dict(source.events),
+                "unused_events": dict(source.unused),
+                "findings": dict(source.findings),
+                "losses": list(source.losses),
+            }
+            for source in run.sources
+        ],
+        "failed": [{"path": path, "reason": reason} for path, reason in run.failed],
+        "skipped": [{"path": path, "reason": reason} for path, reason in run.skipped],
+        "coverage": {level: _coverage(run, level) for level in LABELLED},
+        "levels": {
+            level: sorted_labels(run, level) if level != "operation" else len(table.operations)
+            for level in LABELLED
+        },
+        "partial_iterations": sorted(
+            {number for numbers in run.partial_iterations.values() for number in numbers}
+        ),
+        "collectives": _collectives(run),
+        "model_flops": _model_flops(run),
+        "counters": [asdict(source) for source in run.counters],
+        "counter_columns": [
+            asdict(run.counter_info.get(name) or counter_info(name))
+            for name in run.table.measured
+            if is_counted(name)
+        ],
+        "telemetry": [
+            {**asdict(source), "gpus": {str(k): v for k, v in source.gpus.items()}}
+            for source in run.telemetry
+        ],
+        "processors": [_processors(samples) for samples in run.cpu],
+        "hardware": asdict(run.hardware) if run.hardware else None,
+        "missing": _missing(run),
+    }
+
+
+def _model_flops(run: Run) -> dict[str, float]:
+    """The model's FLOPs by the type of what is multiplied, over all GPUs."""
+    flops = run.table.measured.get(FLOPS, np.zeros(0))
+    element = run.table.measured.get(FLOPS_TYPE, np.zeros(0))
+    return {
+        each.text: float(amount)
+        for each in ElementType
+        if (amount := flops[(element == each) & np.isfinite(flops)].sum()) > 0
+    }
+
+
+def _collectives(run: Run) -> list[dict[str, Any]]:
+    """Number and bytes of the collectives by operation and process group, over all GPUs."""
+    table = run.table
+    rows = np.flatnonzero(table.kind == Kind.COMM)
+    groups = len(table.names) + 1
+    codes = table.operation[rows].astype(np.int64) * groups + table.group[rows] + 1
+    found, which = np.unique(codes, return_inverse=True)
+    listed = []
+    for number, code in enumerate(found.tolist()):
+        operation, group = code // groups, code % groups - 1
+        size = table.bytes[rows[which == number]]
+        listed.append(
+            {
+                "operation": table.text_of("operation", operation),
+                "group": table.names[group] if group >= 0 else None,
+                "count": len(size),
+                "bytes": int(size.sum()) if (size >= 0).all() else None,
+            }
+        )
+    return sorted(listed, key=lambda item: -int(item["count"]))
+
+
+def _missing(run: Run) -> list[str]:
+    missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
+    if not run.counters and not any(map(is_counted, run.table.measured)):
+        missing.append("no hardware counters: use of the GPU's units and their losses are unknown")
+    elif run.counters:
+        without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
+        if without:
+            missing.append(f"no counters of GPU {numbers_text(without)}")
+    if not run.measured:
+        missing.append("no telemetry that could be placed: clocks, power, temperature are unknown")
+    if run.hardware is None:
+        missing.append(
+            "no known GPU: no peak to compare with; --hardware MI300X says what it is, "
+            f"{own_file()} adds others"
+        )
+    return missing
+
+
+def sorted_labels(run: Run, level: str) -> list[str]:
+    """The labels of a level that the run has, in their order."""
+    codes = np.unique(run.table.column(level))
+    return [run.table.text_of(level, int(code)) for code in codes]
+
+
+def as_json(run: Run) -> str:
+    """The description as JSON."""
+    return json.dumps(describe(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _gpu_counts(run: Run) -> list[dict[str, int | None]]:
+    """Span and numbers of activities of each GPU, in the order of the run's."""
+    table, size = run.table, max(gpu.index for gpu in run.gpus) + 1
+    kernel = table.category == Category.KERNEL
+
+    def counted(which: NDArray[np.bool_]) -> list[int]:
+        found: list[int] = np.bincount(table.gpu[which], minlength=size).tolist()
+        return found
+
+    counts = {
+        "kernels": counted(kernel),
+        "collectives": counted(table.kind == Kind.COMM),
+        "copies": counted(table.category == Category.MEMCPY),
+        "memsets": counted(table.category == Category.MEMSET),
+        "kernels_without_launch": counted(kernel & (table.launch_ns < 0)),
+    }
+    spans = np.zeros(size)  # of whole nanoseconds: exact up to 100 days
+    for state in STATES if table.has_times else ():
+        spans += np.bincount(table.gpu, weights=table.column(state), minlength=size)
+    return [
+        {
+            "span_ns": int(spans[gpu.index]) if table.has_times else None,
+            **{name: numbers[gpu.index] for name, numbers in counts.items()},
+        }
+        for gpu in run.gpus
+    ]
+
+
+def _coverage(run: Run, level: str) -> dict[str, Any]:
+    table = run.table
+    rules = table.column(f"{level}_rule").astype(np.intp)
+    weights = table.duration_ns if table.has_times else np.ones(len(table))
+    by_rule = np.bincount(rules, weights=weights, minlength=len(Rule))
+    whole = float(by_rule.sum()) or 1.0
+    shares = {
+        Rule(rule).text: 100.0 * float(by_rule[rule]) / whole
+        for rule in np.argsort(-by_rule)
+        if by_rule[rule] > 0
+    }
+    labelled = weights[table.column(level) != NO_LABEL].sum()
+    return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
+
+
+def _processors(samples: CpuSamples) -> dict[str, Any]:
+    return {
+        "path": samples.path,
+        "format": samples.format,
+        "clock": samples.clock,
+        "offset_ns": samples.offset_ns,
+        "uncertainty_ns": samples.uncertainty_ns,
+        "method": samples.method,
+        "samples": samples.samples,
+        "processors": len(samples.cpus),
+        "cores": len(np.unique(samples.cores)) if samples.has_cores else None,
+        "notes": list(samples.notes),
+    }

@@ -1,0 +1,301 @@
+"""A run on disk, aligned once: written whole or not at all, checked when it is opened.
+
+A store is a directory: `kernels.arrow` (the kernel table, in the order of the levels),
+`measured.arrow` (its measured columns), `operations.arrow` (sums over sets of levels, of a large
+table), `series.arrow` (signals over time), `cpu.arrow` (use of the processors), `run.json` (all
+else), and `store.json` with the version, sizes and checksums of the others. Tables lie
+uncompressed, so that they are mapped and only what is looked at is read; of files too large to be
+read whole on opening only the size is checked then, `verify` reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+from numpy.typing import NDArray
+
+from chopper_core.model.counters import CounterInfo
+from chopper_core.model.cpu_samples import CpuFile, CpuSamples
+from chopper_core.model.cubes import Cube, Summary
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.overrides import Reading
+from chopper_core.model.run import (
+    CounterSource,
+    Gpu,
+    HostClock,
+    Identity,
+    Run,
+    Source,
+    TelemetrySource,
+)
+from chopper_core.model.signals import Curve, Track
+from chopper_core.model.table import COLUMNS, Float64, KernelTable
+from chopper_core.store.paths import STORE_INDEX
+from chopper_core.util.atomic import stamp_of
+from chopper_core.util.errors import DataError
+from chopper_core.util.mmap_columns import (
+    Content,
+    Place,
+    columns_of,
+    content_of,
+    lists_of,
+    numbers_at,
+)
+from chopper_core.util.progress import Progress, silent
+
+SCHEMA: Final = "chopper.store/3"
+KERNELS: Final = "kernels.arrow"
+MEASURED: Final = "measured.arrow"
+SERIES: Final = "series.arrow"
+CPU: Final = "cpu.arrow"
+RUN: Final = "run.json"
+OPERATIONS: Final = "operations.arrow"
+CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuFile.__struct_fields__) :]
+_LARGE_BYTES: Final = 1 << 25
+"""Size from which a file is not read whole on opening."""
+_ATTEMPTS: Final = 5
+"""Of reading a store that others replace meanwhile."""
+_APART: Final = ("table", "measured", "cpu", "others", "summary")
+"""Fields of a run that have files of their own, or are worked out."""
+
+
+class Index(Struct, frozen=True):
+    """What a store says of itself."""
+
+    schema: str
+    fingerprint: str
+    """Of the names of all that is stored: another one is of another version of Chopper."""
+    name: str
+    """The run as it was named when it was read."""
+    of: str
+    """What it was read from, where it is kept in the cache; else empty."""
+    files: Mapping[str, tuple[int, int]]
+    """Size and CRC-32 of each file."""
+
+
+class Signal(Struct, frozen=True):
+    """A track without its curves."""
+
+    name: str
+    title: str
+    unit: str
+    low: float
+    high: float
+    gpus: tuple[int, ...]
+
+
+class Described(Struct, frozen=True):
+    """What the JSON file of a store holds."""
+
+    run: msgspec.Raw
+    names: tuple[str, ...]
+    operations: tuple[str, ...]
+    signals: tuple[Signal, ...]
+    cubes: tuple[tuple[tuple[str, ...], int], ...]
+    """Their levels and how many cells they have, in the order of the file."""
+    patterns: Mapping[str, int]
+    cpu: tuple[CpuFile, ...]
+    """The samples of processors without their arrays."""
+    places: Mapping[str, Mapping[str, Place]]
+    """Where the columns of each file lie."""
+
+
+class StoredColumns(Mapping[str, Float64]):
+    """The measured columns of a store, checked when one is first asked for."""
+
+    def __init__(
+        self, path: Path, content: Content, places: Mapping[str, Place], checksum: int
+    ) -> None:
+        """Columns of a file whose content was mapped: it may be replaced or removed since."""
+        self.path = path
+        self.content = content
+        self.places = places
+        self.checksum = checksum
+        self._checked = False
+
+    def __getitem__(self, name: str) -> Float64:
+        place = self.places[name]
+        if not self._checked and not _is_as_written(self.content, self.checksum):
+            raise DataError(_changed(self.path))
+        self._checked = True
+        return numbers_at(self.content, place)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def read_store(folder: Path, progress: Progress = silent) -> Run:
+    """Open a store; raises DataError where it is of another version, cut or changed."""
+    progress("open the store", 0, 1)
+    for _ in range(_ATTEMPTS):
+        index = read_index(folder)
+        try:
+            run = _read_files(folder, index)
+        except DataError:
+            if _index_now(folder) == index:
+                raise
+        else:
+            # Else another process put another store there while this one was read.
+            if _index_now(folder) == index:
+                progress("open the store", 1, 1)
+                return run
+    raise DataError(f"{folder} is being replaced again and again; try later")
+
+
+def _index_now(folder: Path) -> Index | None:
+    try:
+        return read_index(folder)
+    except DataError:
+        return None
+
+
+def _read_files(folder: Path, index: Index) -> Run:
+    try:
+        contents = {name: _content(folder / name, stamp) for name, stamp in index.files.items()}
+        described = msgspec.json.decode(contents[RUN], type=Described)
+        rest = msgspec.json.decode(described.run, type=_run_type())
+        places = described.places
+        table = KernelTable(
+            names=described.names,
+            operations=described.operations,
+            measured=StoredColumns(
+                folder / MEASURED, contents[MEASURED], places[MEASURED], index.files[MEASURED][1]
+            ),
+            **columns_of(contents[KERNELS], places[KERNELS]),
+        )
+        tracks = _tracks(columns_of(contents[SERIES], places[SERIES]), described.signals)
+        cpu = _cpu(columns_of(contents[CPU], places[CPU]), described.cpu)
+        cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), described)
+        summary = Summary(table, cubes)
+    except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
+    fields = {name: getattr(rest, name) for name in run_fields()}
+    run = Run(table=table, measured=tracks, cpu=cpu, summary=summary, **fields)
+    return replace(run, name=str(folder))
+
+
+def _content(path: Path, stamp: tuple[int, int]) -> Content:
+    """A file of a store; measured columns are checked when they are asked for."""
+    content = content_of(path)
+    is_whole = len(content) == stamp[0]
+    if not is_whole or not (path.name == MEASURED or _is_as_written(content, stamp[1])):
+        raise DataError(_changed(path))
+    return content
+
+
+def _is_as_written(content: Content, checksum: int) -> bool:
+    return len(content) >= _LARGE_BYTES or zlib.crc32(content) == checksum
+
+
+def verify(folder: Path) -> None:
+    """Read all of a store; raises DataError where a file is not as it was written."""
+    for name, stamp in read_index(folder).files.items():
+        if stamp_of(folder / name) != tuple(stamp):
+            raise DataError(_changed(folder / name))
+
+
+def read_index(folder: Path) -> Index:
+    """What a store says of itself; raises DataError where this Chopper can't read it."""
+    try:
+        index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=Index)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
+    if index.schema != SCHEMA or index.fingerprint != fingerprint():
+        raise DataError(
+            f"{folder} was written by another version of Chopper; "
+            f"write it anew: chopper ingest RUN -o {folder}"
+        )
+    return index
+
+
+@cache
+def fingerprint() -> str:
+    """A digest of the names of everything that is stored."""
+    parts = [SCHEMA, *COLUMNS]
+    kinds = (
+        Run,
+        Gpu,
+        Source,
+        CounterSource,
+        CounterInfo,
+        TelemetrySource,
+        HostClock,
+        Identity,
+        Reading,
+        Curve,
+        Track,
+        CpuSamples,
+    )
+    for kind in (*kinds, Hardware):
+        parts += [kind.__name__, *kind.__struct_fields__]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _cubes(columns: Mapping[str, NDArray[Any]], described: Described) -> dict[frozenset[str], Cube]:
+    cubes, begin = {}, 0
+    for levels, count in described.cubes:
+        own = {name: values[begin : begin + count] for name, values in columns.items()}
+        begin += count
+        cubes[frozenset(levels)] = Cube(
+            levels,
+            {level: own[level] for level in levels},
+            {name[2:]: values for name, values in own.items() if name.startswith("i ")},
+            {name[2:]: values for name, values in own.items() if name.startswith("f ")},
+            described.patterns,
+        )
+    return cubes
+
+
+def _changed(path: Path) -> str:
+    return f"{path} is not as it was written: the store is damaged; write it anew"
+
+
+def _tracks(columns: Mapping[str, NDArray[Any]], signals: tuple[Signal, ...]) -> dict[str, Track]:
+    rows = zip(*(lists_of(columns, name) for name in Curve.__struct_fields__), strict=True)
+    return {
+        signal.name: Track(
+            signal.name,
+            signal.title,
+            signal.unit,
+            {gpu: Curve(*next(rows)) for gpu in signal.gpus},
+            signal.low,
+            signal.high,
+        )
+        for signal in signals
+    }
+
+
+def _cpu(columns: Mapping[str, NDArray[Any]], files: tuple[CpuFile, ...]) -> tuple[CpuSamples, ...]:
+    found = []
+    rows = zip(*(lists_of(columns, name) for name in CPU_ARRAYS), strict=True)
+    for file, (cpus, cores, times_ns, percent) in zip(files, rows, strict=True):
+        percent = percent.reshape(len(times_ns), len(cpus))
+        samples = dict(zip(CPU_ARRAYS, (cpus, cores, times_ns, percent), strict=True))
+        found.append(CpuSamples(**asdict(file), **samples))
+    return tuple(found)
+
+
+@cache
+def run_fields() -> tuple[str, ...]:
+    """The fields of a run that are described as they are."""
+    return tuple(name for name in Run.__struct_fields__ if name not in _APART)
+
+
+@cache
+def _run_type() -> Any:
+    hints = get_type_hints(Run)
+    return msgspec.defstruct("StoredRun", [(name, hints[name]) for name in run_fields()])

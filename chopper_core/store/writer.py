@@ -1,0 +1,147 @@
+"""Writing a run as a store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+from pyarrow.lib import ArrowException
+
+from chopper_core.model.cpu_samples import CpuFile, CpuSamples
+from chopper_core.model.cubes import Cube, summarise
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Curve
+from chopper_core.model.table import COLUMNS, LEVELS
+from chopper_core.model.tree import in_order, level_order
+from chopper_core.store.paths import STORE_INDEX, is_store
+from chopper_core.store.reader import (
+    CPU,
+    CPU_ARRAYS,
+    KERNELS,
+    MEASURED,
+    OPERATIONS,
+    RUN,
+    SCHEMA,
+    SERIES,
+    Described,
+    Index,
+    Signal,
+    fingerprint,
+    run_fields,
+)
+from chopper_core.util.arrow_files import write_arrow, write_lists
+from chopper_core.util.atomic import beside, put_folder, stamp_of, write_file
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.progress import Progress, silent
+
+_SUMMED_ROWS: Final = 1 << 18
+"""Rows from which a table is summed up."""
+_ABSENT: Final = -2
+"""The code of a level that a cube hasn't."""
+
+
+def write_store(run: Run, folder: Path, *, of: str = "", progress: Progress = silent) -> None:
+    """Write a run as a store; an older store of the name is replaced when the new one is whole.
+
+    Raises UsageError where something else is at the name, DataError where it can't be written.
+    """
+    check_place(folder)
+    fresh = beside(folder, "new")
+    progress("write the store", 0, 1)
+    try:
+        fresh.mkdir(parents=True)
+        try:
+            _write_files(run, fresh, of)
+            put_folder(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    except (OSError, ArrowException, UnicodeEncodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"the store {folder} can't be written: {reason}") from error
+    progress("write the store", 1, 1)
+
+
+def check_place(folder: Path) -> None:
+    """Raise UsageError where something else than a store is at the name of one."""
+    if folder.exists() and not is_store(folder):
+        raise UsageError(f"{folder} is there and is no store; name another place for the store")
+
+
+def _write_files(run: Run, folder: Path, of: str) -> None:
+    table = run.table
+    if not in_order(table):
+        table = table.take(level_order(table))
+    cubes = summarise(table) if len(table) >= _SUMMED_ROWS else []
+    places = {
+        KERNELS: write_arrow(folder / KERNELS, {name: table.column(name) for name in COLUMNS}),
+        MEASURED: write_arrow(folder / MEASURED, table.measured),
+        OPERATIONS: write_arrow(folder / OPERATIONS, _cells(cubes)),
+        SERIES: write_lists(folder / SERIES, _series(run)),
+        CPU: write_lists(folder / CPU, _samples(run)),
+    }
+    described = Described(
+        msgspec.Raw(_json({name: getattr(run, name) for name in run_fields()})),
+        tuple(table.names),
+        tuple(table.operations),
+        tuple(
+            Signal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
+            for t in run.measured.values()
+        ),
+        tuple((cube.levels, len(cube)) for cube in cubes),
+        cubes[0].patterns if cubes else {},
+        tuple(_said(file) for file in run.cpu),
+        places,
+    )
+    write_file(folder / RUN, msgspec.json.encode(described))
+    files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
+    index = Index(SCHEMA, fingerprint(), run.name, of, files)
+    write_file(folder / STORE_INDEX, msgspec.json.encode(index))
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    """Values with their mappings as dictionaries, which JSON can take."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Struct):
+            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        if isinstance(value, Mapping):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, tuple | list | frozenset):
+            return [plain(each) for each in value]
+        return value.item() if isinstance(value, np.generic) else value
+
+    return msgspec.json.encode(plain(values))
+
+
+def _said(file: CpuSamples) -> CpuFile:
+    return CpuFile(*(getattr(file, name) for name in CpuFile.__struct_fields__))
+
+
+def _cells(cubes: Sequence[Cube]) -> dict[str, NDArray[Any]]:
+    """All cubes below each other."""
+    if not cubes:
+        return {}
+    columns: dict[str, list[NDArray[Any]]] = {
+        level: [cube.codes.get(level, np.full(len(cube), _ABSENT, np.int32)) for cube in cubes]
+        for level in LEVELS
+    }
+    for key in cubes[0].integers:
+        columns[f"i {key}"] = [cube.integers[key] for cube in cubes]
+    for key in cubes[0].floats:
+        columns[f"f {key}"] = [cube.floats[key] for cube in cubes]
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def _series(run: Run) -> dict[str, list[NDArray[Any]]]:
+    curves = [curve for track in run.measured.values() for curve in track.curves.values()]
+    return {name: [getattr(curve, name) for curve in curves] for name in Curve.__struct_fields__}
+
+
+def _samples(run: Run) -> dict[str, list[NDArray[Any]]]:
+    return {name: [getattr(file, name).ravel() for file in run.cpu] for name in CPU_ARRAYS}

@@ -1,0 +1,1 @@
+"""Arrays, grouping, files, workers, progress and errors: what knows nothing of traces."""

@@ -1,0 +1,301 @@
+"""Comms: collectives matched across the ranks, their bandwidth, who waits and for whom."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Values, numbered, worded
+from chopper_core.model.run import Run
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View
+from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.views.comms.pictures import pictures
+from chopper_core.views.result import Answer
+from chopper_core.views.shared import collective_columns as columns
+from chopper_core.views.shared.collective_figures import (
+    Chosen,
+    Own,
+    blame,
+    chosen_in,
+    gpu_words,
+    headline,
+    latest,
+    moved,
+    notes,
+    outlying,
+    rates,
+    shares,
+)
+from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.groups import activity, grouped, into, quantiles, quantiles_of
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+COLLECTIVE: Final = "collective"
+_LEVEL_OF: Final = {"kind": "operation"}
+"""The level of the tree that a way to split stands for, where it is called otherwise."""
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The scope's collectives: by kind or another label, one by one, or the kernels of one."""
+    by = view.by or "kind"
+    parent = run.tree(view.order).node(view.path)
+    found = collectives_of(run)
+    chosen = None if found is None else chosen_in(run, found, parent)
+    if chosen is None:
+        raise UsageError("there are no communication kernels here, so no collectives")
+    if view.of:
+        return _members(chosen, view)
+    if by == COLLECTIVE:
+        return _one_by_one(chosen, view)
+    return _together(chosen, view, by)
+
+
+def _one_by_one(chosen: Chosen, view: View) -> Answer:
+    """A row per collective, in the order of first arrival."""
+    run, found, sets = chosen.run, chosen.all, chosen.sets
+    table = run.table
+    first = np.flatnonzero(np.diff(chosen.owner, prepend=-1))
+    nodes = Groups(table, chosen.rows, first)
+    kinds = chosen.kinds()
+    labels = [f"{kind} {number}" for kind, number in zip(kinds, sets.tolist(), strict=True)]
+    one = found.members.rows[found.members.first[sets]]
+    times, apart = outlying(chosen)
+    wait, exposed = (
+        np.bincount(chosen.owner, weights=waits, minlength=len(sets)).astype(np.int64)
+        for waits in (chosen.wait_ns, chosen.exposed_ns)
+    )
+    layer = table.layer[one].astype(np.int64)
+    size = found.bytes[sets]
+    every = np.arange(len(sets))
+    own: Own = [
+        (columns.TIME, Values((found.end_ns - found.first_start_ns)[sets])),
+        (columns.SKEW, chosen.known(found.skew_ns)),
+        (columns.TRANSFER, chosen.known(found.transfer_ns)),
+        (columns.LAST, gpu_words(found.last_gpu[sets], chosen.complete)),
+        (columns.WAIT, Values(wait, ~chosen.complete)),
+        (columns.EXPOSED_WAIT, Values(exposed, ~chosen.complete)),
+        *rates(chosen, every, len(sets), chosen.owner),
+        *shares(chosen, chosen.owner, len(sets)),
+        (columns.SIZE, Values(size, size < 0)),
+        (columns.KIND, worded(kinds)),
+        (columns.PHASE, worded([table.text_of("phase", code) for code in table.phase[one]])),
+        (columns.LAYER, Values(layer, layer < 0)),
+        (columns.ITERATION, Values(it := table.iteration[one].astype(np.int64), it < 0)),
+        (columns.TIMES, numbered(times)),
+        (columns.OUTLIER, worded(apart)),
+        (columns.SEEN, Values(found.members.sizes()[sets])),
+        (columns.GROUP, worded(_group_names(run, found.group[sets]))),
+        (columns.STARTS, Values(found.first_start_ns[sets] - run.origin_ns)),
+    ]
+    shown: tuple[str, ...] = ("collective_ns", "skew_ns", "transfer_ns", "last_gpu", "bus_gbps")
+    shown += (
+        "phase",
+        "layer",
+        "exposed_pct",
+        "wait_ns",
+        "message_bytes",
+        "times_median",
+        "outlier",
+        "algo_gbps",
+        "exposed_comm_ns",
+        "hidden_ns",
+    )
+    return Answer(
+        level=COLLECTIVE,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: replace(
+            view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
+        ),
+        total=_waits(chosen),
+        shown=_known(shown, own),
+        nodes=nodes,
+        headline=headline(chosen),
+        notes=notes(chosen),
+        pictures=pictures(chosen),
+    )
+
+
+def _together(chosen: Chosen, view: View, by: str) -> Answer:
+    """A row per kind, phase, layer, iteration, process group or GPU."""
+    run, found, sets = chosen.run, chosen.all, chosen.sets
+    table = run.table
+    whole = Groups(table, chosen.rows, np.zeros(1, np.intp))
+    level = _LEVEL_OF.get(by, by)
+    codes_of_rows = (table.group if by == "group" else table.column(level))[chosen.rows]
+    codes, nodes = grouped(whole, codes_of_rows.astype(np.int64))
+    count = len(codes)
+    member_owner = np.searchsorted(codes, codes_of_rows)
+    if by == "gpu":
+        owner = member_owner
+        pairs = chosen.owner
+    else:
+        # A collective is where its first kernel of the scope is.
+        owner = member_owner[np.flatnonzero(np.diff(chosen.owner, prepend=-1))]
+        pairs = np.arange(len(sets))
+    complete = chosen.complete[pairs]
+    some = np.bincount(owner[complete], minlength=count) == 0
+    spread = quantiles(nodes, "duration_ns", (0.5, 0.95))
+
+    def over(values: Int64, *shares: float) -> Float64:
+        return quantiles_of(values[sets][pairs][complete], owner[complete], count, shares)
+
+    skew = over(found.skew_ns, 0.5, 1.0)
+    transfer = over(found.transfer_ns, 0.5, 0.95)
+    _, apart = outlying(chosen)
+    strange = np.array([word is not None for word in apart], np.bool_)[pairs]
+    wait, exposed = (
+        np.bincount(member_owner, weights=waits, minlength=count).astype(np.int64)
+        for waits in (chosen.wait_ns, chosen.exposed_ns)
+    )
+    own: Own = [
+        (columns.CALLS, Values(np.bincount(owner, minlength=count))),
+        (columns.WAIT, Values(wait, some)),
+        (columns.EXPOSED_WAIT, Values(exposed, some)),
+        *(blame(chosen, codes, member_owner, some) if by == "gpu" else ()),
+        (columns.MEDIAN_TRANSFER, numbered(transfer[:, 0])),
+        (columns.P95_TRANSFER, numbered(transfer[:, 1])),
+        (columns.MEDIAN_SKEW, numbered(skew[:, 0])),
+        (columns.LARGEST_SKEW, numbered(skew[:, 1])),
+        *shares(chosen, member_owner, count),
+        *(
+            (*rates(chosen, owner, count, member_owner), *moved(chosen, owner, count))
+            if by != "gpu"
+            else ()
+        ),
+        *(latest(chosen, owner, count) if by != "gpu" else ()),
+        (columns.MEDIAN, Values(spread[:, 0])),
+        (columns.P95, Values(spread[:, 1])),
+        (columns.LONGEST, Values(nodes.max("duration_ns"))),
+        (columns.OUTLIERS, Values(np.bincount(owner[strange], minlength=count), some)),
+    ]
+    if by == "group":
+        labels = [table.names[code] if code >= 0 else "unknown" for code in codes.tolist()]
+    else:
+        labels = [table.text_of(level, code) for code in codes.tolist()]
+    shown: tuple[str, ...] = ("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct")
+    shown += ("exposed_wait_ns",)
+    shown += ("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct")
+    shown += ("moved_bytes", "algo_gbps", "exposed_comm_ns", "hidden_ns")
+    if not complete.any():
+        shown = ("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes")
+        shown += ("exposed_comm_ns", "hidden_ns")
+    shown += ("median_ns", "p95_ns", "max_ns", "outliers")
+    if by == "gpu":
+        shown = (
+            "wait_ns",
+            "caused_ns",
+            "times_last",
+            "exposed_wait_ns",
+            "calls",
+            "lag_ns",
+            "wait_pct",
+            "exposed_pct",
+            "hidden_pct",
+        )
+        shown += ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
+
+    def opens(row: int) -> View:
+        if by != "group":
+            return replace(into(view, level, labels[row]), analysis=view.analysis, by=COLLECTIVE)
+        name = re.escape(labels[row]).replace("\\ ", r"\s")
+        return replace(view, by=COLLECTIVE, filter=name, sort="", columns=())
+
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=opens,
+        total=_waits(chosen),
+        sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
+        shown=_known(shown, own),
+        nodes=nodes,
+        headline=headline(chosen),
+        notes=notes(chosen),
+        pictures=pictures(chosen),
+    )
+
+
+def _members(chosen: Chosen, view: View) -> Answer:
+    """The kernels of one collective, a row per GPU in the order of arrival."""
+    found, run = chosen.all, chosen.run
+    table = run.table
+    number = int(view.of) if view.of.isdecimal() else -1
+    if not 0 <= number < len(found):
+        raise NoSuchNode(f"no collective {view.of}: of= takes a number from 0 to {len(found) - 1}")
+    rows = found.members.rows_of(number)
+    rows = rows[np.lexsort((table.gpu[rows], table.start_ns[rows]))]
+    waits = dict(
+        zip(
+            found.members.rows[found.member_set == number].tolist(),
+            found.member_wait_ns[found.member_set == number].tolist(),
+            strict=True,
+        )
+    )
+    unknown = np.full(len(rows), not found.complete[number])
+    kind = chosen_in(run, found, Groups(table, rows, np.zeros(1, np.intp)))
+    assert kind is not None
+    nodes = Groups(table, rows, np.arange(len(rows)))
+    sums = ("kernel_ns", "exposed_comm_ns", "hidden_ns")
+    duration, exposed, hidden = (
+        nodes.sum(name) for name in ("duration_ns", "exposed_comm_ns", "hidden_ns")
+    )
+    own: Own = [
+        (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
+        (columns.LAG, Values(table.start_ns[rows] - found.first_start_ns[number], unknown)),
+        (columns.WAIT, Values(np.array([waits[row] for row in rows.tolist()]), unknown)),
+        *zip(
+            (METRICS[name] for name in sums),
+            map(Values, (duration, exposed, hidden)),
+            strict=True,
+        ),
+    ]
+    total = {
+        name: int(values.sum())
+        for name, values in zip(sums, (duration, exposed, hidden), strict=True)
+    }
+    if found.complete[number]:
+        total["wait_ns"] = sum(waits.values())
+    labels = [str(gpu) for gpu in table.gpu[rows].tolist()]
+    skew = (
+        f"GPU {found.last_gpu[number]} arrives last, {found.skew_ns[number] / 1e3:.1f} µs after "
+        f"the first; from then on it takes {found.transfer_ns[number] / 1e3:.1f} µs"
+        if found.complete[number]
+        else "not all of its ranks are in the traces"
+    )
+    return Answer(
+        level="gpu",
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: activity(run, view, int(rows[row])),
+        total=total,
+        nodes=nodes,
+        headline=(f"{kind.kinds()[0]} {number}: {skew}",),
+        notes=notes(kind),
+    )
+
+
+def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
+    """The columns to show without those of which nothing is known: notes say why."""
+    unknown = {metric.name for metric, values in own if not values.present().any()}
+    return tuple(name for name in shown if name not in unknown)
+
+
+def _waits(chosen: Chosen) -> dict[str, int]:
+    if not chosen.complete.any():
+        return {}
+    return {
+        "wait_ns": int(chosen.wait_ns.sum()),
+        "exposed_wait_ns": int(chosen.exposed_ns.sum()),
+    }
+
+
+def _group_names(run: Run, codes: Int64) -> list[str | None]:
+    return [run.table.names[code] if code >= 0 else None for code in codes.tolist()]

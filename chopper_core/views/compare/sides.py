@@ -1,0 +1,163 @@
+"""The two nodes of a comparison, split alike, with their rows matched."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View, beside
+from chopper_core.query.comparison import Pairs, aligned, matched
+from chopper_core.query.renamed_kernels import Side, counterparts
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.shared.matched_kernels import cut_iterations
+
+SUM: Final = "sum"
+PLACE: Final = "place"
+_PLACE_LEVELS: Final = ("phase", "layer", "operation")
+_STEP: Final = ("gpu", "iteration")
+_USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
+
+
+class Half(Struct, frozen=True):
+    """One of the two nodes, split."""
+
+    run: Run
+    view: View
+    node: Groups
+    groups: Groups
+    parts: tuple[tuple[str, ...], ...]
+    """The labels of each row at the levels of the split."""
+    labels: tuple[str, ...]
+    steps: int
+    """How many pairs of a GPU and an iteration the node has."""
+    left_out: tuple[int, ...]
+    """Iterations that the profiler cut and that don't count here."""
+
+    def values(self, known: Metric) -> Values:
+        """A figure of the rows."""
+        return known.compute(Scope(self.groups, self.node, self.run.origin_ns, self.run.hardware))
+
+    def whole(self, known: Metric) -> float | None:
+        """A figure of the node."""
+        of_node = Scope(self.node, self.node, self.run.origin_ns, self.run.hardware)
+        return known.compute(of_node).at(0)
+
+
+class Halves(Struct, frozen=True, dict=True):
+    """A node beside its baseline."""
+
+    by: str
+    levels: tuple[str, ...]
+    """What the rows are split by."""
+    ours: Half
+    base: Half
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The rows of both, matched by their labels; kernels also by where they stand."""
+        renamed: dict[str, str] = {}
+        if all(level in dict(each.view.scope) for each in self._both for level in self.levels):
+            # Both are one part as a whole, whatever it is called.
+            own, other = self.ours.labels[0], self.base.labels[0]
+            return matched([own], [other], {} if own == other else {own: other})
+        common = set(self.ours.labels) & set(self.base.labels)
+        alone = min(len(self.ours.labels), len(self.base.labels)) - len(common)
+        if self.by == "kernel" and alone:
+            sides = [Side(each.node, dict(each.view.scope)) for each in (self.ours, self.base)]
+            renamed = counterparts(sides[0], sides[1], common)
+        return matched(self.ours.labels, self.base.labels, renamed)
+
+    @property
+    def is_per_step(self) -> bool:
+        """Whether sums are of one GPU's iteration, as the sides have different numbers of them."""
+        return self.ours.steps != self.base.steps
+
+    def sides(self, known: Metric) -> tuple[Values, Values]:
+        """A figure of the rows of both sides."""
+        ours, base = (self._of_step(each.values(known), known, each) for each in self._both)
+        return aligned(ours, self.pairs.ours), aligned(base, self.pairs.base)
+
+    def wholes(self, known: Metric) -> tuple[float | None, float | None]:
+        """A figure of the two nodes themselves."""
+        found = []
+        for each in self._both:
+            number = each.whole(known)
+            divides = number is not None and known.reduces == SUM and self.is_per_step
+            found.append(number / each.steps if divides and number is not None else number)
+        return found[0], found[1]
+
+    @property
+    def baseline_name(self) -> str:
+        """What the baseline is called: what it is and the view isn't."""
+        ours, base = self.ours.view, self.base.view
+        words = [] if base.run == ours.run else [PurePath(base.run).name]
+        if base.scope != ours.scope:
+            words += [f"{level} {label}" for level, label in base.scope] or ["the whole run"]
+        return " ".join(words) or "itself"
+
+    @property
+    def _both(self) -> tuple[Half, Half]:
+        return self.ours, self.base
+
+    def _of_step(self, values: Values, known: Metric, half: Half) -> Values:
+        if known.reduces != SUM or not self.is_per_step:
+            return values
+        return Values(values.numbers / half.steps, values.missing)
+
+
+def halves(run: Run, view: View) -> Halves:
+    """A view's node and its baseline's, split by what the view says."""
+    there = replace(beside(view), analysis="", by="", of="")
+    other = run if there.run == view.run else run.beside(there.run)
+    ours, base = dict(view.scope), dict(there.scope)
+    by = view.by or next((each for each in _USUAL_SPLITS if not {each} & {*ours, *base}), "kernel")
+    wanted = _PLACE_LEVELS if by == PLACE else (by,)
+    # A level that both sides fix tells no rows apart, whatever its labels.
+    levels = tuple(level for level in wanted if not (level in ours and level in base)) or wanted
+    own = _half(run, view, levels, by, run is not other)
+    try:
+        return Halves(by, levels, own, _half(other, there, levels, by, run is not other))
+    except NoSuchNode as error:
+        raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
+
+
+def _half(run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut: bool) -> Half:
+    tree = run.tree(view.order)
+    node, left_out = tree.node(view.path), cut_iterations(run)
+    # Of one run both sides miss the same; what another run's profiler cut says nothing of it.
+    if is_without_cut and left_out and "iteration" not in dict(view.scope):
+        kept = node.rows[~np.isin(run.table.iteration[node.rows], list(left_out))]
+    else:
+        kept = np.zeros(0, np.intp)
+    if len(kept):
+        node = Groups(run.table, kept, np.zeros(1, np.intp))
+        groups, steps = (node.split(each)[0] for each in (levels, _STEP))
+    else:
+        left_out = frozenset()
+        groups, steps = (tree.split(view.path, each) for each in (levels, _STEP))
+    texts = [
+        [run.table.text_of(level, int(code)) for code in groups.codes(level)] for level in levels
+    ]
+    parts = tuple(zip(*texts, strict=True))
+    labels = tuple(_label(levels, part) if by == PLACE else part[0] for part in parts)
+    return Half(run, view, node, groups, parts, labels, len(steps), tuple(sorted(left_out)))
+
+
+def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
+    """A place as people write it: `backward L17 mlp_dp`."""
+    words = []
+    for level, text in zip(levels, part, strict=True):
+        if text == NO_LABEL_TEXT:
+            words.append(f"no-{level}")
+        else:
+            words.append(f"L{text}" if level == "layer" else text)
+    return " ".join(words)

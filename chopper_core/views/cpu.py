@@ -1,0 +1,399 @@
+"""CPU: how many of the host's processors are busy, logical and physical, and which."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.model.charts import HeatMap, LineChart, Picture, Series
+from chopper_core.model.cpu_samples import CpuSamples
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.view import View
+from chopper_core.util.errors import UsageError
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import into
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_OPTION: Final = re.compile(r"(above):(\d{1,3}(?:\.\d+)?)|(file):([^,:]+)")
+_NO_SAMPLES: Final = (
+    "the run has no samples of processors that could be placed; docs/telemetry.md says what a file "
+    "of them looks like, and has a sampler"
+)
+_POINTS: Final = 240
+_BINS: Final = 120
+_CORES: Final = 24
+_SINCE: Final = "Of the scope's samples, those whose instant lies in its time on any GPU."
+_NO_CORES: Final = "the file doesn't say the physical core of every logical processor"
+
+ACTIVE: Final = column(
+    "active_cpus",
+    "",
+    "active",
+    f"Logical processors above the level (of=above:PERCENT, 0 at first), mean. {_SINCE}",
+    source="CPU samples",
+    missing_because="no sample lies in the row's time",
+)
+MOST: Final = column(
+    "max_active_cpus",
+    "",
+    "max",
+    "The largest number of logical processors above the level in a sample.",
+    source="CPU samples",
+    missing_because=ACTIVE.missing_because,
+)
+WORK: Final = column(
+    "cpu_work",
+    "",
+    "work",
+    "Sum of the processors' shares of time, mean over the samples: as many as would do the work at "
+    "100 %; the original's C_min.",
+    source="CPU samples; UnaryLab/chopper cpu_active_cores.py",
+    missing_because=ACTIVE.missing_because,
+)
+LOGICAL: Final = column(
+    "logical_pct",
+    "%",
+    "logical",
+    "Median over the samples of the share of logical processors above the level.",
+    source="CPU samples; UnaryLab/chopper cpu_phys_log.py",
+    missing_because=ACTIVE.missing_because,
+)
+CORES: Final = column(
+    "active_cores",
+    "",
+    "cores",
+    "Physical cores with a logical processor above the level, mean over the samples.",
+    source="CPU samples",
+    missing_because=f"{ACTIVE.missing_because}, or {_NO_CORES}",
+)
+PHYSICAL: Final = column(
+    "physical_pct",
+    "%",
+    "physical",
+    "Median over the samples of the share of physical cores with a logical processor above the "
+    "level.",
+    source="CPU samples; UnaryLab/chopper cpu_phys_log.py",
+    missing_because=CORES.missing_because,
+)
+SHARED: Final = column(
+    "shared_cores",
+    "",
+    "shared",
+    "Physical cores of which two or more logical processors are above the level, mean.",
+    source="CPU samples",
+    missing_because=CORES.missing_because,
+)
+SAMPLES: Final = column(
+    "cpu_samples", "", "samples", "Samples in the row's time.", source="CPU samples"
+)
+BUSY: Final = column(
+    "cpu_busy_pct",
+    "%",
+    "busy",
+    "Mean share of time in which the processor was busy; of a core the sum of its processors'.",
+    source="CPU samples",
+    missing_because=ACTIVE.missing_because,
+)
+ACTIVE_SHARE: Final = column(
+    "active_pct",
+    "%",
+    "active",
+    "Share of the samples in which the processor, or one of the core's, is above the level.",
+    source="CPU samples",
+    missing_because=ACTIVE.missing_because,
+)
+CORE: Final = column(
+    "core",
+    "",
+    "core",
+    "The physical core.",
+    source="CPU samples",
+    missing_because=_NO_CORES,
+)
+THREADS: Final = column(
+    "busy_threads",
+    "",
+    "of it busy",
+    "Logical processors of the core above the level, mean over the samples.",
+    source="CPU samples",
+    missing_because=ACTIVE.missing_because,
+)
+
+
+class Use(Struct, frozen=True, eq=False):
+    """The samples of one host in some time, and what of them is above the level."""
+
+    cpus: Int64
+    cores: Int64
+    """The place of each processor's core in `core_names`; empty where cores aren't known."""
+    core_names: Int64
+    times_ns: Int64
+    percent: Float64
+    active: Mask
+
+    def within(self, chosen: Mask) -> Use:
+        """Some of the samples."""
+        return Use(
+            self.cpus,
+            self.cores,
+            self.core_names,
+            self.times_ns[chosen],
+            self.percent[chosen],
+            self.active[chosen],
+        )
+
+    @property
+    def busy_threads(self) -> Float64:
+        """How many processors of each core are above the level: samples x cores."""
+        threads = np.zeros((len(self.times_ns), len(self.core_names)))
+        for cpu, core in enumerate(self.cores.tolist()):
+            threads[:, core] += self.active[:, cpu]
+        return threads
+
+    @property
+    def work(self) -> Float64:
+        """The sum of the shares of time in each sample, in processors."""
+        return np.asarray(np.nansum(self.percent, axis=1) / 100.0, np.float64)
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The use of the processors by iteration, by logical processor or by physical core."""
+    level, samples = _chosen(run, view.of)
+    by = view.by or "iteration"
+    begin, end = _span(run, view)
+    whole = _use(samples, level)
+    use = whole.within((whole.times_ns >= begin) & (whole.times_ns <= end))
+    rows = {"iteration": _by_iteration, "cpu": _by_cpu, "core": _by_core}[by]
+    labels, own = rows(run, view, use)
+    known = tuple(metric.name for metric, values in own if values.present().any())
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: into(view, "iteration", labels[row]) if by == "iteration" else view,
+        total=_total(own, use) if by == "iteration" else {},
+        sort="" if by == "iteration" else "-cpu_busy_pct",
+        shown=known,
+        headline=_headline(use, level),
+        notes=_notes(run, samples, use, level),
+        pictures=_pictures(run, use),
+    )
+
+
+def _chosen(run: Run, text: str) -> tuple[float, CpuSamples]:
+    """The level of activity and the file of an address; raises UsageError."""
+    placed = [samples for samples in run.cpu if samples.offset_ns is not None]
+    if not placed:
+        reasons = "; ".join(f"{Path(each.path).name}: {each.method}" for each in run.cpu)
+        raise UsageError(f"{_NO_SAMPLES}{f' ({reasons})' if reasons else ''}")
+    level, name = 0.0, ""
+    for part in filter(None, text.split(",")):
+        match = _OPTION.fullmatch(part)
+        if match is None:
+            raise UsageError(
+                "the view cpu takes of=above:PERCENT (what counts as active) and file:NAME (of "
+                f"several files), with a comma between them, not {text!r}"
+            )
+        level, name = (float(match[2]), name) if match[1] else (level, match[4])
+    found = [samples for samples in placed if name in samples.path]
+    if not found:
+        there = ", ".join(Path(samples.path).name for samples in placed)
+        raise UsageError(f"no samples of processors in a file {name!r}; there is {there}")
+    return level, found[0]
+
+
+def _span(run: Run, view: View) -> tuple[int, int]:
+    node = run.tree(view.order).node(view.path)
+    return int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
+
+
+def _use(samples: CpuSamples, level: float) -> Use:
+    names, cores = np.unique(samples.cores, return_inverse=True)
+    if not samples.has_cores:
+        names, cores = np.empty(0, np.int64), np.empty(0, np.int64)
+    with np.errstate(invalid="ignore"):
+        active = samples.percent > level
+    return Use(
+        samples.cpus, cores.ravel(), names, samples.times_ns, samples.percent, np.asarray(active)
+    )
+
+
+Own = list[tuple[Metric, Values]]
+
+
+def _by_iteration(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
+    steps = run.tree(view.order).split(view.path, ("iteration",))
+    codes = [int(code) for code in steps.codes("iteration")]
+    starts, ends = steps.min("start_ns"), steps.max("end_ns")
+    kept = [place for place, code in enumerate(codes) if code != NO_LABEL]
+    parts = [
+        use.within((use.times_ns >= starts[place]) & (use.times_ns <= ends[place]))
+        for place in kept
+    ]
+    figures = [_figures(part) for part in parts]
+    labels = [str(codes[place]) for place in kept]
+    return labels, [
+        (metric, _column([figure[place] for figure in figures], metric in (MOST, SAMPLES)))
+        for place, metric in enumerate(_FIGURES)
+    ]
+
+
+def _column(figures: list[float], counts: bool) -> Values:
+    """Figures as a column, counts as whole numbers; NaN is missing."""
+    found = np.array(figures, np.float64)
+    missing = ~np.isfinite(found)
+    if not counts:
+        return Values(found, missing)
+    return Values(np.where(missing, 0, found).astype(np.int64), missing)
+
+
+_FIGURES: Final = (ACTIVE, MOST, WORK, LOGICAL, CORES, PHYSICAL, SHARED, SAMPLES)
+
+
+def _figures(use: Use) -> tuple[float, ...]:
+    """The figures of `_FIGURES`; NaN where not known."""
+    count = len(use.times_ns)
+    if not count:
+        return (*(np.nan,) * 7, 0.0)
+    active = use.active.sum(axis=1)
+    found = [
+        float(active.mean()),
+        float(active.max()),
+        float(use.work.mean()),
+        100.0 * float(np.median(active)) / len(use.cpus),
+    ]
+    if not len(use.core_names):
+        return (*found, np.nan, np.nan, np.nan, float(count))
+    threads = use.busy_threads
+    cores = (threads > 0).sum(axis=1)
+    found += [
+        float(cores.mean()),
+        100.0 * float(np.median(cores)) / len(use.core_names),
+        float((threads > 1).sum(axis=1).mean()),
+        float(count),
+    ]
+    return tuple(found)
+
+
+def _total(own: Own, use: Use) -> dict[str, int | float]:
+    figures = zip(own, _figures(use), strict=True)
+    return {
+        metric.name: int(figure) if metric in (MOST, SAMPLES) else figure
+        for (metric, _), figure in figures
+        if np.isfinite(figure)
+    }
+
+
+def _means(values: Float64) -> Float64:
+    """Means over the samples of what is known; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(known, values, 0.0).sum(axis=0) / count, np.float64)
+
+
+def _by_cpu(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
+    no_cores = not len(use.core_names)
+    cores = np.zeros(len(use.cpus), np.int64) if no_cores else use.core_names[use.cores]
+    known = np.isfinite(use.percent)
+    shares = _means(np.where(known, 100.0 * use.active, np.nan))
+    return [str(cpu) for cpu in use.cpus.tolist()], [
+        (BUSY, numbered(_means(use.percent))),
+        (ACTIVE_SHARE, numbered(shares)),
+        (CORE, Values(cores, np.full(len(cores), no_cores))),
+    ]
+
+
+def _by_core(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
+    if not len(use.core_names):
+        raise UsageError(f"no rows by core: {_NO_CORES}")
+    threads = use.busy_threads
+    busy = np.zeros(len(use.core_names))
+    np.add.at(busy, use.cores, np.nan_to_num(_means(use.percent)))
+    some = threads > 0
+    return [str(core) for core in use.core_names.tolist()], [
+        (BUSY, numbered(busy if len(threads) else busy * np.nan)),
+        (ACTIVE_SHARE, numbered(_means(np.where(some, 100.0, 0.0)))),
+        (THREADS, numbered(_means(threads))),
+    ]
+
+
+def _headline(use: Use, level: float) -> tuple[str, ...]:
+    active, most, work, logical, cores, physical, shared, count = _figures(use)
+    if not count:
+        return ("no sample of the processors lies in the scope's time",)
+    above = f"above {level:g} %" if level else "active"
+    text = (
+        f"{active:.1f} of {len(use.cpus)} logical processors are {above} on average, at most "
+        f"{most:.0f}; together they do the work of {work:.1f} (median {logical:.1f} % in use)"
+    )
+    if not np.isfinite(cores):
+        return (text,)
+    return (
+        text,
+        f"they are on {cores:.1f} of {len(use.core_names)} physical cores (median "
+        f"{physical:.1f} %); on {shared:.1f} cores both share it",
+    )
+
+
+def _notes(run: Run, samples: CpuSamples, use: Use, level: float) -> tuple[str, ...]:
+    name = Path(samples.path).name
+    notes = [f"{name}: a sample every {samples.period_ns / 1e6:.3g} ms; {samples.method}"]
+    others = [Path(each.path).name for each in run.cpu if each is not samples]
+    if others:
+        notes.append(f"of=file:NAME takes another file: {', '.join(others)}")
+    if not len(use.core_names):
+        notes.append(f"physical cores aren't known: {_NO_CORES}")
+    if not level:
+        notes.append(
+            "a processor counts as active from the smallest share of time on, as in the original; "
+            "of=above:5 leaves out what is at 5 % or less"
+        )
+    return tuple(notes)
+
+
+def _pictures(run: Run, use: Use) -> tuple[Picture, ...]:
+    count = len(use.times_ns)
+    if not count:
+        return ()
+    some = np.unique(np.linspace(0, count - 1, min(count, _POINTS)).round().astype(np.intp))
+    times = (use.times_ns[some] - run.origin_ns) / 1e6
+    lines = [
+        Series("logical active", use.active.sum(axis=1)[some].astype(np.float64)),
+        Series("work", use.work[some]),
+    ]
+    heat: tuple[Picture, ...] = ()
+    if len(use.core_names):
+        threads = use.busy_threads
+        lines.insert(1, Series("physical active", (threads > 0).sum(axis=1)[some].astype(float)))
+        heat = (_heat(run, use, threads),)
+    chart = LineChart("active processors", "", "time", "ms", (times,) * len(lines), tuple(lines))
+    return (chart, *heat)
+
+
+def _heat(run: Run, use: Use, threads: Float64) -> HeatMap:
+    """Busy processors of each core that is ever busy, the busiest ones, over time."""
+    busy = np.flatnonzero(threads.any(axis=0))
+    most = busy[np.argsort(-threads[:, busy].mean(axis=0), kind="stable")[:_CORES]]
+    shown = np.sort(most)
+    edges = np.linspace(0, len(use.times_ns), min(len(use.times_ns), _BINS) + 1).astype(np.intp)
+    means = np.add.reduceat(threads[:, shown], edges[:-1], axis=0) / np.diff(edges)[:, None]
+    starts = (use.times_ns[edges[:-1]] - run.origin_ns) / 1e6
+    return HeatMap(
+        "busy logical processors of each physical core",
+        "",
+        tuple(f"core {core}" for core in use.core_names[shown].tolist()),
+        tuple(f"{start:.0f}" for start in starts.tolist()),
+        "ms",
+        means.T,
+    )

@@ -1,0 +1,342 @@
+"""Determinism: how steady clocks, power and durations are, and whether a baseline's are steadier.
+
+Without determinism of memory (FSDP1's frees wait for other streams) clocks are lower and less
+steady: the finding of the Chopper paper.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.model.charts import BoxChart
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, beside
+from chopper_core.util.errors import NoSuchNode
+from chopper_core.views.determinism.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
+from chopper_core.views.determinism.steadiness import (
+    FIGURES,
+    Figure,
+    Steadiness,
+    gpus_of,
+    steadiness,
+)
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import into
+
+Float64 = NDArray[np.float64]
+Own = list[tuple[Metric, Values]]
+
+_WITHIN: Final = "within noise"
+_TOO_FEW: Final = "too few to tell"
+_SHOWN: Final = (
+    "steady_gfx_mhz",
+    "sd_gfx_mhz",
+    "kernel_spread_pct",
+    "power_spread_pct",
+    "sd_mem_mhz",
+    "iteration_time_ns",
+)
+
+OURS: Final = column(
+    "here", "", "here", "The figure's median over the GPUs, in the unit of the row."
+)
+BASE: Final = column("baseline", "", "baseline", "The same of the baseline.")
+UNIT: Final = column("unit", "", "unit", "The unit of the row's figures.")
+CHANGE: Final = column(
+    "change_pct",
+    "%",
+    "change",
+    "The median less that of the baseline, in % of that of the baseline.",
+    missing_because="the baseline's is 0 or not known",
+    signed=True,
+)
+CHANCE: Final = column(
+    "p",
+    "",
+    "p",
+    "How often chance alone would make the two differ as much or more: Wilcoxon's signed-rank test "
+    f"over the GPUs that both have, exact; with fewer than {fewest_pairs()} of them the "
+    "Wilcoxon-Mann-Whitney test over GPUs and iterations, where the figure is of one iteration. Of "
+    "times of iterations, which GPUs have together, over iterations.",
+    missing_because="too few GPUs and iterations for any outcome to be beyond noise",
+)
+TOGETHER: Final = column(
+    "q",
+    "",
+    "q",
+    "p raised for the number of figures that are tested (Benjamini-Hochberg): calling those below "
+    f"{LEVEL:g} beyond noise is wrong in that share of them at most, on average.",
+    missing_because="as p",
+)
+PAIRS: Final = column("compared", "", "compared", "The GPUs, or GPUs and iterations, compared.")
+VERDICT: Final = column(
+    "verdict",
+    "",
+    "verdict",
+    f"What the test says: beyond noise where q is below {LEVEL:g}.",
+)
+
+
+class Compared(Struct, frozen=True):
+    """A figure of both runs, and what the test says."""
+
+    figure: Figure
+    ours: float
+    base: float
+    p: float
+    pairs: str
+    q: float = np.nan
+    """p for all figures together."""
+
+    @property
+    def change_pct(self) -> float:
+        """The difference in % of the baseline's."""
+        return 100.0 * (self.ours / self.base - 1) if self.base else np.nan
+
+    @property
+    def verdict(self) -> str:
+        """What the test says, in words."""
+        if not np.isfinite(self.q):
+            return _TOO_FEW
+        if self.q >= LEVEL or self.ours == self.base:
+            return _WITHIN
+        words = ("steadier", "less steady") if self.figure.is_spread else ("lower", "higher")
+        return words[int(self.ours > self.base)]
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        """Whether chance hardly makes them differ so."""
+        return self.verdict not in (_WITHIN, _TOO_FEW)
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The GPUs beside those of the baseline, or the figures with what the test says."""
+    plain, base = replace(view, baseline=None), None
+    if view.baseline is None:
+        ours = steadiness(run, plain, False)
+    else:
+        there = beside(view)
+        other = run if there.run == view.run else run.beside(there.run)
+        common = set(gpus_of(run, plain))
+        try:
+            common &= set(gpus_of(other, there))
+        except NoSuchNode as error:
+            raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
+        # GPUs and iterations are compared where GPUs are too few.
+        is_few = len(common) < fewest_pairs()
+        ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
+    compared = [] if base is None else _compared(ours, base)
+    if view.by == "figure":
+        labels, own = _by_figure(ours, compared)
+    else:
+        labels, own = [str(gpu) for gpu in ours.gpus], _by_gpu(ours, base)
+    known = {metric.name for metric, values in own if values.present().any()}
+    return Answer(
+        level=view.by or "gpu",
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: view if view.by == "figure" else into(view, "gpu", labels[row]),
+        shown=_shown(own, known, view.by, base is not None),
+        headline=_headline(ours, base, compared, view),
+        notes=_notes(ours, base),
+        pictures=_pictures(ours, base),
+    )
+
+
+def _shown(own: Own, known: set[str], by: str, is_compared: bool) -> tuple[str, ...]:
+    if by == "figure" or not is_compared:
+        return tuple(metric.name for metric, _ in own if metric.name in known)
+    first = [name for each in _SHOWN for name in (each, f"{each}_base")]
+    return tuple(name for name in first if name in known)
+
+
+def _by_gpu(ours: Steadiness, base: Steadiness | None) -> Own:
+    own: Own = []
+    for figure in FIGURES:
+        metric = figure.metric
+        values = ours.values[metric.name]
+        own.append((metric, numbered(values)))
+        if base is None:
+            continue
+        theirs = _aligned(base, metric.name, ours.gpus)
+        own.append((_of_base(metric), numbered(theirs)))
+        own.append((_delta(metric), numbered(values - theirs)))
+    return own
+
+
+def _of_base(metric: Metric) -> Metric:
+    return replace(
+        metric,
+        name=f"{metric.name}_base",
+        title=f"{metric.title} base",
+        definition=f"{metric.name} of the baseline's GPU of the same number.",
+    )
+
+
+def _delta(metric: Metric) -> Metric:
+    return replace(
+        metric,
+        name=f"{metric.name}_delta",
+        title=f"Δ {metric.title}",
+        definition=f"{metric.name} less that of the baseline's GPU of the same number.",
+        signed=True,
+    )
+
+
+def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:
+    """The baseline's figure of each GPU; NaN where it has no such GPU.
+
+    Where either has but one GPU, the two are compared whatever their numbers.
+    """
+    if len(gpus) == len(base.gpus) == 1:
+        return base.values[name]
+    found = dict(zip(base.gpus, base.values[name].tolist(), strict=True))
+    return np.array([found.get(gpu, np.nan) for gpu in gpus])
+
+
+def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
+    found = []
+    for figure in FIGURES:
+        name = figure.metric.name
+        own, theirs = ours.values[name], base.values[name]
+        if not np.isfinite(own).any() or not np.isfinite(theirs).any():
+            continue
+        middles = float(np.nanmedian(own)), float(np.nanmedian(theirs))
+        pairs = own, _aligned(base, name, ours.gpus)
+        count = int(np.isfinite(pairs[0] - pairs[1]).sum())
+        p, of = np.nan, "1 and 1 run"
+        if not figure.is_shared:
+            p, of = paired(*pairs), f"{count} GPU{'s' if count != 1 else ''}"
+        if not np.isfinite(p) and name in ours.cells and name in base.cells:
+            cells = ours.cells[name], base.cells[name]
+            p = unpaired(*cells)
+            of = f"{len(cells[0])} and {len(cells[1])} iterations"
+            of += "" if figure.is_shared else " of GPUs"
+        found.append(Compared(figure, *middles, p, of))
+    together = adjusted(np.array([each.p for each in found]))
+    return [replace(each, q=float(q)) for each, q in zip(found, together, strict=True)]
+
+
+def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], Own]:
+    if not compared:
+        there = [f for f in FIGURES if np.isfinite(ours.values[f.metric.name]).any()]
+        scales = [_shown_unit(f)[0] for f in there]
+        medians = [
+            float(np.nanmedian(ours.values[f.metric.name])) / scale
+            for f, scale in zip(there, scales, strict=True)
+        ]
+        labels = [figure.metric.name for figure in there]
+        return labels, [
+            (OURS, numbered(medians)),
+            (UNIT, worded([_shown_unit(figure)[1] for figure in there])),
+        ]
+    return [each.figure.metric.name for each in compared], [
+        (OURS, numbered([each.ours / _shown_unit(each.figure)[0] for each in compared])),
+        (BASE, numbered([each.base / _shown_unit(each.figure)[0] for each in compared])),
+        (UNIT, worded([_shown_unit(each.figure)[1] for each in compared])),
+        (CHANGE, numbered([each.change_pct for each in compared])),
+        (CHANCE, numbered([each.p for each in compared])),
+        (TOGETHER, numbered([each.q for each in compared])),
+        (PAIRS, worded([each.pairs for each in compared])),
+        (VERDICT, worded([each.verdict for each in compared])),
+    ]
+
+
+def _headline(
+    ours: Steadiness, base: Steadiness | None, compared: list[Compared], view: View
+) -> tuple[str, ...]:
+    if base is None:
+        known = [f for f in FIGURES if np.isfinite(ours.values[f.metric.name]).any()]
+        if not known:
+            return ("no whole iteration in the scope: how steady it is isn't known",)
+        words = [
+            f"{f.what} {_written(f, float(np.nanmedian(ours.values[f.metric.name])))}"
+            for f in known
+            if f.metric.name in _SHOWN
+        ]
+        whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
+        return (f"{whose}: {', '.join(words)}",)
+    if not compared:
+        return ("no figure that both have: the scopes have no whole iterations in common",)
+    beyond = [each for each in compared if each.is_beyond_noise]
+    name = beside(view).run if view.baseline and view.baseline.run else "the baseline"
+    if not beyond:
+        tested = [each for each in compared if each.verdict == _WITHIN]
+        if not tested:
+            return (f"too few GPUs and iterations to tell whether {name} is steadier",)
+        return (f"nothing differs from {name} beyond noise, of {len(tested)} figures",)
+    lines = []
+    for verdict in ("steadier", "less steady", "higher", "lower"):
+        words = [_sentence(each) for each in beyond if each.verdict == verdict]
+        if words:
+            lines.append(f"{verdict} than {name}: {', '.join(words)}")
+    most = max(each.q for each in beyond)
+    lines.append(
+        f"{len(beyond)} of {len(compared)} figures differ beyond noise (q {most:.2g} or less)"
+    )
+    return tuple(lines)
+
+
+def _sentence(each: Compared) -> str:
+    scale, unit = _shown_unit(each.figure)
+    return f"{each.figure.what} {each.ours / scale:.4g} against {each.base / scale:.4g} {unit}"
+
+
+def _written(figure: Figure, value: float) -> str:
+    scale, unit = _shown_unit(figure)
+    return f"{value / scale:.4g} {unit}"
+
+
+def _shown_unit(figure: Figure) -> tuple[float, str]:
+    """What people read a figure in, and how many of its unit that is."""
+    return (1e6, "ms") if figure.metric.unit == "ns" else (1.0, figure.metric.unit)
+
+
+def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
+    notes = []
+    for each, where in ((ours, "here"), (base, "in the baseline")):
+        if each is None:
+            continue
+        if each.left_out:
+            cut = ", ".join(map(str, each.left_out))
+            notes.append(f"the profiler's start or end cuts iteration {cut} {where}: left out")
+        if len(each.compared) < len(each.iterations):
+            notes.append(
+                f"kernels are compared over {len(each.compared)} of {len(each.iterations)} "
+                f"iterations {where}, evenly chosen"
+            )
+        if len(each.compared) < 2:
+            notes.append(f"fewer than two whole iterations {where}: no spread over iterations")
+    if base is None:
+        notes.append("base=RUN compares with another run")
+    else:
+        notes.append(
+            "the test is over GPUs of one run each: how much a run differs from the next with the "
+            "same settings is not in it"
+        )
+    return tuple(notes)
+
+
+def _pictures(ours: Steadiness, base: Steadiness | None) -> tuple[BoxChart, ...]:
+    charts = []
+    for title, unit, name in (
+        ("gfx clock over time", "MHz", "clock_quartiles"),
+        ("spread of a kernel's duration over iterations, to p95", "%", "kernel_quartiles"),
+    ):
+        labels: list[str] = []
+        rows: list[Float64] = []
+        theirs = {} if base is None else dict(zip(base.gpus, getattr(base, name), strict=True))
+        for gpu, own in zip(ours.gpus, getattr(ours, name), strict=True):
+            for label, quantiles in ((f"GPU {gpu}", own), (f"GPU {gpu} base", theirs.get(gpu))):
+                if quantiles is not None and np.isfinite(quantiles).all():
+                    labels.append(label)
+                    rows.append(quantiles)
+        if rows:
+            charts.append(BoxChart(title, unit, tuple(labels), np.stack(rows)))
+    return tuple(charts)

@@ -1,0 +1,368 @@
+"""How steady a run's clocks, power and durations are over its iterations, GPU by GPU."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, column
+from chopper_core.model.column_names import integral_of, known_of
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View
+from chopper_core.views.shared.matched_kernels import cut_iterations
+from chopper_core.views.shared.samples import Stretches, sampled
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+MOST_ROWS: Final = 1 << 18
+"""Activities that are compared from iteration to iteration; of more, evenly chosen iterations."""
+_CLOCKS: Final = ("gfx_mhz", "mem_mhz")
+_SIGNALS: Final = (*_CLOCKS, "power_w")
+_PLACE: Final = ("phase", "layer", "operation", "kernel")
+_QUARTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+_STEPS: Final = "in the scope's iterations that no start or end of the profiler cuts"
+_SAME: Final = (
+    "of the same kernel in different iterations (phase, layer, operation, name, number): the "
+    "largest less the smallest in % of the smallest, median over the kernels that all of the "
+    "scope's whole iterations have"
+)
+_NO_SAMPLES: Final = f"no telemetry of it on the GPU {_STEPS}"
+_ONE_STEP: Final = "fewer than two whole iterations in the scope"
+
+
+class Figure(Struct, frozen=True):
+    """One figure of a GPU, and whether more of it is less steady."""
+
+    metric: Metric
+    what: str
+    """What it is of, in a sentence."""
+    is_spread: bool
+    is_shared: bool = False
+    """Whether GPUs that wait for each other have it together, so that they don't count singly."""
+
+
+def _figure(
+    name: str, unit: str, title: str, what: str, says: str, *, spread: bool, missing: str = ""
+) -> Figure:
+    source = "trace" if missing == _ONE_STEP and "duration" in says else "telemetry"
+    is_shared = name.startswith("iteration")
+    if is_shared:
+        source = "trace"
+    metric = column(name, unit, title, says, source=source, missing_because=missing)
+    return Figure(metric, what, spread, is_shared)
+
+
+def _level(name: str, unit: str, title: str, what: str) -> Figure:
+    says = f"Mean {what} over time, {_STEPS}, from the first start to the last end of each."
+    return _figure(f"steady_{name}", unit, title, what, says, spread=False, missing=_NO_SAMPLES)
+
+
+def _deviation(name: str, unit: str, title: str, what: str) -> Figure:
+    says = f"Standard deviation of the {what} over time, {_STEPS}."
+    word = f"deviation of the {what}"
+    return _figure(f"sd_{name}", unit, title, word, says, spread=True, missing=_NO_SAMPLES)
+
+
+def _by_place(name: str, title: str, what: str, word: str) -> Figure:
+    return _figure(
+        f"{name}_spread_pct",
+        "%",
+        title,
+        f"spread of {word} over iterations",
+        f"Spread of the {what} {_SAME}.",
+        spread=True,
+        missing=_ONE_STEP if name == "kernel" else f"{_ONE_STEP}, or {_NO_SAMPLES}",
+    )
+
+
+FIGURES: Final = (
+    _level("gfx_mhz", "MHz", "gfx", "clock of the compute units"),
+    _deviation("gfx_mhz", "MHz", "± gfx", "clock of the compute units"),
+    _by_place("gfx", "gfx spread", "clock over the duration", "the compute units' clock"),
+    _level("mem_mhz", "MHz", "mem", "clock of the memory"),
+    _deviation("mem_mhz", "MHz", "± mem", "clock of the memory"),
+    _by_place("mem", "mem spread", "memory's clock over the duration", "the memory's clock"),
+    _level("power_w", "W", "power", "power"),
+    _by_place("power", "power spread", "power over the duration", "power"),
+    _by_place("kernel", "kernel spread", "duration", "durations"),
+    _figure(
+        "iteration_time_ns",
+        "ns",
+        "iteration",
+        "iteration time",
+        f"Median over the iterations of the time charged to them, {_STEPS}.",
+        spread=False,
+        missing="no whole iteration in the scope",
+    ),
+    _figure(
+        "iteration_spread_pct",
+        "%",
+        "it. spread",
+        "spread of iteration times",
+        f"The longest less the shortest iteration in % of the shortest, {_STEPS}.",
+        spread=True,
+        missing=_ONE_STEP,
+    ),
+)
+
+
+class Steadiness(Struct, frozen=True, eq=False):
+    """The figures of a scope's GPUs."""
+
+    gpus: tuple[int, ...]
+    iterations: tuple[int, ...]
+    """The whole ones."""
+    left_out: tuple[int, ...]
+    compared: tuple[int, ...]
+    """Those whose kernels are compared."""
+    places: int
+    """Kernels that were compared, on all GPUs."""
+    values: dict[str, Float64]
+    """Figure → its value of each GPU; NaN where not known."""
+    cells: dict[str, Float64]
+    """Figure → its values of each GPU and iteration, where it has any, in no order; of what GPUs
+    have together those of each iteration, on the GPU that takes longest."""
+    clock_quartiles: Float64
+    """GPUs x (least, quartiles, largest) of the compute units' clock over time."""
+    kernel_quartiles: Float64
+    """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
+
+
+def gpus_of(run: Run, view: View) -> tuple[int, ...]:
+    """The GPUs of a view's scope."""
+    codes = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu")
+    return tuple(int(gpu) for gpu in codes)
+
+
+_Scope = tuple[tuple[str, ...], tuple[str, ...], bool]
+_KNOWN: WeakKeyDictionary[Run, dict[_Scope, Steadiness]] = WeakKeyDictionary()
+_KEPT: Final = 4
+"""Scopes of a run whose figures are remembered."""
+
+
+def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
+    """The figures of a view's scope; without cells only those of iteration times."""
+    known, scope = _KNOWN.setdefault(run, {}), (view.order, view.path, with_cells)
+    found = known.get(scope)
+    if found is None:
+        found = _steadiness(run, view, with_cells)
+        for other in [*known][: max(len(known) + 1 - _KEPT, 0)]:
+            known.pop(other, None)
+        known[scope] = found
+    return found
+
+
+def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
+    node = run.tree(view.order).node(view.path)
+    table = run.table
+    steps = run.tree(view.order).split(view.path, ("gpu", "iteration"))
+    cut = cut_iterations(run)
+    numbers = [int(code) for code in np.unique(steps.codes("iteration")) if code != NO_LABEL]
+    whole = tuple(number for number in numbers if number not in cut)
+    gpus = tuple(int(gpu) for gpu in np.unique(steps.codes("gpu")))
+    values = {each.metric.name: np.full(len(gpus), np.nan) for each in FIGURES}
+    cells: dict[str, list[float]] = {}
+    clocks = np.full((len(gpus), len(_QUARTILES)), np.nan)
+    kernels = np.full((len(gpus), len(_QUARTILES)), np.nan)
+    _iteration_times(steps, gpus, whole, values, cells)
+    _levels(run, steps, gpus, whole, values, cells if with_cells else None, clocks)
+    compared = _chosen(node, whole)
+    places = 0
+    selected = _by_step(table, node, compared) if len(compared) > 1 else {}
+    for place, gpu in enumerate(gpus):
+        parts = [selected.get((gpu, number), np.empty(0, np.intp)) for number in compared]
+        if len(parts) < 2 or not all(map(len, parts)):
+            continue
+        rows = same_places(table, parts)
+        places += rows.shape[1]
+        if rows.shape[1]:
+            durations = _spread(table.duration_ns[rows].astype(np.float64))
+            values["kernel_spread_pct"][place] = np.median(durations)
+            kernels[place] = np.quantile(durations, (*_QUARTILES[:-1], 0.95))
+            for signal, name in zip(_SIGNALS, ("gfx", "mem", "power"), strict=True):
+                found = _spread(_signal_at(table, signal, rows))
+                if np.isfinite(found).any():
+                    values[f"{name}_spread_pct"][place] = np.nanmedian(found)
+    return Steadiness(
+        gpus,
+        whole,
+        tuple(sorted(set(numbers) & cut)),
+        compared,
+        places,
+        values,
+        {name: np.array(each) for name, each in cells.items()},
+        clocks,
+        kernels,
+    )
+
+
+def _iteration_times(
+    steps: Groups,
+    gpus: tuple[int, ...],
+    whole: tuple[int, ...],
+    values: dict[str, Float64],
+    cells: dict[str, list[float]],
+) -> None:
+    elapsed = np.sum([steps.sum(state) for state in STATES], axis=0)
+    times: dict[int, list[float]] = {}
+    slowest: dict[int, float] = {}
+    for gpu, number, time in zip(
+        steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), elapsed, strict=True
+    ):
+        if number in whole:
+            times.setdefault(gpu, []).append(float(time))
+            slowest[number] = max(slowest.get(number, 0.0), float(time))
+    cells["iteration_time_ns"] = list(slowest.values())
+    for place, gpu in enumerate(gpus):
+        own = np.array(times.get(gpu, []))
+        if len(own):
+            values["iteration_time_ns"][place] = np.median(own)
+        if len(own) > 1 and own.min() > 0:
+            values["iteration_spread_pct"][place] = 100.0 * (own.max() / own.min() - 1)
+
+
+def _levels(
+    run: Run,
+    steps: Groups,
+    gpus: tuple[int, ...],
+    whole: tuple[int, ...],
+    values: dict[str, Float64],
+    cells: dict[str, list[float]] | None,
+    clocks: Float64,
+) -> None:
+    """Means and deviations of the signals over the time of whole iterations."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    starts, ends = steps.min("start_ns"), steps.max("end_ns")
+    codes = zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
+    for row, (gpu, number) in enumerate(codes):
+        if number in whole:
+            spans.setdefault(gpu, []).append((int(starts[row]), int(ends[row])))
+    for signal in (each for each in _SIGNALS if each in run.measured):
+        for place, gpu in enumerate(gpus):
+            curve = run.measured[signal].curves.get(gpu)
+            if curve is None or gpu not in spans:
+                continue
+            own = sampled(curve, _apart(spans[gpu]))
+            values[f"steady_{signal}"][place] = own.mean()
+            if signal in _CLOCKS:
+                values[f"sd_{signal}"][place] = own.deviation()
+            if signal == "gfx_mhz" and len(own):
+                clocks[place] = own.quantiles(_QUARTILES)
+            for span in spans[gpu] if cells is not None else ():
+                assert cells is not None
+                part = sampled(curve, _apart([span]))
+                cells.setdefault(f"steady_{signal}", []).append(part.mean())
+                if signal in _CLOCKS:
+                    cells.setdefault(f"sd_{signal}", []).append(part.deviation())
+
+
+def _apart(spans: list[tuple[int, int]]) -> Stretches:
+    """Spans as stretches that don't overlap: each ends where the next begins, at the latest."""
+    ordered = np.array(sorted(spans), np.int64)
+    ends = ordered[:, 1].copy()
+    ends[:-1] = np.minimum(ends[:-1], ordered[1:, 0])
+    return Stretches(ordered[:, 0], ends)
+
+
+def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
+    """The whole iterations, or evenly chosen ones of them where there are too many activities."""
+    size = int(node.sizes()[0])
+    if size <= MOST_ROWS or len(whole) < 3:
+        return whole
+    count = max(2, min(len(whole), len(whole) * MOST_ROWS // size))
+    places = np.unique(np.linspace(0, len(whole) - 1, count).round().astype(np.intp))
+    return tuple(whole[place] for place in places.tolist())
+
+
+def _by_step(
+    table: KernelTable, node: Groups, compared: tuple[int, ...]
+) -> dict[tuple[int, int], Index]:
+    """The compute of each GPU and compared iteration, in the order of the table."""
+    rows = node.rows
+    if not (np.diff(rows) > 0).all():
+        rows = np.sort(rows)
+    rows = rows[np.isin(table.iteration[rows], np.array(compared))]
+    rows = rows[table.kind[rows] == Kind.COMPUTE]
+    gpu, iteration = table.gpu[rows], table.iteration[rows]
+    edges = np.flatnonzero((np.diff(gpu, prepend=-1) != 0) | (np.diff(iteration, prepend=-9) != 0))
+    return {
+        (int(gpu[begin]), int(iteration[begin])): own
+        for begin, own in zip(edges.tolist(), np.split(rows, edges[1:]), strict=True)
+    }
+
+
+def same_places(table: KernelTable, parts: list[Index]) -> Index:
+    """The rows of the same kernels in several iterations, as iterations x kernels.
+
+    A kernel is the n-th of its phase, layer, operation and name; a name that an iteration has
+    another number of there has no partners. Rows are in the order of the levels.
+    """
+    labels = [[table.column(level)[own] for level in _PLACE] for own in parts]
+    if all(
+        len(own) == len(parts[0]) and all(map(np.array_equal, labels[0], columns))
+        for own, columns in zip(parts[1:], labels[1:], strict=True)
+    ):
+        return np.stack(parts)
+    widths = [
+        max(int(columns[at].max(initial=NO_LABEL)) for columns in labels) + 2
+        for at in range(len(_PLACE))
+    ]
+    lanes = []
+    for own, columns in zip(parts, labels, strict=True):
+        code = np.zeros(len(own), np.int64)
+        for values, width in zip(columns, widths, strict=True):
+            code = code * width + (values.astype(np.int64) + 1)
+        first = np.flatnonzero(np.diff(code, prepend=-1))
+        lanes.append((code[first], first, np.diff(np.append(first, len(own)))))
+    common = lanes[0][0]
+    rises = all((code[1:] > code[:-1]).all() for code, _, _ in lanes)
+    for code, _, _ in lanes[1:]:
+        common = np.intersect1d(common, code, assume_unique=rises)
+    found = [
+        [each[np.searchsorted(code, common)] for each in rest]
+        for code, *rest in map(_sorted, lanes)
+    ]
+    sizes = np.stack([size for _, size in found])
+    alike = (sizes == sizes[0]).all(axis=0)
+    size = sizes[0][alike]
+    within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    return np.stack(
+        [
+            own[np.repeat(first[alike], size) + within]
+            for own, (first, _) in zip(parts, found, strict=True)
+        ]
+    )
+
+
+def _sorted(lane: tuple[Int64, Index, Int64]) -> tuple[Int64, Index, Int64]:
+    order = np.argsort(lane[0], kind="stable")
+    return lane[0][order], lane[1][order], lane[2][order]
+
+
+def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:
+    """The mean of a signal over each activity; NaN where it isn't known for all of it."""
+    names = integral_of(signal), known_of(signal)
+    if any(name not in table.measured for name in names):
+        return np.full(rows.shape, np.nan)
+    integral, known = (table.measured[name][rows] for name in names)
+    whole = known >= table.duration_ns[rows]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means: Float64 = np.where(whole & (known > 0), integral / known, np.nan)
+    return means
+
+
+def _spread(values: Float64) -> Float64:
+    """The largest less the smallest of each column in % of the smallest; NaN if any is unknown."""
+    low, high = values.min(axis=0), values.max(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread: Float64 = np.where(low > 0, 100.0 * (high / low - 1), np.nan)
+    return spread

@@ -1,0 +1,101 @@
+"""Names found anywhere in a run: operations and kernels, by the dictionaries, not by the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Values
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.model.window import Stretch
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import UsageError
+from chopper_core.views import timeline
+
+NAMED: Final = (("operation", "operations"), ("kernel", "names"))
+"""The levels with names, and their dictionaries in the kernel table."""
+
+
+class Hit(Struct, frozen=True):
+    """A node whose operation or kernel has a name that matches."""
+
+    level: str
+    path: tuple[str, ...]
+    elapsed_ns: int
+
+
+class Found(Struct, frozen=True):
+    """The hits with the most time, the longest first, and how many there are in all."""
+
+    hits: tuple[Hit, ...]
+    names: int
+    """How many different names match."""
+    nodes: int
+
+
+def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found:
+    """Nodes of the run whose name matches `text`: terms as in a filter, regular expressions."""
+    if not text.strip():
+        raise UsageError("find what? a part of a name, or a regular expression")
+    tree = run.tree(order)
+    hits: list[Hit] = []
+    names = nodes = 0
+    for level, dictionary in NAMED:
+        mask = _matching_names(getattr(run.table, dictionary), text)
+        # A code of -1 is a missing label: it has no name that could match.
+        wanted = np.append(mask, False)
+        names += int(wanted[tree.codes_of(level)].sum())
+        levels = order[: order.index(level) + 1]
+        found = tree.nodes_named(levels, level, wanted)
+        nodes += len(found)
+        for node in _longest(found.elapsed_ns, limit):
+            codes = found.codes(int(node))
+            path = tuple(map(run.table.text_of, levels, codes))
+            hits.append(Hit(level, path, int(found.elapsed_ns[node])))
+    hits.sort(key=lambda hit: -hit.elapsed_ns)
+    return Found(tuple(hits[:limit]), names, nodes)
+
+
+def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Stretch] | None:
+    """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
+    # A code of -1 is a missing label: it has no name that could match.
+    operations, kernels = (
+        np.append(_matching_names(getattr(run.table, dictionary), text), False)
+        for _, dictionary in NAMED
+    )
+    return timeline.next_of_names(run, view, step, kernels, operations, text)
+
+
+def _longest(elapsed_ns: NDArray[np.int64], limit: int) -> NDArray[np.intp]:
+    if len(elapsed_ns) > limit:
+        # The shortest that is shown, and all as long: which of them is shown is up to their order.
+        bound = np.partition(elapsed_ns, len(elapsed_ns) - limit)[len(elapsed_ns) - limit]
+        among = np.flatnonzero(elapsed_ns >= bound)
+    else:
+        among = np.arange(len(elapsed_ns))
+    return among[np.argsort(-elapsed_ns[among], kind="stable")[:limit]]
+
+
+def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
+    """The rows of a frame that a filter or a sought name matches."""
+
+    def values(column: str) -> Values:
+        if column not in frame.values:
+            raise UsageError(f"{column} is not in this table")
+        return frame.values[column]
+
+    mask = matching(Rows(frame.level, frame.labels, values), text)
+    return tuple(int(row) for row in np.flatnonzero(mask))
+
+
+def _matching_names(names: Sequence[str], text: str) -> NDArray[np.bool_]:
+    def values(column: str) -> Values:
+        raise UsageError(f"find looks for names; {column} is a figure: / filters by it")
+
+    return matching(Rows("name", names, values), text)

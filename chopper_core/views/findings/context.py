@@ -1,0 +1,316 @@
+"""The case that the rules look into: the scope's activities of whole iterations, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.metrics.original_overlap import changes
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, STATES, KernelTable, Kind, distinct
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View, complete_order
+from chopper_core.util.errors import UsageError
+from chopper_core.views.findings.thresholds import FEWEST, IRREGULAR
+from chopper_core.views.shared.leads import Standing, standing
+from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+_DENSE: Final = 1 << 22
+_FAR_APART: Final = 1 << 16
+"""Numbers that aren't there, from which places are looked up among those that are."""
+CELL: Final = LEVELS[:5]
+"""The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
+
+
+class Case(Struct, frozen=True, eq=False, dict=True):
+    """What the rules look into."""
+
+    run: Run
+    view: View
+    node: Groups
+    """The counted activities of the scope, as one group."""
+    gpus: tuple[int, ...]
+    iterations: tuple[int, ...]
+    """The counted ones; (-1,) where the trace has none."""
+    left_out: tuple[int, ...]
+    """Iterations that are cut by the profiler's start or end."""
+    by_iteration: Groups
+    """The activities of all whole iterations by GPU and iteration."""
+    all_iterations: Int64
+    """All whole iterations."""
+    took_ns: Float64
+    """How long each of them takes on the GPU that takes longest."""
+    irregular: tuple[int, ...]
+    """Those that take so much longer that they don't count."""
+    without: Mapping[str, Sequence[int]]
+    """The codes of the iterations that don't count."""
+    of: int | None
+    """Of how many iterations `iterations` are an even choice; None where they are all."""
+
+    @property
+    def table(self) -> KernelTable:
+        """The run's kernel table."""
+        return self.node.table
+
+    @cached_property
+    def cells(self) -> Groups:
+        """The activities by operation, layer, phase, iteration and GPU."""
+        rows = self.node.selection
+        is_new = changes([self.table.column(level)[rows] for level in CELL])
+        if is_new is None:
+            return self.node.split(CELL)[0]
+        return Groups(self.table, rows, np.flatnonzero(is_new))
+
+    def split(self, *levels: str) -> Groups:
+        """The activities by some levels, from sums that are at hand where there are such."""
+        tree = self.run.tree(self.view.order)
+        return tree.split(self.view.path, levels, self.without)
+
+    @cached_property
+    def computes(self) -> Mask:
+        """Which cells have any compute."""
+        kinds = self.table.kind[self.cells.selection]
+        return np.asarray(np.minimum.reduceat(kinds, self.cells.first) == Kind.COMPUTE)
+
+    def codes(self, level: str) -> Int64:
+        """The code of each cell at a level."""
+        if level not in self._codes:
+            self._codes[level] = self.cells.codes(level).astype(np.int64)
+        return self._codes[level]
+
+    @cached_property
+    def _codes(self) -> dict[str, Int64]:
+        return {}
+
+    def together(self, *levels: str) -> tuple[Int64, Index]:
+        """The different codes at some levels, one row each, and which of them each cell has."""
+        if levels not in self._together:
+            self._together[levels] = combined([self.codes(level) for level in levels])
+        return self._together[levels]
+
+    @cached_property
+    def _together(self) -> dict[tuple[str, ...], tuple[Int64, Index]]:
+        return {}
+
+    @cached_property
+    def gpu_place(self) -> Index:
+        """The place of each cell's GPU in `gpus`."""
+        return _places(self.gpus, self.codes("gpu"))
+
+    @cached_property
+    def iteration_place(self) -> Index:
+        """The place of each cell's iteration in `iterations`."""
+        return _places(self.iterations, self.codes("iteration"))
+
+    def by_gpu_and_iteration(self, figure: Callable[[Groups], NDArray[np.generic]]) -> Float64:
+        """A figure of the activities, as GPUs x iterations."""
+        nodes = self._steps
+        found = np.zeros((len(self.gpus), len(self.iterations)))
+        gpu = np.searchsorted(np.array(self.gpus), nodes.codes("gpu"))
+        iteration = np.searchsorted(np.array(self.iterations), nodes.codes("iteration"))
+        found[gpu, iteration] = figure(nodes)
+        return found
+
+    @cached_property
+    def _steps(self) -> Groups:
+        return self.split("gpu", "iteration")
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The median over the iterations of the time on the GPU that takes longest."""
+        return float(np.median(self.by_gpu_and_iteration(elapsed_of).max(axis=0)))
+
+    def share(self, stake_ns: float) -> float:
+        """A time per iteration as a share of the iteration, 0 to 1."""
+        return stake_ns / max(self.step_ns, 1.0)
+
+    def per_iteration(self, total_ns: float) -> float:
+        """A sum over GPUs and iterations, per GPU and iteration."""
+        return total_ns / (len(self.gpus) * len(self.iterations))
+
+    @property
+    def has_iterations(self) -> bool:
+        """Whether the trace says which iteration an activity is of."""
+        return self.iterations != (NO_LABEL,)
+
+    @property
+    def each(self) -> str:
+        """What a figure per iteration is called."""
+        return " per iteration" if self.has_iterations else ""
+
+    @property
+    def on_each(self) -> str:
+        """What a mean over several GPUs is called."""
+        return " on each GPU" if len(self.gpus) > 1 else ""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there are several iterations, or several GPUs, to see a thing in."""
+        return len(self.iterations) * len(self.gpus) > 1
+
+    @cached_property
+    def standing(self) -> Standing | None:
+        """The GPUs against each other; None where there is one GPU, or nothing to compare by."""
+        if len(self.gpus) < 2:
+            return None
+        try:
+            return standing(self.run, self.view)[0]
+        except UsageError:
+            return None
+
+    def figure(self, name: str, nodes: Groups) -> Values:
+        """A figure of the registry for some groups of the case's activities."""
+        scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
+        return METRICS[name].compute(scope)
+
+    def at(self, **labels: str) -> View:
+        """The view of the case's scope, with more labels on its path."""
+        steps = dict(self.view.scope) | labels
+        levels = [level for level in LEVELS if level in steps]
+        return replace(
+            self.view,
+            path=tuple(steps[level] for level in levels),
+            order=complete_order(levels),
+            columns=(),
+            sort="",
+            filter="",
+            analysis="",
+            by="",
+            of="",
+        )
+
+    def asking(self, analysis: str, by: str = "", **labels: str) -> View:
+        """The view of another question, of the case's scope or a part of it."""
+        return replace(self.at(**labels), analysis=analysis, by=by)
+
+    def charting(self, signal: str) -> View:
+        """The view of the GPUs' clocks, power and temperatures, with a signal over the time."""
+        if signal not in self.run.measured:
+            return self.at()
+        return replace(self.asking("power"), metric=signal)
+
+    def text(self, level: str, code: int) -> str:
+        """A label as a path spells it."""
+        return self.table.text_of(level, int(code))
+
+
+def case_of(run: Run, view: View) -> Case:
+    """The case of a view's scope; raises NoSuchNode where there is nothing in it."""
+    tree, table = run.tree(view.order), run.table
+    found = tree.split(view.path, ("iteration",))
+    numbers = found.codes("iteration").astype(np.int64)
+    cut = np.isin(numbers, sorted(cut_iterations(run)))
+    whole = (numbers != NO_LABEL) & ~cut
+    if not whole.any():
+        whole, cut = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
+    without = {"iteration": numbers[~whole].tolist()}
+    each = tree.split(view.path, ("gpu", "iteration"), without)
+    iterations, took = _iteration_times(each)
+    irregular: tuple[int, ...] = ()
+    if len(iterations) > FEWEST.value:
+        irregular = tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
+    counted = iterations[~np.isin(iterations, irregular)]
+    compared = np.array(compared_iterations(run, view), np.int64)
+    looked_at = np.intersect1d(counted, compared) if len(compared) else counted
+    if not len(looked_at):
+        looked_at = counted[:1]
+    node = tree.node(view.path)
+    rows = node.rows
+    if len(looked_at) < len(numbers):
+        rows = rows[np.isin(table.iteration[node.selection], looked_at)]
+    if (rows[1:] < rows[:-1]).any():
+        rows = np.sort(rows)
+    return Case(
+        run=run,
+        view=replace(view, columns=(), sort="", filter="", analysis="", by="", of=""),
+        node=_as_one(table, rows),
+        gpus=tuple(distinct(table.gpu[rows]).tolist()),
+        iterations=tuple(looked_at.tolist()),
+        left_out=tuple(numbers[cut].tolist()),
+        by_iteration=each,
+        all_iterations=iterations,
+        took_ns=took,
+        irregular=irregular,
+        without={"iteration": numbers[~np.isin(numbers, looked_at)].tolist()},
+        of=len(counted) if len(looked_at) < len(counted) else None,
+    )
+
+
+def _as_one(table: KernelTable, rows: Index) -> Groups:
+    """Rows as one group; neighbours as a slice, so that nothing is copied."""
+    first, count = int(rows[0]), len(rows)
+    neighbours = int(rows[-1]) - first + 1 == count
+    return Groups(table, slice(first, first + count) if neighbours else rows, np.zeros(1, np.intp))
+
+
+def elapsed_of(nodes: Groups) -> Int64:
+    """The time of each node: all states of its GPUs that are charged to it."""
+    if nodes.cells is not None:
+        return np.asarray(sum(nodes.sum(state) for state in STATES), np.int64)
+    rows = nodes.selection
+    elapsed = nodes.table.column(STATES[0])[rows].astype(np.int64)
+    for state in STATES[1:]:
+        elapsed += nodes.table.column(state)[rows]
+    summed: Int64 = np.add.reduceat(elapsed, nodes.first)
+    return summed
+
+
+def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
+    """The iterations of some GPUs' iterations, and the time of each on the slowest GPU."""
+    iterations, place = np.unique(cells.codes("iteration"), return_inverse=True)
+    took = np.zeros(len(iterations))
+    np.maximum.at(took, place, elapsed_of(cells))
+    return iterations.astype(np.int64), took
+
+
+def summed(place: Index, values: NDArray[np.generic], count: int = 0) -> Float64:
+    """Values added up by their places."""
+    return np.asarray(np.bincount(place, np.asarray(values, np.float64), count), np.float64)
+
+
+def combined(columns: Sequence[NDArray[np.generic]]) -> tuple[Int64, Index]:
+    """The different rows of columns of codes, in order, and which of them each row is."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = np.asarray(column, np.int64)
+        low, width = (int(values.min()), int(np.ptp(values)) + 1) if len(values) else (0, 1)
+        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
+            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+        code = code * width + (values - low)
+    if int(code.max(initial=0)) < _DENSE:
+        there = np.bincount(code) > 0
+        owner = (np.cumsum(there) - 1)[code]
+        first = np.empty(int(there.sum()), np.intp)
+        first[owner] = np.arange(len(code))
+    else:
+        _, first, owner = np.unique(code, return_index=True, return_inverse=True)
+    rows = np.stack([np.asarray(column, np.int64)[first] for column in columns], axis=1)
+    return rows, owner.ravel().astype(np.intp, copy=False)
+
+
+def _places(numbers: Sequence[int], codes: Int64) -> Index:
+    """The place of each code among numbers that rise, all of which it is one of."""
+    if numbers[-1] - numbers[0] > len(codes) + _FAR_APART:
+        return np.searchsorted(np.array(numbers), codes).astype(np.intp)
+    place = np.zeros(numbers[-1] - numbers[0] + 1, np.intp)
+    place[np.array(numbers) - numbers[0]] = np.arange(len(numbers))
+    return place[codes - numbers[0]]
+
+
+def labelled(names: Iterable[str], most: int = 4) -> str:
+    """Some names as a list in a sentence."""
+    listed = list(names)
+    shown = ", ".join(listed[:most])
+    return shown if len(listed) <= most else f"{shown} and {len(listed) - most} more"

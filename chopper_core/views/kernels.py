@@ -1,0 +1,225 @@
+"""Kernels over a scope: who takes its time, wherever they run, and how near the roof they are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.align.kernel_names import kernel_class
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    column,
+    is_measured,
+    numbered,
+    worded,
+)
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.cubes import Cells
+from chopper_core.model.run import Run
+from chopper_core.model.table import Selection
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View, pivot
+from chopper_core.util.grouping import stable_order
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import grouped, quantiles
+
+LEVEL_OF: Final = {"name": "kernel", "class": "class", "operation": "operation"}
+_SHARES: Final = (0.5, 0.95)
+_CHARTED: Final = 10
+_ROOF: Final = ("intensity", "roof_tflops", "roof_pct")
+
+CLASS: Final = column(
+    "class", "", "class", "The class of the kernel by its name: gemm, attention, elementwise …"
+)
+SHARE: Final = column(
+    "kernel_pct", "%", "of kernels", "Share of the scope's kernel time (sum of durations)."
+)
+MEAN: Final = column("mean_ns", "ns", "mean", "Mean duration of one activity.")
+MEDIAN: Final = column("median_ns", "ns", "median", "Median duration of one activity.")
+P95: Final = column("p95_ns", "ns", "p95", "The duration that 95 % of the activities don't exceed.")
+LEAST: Final = column("min_ns", "ns", "min", "The shortest activity.")
+LONGEST: Final = column("max_ns", "ns", "max", "The longest activity.")
+INTENSITY: Final = column(
+    "intensity",
+    "FLOP/B",
+    "FLOP/B",
+    "Arithmetic intensity: mfma_tflops over the bytes per second that the L2 caches read and wrote "
+    "over the fabric.",
+    source="counters",
+    missing_because="the run has no counters of both the matrix units and the fabric for the row",
+)
+ROOF: Final = column(
+    "roof_tflops",
+    "TFLOP/s",
+    "roof TF/s",
+    "What the roofline allows: the smaller of the peak for the types that the matrix units "
+    "multiplied and intensity times the memory's bandwidth (hardware.toml).",
+    source="counters and hardware.toml",
+    missing_because="the intensity isn't known, or the GPU is not in hardware.toml",
+)
+OF_ROOF: Final = column(
+    "roof_pct",
+    "%",
+    "% roof",
+    "mfma_tflops in % of what the roofline allows.",
+    source="counters and hardware.toml",
+    missing_because=ROOF.missing_because,
+)
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The scope's activities by name, class or operation, the ones with the most time first."""
+    by = view.by or "name"
+    tree = run.tree(view.order)
+    parent = tree.node(view.path)
+    table = run.table
+    classes = _classes(run)
+    if by == "class":
+        words, codes_of = classes
+        codes, nodes = _by_class(parent, tree.split(view.path, ("kernel",)), codes_of)
+        labels = [words[code] for code in codes.tolist()]
+    else:
+        level = "kernel" if by == "name" else "operation"
+        nodes = tree.split(view.path, (level,))
+        codes = nodes.codes(level).astype(np.int64)
+        labels = [table.text_of(level, code) for code in codes.tolist()]
+    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
+    own: list[tuple[Metric, Values]] = []
+    if by == "name":
+        words, codes_of = classes
+        own.append((CLASS, worded([words[codes_of[code]] for code in codes.tolist()])))
+    total_ns = max(int(parent.sum("duration_ns")[0]), 1)
+    kernel_ns = nodes.sum("duration_ns")
+    spread = quantiles(nodes, "duration_ns", _SHARES)
+    own += [
+        (SHARE, Values(100.0 * kernel_ns / total_ns)),
+        (MEAN, Values(kernel_ns / nodes.sizes())),
+        (MEDIAN, Values(spread[:, 0])),
+        (P95, Values(spread[:, 1])),
+        (LEAST, Values(nodes.min("duration_ns"))),
+        (LONGEST, Values(nodes.max("duration_ns"))),
+        *_roofline(run, scope),
+    ]
+    measured = tuple(
+        name
+        for name in ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
+        if is_measured(name, table)
+    )
+    roof = tuple(
+        metric.name for metric, values in own if metric.name in _ROOF and values.present().any()
+    )
+    shown = ("kernel_ns", "kernel_pct", "kernels", "mean_ns", "p95_ns", *measured[:1], *roof)
+    shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
+    order = np.argsort(-kernel_ns, kind="stable")
+    top = order[:_CHARTED]
+    return Answer(
+        level=LEVEL_OF[by],
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: _opens(view, by, labels[row]),
+        total={"kernel_pct": 100.0},
+        sort="-kernel_ns",
+        shown=shown,
+        nodes=nodes,
+        headline=(_headline(labels, kernel_ns, order, total_ns, by),),
+        pictures=(
+            BarChart(
+                f"time by {LEVEL_OF[by]}",
+                "ms",
+                tuple(labels[row] for row in top),
+                (Series("time", kernel_ns[top] / 1e6),),
+                "kernel" if by == "name" else LEVEL_OF[by],
+            ),
+        ),
+    )
+
+
+def _by_class(
+    parent: Groups, kernels: Groups, codes_of: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Groups]:
+    """The classes in a node, and their activities, from those of each kernel where cells say it."""
+
+    def found() -> tuple[NDArray[np.int64], Groups]:
+        return grouped(parent, codes_of[parent.table.kernel[parent.rows]])
+
+    cells = kernels.cells
+    if cells is None:
+        return found()
+    codes = codes_of[cells.cube.codes["kernel"][cells.at]]
+    order = stable_order(codes)
+    codes = codes[order]
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+
+    def rows() -> tuple[Selection, NDArray[np.intp]]:
+        nodes = found()[1]
+        return nodes.selection, nodes.first
+
+    of_class = Cells(cells.cube, cells.at[order], first)
+    return codes[first], Groups(parent.table, None, None, of_class, rows, kernels.around)
+
+
+def _classes(run: Run) -> tuple[list[str], NDArray[np.int64]]:
+    """The classes of the run's kernel names, and the class of each name."""
+    words: dict[str, int] = {}
+    codes = [words.setdefault(kernel_class(name), len(words)) for name in run.table.names]
+    return list(words), np.array(codes, np.int64)
+
+
+def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
+    """Intensity, what it allows, and how much of that is reached; all missing without counters."""
+    rate, share, reads, writes = (
+        METRICS[name].compute(scope)
+        for name in ("mfma_tflops", "mfma_peak_pct", "fabric_read_gbps", "fabric_write_gbps")
+    )
+    traffic = reads.numbers + writes.numbers
+    known = rate.present() & reads.present() & writes.present() & (traffic > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        intensity = np.where(known, 1e3 * rate.numbers / traffic, np.nan)
+        if run.hardware is None:
+            roof = np.full(len(intensity), np.nan)
+        else:
+            # What the units reach at the peak with the types that they multiplied here.
+            peak = 100.0 * rate.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
+            by_memory = intensity * run.hardware.memory_gbps / 1e3
+            roof = np.where(rate.numbers > 0, np.minimum(peak, by_memory), by_memory)
+        reached = 100.0 * rate.numbers / np.where(roof > 0, roof, np.nan)
+    return [
+        (INTENSITY, numbered(intensity)),
+        (ROOF, numbered(roof)),
+        (OF_ROOF, numbered(reached)),
+    ]
+
+
+def _opens(view: View, by: str, label: str) -> View:
+    """A kernel or an operation: where it occurs in the scope; a class: its kernels."""
+    if by == "class":
+        return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
+    level = "kernel" if by == "name" else "operation"
+    if level in view.order[: len(view.path)]:
+        return replace(view, analysis="", by="", of="", sort="", filter="", columns=())
+    split = pivot(replace(view, analysis="", by="", of="", columns=()), level)
+    return replace(split, path=(*split.path, label), sort="", filter="")
+
+
+def _headline(
+    labels: list[str], kernel_ns: NDArray[np.int64], order: NDArray[np.intp], total: int, by: str
+) -> str:
+    top = order[:5]
+    share = 100.0 * kernel_ns[top].sum() / total
+    one, what = {
+        "name": ("kernel", "kernels"),
+        "class": ("class", "classes"),
+        "operation": ("operation", "operations"),
+    }[by]
+    if len(labels) == 1:
+        return f"one {one} has all the kernel time, {total / 1e6:.3f} ms"
+    return (
+        f"{len(labels)} {what}; the first {len(top)} have {share:.1f} % of the kernel time, "
+        f"{total / 1e6:.3f} ms"
+    )

@@ -1,0 +1,349 @@
+"""Launch: what compute waits for before it starts, and why the GPU stands idle."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
+from chopper_core.metrics.time import INSTANCE_LEVELS
+from chopper_core.model.charts import BarChart, LineChart, Series
+from chopper_core.model.groups import gpu_by_gpu
+from chopper_core.model.run import Run
+from chopper_core.model.table import Selection
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View
+from chopper_core.views.launch.queue import queue_of
+from chopper_core.views.launch.sums import (
+    NEVER,
+    OVERHEADS,
+    Launches,
+    launches_of,
+    waited_ns,
+)
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import into
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+_STATISTICS: Final = ("mean", "median")
+_CHARTED: Final = 12
+_GPUS_CHARTED: Final = 16
+_BINS: Final = 240
+_UNLINKED: Final = "no activity of the row has a launch record"
+
+COMM_WAIT: Final = column(
+    "comm_wait_ns",
+    "ns",
+    "comm wait",
+    "The part of call_overhead_ns during which communication ran: launched, and waiting for it "
+    "or beside it.",
+    missing_because=_UNLINKED,
+    reduces="sum",
+)
+LATENCY: Final = column(
+    "idle_latency_ns",
+    "ns",
+    "latency",
+    "The part of idle_launch_ns before activities that were launched while nothing ran on the "
+    "GPU: the time from the launch call to the start.",
+    missing_because=_UNLINKED,
+    reduces="sum",
+)
+QUEUED: Final = column(
+    "idle_queued_ns",
+    "ns",
+    "queued idle",
+    "The part of idle_launch_ns before activities that were launched while something still ran: "
+    "in the queue, and yet the GPU stood idle between. The dispatch of the next kernel, a wait "
+    "for an event of the host, of another stream or of another GPU; the trace doesn't tell which.",
+    missing_because=_UNLINKED,
+    reduces="sum",
+)
+CAUSE: Final = column(
+    "main_cause",
+    "",
+    "main cause",
+    "The largest among the causes for which no compute ran: host late (idle_host_ns), launch "
+    "latency (idle_latency_ns), queued idle (idle_queued_ns), no launch record (idle_unknown_ns), "
+    "copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for "
+    "(comm_wait_ns).",
+    missing_because="the row is compute that waited for nothing",
+)
+QUEUE: Final = column(
+    "queue_depth",
+    "",
+    "queue",
+    "Activities that the host has launched and the GPU has not started yet, mean over the time of "
+    "the scope.",
+)
+LEAST: Final = column(
+    "least_latency_ns",
+    "ns",
+    "least lat.",
+    "The smallest distance from a launch call to the start. Below 0 the clocks of host and GPU "
+    "are apart by at least as much.",
+    reduces="min",
+    missing_because=_UNLINKED,
+    signed=True,
+)
+CAUSES: Final = {
+    "idle_host_ns": "host late",
+    LATENCY.name: "launch latency",
+    QUEUED.name: "queued idle",
+    "idle_unknown_ns": "no launch record",
+    "exposed_comm_ns": "communication",
+    "exposed_copy_ns": "copies",
+}
+"""For what a GPU runs no compute; the first four are its idle time."""
+
+
+def _statistic(name: str, statistic: str) -> Metric:
+    known = METRICS[name]
+    what = known.title.removesuffix(" ovh")
+    return column(
+        f"{name.removesuffix('_overhead_ns')}_{statistic}_ns",
+        "ns",
+        f"{what} {statistic}",
+        f"The {statistic} of {name} over the row's instances: per GPU, iteration and layer for "
+        "operations, else per GPU and iteration; iterations that are cut don't count.",
+        source=known.source,
+        missing_because="no compute in the row",
+    )
+
+
+STATISTICS: Final = {
+    (name, statistic): _statistic(name, statistic)
+    for statistic in _STATISTICS
+    for name in OVERHEADS
+}
+
+
+def answer(run: Run, view: View) -> Answer:
+    """Overheads of launches and causes of idle time, by operation or another level."""
+    by = view.by or "operation"
+    tree, table = run.tree(view.order), run.table
+    parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
+    labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
+    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
+    own, total = _columns(run, view, by, scope)
+    figures = {metric.name: values for metric, values in own}
+    whole = {metric.name: values.at(0) for metric, values in total}
+    (gpus, edges, depths), clock_notes = _whatever_the_rows(run, view, parent)
+    own.insert(4, (CAUSE, _main_causes(figures)))
+    if by == "gpu":
+        unknown = np.full(len(depths), whole[OVERHEADS[1]] is None)
+        own.append((QUEUE, Values(depths.mean(axis=1), unknown)))
+        whole[QUEUE.name] = None if unknown.any() else float(depths.mean())
+    is_known = whole[OVERHEADS[1]] is not None
+    has_launches = figures["launch_overhead_ns"].numbers.any()
+    used = [name for name in CAUSES if figures[name].numbers.any()]
+    shown = [name for name in (*OVERHEADS, COMM_WAIT.name) if figures[name].numbers.any()]
+    shown += [CAUSE.name, "launch_mean_ns", "launch_median_ns"]
+    shown += [*((QUEUE.name,) if by == "gpu" else ()), "idle_ns", *used]
+    shown += [metric.name for key, metric in STATISTICS.items() if key[0] != OVERHEADS[0]]
+    sort = "launch_overhead_ns" if has_launches else "idle_ns"
+    order = np.argsort(-figures[sort].numbers, kind="stable")[:_CHARTED]
+    top = [labels[row] for row in order.tolist()]
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: into(view, by, labels[row]),
+        total={name: value for name, value in whole.items() if value is not None},
+        sort=f"-{sort}",
+        shown=tuple(dict.fromkeys(shown)),
+        nodes=nodes,
+        headline=_headline(whole, gpus, depths),
+        notes=(*clock_notes, *_notes(whole)),
+        pictures=(
+            *_bars(f"before compute starts, by {by}", top, _gaps(figures, order)),
+            *_bars(
+                f"time without compute, by {by}",
+                top,
+                tuple(Series(CAUSES[name], figures[name].numbers[order] / 1e6) for name in used),
+            ),
+            *([_queue_chart(run, gpus, edges, depths)] if is_known else []),
+        ),
+    )
+
+
+Columns = list[tuple[Metric, Values]]
+
+
+def _columns(run: Run, view: View, by: str, scope: Scope) -> tuple[Columns, Columns]:
+    """All columns but the words: of the labels, and of all of them together."""
+    parent = scope.parent
+    over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
+    one = by == "iteration" or "iteration" in dict(view.scope)
+    cut = {} if one else run.partial_iterations
+    labels = scope.nodes.codes(by)
+    found = launches_of(run, parent.selection, by, labels, over, cut)
+    at_once = replace(scope, nodes=parent)
+    return _figures(scope, found), _figures(at_once, found.together())
+
+
+def _figures(scope: Scope, launches: Launches) -> Columns:
+    nodes = scope.nodes
+    plain = (*OVERHEADS, "idle_ns", "idle_host_ns", "idle_unknown_ns")
+    found = {name: METRICS[name].compute(scope) for name in (*plain, *CAUSES) if name in METRICS}
+    has_compute = nodes.sizes() > nodes.sum("collectives") + nodes.sum("copies")
+    statistics = []
+    for statistic in _STATISTICS:
+        for name in OVERHEADS:
+            numbers = launches.each.statistic(name, statistic, len(nodes), name != OVERHEADS[0])
+            numbers = np.where(has_compute, numbers, np.nan)
+            statistics.append((STATISTICS[name, statistic], numbered(numbers)))
+    unlinked = launches.least_ns == NEVER
+    return [
+        *((METRICS[name], found[name]) for name in OVERHEADS),
+        (COMM_WAIT, Values(launches.comm_wait_ns, unlinked)),
+        (METRICS["idle_ns"], found["idle_ns"]),
+        (METRICS["idle_host_ns"], found["idle_host_ns"]),
+        (LATENCY, Values(launches.latency_ns, unlinked)),
+        (QUEUED, Values(nodes.sum("idle_launch_ns") - launches.latency_ns, unlinked)),
+        (METRICS["idle_unknown_ns"], found["idle_unknown_ns"]),
+        (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
+        (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
+        *statistics,
+        (LEAST, Values(np.where(unlinked, 0, launches.least_ns), unlinked)),
+    ]
+
+
+def _main_causes(figures: dict[str, Values]) -> Values:
+    causes = {name: figures[name].numbers for name in CAUSES}
+    causes["exposed_comm_ns"] = np.maximum(
+        causes["exposed_comm_ns"], figures[COMM_WAIT.name].numbers
+    )
+    sizes, words = np.stack(list(causes.values()), axis=1), list(CAUSES.values())
+    return worded([words[row.argmax()] if row.any() else None for row in sizes])
+
+
+def _gaps(figures: dict[str, Values], order: Index) -> tuple[Series, ...]:
+    """The launch overhead of rows in its parts: prep, call under communication, other call."""
+    launch, prep, call = (figures[name].numbers[order] for name in OVERHEADS)
+    comm = figures[COMM_WAIT.name].numbers[order]
+    parts = {
+        "prep": prep,
+        "call under communication": comm,
+        "other call": call - comm,
+        "no launch record": launch - prep - call,
+    }
+    return tuple(Series(name, part / 1e6) for name, part in parts.items() if part.any())
+
+
+def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[BarChart, ...]:
+    return (BarChart(title, "ms", tuple(labels), series),) if series else ()
+
+
+Queues = tuple[list[int], Int64, Float64]
+_KNOWN: WeakKeyDictionary[Run, tuple[object, tuple[Queues, tuple[str, ...]]]] = WeakKeyDictionary()
+
+
+def _whatever_the_rows(run: Run, view: View, parent: Groups) -> tuple[Queues, tuple[str, ...]]:
+    """The queues of a scope and what is said of its clocks; those of the last scope are kept."""
+    scope = (view.order, view.path)
+    known = _KNOWN.get(run)
+    if known is None or known[0] != scope:
+        gpus = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu").tolist()
+        known = _KNOWN[run] = scope, (_queues(run, parent, gpus), _clock_notes(run, parent))
+    return known[1]
+
+
+def _queues(run: Run, parent: Groups, gpus: list[int]) -> Queues:
+    """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
+    begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
+    edges = np.linspace(begin, max(end, begin + _BINS), _BINS + 1).astype(np.int64)
+    of_gpus = [queue_of(run.table, _rows_of(run, gpu), edges) for gpu in gpus]
+    return gpus, edges, np.stack(of_gpus)
+
+
+def _rows_of(run: Run, gpu: int) -> Selection:
+    return run.tree().node((str(gpu),)).selection
+
+
+def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
+    charted = gpus[:_GPUS_CHARTED]
+    middles = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
+    return LineChart(
+        "host's queue: launched, not started",
+        "",
+        "time",
+        "ms",
+        (middles,) * len(charted),
+        tuple(Series(f"GPU {gpu}", depth) for gpu, depth in zip(charted, depths, strict=False)),
+    )
+
+
+def _headline(
+    whole: dict[str, int | float | None], gpus: list[int], depths: Float64
+) -> tuple[str, ...]:
+    def ms(name: str) -> str:
+        return f"{(whole[name] or 0) / 1e6:.3f} ms"
+
+    if whole[OVERHEADS[1]] is None:
+        return (
+            f"compute waits {ms('launch_overhead_ns')} for its start; the GPU idles "
+            f"{ms('idle_ns')}: without launch records nothing says for what",
+        )
+
+    idle = ", ".join(f"{CAUSES[name]} {ms(name)}" for name in list(CAUSES)[:4] if whole[name])
+    mean = depths.mean(axis=1)
+    least, most = int(mean.argmin()), int(mean.argmax())
+    queue = f"{mean[most]:.1f} launched activities wait in the host's queue on average"
+    if len(gpus) > 1:
+        queue += f" of GPU {gpus[most]}, {mean[least]:.1f} in that of GPU {gpus[least]}"
+    return (
+        f"compute waits {ms('launch_overhead_ns')} for its start: prep {ms('prep_overhead_ns')}, "
+        f"call {ms('call_overhead_ns')}, of which {ms('comm_wait_ns')} beside communication",
+        f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}",
+        queue,
+    )
+
+
+def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
+    notes = []
+    if whole[QUEUED.name]:
+        notes.append(
+            "queued idle: the trace doesn't tell the dispatch of the next kernel from a wait for "
+            "an event of the host, another stream or another GPU"
+        )
+    if whole["idle_unknown_ns"]:
+        notes.append("idle before activities without a launch record has no known cause")
+    return tuple(notes)
+
+
+def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
+    """How far the clocks of host and GPU can be apart, by the starts that follow their launch."""
+    table, rows = parent.table, parent.selection
+    least = np.full(int(table.gpu[rows].max()) + 1, NEVER)
+    early = np.zeros(len(least), np.int64)
+    for own in gpu_by_gpu(table, rows):
+        gpu, waited = table.gpu[own], waited_ns(table, own)
+        if isinstance(own, slice):
+            least[gpu[0]] = waited.min()
+        else:
+            np.minimum.at(least, gpu, waited)
+        early += np.bincount(gpu[waited < 0], minlength=len(least))
+    if (least == NEVER).all():
+        return ("no launch records: prep, call, causes of idle and the queue are unknown",)
+    notes = [
+        f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
+        f"{-least[gpu] / 1e3:.1f} µs: its clock is behind the host's by at least that much"
+        for gpu in np.flatnonzero(early).tolist()
+    ]
+    fine = least[(early == 0) & (least != NEVER)]
+    if len(fine):
+        of = "the GPU" if len(least) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
+        notes.append(
+            f"clocks of host and GPU: on {of} no start lies before its launch; the shortest way "
+            f"from a launch to a start is {fine.min() / 1e3:.1f} to {fine.max() / 1e3:.1f} µs, "
+            "which no GPU clock can be ahead by more"
+        )
+    return tuple(notes)

@@ -1,0 +1,272 @@
+"""Sums over launches by label and by instance, in one pass over the rows of a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.model.groups import gpu_by_gpu
+from chopper_core.model.run import Run
+from chopper_core.model.signals import time_within, union
+from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection, distinct
+from chopper_core.util.grouping import ranked
+from chopper_core.views.shared.groups import quantiles_of
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
+NEVER: Final = np.iinfo(np.int64).max
+_DENSE: Final = 4
+"""Instances that there may be, for each row, up to which they are counted in an array of all."""
+_MOST_KEPT: Final = 1 << 22
+"""Rows of a run up to which what is worked out row by row is remembered."""
+
+
+class Instances(Struct, frozen=True, eq=False):
+    """Sums of the overheads over the instances of labels, label after label."""
+
+    label: Index
+    instance: Int64
+    """Which instance each is, the same number under every label."""
+    counts: Mask
+    """Whether it counts: the profiler did not cut its iteration, or cut them all."""
+    sums: Mapping[str, Int64]
+    linked: Mask
+    """Whether any activity has a launch record."""
+
+    def together(self) -> Instances:
+        """The same instances with all labels as one."""
+        if not len(self.label):
+            return self
+        numbers, place = ranked(self.instance)
+        count = len(numbers)
+
+        def either(mask: Mask) -> Mask:
+            if mask.all():
+                return np.ones(count, np.bool_)
+            return np.bincount(place[mask], minlength=count) > 0
+
+        sums = {
+            name: np.bincount(place, weights=values, minlength=count).astype(np.int64)
+            for name, values in self.sums.items()
+        }
+        nowhere = np.zeros(count, np.intp)
+        return Instances(nowhere, numbers, either(self.counts), sums, either(self.linked))
+
+    def statistic(self, name: str, statistic: str, count: int, of_launches: bool) -> Float64:
+        """The mean or median of a sum over the instances of each of so many labels."""
+        there = self.counts & self.linked if of_launches else self.counts
+        values, label = self.sums[name], self.label
+        if not there.all():
+            values, label = values[there], label[there]
+        if statistic == "median":
+            return quantiles_of(values, label, count, (0.5,))[:, 0]
+        number = np.bincount(label, minlength=count)
+        first = np.cumsum(number) - number
+        mean = np.full(count, np.nan)
+        known = number > 0
+        if known.any():
+            mean[known] = np.add.reduceat(values, first[known]) / number[known]
+        return mean
+
+
+class Launches(Struct, frozen=True, eq=False):
+    """What the activities of a scope add to each label."""
+
+    comm_wait_ns: Int64
+    """The part of their call overhead during which communication ran on their GPU."""
+    latency_ns: Int64
+    """Their idle time from the launch call on, where nothing ran at that call."""
+    least_ns: Int64
+    """The shortest way from a launch call to a start; `NEVER` where there is none."""
+    each: Instances
+
+    def together(self) -> Launches:
+        """The same with all labels as one."""
+        return Launches(
+            self.comm_wait_ns.sum(keepdims=True),
+            self.latency_ns.sum(keepdims=True),
+            self.least_ns.min(keepdims=True),
+            self.each.together(),
+        )
+
+
+def launches_of(
+    run: Run,
+    rows: Selection,
+    level: str,
+    labels: NDArray[np.integer[Any]],
+    over: Sequence[str],
+    cut: Mapping[int, frozenset[int]],
+) -> Launches:
+    """Sums by the labels of a level, whose codes rise, and by their instances.
+
+    Instances are told apart by their codes at levels, of which gpu and iteration come first.
+    """
+    table, count = run.table, len(labels)
+    spans = [_span(table.column(name)[rows]) for name in over]
+    low = int(labels[0])
+    place = np.zeros(int(labels[-1]) - low + 1, np.intp)
+    place[labels.astype(np.intp) - low] = np.arange(count)
+    comm_wait, latency = np.zeros(count), np.zeros(count)
+    least = np.full(count, NEVER, np.int64)
+    parts = []
+    # What is worked out of one GPU's rows fits into the processor's cache.
+    for own in gpu_by_gpu(table, rows):
+        label = place[table.column(level)[own] - low]
+        waited = waited_ns(table, own)
+        np.minimum.at(least, label, waited)
+        idle = table.idle_launch_ns[own]
+        at_once = np.flatnonzero((idle == waited) & (idle > 0))
+        latency += np.bincount(label[at_once], weights=idle[at_once], minlength=count)
+        beside, wait = _under_comm(run, own)
+        comm_wait += np.bincount(label[beside], weights=wait, minlength=count)
+        parts.append(_summed(table, own, _codes(table, own, label, over, spans, count), waited))
+    return Launches(
+        comm_wait.astype(np.int64),
+        latency.astype(np.int64),
+        least,
+        _instances(parts, count, spans, cut),
+    )
+
+
+def waited_ns(table: KernelTable, rows: Selection) -> Int64:
+    """How long after its launch call each starts; `NEVER` without such a call."""
+    launch = table.launch_ns[rows]
+    waited: Int64 = table.start_ns[rows] - launch
+    unlinked = launch == NO_TIME
+    return np.where(unlinked, NEVER, waited) if unlinked.any() else waited
+
+
+def _span(codes: NDArray[np.integer[Any]]) -> tuple[int, int]:
+    low = int(codes.min())
+    return low, int(codes.max()) - low + 1
+
+
+def _codes(
+    table: KernelTable,
+    rows: Selection,
+    label: Index,
+    over: Sequence[str],
+    spans: Sequence[tuple[int, int]],
+    count: int,
+) -> NDArray[Any]:
+    """One number for the instance of each row: by GPU, label, and the other levels."""
+    (low_gpu, gpus), *others = spans
+    most = gpus * count * int(np.prod([width for _, width in others], dtype=np.int64))
+    narrow = most <= np.iinfo(np.int32).max
+    code: NDArray[Any] = label.astype(np.int32 if narrow else np.int64)
+    code += (table.gpu[rows] - low_gpu).astype(code.dtype) * count
+    for name, (low, width) in zip(over[1:], others, strict=True):
+        code *= width
+        code += table.column(name)[rows]
+        code -= low
+    return code
+
+
+Part = tuple[Int64, Mask, list[Int64]]
+
+
+def _summed(table: KernelTable, rows: Selection, code: NDArray[Any], waited: Int64) -> Part:
+    """The different codes of instances, which have a launch record, and sums of the overheads."""
+    low, width = _span(code)
+    if width <= _DENSE * len(code):
+        place = code.astype(np.intp)
+        place -= low
+        there = np.flatnonzero(np.bincount(place, minlength=width))
+        codes = there + low
+    else:
+        codes, place = ranked(code)
+        there, width = np.arange(len(codes)), len(codes)
+
+    def summed(values: NDArray[np.generic], at: Index) -> Int64:
+        return np.bincount(at, weights=values, minlength=width)[there].astype(np.int64)
+
+    prep, call = (summed(table.column(name)[rows], place) for name in OVERHEADS[1:])
+    launch = prep + call
+    linked = np.ones(len(codes), np.bool_)
+    if int(waited.min()) < 0 or int(waited.max()) == NEVER:
+        # Only without a launch before the start are prep and call not all of it.
+        unknown = np.flatnonzero((waited < 0) | (waited == NEVER))
+        launch += summed(table.launch_overhead_ns[rows][unknown], place[unknown])
+        linked = np.bincount(place[waited != NEVER], minlength=width)[there] > 0
+    return codes, linked, [launch, prep, call]
+
+
+def _instances(
+    parts: Sequence[Part],
+    count: int,
+    spans: Sequence[tuple[int, int]],
+    cut: Mapping[int, frozenset[int]],
+) -> Instances:
+    """The instances of all parts, label after label."""
+    (low_gpu, gpus), (low_iteration, iterations), *others = spans
+    within = int(np.prod([width for _, width in others], dtype=np.int64))
+    of_gpu = within * iterations
+    code = np.concatenate([codes for codes, _, _ in parts])
+    # The codes rise, GPU by GPU and then label by label.
+    bounds = np.searchsorted(code, of_gpu * np.arange(gpus * count + 1))
+    begin = bounds[:-1].reshape(gpus, count).T.ravel()
+    size = np.diff(bounds).reshape(gpus, count).T.ravel()
+    order = np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(len(code))
+    label, gpu = (np.repeat(each, size) for each in np.divmod(np.arange(gpus * count), gpus))
+    inner = code[order] - of_gpu * (gpu * count + label)
+    counts = np.ones(len(code), np.bool_)
+    for each, numbers in cut.items():
+        is_cut = np.isin(inner // within + low_iteration, list(numbers))
+        counts &= ~((gpu + low_gpu == each) & is_cut)
+    sums = {
+        name: np.concatenate([values[place] for _, _, values in parts])[order]
+        for place, name in enumerate(OVERHEADS)
+    }
+    linked = np.concatenate([linked for _, linked, _ in parts])[order]
+    counts = counts if counts.any() else ~counts
+    return Instances(label, of_gpu * gpu + inner, counts, sums, linked)
+
+
+_KNOWN: WeakKeyDictionary[Run, dict[int, tuple[Index, Int64]]] = WeakKeyDictionary()
+
+
+def _under_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
+    """The places among rows of those in whose call overhead communication ran, and how long.
+
+    Those of whole GPUs of a run that is not too large are worked out once.
+    """
+    if len(run.table) > _MOST_KEPT or not isinstance(rows, slice):
+        return _beside_comm(run, rows)
+    known = _KNOWN.setdefault(run, {})
+    gpu = int(run.table.gpu[rows.start])
+    whole = run.tree().node((str(gpu),)).selection
+    if gpu not in known and whole != rows:
+        return _beside_comm(run, rows)
+    if gpu not in known:
+        places, waits = _beside_comm(run, rows)
+        known[gpu] = places + rows.start, waits
+    at, waits = known[gpu]
+    low, high = np.searchsorted(at, [rows.start, rows.stop]).tolist()
+    return at[low:high] - rows.start, waits[low:high]
+
+
+def _beside_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
+    table = run.table
+    call = table.call_overhead_ns[rows]
+    # Where the GPU stood idle for as long before the start, nothing ran beside the call.
+    waiting = np.flatnonzero(call > table.idle_ns[rows])
+    gpu, start, call = table.gpu[rows][waiting], table.start_ns[rows][waiting], call[waiting]
+    wait = np.zeros(len(waiting), np.int64)
+    for number in distinct(gpu).tolist():
+        whole = run.tree().node((str(number),)).selection
+        comm = np.flatnonzero(table.kind[whole] == Kind.COMM)
+        stretches = union(table.start_ns[whole][comm], table.duration_ns[whole][comm])
+        own = np.flatnonzero(gpu == number)
+        to = start[own]
+        wait[own] = time_within(*stretches, to) - time_within(*stretches, to - call[own])
+    return waiting, wait

@@ -1,0 +1,310 @@
+"""Overheads: from the time that the model's FLOPs need at the peak to the time that went by."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.align.breakdown import breakdown_columns
+from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable, Selection
+from chopper_core.model.tree import Groups, Tree
+from chopper_core.model.view import View
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import into
+
+Int64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+THEORY: Final = "theoretical_ns"
+LOSSES: Final = {
+    "extra_inst_ns": "extra instructions",
+    "mfma_loss_ns": "MFMA utilisation",
+    "vector_ns": "vector work",
+    "contention_ns": "contention",
+    "frequency_ns": "frequency",
+    "unseparated_ns": "contention or frequency",
+    "unmodelled_ns": "unmodelled compute",
+    "exposed_comm_ns": "exposed communication",
+    "exposed_copy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+"""What lies between the theoretical and the elapsed time, in the order of the waterfall."""
+_TERMS: Final = (THEORY, *LOSSES)
+_UNKNOWN: Final = "unmodelled_ns"
+_MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
+_MUCH_PCT: Final = 1.0
+_CHARTED: Final = 16
+
+LOST: Final = column(
+    "lost_ns",
+    "ns",
+    "lost",
+    "elapsed_ns - theoretical_ns: all time beyond that of the model's FLOPs at the peak.",
+    source="overhead breakdown",
+    missing_because="the row has matrix kernels and the FLOPs of none of them are known "
+    "(record_shapes=True)",
+)
+LARGEST: Final = column(
+    "largest_loss",
+    "",
+    "largest loss",
+    "The largest of the parts that make up lost_ns.",
+    source="overhead breakdown",
+    missing_because="the row loses nothing",
+)
+
+
+def _share_of(name: str) -> Metric:
+    term = METRICS[name]
+    return column(
+        f"{name.removesuffix('_ns')}_pct",
+        "%",
+        f"{term.title} %",
+        f"{name} in % of the row's elapsed_ns. The shares add up to 100.",
+        source=term.source,
+        missing_because=term.missing_because or "the row has no time",
+    )
+
+
+SHARES: Final = {name: _share_of(name) for name in _TERMS}
+
+
+class Parts(Struct, frozen=True):
+    """What the time of each node is made of, in whole ns."""
+
+    values: dict[str, Values]
+    elapsed_ns: Int64
+    lost: Values
+
+    def numbers(self, name: str) -> Int64:
+        """A part of every node, 0 where it isn't known: then it is part of another one."""
+        values = self.values[name]
+        return np.where(values.present(), values.numbers, 0).astype(np.int64)
+
+
+def parts_of(run: Run, nodes: Groups, has_matrix: Mask | None = None) -> Parts:
+    """The parts of each node's elapsed time; those that are known add up to it.
+
+    `has_matrix` says which nodes have matrix kernels, where that is known.
+    """
+    scope = Scope(nodes, nodes, run.origin_ns, run.hardware)
+    values = {name: METRICS[name].compute(scope) for name in _TERMS}
+    elapsed_ns = METRICS["elapsed_ns"].compute(scope).numbers.astype(np.int64)
+    theory = values[THEORY]
+    unknown = ~theory.present()
+    if unknown.any():
+        unknown &= nodes.sum_of(_is_matrix) > 0 if has_matrix is None else has_matrix
+    lost = Values(elapsed_ns - np.where(theory.present(), theory.numbers, 0), unknown)
+    return Parts(values, elapsed_ns, lost)
+
+
+def with_parts(table: KernelTable, run: Run) -> KernelTable:
+    """The table with the columns of the breakdown, which a run made by hand may lack."""
+    if all(name in table.measured for name in BREAKDOWN):
+        return table
+    return table.with_measured(breakdown_columns(table, run.hardware))
+
+
+def answer(run: Run, view: View) -> Answer:
+    """What the scope's time is made of, by operation, phase, layer, gpu or iteration."""
+    by = view.by or "operation"
+    tree = run.tree(view.order)
+    table = with_parts(run.table, run)
+    if table is not run.table:
+        tree = Tree(table, view.order)
+    parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
+    labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
+    has_matrix = _with_matrix(tree.split(view.path, (by, "kernel")), nodes.codes(by), by)
+    parts = parts_of(run, nodes, has_matrix)
+    whole = parts_of(run, parent, None if has_matrix is None else np.array([has_matrix.any()]))
+    losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
+    largest = [
+        list(LOSSES.values())[row.argmax()] if row.max(initial=0) > 0 else None for row in losses
+    ]
+    own: list[tuple[Metric, Values]] = [
+        (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),
+        (LOST, parts.lost),
+        (LARGEST, worded(largest)),
+        *((METRICS[name], parts.values[name]) for name in _TERMS),
+        *((SHARES[name], _in_percent(parts, name)) for name in _TERMS),
+    ]
+    total = {
+        metric.name: value
+        for metric, values in (
+            (METRICS["elapsed_ns"], Values(whole.elapsed_ns)),
+            (LOST, whole.lost),
+            *((METRICS[name], whole.values[name]) for name in _TERMS),
+            *((SHARES[name], _in_percent(whole, name)) for name in _TERMS),
+        )
+        if (value := values.at(0)) is not None
+    }
+    has_theory = bool(whole.values[THEORY].present()[0])
+    used = [name for name in _TERMS if parts.numbers(name).any()]
+    order = np.argsort(-np.where(parts.lost.present(), parts.lost.numbers, -1), kind="stable")
+    if not has_theory:
+        order = np.argsort(-parts.elapsed_ns, kind="stable")
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: into(view, by, labels[row]),
+        total=total,
+        sort="-lost_ns" if has_theory else "-elapsed_ns",
+        shown=(
+            "elapsed_ns",
+            "lost_ns",
+            "largest_loss",
+            *(SHARES[name].name for name in used),
+            *used,
+        ),
+        nodes=nodes,
+        headline=(_headline(whole),),
+        notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
+        pictures=(
+            _stacked(parts, labels, order[:_CHARTED], used, by),
+            _waterfall(whole, used),
+        ),
+    )
+
+
+def _in_percent(parts: Parts, name: str) -> Values:
+    values = parts.values[name]
+    known = values.present() & (parts.elapsed_ns > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return numbered(np.where(known, 100.0 * values.numbers / parts.elapsed_ns, np.nan))
+
+
+def _with_matrix(kernels: Groups, codes: NDArray[np.integer[Any]], level: str) -> Mask | None:
+    """Which labels of a level have matrix kernels that are charged; None if only rows say it."""
+    if kernels.cells is None:
+        return None
+    named = np.array([kernel_class(name) in _MATRIX for name in kernels.table.names], np.bool_)
+    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
+    of_matrix = named[kernels.codes("kernel")] & charged
+    return np.isin(codes, kernels.codes(level)[of_matrix])
+
+
+def _is_matrix(table: KernelTable, rows: Selection) -> NDArray[np.bool_]:
+    """Whether an activity is charged compute time as a matrix kernel by its name."""
+    used = np.flatnonzero(np.bincount(table.kernel[rows]))
+    matrix = np.zeros(len(table.names), np.bool_)
+    matrix[used] = [kernel_class(table.names[code]) in _MATRIX for code in used.tolist()]
+    charged = table.compute_ns[rows] + table.overlap_ns[rows]
+    return matrix[table.kernel[rows]] & (charged > 0)
+
+
+def _headline(whole: Parts) -> str:
+    elapsed = int(whole.elapsed_ns[0])
+    sizes = {name: int(whole.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
+    name = max(sizes, key=lambda each: sizes[each])
+    unknown = int(whole.numbers(_UNKNOWN)[0])
+    said = ["no loss is known"]
+    if sizes[name] > 0:
+        kind = "largest known loss" if unknown > sizes[name] else "largest loss"
+        said = [f"the {kind} is {LOSSES[name]}: {_amount(sizes[name], elapsed)}"]
+    if unknown > 0:
+        said.append(f"unmodelled compute is {_amount(unknown, elapsed)}")
+    theory = whole.values[THEORY].at(0)
+    if theory is None:
+        said.append("the theoretical time isn't known")
+    else:
+        said.append(f"the model's FLOPs that are known, at the peak: {_amount(theory, elapsed)}")
+    return f"of {elapsed / 1e6:.3f} ms " + "; ".join(said)
+
+
+def _amount(part: float, whole: float) -> str:
+    return f"{part / 1e6:.3f} ms, {100 * part / max(whole, 1):.1f} %"
+
+
+def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:
+    """What isn't known, and in which part its time lies; `kernels` by operation and name."""
+    notes: list[str] = []
+    counted = CYCLES in run.table.measured
+    if run.hardware is None:
+        notes.append("the GPU is not in hardware.toml: without its peak all compute is unmodelled")
+    elif not whole.values[THEORY].present()[0]:
+        notes.append(
+            "no FLOPs of the model with their type are known (record_shapes=True in the profiler "
+            "gives both): the theoretical time is missing"
+        )
+    elif (share := _without_flops(kernels)) > _MUCH_PCT:
+        notes.append(
+            f"{share:.1f} % of the time of matrix kernels is of kernels whose FLOPs, or "
+            "whose type's peak, aren't known: theory is too short by theirs, lost too long"
+        )
+    if not counted:
+        notes.append(
+            "no counters: extra instructions, MFMA utilisation, vector work and contention lie "
+            "together in unmodelled compute"
+        )
+    if not whole.values["frequency_ns"].present()[0]:
+        lies = LOSSES["unseparated_ns"] if counted and run.hardware else LOSSES[_UNKNOWN]
+        notes.append(f"no clock of the GPUs for the scope: what it costs lies in {lies}")
+    if counted and run.hardware and whole.numbers(_UNKNOWN)[0] > 0:
+        notes.append(
+            "unmodelled compute is that without counters, and matrix kernels without the model's "
+            "FLOPs"
+        )
+    return tuple(notes)
+
+
+def _without_flops(kernels: Groups) -> float:
+    """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
+    table = kernels.table
+    is_matrix = np.array([kernel_class(name) in _MATRIX for name in table.names], np.bool_)
+    charged = kernels.sum("compute_ns") + kernels.sum("overlap_ns") > 0
+    matrix = is_matrix[kernels.codes("kernel")] & charged
+    duration = kernels.sum("duration_ns")[matrix]
+    if not {FLOPS, FLOPS_TYPE} <= set(table.measured) or not duration.sum():
+        return 0.0
+    # Helpers of a kernel with FLOPs (a reduction of its parts, say) have none of their own.
+    operation = kernels.codes("operation")[matrix]
+    with_peak = kernels.known(AT_PEAK)[1][matrix] > 0
+    known = np.isin(operation, operation[with_peak])
+    return float(100.0 * duration[~known].sum() / duration.sum())
+
+
+def _stacked(
+    parts: Parts, labels: list[str], rows: NDArray[np.intp], used: list[str], by: str
+) -> BarChart:
+    words = {THEORY: "theoretical", **LOSSES}
+    return BarChart(
+        f"time by {by} and what it is made of",
+        "ms",
+        tuple(labels[row] for row in rows.tolist()),
+        tuple(Series(words[name], parts.numbers(name)[rows] / 1e6) for name in used),
+    )
+
+
+def _waterfall(whole: Parts, used: list[str]) -> BarChart:
+    """From the theoretical time to the elapsed one: what is reached before, and each step."""
+    steps = [(LOSSES[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
+    theory = int(whole.numbers(THEORY)[0])
+    labels, reached, adds, saves = ["theoretical"], [theory], [0], [0]
+    level = theory
+    for label, step in steps:
+        labels.append(label)
+        reached.append(min(level, level + step))
+        adds.append(max(step, 0))
+        saves.append(max(-step, 0))
+        level += step
+    labels.append("observed")
+    series = {
+        "reached": [*reached, level],
+        "adds": [*adds, 0],
+        "saves": [*saves, 0],
+    }
+    return BarChart(
+        "from theoretical to observed",
+        "ms",
+        tuple(labels),
+        tuple(Series(name, np.array(numbers) / 1e6) for name, numbers in series.items()),
+    )

@@ -1,0 +1,282 @@
+"""Overlap: how much communication runs beside the operations, and what that costs them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
+from chopper_core.model.charts import LineChart, Picture, Series
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL
+from chopper_core.model.view import View, complete_order
+from chopper_core.query.statistic import counted_instances, named, reduced
+from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import stable_order
+from chopper_core.views.overlap import columns
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import into, quantiles_of
+from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Own = list[tuple[Metric, Values]]
+
+INSTANCE: Final = "instance"
+_MOST_INSTANCES: Final = 20_000
+_LINES: Final = 12
+_POINTS: Final = 1_500
+"""Instances that are drawn; of more, evenly chosen ones."""
+_OPERATIONS: Final = 4
+_ALONG: Final = 0.3
+"""The correlation from which on durations are said to go with overlap."""
+_LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The scope's operations by a label, or their instances one by one."""
+    found = overlaps_in(run, view)
+    if not len(found):
+        raise UsageError("no operation computes here, so there is nothing that could overlap")
+    if view.by == INSTANCE:
+        return _one_by_one(run, view, found)
+    return _together(run, view, found, view.by or "operation")
+
+
+def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
+    codes, owner = found.ranked(by)
+    count = len(codes)
+    labels = [run.table.text_of(by, code) for code in codes.tolist()]
+    known = effect(found, owner, count)
+    metrics, figures, totals = _figures(run, view, found, owner, count, by)
+    spread = 100.0 * quantiles_of(found.share, owner, count, (0.05, 0.5, 0.95))
+    own: Own = [
+        (metrics[0], figures[0]),
+        (metrics[1], figures[1]),
+        (columns.SLOWDOWN, numbered(known.slowdown)),
+        (columns.COST, numbered(known.cost_ns)),
+        (columns.PEARSON, numbered(known.pearson)),
+        (columns.COSINE, numbered(known.cosine)),
+        (columns.MEDIAN, numbered(spread[:, 1])),
+        (columns.P5, numbered(spread[:, 0])),
+        (columns.P95, numbered(spread[:, 2])),
+        (columns.INSTANCES, Values(np.bincount(owner, minlength=count))),
+        (metrics[2], figures[2]),
+        (metrics[3], figures[3]),
+    ]
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: (
+            replace(into(view, by, labels[row]), analysis=view.analysis, by=INSTANCE)
+            if own[9][1].numbers[row] <= _MOST_INSTANCES
+            else replace(into(view, by, labels[row]), analysis=view.analysis)
+        ),
+        total=totals,
+        shown=tuple(metric.name for metric, values in own if values.present().any()),
+        over=_LEVELS,
+        sort="-instance_ns" if by == "operation" else "",
+        headline=_headline(found, by, labels, known),
+        notes=_notes(found),
+        pictures=(_cumulative(found), *_against_duration(run, found)),
+    )
+
+
+def _figures(
+    run: Run, view: View, found: Overlaps, owner: Index, count: int, by: str
+) -> tuple[list[Metric], list[Values], dict[str, int | float]]:
+    """Overlap with collectives, with copies too, time, time beside collectives; and of all.
+
+    With a statistic they are that of the instances, each of which has its own.
+    """
+    metrics = [columns.OVERLAP, columns.WITH_COPIES, columns.TIME, columns.BESIDE]
+    if not view.stat:
+        elapsed, beside, masked = (
+            _summed(owner, count, each)
+            for each in (found.elapsed_ns, found.comm_ns, found.masked_ns)
+        )
+        shares = [_percent(beside, elapsed), _percent(masked, elapsed)]
+        return metrics, [*shares, Values(elapsed), Values(beside)], _totals(found)
+    if view.over and set(view.over) != set(_LEVELS):
+        raise UsageError(
+            f"the view overlap goes over its instances, one per {', '.join(_LEVELS)}; it takes no "
+            "other over="
+        )
+    gpu, iteration = found.codes("gpu"), found.codes("iteration")
+    is_one = by == "iteration"
+    counted = counted_instances(view, run.partial_iterations, gpu, iteration, is_one)
+    order = stable_order(owner)
+    own = (
+        numbered(100.0 * found.share),
+        numbered(100.0 * found.masked_share),
+        Values(found.elapsed_ns),
+        Values(found.comm_ns),
+    )
+    together = np.zeros(len(found), np.intp)
+    whole = [reduced(view.stat, each, together, 1, counted).at(0) for each in own]
+    total: dict[str, int | float] = {columns.INSTANCES.name: len(found)}
+    total |= {m.name: v for m, v in zip(metrics, whole, strict=True) if v is not None}
+    figures = [
+        reduced(view.stat, each.take(order), owner[order], count, counted[order]) for each in own
+    ]
+    return [named(each, view.stat) for each in metrics], figures, total
+
+
+def _summed(owner: Index, count: int, values: Int64) -> Int64:
+    return np.bincount(owner, weights=values, minlength=count).astype(np.int64)
+
+
+def _percent(part: Int64, whole: Int64) -> Values:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return numbered(np.where(whole > 0, 100.0 * part / whole, np.nan))
+
+
+def _totals(found: Overlaps) -> dict[str, int | float]:
+    elapsed = int(found.elapsed_ns.sum())
+    total: dict[str, int | float] = {
+        columns.INSTANCES.name: len(found),
+        columns.TIME.name: elapsed,
+        columns.BESIDE.name: int(found.comm_ns.sum()),
+    }
+    if elapsed:
+        total[columns.OVERLAP.name] = 100.0 * float(found.comm_ns.sum()) / elapsed
+        total[columns.WITH_COPIES.name] = 100.0 * float(found.masked_ns.sum()) / elapsed
+    return total
+
+
+def _one_by_one(run: Run, view: View, found: Overlaps) -> Answer:
+    """A row per instance, in order of start."""
+    if len(found) > _MOST_INSTANCES:
+        raise UsageError(
+            f"there are {len(found)} instances here, more than the {_MOST_INSTANCES} that are "
+            "listed one by one; go to a GPU, an iteration or an operation first"
+        )
+    found = found.take(np.argsort(found.start_ns, kind="stable"))
+    table = run.table
+    texts = {
+        level: [table.text_of(level, code) for code in found.codes(level).tolist()]
+        for level in _LEVELS
+    }
+    gpu, layer, iteration = (found.codes(level) for level in ("gpu", "layer", "iteration"))
+    own: Own = [
+        (columns.OVERLAP, numbered(100.0 * found.share)),
+        (columns.WITH_COPIES, numbered(100.0 * found.masked_share)),
+        (columns.TIME, Values(found.elapsed_ns)),
+        (columns.BESIDE, Values(found.comm_ns)),
+        (columns.GPU, Values(gpu)),
+        (columns.ITERATION, Values(iteration, iteration == NO_LABEL)),
+        (columns.PHASE, worded(texts["phase"])),
+        (columns.LAYER, Values(layer, layer == NO_LABEL)),
+        (METRICS["start_ns"], Values(found.start_ns - run.origin_ns)),
+    ]
+    order = complete_order(_LEVELS)
+
+    def opens(row: int) -> View:
+        path = tuple(texts[level][row] for level in _LEVELS)
+        return View(view.run, path, order, metric=view.metric, reading=view.reading)
+
+    return Answer(
+        level=INSTANCE,
+        labels=texts["operation"],
+        columns=tuple(own),
+        opens=opens,
+        total=_totals(found),
+        headline=(_overall(found),),
+        notes=_notes(found),
+        pictures=(_cumulative(found), *_against_duration(run, found)),
+    )
+
+
+def _overall(found: Overlaps) -> str:
+    total = _totals(found)
+    text = (
+        f"communication runs beside {total.get(columns.OVERLAP.name, 0.0):.1f} % of the operations'"
+        " time"
+    )
+    if (found.masked_ns != found.comm_ns).any():
+        text += f", or FSDP's copies beside {total[columns.WITH_COPIES.name]:.1f} %"
+    return text
+
+
+def _headline(found: Overlaps, by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
+    lines = [_overall(found)]
+    # What differs without going along with overlap is not blamed on it.
+    along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _ALONG)
+    cost = np.where(along, known.cost_ns, 0.0)
+    if cost.max(initial=0.0) > 0:
+        worst = int(cost.argmax())
+        r = known.pearson[worst]
+        prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
+        lines.append(
+            f"{prefix}{labels[worst]} loses most by it: "
+            f"at high overlap its instances take {known.slowdown[worst]:.2f} times as long as at "
+            f"low, r = {r:.2f} between overlap and duration; {cost[worst] / 1e6:.3f} ms in all"
+        )
+    return tuple(lines)
+
+
+def _notes(found: Overlaps) -> tuple[str, ...]:
+    said = []
+    if (found.masked_ns != found.comm_ns).any():
+        said.append("FSDP's own operations have no rows: they are part of what overlaps")
+    if not found.comm_ns.any():
+        said.append("no collective runs beside any of it")
+    unlayered = int((found.codes("layer") == NO_LABEL).sum())
+    if unlayered:
+        said.append(
+            f"{unlayered} of {len(found)} instances have no layer: each is all that an operation "
+            "does in a phase and iteration, with what lies between"
+        )
+    return tuple(said)
+
+
+def _cumulative(found: Overlaps) -> Picture:
+    """The share of each GPU's instances with at most so much overlap."""
+    gpus, owner = found.ranked("gpu")
+    at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
+    counts = np.bincount(owner * 101 + at, minlength=101 * len(gpus)).reshape(len(gpus), 101)
+    shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
+    x = np.arange(101.0)
+    if len(gpus) <= _LINES:
+        names = [f"GPU {gpu}" for gpu in gpus.tolist()]
+        lines = list(shares)
+    else:
+        names = ["least of the GPUs", "median of the GPUs", "largest of the GPUs"]
+        lines = list(np.quantile(shares, (0.0, 0.5, 1.0), axis=0))
+    return LineChart(
+        "instances with at most so much overlap",
+        "%",
+        "overlap with collectives",
+        "%",
+        (x,) * len(lines),
+        tuple(Series(name, numbers) for name, numbers in zip(names, lines, strict=True)),
+    )
+
+
+def _against_duration(run: Run, found: Overlaps) -> tuple[Picture, ...]:
+    """The durations of instances over their overlap, for the operations that take most time."""
+    codes, owner = found.ranked("operation")
+    times = _summed(owner, len(codes), found.elapsed_ns)
+    share, names, x, y = 100.0 * found.share, [], [], []
+    for place in np.argsort(-times, kind="stable")[:_OPERATIONS].tolist():
+        own = np.flatnonzero(owner == place)
+        own = own[:: max(1, -(-len(own) * _OPERATIONS // _POINTS))]
+        names.append(run.table.text_of(LEVELS[4], int(codes[place])))
+        x.append(share[own])
+        y.append(found.elapsed_ns[own] / 1e6)
+    return (
+        LineChart(
+            "duration of instances",
+            "ms",
+            "overlap with collectives",
+            "%",
+            tuple(x),
+            tuple(Series(name, numbers) for name, numbers in zip(names, y, strict=True)),
+            points=True,
+        ),
+    )

@@ -1,0 +1,402 @@
+"""Power: what the GPUs draw, how they are clocked, how hot they are and what limits them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
+from chopper_core.model.run import Run
+from chopper_core.model.signals import Curve
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View
+from chopper_core.util.errors import UsageError
+from chopper_core.views.power import columns as c
+from chopper_core.views.power.pictures import energy_bars, pictures
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.samples import (
+    Sampled,
+    all_sampled,
+    correlation,
+    sampled,
+    stretches_of,
+)
+from chopper_core.views.shared.tokens import tokens_in
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Own = list[tuple[Metric, Values]]
+
+WINDOW_NS: Final = 100e6
+BURST: Final = 1.1
+"""What part of its mean a burst of power exceeds."""
+AT_LIMIT: Final = 0.98
+ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
+"""The quantiles that the original takes of windows."""
+_OPTION: Final = re.compile(r"(window|burst|tokens):(\d{1,12}(?:\.\d+)?)")
+_SIGNALS: Final = ("power_w", "gfx_mhz", "mem_mhz", "hotspot_c", "mem_c", "edge_c", "throttle_pct")
+LIMITER: Final = "throttle_pct."
+"""How the signals of single limiters begin."""
+_NO_TELEMETRY: Final = (
+    "the run has no telemetry of power, clocks or temperatures that could be placed; a log of "
+    "amd-smi, rocm-smi or nvidia-smi beside the traces would give it (docs/telemetry.md)"
+)
+
+
+class Options(Struct, frozen=True):
+    """What an address says of the view."""
+
+    window_ns: float = WINDOW_NS
+    burst_w: float | None = None
+    tokens: float | None = None
+    """Per GPU and iteration."""
+
+
+class GpuSamples(Struct, frozen=True, eq=False):
+    """The samples of one GPU's signals in the scope's time."""
+
+    gpu: int
+    signals: dict[str, Sampled]
+    curves: dict[str, Curve]
+    """The whole signals."""
+    limit_w: float
+    """NaN where it isn't known."""
+    rolled: dict[str, tuple[Int64, Float64]]
+    """The ends of the windows of rolling quantiles, and the quantiles."""
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The GPUs side by side, or the energy of iterations, phases, layers or operations."""
+    if not any(name in run.measured for name in _SIGNALS):
+        raise UsageError(_NO_TELEMETRY)
+    options = options_of(view.of)
+    by = view.by or "gpu"
+    found = samples_of(run, view, options.window_ns if by == "gpu" else None)
+    if by == "gpu":
+        return _by_gpu(run, view, found, options)
+    return _by_label(run, view, found, options, by)
+
+
+def options_of(text: str) -> Options:
+    """What `of=` says, such as `window:250,burst:700`; raises UsageError for anything else."""
+    given: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        match = _OPTION.fullmatch(part)
+        if match is None or not float(match[2]) or match[1] in given:
+            raise UsageError(
+                "the view power takes of=window:MS (of rolling quantiles), burst:W (the level of "
+                "bursts) and tokens:N (per GPU and iteration), with commas between them, not "
+                f"{text!r}"
+            )
+        given[match[1]] = float(match[2])
+    window_ns = given.get("window", WINDOW_NS / 1e6) * 1e6
+    return Options(window_ns, given.get("burst"), given.get("tokens"))
+
+
+def samples_of(run: Run, view: View, window_ns: float | None = None) -> list[GpuSamples]:
+    """The samples of the scope's GPUs; rolling quantiles only with a window."""
+    tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
+    limiters = [name for name in run.measured if name.startswith(LIMITER)]
+    found = []
+    for gpu, stretches in stretches_of(run, view).items():
+        curves = {
+            name: run.measured[name].curves[gpu]
+            for name in (*_SIGNALS, "power_cap_w", *limiters)
+            if name in run.measured and gpu in run.measured[name].curves
+        }
+        signals = all_sampled(curves, stretches)
+        for name in _SIGNALS:
+            signals.setdefault(name, sampled(None, stretches))
+        cap = signals["power_cap_w"].mean() if "power_cap_w" in signals else np.nan
+        limit_w = cap if np.isfinite(cap) else tdp_w
+        rolled = {}
+        if window_ns is not None:
+            rolled = {name: signals[name].rolling(window_ns, share) for name, share in ROLLED}
+        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled))
+    return found
+
+
+def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> Answer:
+    labels, nodes = _split(run, view, "gpu")
+    scope = Scope(nodes, nodes, run.origin_ns, run.hardware, run.measured)
+    energy_j, token_mj = step_energy(run, view, options.tokens)
+    own = _columns(run, found, options)
+    own += [
+        (METRICS["energy_j"], METRICS["energy_j"].compute(scope)),
+        (c.STEP_ENERGY, numbered(energy_j)),
+        (c.TOKEN_ENERGY, numbered(token_mj)),
+    ]
+    known = {metric.name for metric, values in own if values.present().any()}
+    shown = (
+        *("mean_power_w", "peak_power_w", "limit_w", "at_limit_pct", "iteration_energy_j"),
+        *("token_energy_mj", "mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz"),
+        *("mean_hotspot_c", "throttled_pct", "r_gfx_hotspot", "r_gfx_power", "rolling_power_w"),
+        *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
+    )
+    return Answer(
+        level="gpu",
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: into(view, "gpu", labels[row]),
+        total=_totals(own),
+        shown=tuple(name for name in shown if name in known),
+        nodes=nodes,
+        headline=_headline(found, energy_j, token_mj),
+        notes=_notes(run, view, found, options),
+        pictures=pictures(found, run.origin_ns),
+    )
+
+
+def _split(run: Run, view: View, level: str) -> tuple[list[str], Groups]:
+    """The labels of a level within the scope, and the rows of each."""
+    nodes = run.tree(view.order).split(view.path, (level,))
+    return [run.table.text_of(level, int(code)) for code in nodes.codes(level)], nodes
+
+
+def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
+    def each(name: str, figure: Callable[[Sampled], float]) -> Float64:
+        return np.array([figure(gpu.signals[name]) for gpu in found])
+
+    def apart(name: str) -> tuple[Float64, Float64]:
+        return each(name, Sampled.mean), each(name, Sampled.deviation)
+
+    power, power_deviation = apart("power_w")
+    gfx, gfx_deviation = apart("gfx_mhz")
+    mem, mem_deviation = apart("mem_mhz")
+    peaks = [gpu.signals["power_w"] for gpu in found]
+    peak_at = [
+        float(own.middles_ns[own.values.argmax()] - run.origin_ns) if len(own) else np.nan
+        for own in peaks
+    ]
+    bursts = np.array([_bursts(gpu.signals["power_w"], options) for gpu in found]).T
+    limit = np.array([gpu.limit_w for gpu in found])
+
+    def rolling(name: str) -> Float64:
+        return np.array([_mean(gpu.rolled[name][1]) for gpu in found])
+
+    def correlations(other: str) -> Float64:
+        pairs = [(gpu.signals["gfx_mhz"], gpu.curves.get(other)) for gpu in found]
+        return np.array([correlation(*pair) for pair in pairs])
+
+    own: Own = [
+        (c.POWER, numbered(power)),
+        (c.POWER_HIGH, numbered(each("power_w", lambda own: own.quantile(0.95)))),
+        (c.PEAK, numbered(each("power_w", _largest))),
+        (c.PEAK_AT, numbered(peak_at)),
+        (c.POWER_DEVIATION, numbered(power_deviation)),
+        (c.POWER_RATIO, numbered(power / _or_nan(np.nanmax, power))),
+        (c.ROLLING_POWER, numbered(rolling("power_w"))),
+        (c.LIMIT, numbered(limit)),
+        (c.AT_LIMIT, numbered([_at_limit(gpu) for gpu in found])),
+        (c.BURSTS, numbered(bursts[0])),
+        (c.BURST_SHARE, numbered(bursts[1])),
+        (c.LONGEST_BURST, numbered(bursts[2])),
+        (c.GFX, numbered(gfx)),
+        (c.GFX_LOW, numbered(each("gfx_mhz", lambda own: own.quantile(0.05)))),
+        (c.GFX_DEVIATION, numbered(gfx_deviation)),
+        (c.GFX_RATIO, numbered(gfx / _or_nan(np.nanmin, gfx))),
+        (c.ROLLING_GFX, numbered(rolling("gfx_mhz"))),
+        (c.MEM, numbered(mem)),
+        (c.MEM_DEVIATION, numbered(mem_deviation)),
+        (c.HOT, numbered(each("hotspot_c", Sampled.mean))),
+        (c.HOTTEST, numbered(each("hotspot_c", _largest))),
+        (c.MEM_HOT, numbered(each("mem_c", Sampled.mean))),
+        (c.EDGE, numbered(each("edge_c", Sampled.mean))),
+        (c.THROTTLED, numbered(each("throttle_pct", Sampled.mean))),
+        (c.BY_TEMPERATURE, numbered(correlations("hotspot_c"))),
+        (c.BY_POWER, numbered(correlations("power_w"))),
+    ]
+    limiters = sorted({n for gpu in found for n in gpu.signals if n.startswith(LIMITER)})
+    for name in limiters:
+        means = [gpu.signals[name].mean() if name in gpu.signals else np.nan for gpu in found]
+        own.append((c.limiter(name.removeprefix(LIMITER)), numbered(means)))
+    return own
+
+
+def _mean(values: Float64) -> float:
+    return float(values.mean()) if len(values) else np.nan
+
+
+def _largest(own: Sampled) -> float:
+    return float(own.values.max()) if len(own) else np.nan
+
+
+def _or_nan(reduce: Callable[[Float64], float], values: Float64) -> float:
+    return float(reduce(values)) if np.isfinite(values).any() else np.nan
+
+
+def _bursts(power: Sampled, options: Options) -> tuple[float, float, float]:
+    """How many bursts, their share of the time in %, and the longest one's ns."""
+    if not len(power):
+        return np.nan, np.nan, np.nan
+    level = options.burst_w if options.burst_w is not None else BURST * power.mean()
+    count, time, longest = power.above(level)
+    return count, 100.0 * time / float(power.weights_ns.sum()), longest
+
+
+def _at_limit(gpu: GpuSamples) -> float:
+    power = gpu.signals["power_w"]
+    if not len(power) or not np.isfinite(gpu.limit_w):
+        return np.nan
+    at = power.values >= AT_LIMIT * gpu.limit_w
+    return 100.0 * float(power.weights_ns[at].sum()) / float(power.weights_ns.sum())
+
+
+def _totals(own: Own) -> dict[str, int | float]:
+    """Sums of what adds up over GPUs."""
+    totals: dict[str, int | float] = {}
+    for metric, values in own:
+        whole = values.present().all() and len(values)
+        if whole and metric.name in ("mean_power_w", "iteration_energy_j", "energy_j"):
+            totals[metric.name] = float(values.numbers.sum())
+    return totals
+
+
+def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float64, Float64]:
+    """J per whole iteration of each GPU of the scope, and mJ per token; NaN where not known."""
+    gpus, iterations, energy, whole = _energy_of_steps(run, view)
+    means = np.full(len(gpus), np.nan)
+    per_token = np.full(len(gpus), np.nan)
+    if not whole.any():
+        return means, per_token
+    tokens = _tokens(run, gpus, iterations, given)
+    for place in range(len(gpus)):
+        own = whole[place] & np.isfinite(energy[place])
+        if own.any() and own.sum() == whole[place].sum():
+            means[place] = energy[place, own].mean()
+            per_token[place] = 1e3 * energy[place, own].sum() / tokens[place, own].sum()
+    return means, per_token
+
+
+def _energy_of_steps(
+    run: Run, view: View
+) -> tuple[list[int], list[int], Float64, NDArray[np.bool_]]:
+    """GPUs, iterations, J of each GPU in each iteration, and whether it is whole there."""
+    scoped = run.tree(view.order).split(view.path, ("gpu", "iteration"))
+    gpus = np.unique(scoped.codes("gpu")).tolist()
+    iterations = [n for n in np.unique(scoped.codes("iteration")).tolist() if n != NO_LABEL]
+    energy = np.full((len(gpus), len(iterations)), np.nan)
+    whole = np.zeros(energy.shape, np.bool_)
+    steps = run.tree().split((), ("gpu", "iteration"))
+    scope = Scope(steps, steps, run.origin_ns, run.hardware, run.measured)
+    values = METRICS["energy_j"].compute(scope)
+    present = values.present()
+    for row, (gpu, iteration) in enumerate(
+        zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
+    ):
+        if gpu in gpus and iteration in iterations:
+            at = gpus.index(gpu), iterations.index(iteration)
+            energy[at] = values.numbers[row] if present[row] else np.nan
+            whole[at] = iteration not in run.partial_iterations.get(gpu, frozenset())
+    return gpus, iterations, energy, whole
+
+
+def _by_label(run: Run, view: View, found: list[GpuSamples], options: Options, by: str) -> Answer:
+    labels, nodes = _split(run, view, by)
+    scope = Scope(nodes, nodes, run.origin_ns, run.hardware, run.measured)
+    energy = METRICS["energy_j"].compute(scope)
+    joules = np.where(energy.present(), energy.numbers, np.nan)
+    elapsed = METRICS["elapsed_ns"].compute(scope).numbers
+    with np.errstate(invalid="ignore", divide="ignore"):
+        charged = np.where(elapsed > 0, joules / (elapsed * 1e-9), np.nan)
+    own: Own = [
+        (METRICS["energy_j"], energy),
+        (c.ENERGY_SHARE, numbered(100.0 * joules / joules.sum())),
+        (c.CHARGED_POWER, numbered(charged)),
+    ]
+    if by == "iteration":
+        own.append((c.TOKEN_ENERGY, numbered(_token_energy(run, view, labels, options))))
+    measured = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
+    shown = [metric.name for metric, values in own if values.present().any()]
+    shown += [name for name in measured if is_measured(name, run.table)]
+    energy_j, token_mj = step_energy(run, view, options.tokens)
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: into(view, by, labels[row]),
+        total={"energy_j": float(joules.sum()), "energy_pct": 100.0}
+        if np.isfinite(joules).all()
+        else {},
+        sort="-energy_j" if by in ("operation", "kernel") else "",
+        shown=(*shown, "elapsed_ns"),
+        nodes=nodes,
+        headline=_headline(found, energy_j, token_mj),
+        notes=_notes(run, view, found, options),
+        pictures=energy_bars(by, labels, joules),
+    )
+
+
+def _tokens(run: Run, gpus: list[int], iterations: list[int], given: float | None) -> Float64:
+    if given is None:
+        return tokens_in(run, gpus, iterations)
+    return np.full((len(gpus), len(iterations)), given)
+
+
+def _token_energy(run: Run, view: View, labels: list[str], options: Options) -> Float64:
+    """mJ per token of each iteration of the labels, over all GPUs; NaN where not known."""
+    gpus, iterations, energy, whole = _energy_of_steps(run, view)
+    tokens = _tokens(run, gpus, iterations, options.tokens)
+    found = {
+        str(iteration): 1e3 * energy[:, place].sum() / tokens[:, place].sum()
+        for place, iteration in enumerate(iterations)
+        if whole[:, place].all()
+    }
+    return np.array([found.get(label, np.nan) for label in labels])
+
+
+def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> tuple[str, ...]:
+    lines = []
+    power = np.array([gpu.signals["power_w"].mean() for gpu in found])
+    if np.isfinite(power).all():
+        most = int(power.argmax())
+        text = f"{len(found)} GPU{'s' if len(found) > 1 else ''} draw {power.sum():,.0f} W"
+        if len(found) > 1:
+            text += f", GPU {found[most].gpu} the most with {power[most]:.0f} W"
+        if np.isfinite(energy_j).all():
+            text += f"; an iteration takes {energy_j.sum():,.0f} J"
+        if np.isfinite(token_mj).all():
+            text += f", a token {token_mj.mean():.1f} mJ"
+        lines.append(text)
+    gfx = np.array([gpu.signals["gfx_mhz"].mean() for gpu in found])
+    if np.isfinite(gfx).all() and len(found) > 1:
+        low = int(gfx.argmin())
+        text = f"GPU {found[low].gpu} has the lowest clock, {gfx[low]:.0f} MHz against a median of "
+        text += f"{np.median(gfx):.0f}"
+        hot = np.array([gpu.signals["hotspot_c"].mean() for gpu in found])
+        if np.isfinite(hot).all():
+            text += f"; at {hot[low]:.0f} °C against {np.median(hot):.0f}"
+        lines.append(text)
+    throttled = [(gpu.signals["throttle_pct"].mean(), gpu.gpu) for gpu in found]
+    shares = [f"GPU {gpu} {share:.0f} %" for share, gpu in throttled if share >= 0.5]
+    if shares:
+        lines.append(f"under a limiter for part of the time: {', '.join(shares)}")
+    return tuple(lines)
+
+
+def _notes(run: Run, view: View, found: list[GpuSamples], options: Options) -> tuple[str, ...]:
+    periods = [own.period_ns() for gpu in found for own in gpu.signals.values() if len(own) > 1]
+    notes = []
+    if periods:
+        notes.append(
+            f"samples are {np.median(periods) / 1e6:.3g} ms apart; what lasts less is not seen"
+        )
+    sizes = {gpu.signals["gfx_mhz"].window(options.window_ns) for gpu in found}
+    if max(sizes) == 1:
+        notes.append("a rolling window holds one sample: its quantiles are the samples themselves")
+    if not any("power_cap_w" in gpu.signals for gpu in found):
+        if any(np.isfinite(gpu.limit_w) for gpu in found):
+            notes.append("no power cap in the telemetry: the limit is the product's power")
+        else:
+            notes.append("no power cap in the telemetry: the limit isn't known")
+    absent = [str(gpu.gpu) for gpu in found if not any(map(len, gpu.signals.values()))]
+    if absent:
+        notes.append(f"no telemetry of GPU {', '.join(absent)} in the scope's time")
+    return tuple(notes)

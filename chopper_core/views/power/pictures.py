@@ -1,0 +1,180 @@
+"""The pictures of the view of power: clocks and power over time and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.metrics import numbered
+from chopper_core.model.charts import BarChart, LineChart, Rows, Series
+from chopper_core.model.signals import Curve
+from chopper_core.query.outliers import outliers
+from chopper_core.util.errors import UsageError
+from chopper_core.views.shared.samples import Sampled, beside_of
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+_POINTS: Final = 240
+"""Points of a line or a cloud, at most."""
+_LINES: Final = 16
+_BARS: Final = 40
+_FEWEST_ROWS: Final = 2
+_LARGEST_FIRST: Final = ("operation", "kernel")
+
+
+class Samples(Protocol):
+    """The samples of one GPU."""
+
+    @property
+    def gpu(self) -> int:
+        """Its number."""
+
+    @property
+    def signals(self) -> dict[str, Sampled]:
+        """What is known in the scope's time."""
+
+    @property
+    def rolled(self) -> dict[str, tuple[Int64, Float64]]:
+        """The ends of windows, and the quantiles over them."""
+
+    @property
+    def curves(self) -> dict[str, Curve]:
+        """The whole signals."""
+
+
+def pictures(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | Rows, ...]:
+    """Power and clock over time, rolling quantiles, the clock against temperature and power."""
+    few = found[:_LINES]
+    drawn = (
+        _over_time(found, "power_w", "power", "W", origin_ns),
+        _over_time(found, "gfx_mhz", "gfx clock", "MHz", origin_ns),
+        _rolling(found, "gfx_mhz", "rolling 0.05 quantile of gfx clock", "MHz", origin_ns),
+        _rolling(found, "power_w", "rolling 0.95 quantile of power", "W", origin_ns),
+        _against(few, "hotspot_c", "hotspot", "°C"),
+        _against(few, "power_w", "power", "W"),
+    )
+    return tuple(chart for chart in drawn if chart is not None)
+
+
+def _thin(count: int) -> NDArray[np.intp]:
+    """Places of at most `_POINTS` of so many, evenly."""
+    return np.unique(np.linspace(0, count - 1, min(count, _POINTS)).round().astype(np.intp))
+
+
+def _chart(
+    title: str,
+    unit: str,
+    x_title: str,
+    x_unit: str,
+    lines: list[tuple[int, Float64, Float64]],
+    points: bool = False,
+) -> LineChart | None:
+    if not lines:
+        return None
+    return LineChart(
+        title,
+        unit,
+        x_title,
+        x_unit,
+        tuple(x for _, x, _ in lines),
+        tuple(Series(f"GPU {gpu}", y) for gpu, _, y in lines),
+        points,
+    )
+
+
+def _against(found: Sequence[Samples], other: str, title: str, unit: str) -> LineChart | None:
+    """The clock's samples over another signal's means in their times."""
+    clouds = []
+    for gpu in found:
+        samples = gpu.signals["gfx_mhz"]
+        clock, beside = beside_of(samples.at(_thin(len(samples))), gpu.curves.get(other))
+        if len(clock):
+            clouds.append((gpu.gpu, beside, clock))
+    return _chart(f"gfx clock against {title}", "MHz", title, unit, clouds, True)
+
+
+def _rolling(
+    found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
+) -> LineChart | Rows | None:
+    lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
+    return _along(lines, title, unit, origin_ns)
+
+
+def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
+    """The energy of what takes most of it."""
+    known = np.flatnonzero(np.isfinite(joules))
+    if not len(known):
+        return ()
+    if level in _LARGEST_FIRST:
+        known = known[np.argsort(-joules[known], kind="stable")]
+    some = known[:_BARS]
+    words = tuple(labels[place] for place in some.tolist())
+    return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)
+
+
+def _over_time(
+    found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
+) -> LineChart | Rows | None:
+    signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
+    lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]
+    means = [own.mean() for _, own in signals if len(own)]
+    return _along(lines, title, unit, origin_ns, means)
+
+
+def _along(
+    lines: list[tuple[int, Int64, Float64]],
+    title: str,
+    unit: str,
+    origin_ns: int,
+    means: Sequence[float] = (),
+) -> LineChart | Rows | None:
+    """Signals along time: of one GPU as a curve, of several as rows.
+
+    Means are those over time, where they are known; else those of the values.
+    """
+    known = [line for line in lines if len(line[2])]
+    if len(known) < _FEWEST_ROWS:
+        curves = []
+        for gpu, times, values in known:
+            some = _thin(len(values))
+            curves.append((gpu, (times[some] - origin_ns) / 1e6, values[some]))
+        return _chart(title, unit, "time", "ms", curves)
+    begin = min(int(times[0]) for _, times, _ in known)
+    end = max(int(times[-1]) for _, times, _ in known)
+    bins = max(min(_POINTS, max(len(values) for *_, values in known)), 1)
+    numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
+    of_rows = np.array(means or [float(values.mean()) for *_, values in known])
+    return Rows(
+        title,
+        unit,
+        "time",
+        "ms",
+        ((begin - origin_ns) / 1e6, (end - origin_ns) / 1e6),
+        tuple(f"GPU {gpu}" for gpu, *_ in known),
+        numbers,
+        of_rows,
+        _apart(of_rows),
+    )
+
+
+def _binned(times: Int64, values: Float64, begin: int, end: int, bins: int) -> Float64:
+    """The mean of the values in equal parts of a stretch of time; NaN in those without any."""
+    place = np.minimum((times - begin) * bins // max(end - begin, 1), bins - 1)
+    known = np.isfinite(values)
+    count = np.bincount(place[known], minlength=bins)
+    total = np.bincount(place[known], weights=values[known], minlength=bins)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Float64 = np.where(count > 0, total / count, np.nan)
+    return mean
+
+
+def _apart(means: Float64) -> tuple[int, ...]:
+    """The outliers among means; none where no rule tells them."""
+    try:
+        return outliers(numbered(means)).rows
+    except UsageError:
+        return ()

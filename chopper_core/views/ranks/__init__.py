@@ -1,0 +1,198 @@
+"""Ranks: which GPU the others wait for, since where in the step, and whether its host is late."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered, worded
+from chopper_core.model.charts import LineChart, Series
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.views.ranks import columns as rank_columns
+from chopper_core.views.ranks.headline import headline, notes
+from chopper_core.views.ranks.nodes import NODE, by_node
+from chopper_core.views.ranks.waits import waits, waits_by, waits_map
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.collective_figures import gpu_words
+from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.leads import (
+    Standing,
+    beyond_others,
+    lead_changes,
+    leads_by,
+    others_median,
+    standing,
+    sums_by,
+)
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Own = list[tuple[Metric, Values]]
+
+_BESIDE: Final = ("gfx_mhz", "hotspot_c", "power_w", "idle_host_ns", "exposed_comm_ns")
+"""Figures of the whole scope that stand beside the leads."""
+_BINS: Final = 60
+_LINES: Final = 12
+
+
+def answer(run: Run, view: View) -> Answer:
+    """The GPUs of a scope side by side, or what the GPU behind does by another level."""
+    stand, whole = standing(run, view)
+    by = view.by or "gpu"
+    if by == NODE:
+        return by_node(run, whole, stand.gpus, _by_gpu(stand, whole))
+    return _by_gpu(stand, whole) if by == "gpu" else _by_label(stand, whole, by)
+
+
+def _by_gpu(stand: Standing, view: View) -> Answer:
+    run, found, waited = stand.run, stand.found, waits(stand)
+    count = len(found)
+    lead = stand.lead_ns
+    last = (found.lead_ns == 0).sum(axis=0)
+    typical = [_median_known(times) for times in stand.iteration_ns]
+    extra = {
+        "work": beyond_others(stand.work_ns),
+        "host": beyond_others(stand.host_ns),
+        "launch": beyond_others(stand.launch_ns),
+    }
+    slower = 100.0 * extra["work"] / np.maximum(others_median(stand.work_ns), 1)
+    own: Own = [
+        (rank_columns.MEAN_LEAD, Values(lead / count)),
+        (rank_columns.LEAD, Values(lead)),
+        (rank_columns.LAST, Values(100.0 * last / count)),
+        *waited,
+        (rank_columns.APART, worded(stand.causes())),
+        (rank_columns.SLOWER, numbered(slower)),
+        (rank_columns.EXTRA_WORK, numbered(extra["work"])),
+        (rank_columns.EXTRA_HOST, numbered(extra["host"])),
+        (rank_columns.EXTRA_LAUNCH, numbered(extra["launch"])),
+        (rank_columns.ITERATION_TIME, numbered(typical)),
+        (rank_columns.WORK, numbered(stand.work_ns)),
+        (rank_columns.THROUGHPUT, numbered(stand.work_ns.max() / np.maximum(stand.work_ns, 1))),
+    ]
+    scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
+    beside = tuple(
+        n for n in _BESIDE if n in ("idle_host_ns", "exposed_comm_ns") or is_measured(n, run.table)
+    )
+    for name in beside:
+        own.append((METRICS[name], METRICS[name].compute(scope)))
+    shown = ("mean_lead_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *beside[:-2])
+    shown += ("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns")
+    shown += ("extra_work_ns", "extra_launch_ns", *beside[-2:])
+    return Answer(
+        level="gpu",
+        labels=[str(gpu) for gpu in stand.gpus],
+        columns=tuple(own),
+        opens=lambda row: into(view, "gpu", str(stand.gpus[row])),
+        total=_totals(stand, own),
+        shown=shown,
+        headline=headline(stand, waited),
+        notes=notes(stand),
+        pictures=(_leads_chart(stand), *waits_map(stand)),
+    )
+
+
+def _median_known(times: Int64) -> float:
+    known = times[times >= 0]
+    return float(np.median(known)) if len(known) else np.nan
+
+
+def _by_label(stand: Standing, view: View, by: str) -> Answer:
+    found, table = stand.found, stand.table
+    nodes, codes_of_rows = stand.split(by), table.column(by)
+    codes = nodes.codes(by).astype(np.int64)
+    labels = [table.text_of(by, code) for code in codes.tolist()]
+    place = np.searchsorted(codes, codes_of_rows[found.rows[:, 0]])
+    sums, count = leads_by(place, found, len(codes))
+    there = count > 0
+    per = np.maximum(count, 1)
+    behind = sums.argmin(axis=1)
+    others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(stand.gpus) - 1) - sums.min(axis=1)
+    change = np.bincount(place, weights=lead_changes(stand), minlength=len(codes))
+    work = sums_by(place, found.durations_ns(), len(codes))
+    rest = np.median(np.delete(work, stand.behind, axis=1), axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slower = 100.0 * (work[:, stand.behind] / rest - 1)
+    own: Own = [
+        (rank_columns.AHEAD, Values(others / per, ~there)),
+        (rank_columns.BEHIND, gpu_words(np.array(stand.gpus)[behind], there)),
+        (rank_columns.CHANGE, Values(change, ~there)),
+        (rank_columns.SLOWER, numbered(np.where(rest > 0, slower, np.nan))),
+        (rank_columns.COUNT, Values(count)),
+        *waits_by(stand, codes, codes_of_rows),
+    ]
+    if by == "iteration":
+        longest = np.zeros(len(codes), np.int64)
+        places = np.searchsorted(codes, np.array(stand.iterations))
+        longest[places] = stand.iteration_ns.max(axis=0)
+        most = work.max(axis=1)
+        with np.errstate(divide="ignore"):
+            rate = np.where(most > 0, most.max() / most, np.nan)
+        own += [
+            (rank_columns.ITERATION_TIME, Values(longest, ~there)),
+            (rank_columns.WORK, Values(most, ~there)),
+            (rank_columns.THROUGHPUT, numbered(rate)),
+        ]
+    shown = ["ahead_ns", "behind", "lead_change_ns", "slower_pct", "wait_ns", "caused_ns"]
+    if by == "iteration":
+        shown[2:2] = ["iteration_ns", "throughput_x"]
+    shown += ["occurrences", "elapsed_ns", "exposed_comm_ns", "idle_host_ns"]
+    return Answer(
+        level=by,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: replace(
+            into(view, by, labels[row]),
+            # Where nothing is matched there is nothing to ask either.
+            analysis=view.analysis if there[row] else "",
+            by="gpu" if there[row] else "",
+        ),
+        total=_totals(stand, own),
+        sort="-lead_change_ns" if by == "operation" else "",
+        shown=tuple(shown),
+        nodes=nodes,
+        headline=headline(stand, waits(stand)),
+        notes=notes(stand),
+        pictures=(_leads_chart(stand),),
+    )
+
+
+def _totals(stand: Standing, own: Own) -> dict[str, int | float]:
+    """The scope's own figures, of all GPUs, for the columns that have one."""
+    run = stand.run
+    scope = Scope(stand.node, stand.node, run.origin_ns, run.hardware)
+    totals: dict[str, int | float] = {}
+    for metric, values in own:
+        if metric.name in METRICS:
+            value = METRICS[metric.name].compute(scope).at(0)
+            if value is not None:
+                totals[metric.name] = value
+        elif metric.reduces == "sum" and values.present().any():
+            totals[metric.name] = values.numbers[values.present()].sum().item()
+    return totals
+
+
+def _leads_chart(stand: Standing) -> LineChart:
+    """The lead of each GPU over the iteration, mean over the iterations."""
+    found = stand.found
+    bins = np.minimum((stand.places() * _BINS).astype(np.intp), _BINS - 1)
+    sums, count = leads_by(bins, found, _BINS)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.where(count[:, None] > 0, sums / count[:, None], np.nan) / 1e6
+    order = np.argsort(stand.lead_ns, kind="stable")
+    if len(order) > _LINES:
+        order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])
+    lines = sorted(order.tolist())
+    middle = (np.arange(_BINS) + 0.5) * 100 / _BINS
+    return LineChart(
+        "lead over the iteration",
+        "ms",
+        "part of the iteration",
+        "%",
+        (middle,) * len(lines),
+        tuple(Series(f"GPU {stand.gpus[place]}", means[:, place]) for place in lines),
+    )

@@ -1,0 +1,127 @@
+"""The GPUs of a scope put together by the node (host) that they are in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util.errors import UsageError
+from chopper_core.views.ranks import columns as rank_columns
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.collective_figures import gpu_words
+
+Own = list[tuple[Metric, Values]]
+
+NODE: Final = "node"
+_MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", "hotspot_c", "power_w")
+_SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
+
+GPUS: Final = column("gpus", "", "GPUs", "GPUs of the node that take part.", reduces="sum")
+LEAST: Final = column(
+    "least_lead_ns",
+    "ns",
+    "least lead",
+    "The least mean_lead_ns of the node's GPUs: that of the GPU behind.",
+    source=rank_columns.LIT,
+)
+APART: Final = column(
+    "apart_gpus",
+    "",
+    "apart",
+    "How many GPUs of the node something sets apart from the others, by what (see apart_by).",
+    missing_because="nothing sets any of them apart",
+)
+
+
+def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
+    """The host of each GPU; raises UsageError where the run doesn't say it."""
+    of_rank = {source.rank: source.host for source in run.sources}
+    if len(run.hosts) > 1:
+        of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
+    rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
+    names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
+    if not any(names):
+        raise UsageError(
+            "neither the traces nor their names say the hosts, so no GPUs can be put together by "
+            "node; torch.profiler.tensorboard_trace_handler names files by host"
+        )
+    return [name or "unknown" for name in names]
+
+
+def by_node(run: Run, view: View, gpus: tuple[int, ...], each: Answer) -> Answer:
+    """An answer by GPU with the GPUs of each node together."""
+    names = node_names(run, gpus)
+    labels = list(dict.fromkeys(names))
+    places = [np.flatnonzero(np.array(names) == label) for label in labels]
+    known = {metric.name: (metric, values) for metric, values in each.columns}
+    lead = known["mean_lead_ns"][1].numbers
+    behind = np.array([gpus[own[int(lead[own].argmin())]] for own in places])
+    own: Own = [
+        (GPUS, Values(np.array([len(rows) for rows in places]))),
+        (LEAST, Values(np.array([lead[rows].min() for rows in places]))),
+        (rank_columns.BEHIND, gpu_words(behind, np.ones(len(labels), np.bool_))),
+    ]
+    own += [_summed(*known[name], places) for name in _SUMS]
+    own.append((APART, worded([_causes(known["apart_by"][1], rows) for rows in places])))
+    own += [_median(*known[name], places) for name in _MEDIANS if name in known]
+    return replace(
+        each,
+        level=NODE,
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: replace(
+            view, by="gpu", filter=_filter(gpus, places[row]), sort="", columns=()
+        ),
+        total={name: value for name, value in each.total.items() if name in _SUMS}
+        | {GPUS.name: len(gpus)},
+        shown=(),
+    )
+
+
+def _summed(
+    metric: Metric, values: Values, places: list[NDArray[np.intp]]
+) -> tuple[Metric, Values]:
+    missing = np.array([not values.present()[rows].any() for rows in places])
+    sums = [values.numbers[rows][values.present()[rows]].sum() for rows in places]
+    return metric, Values(np.array(sums, np.int64), missing)
+
+
+def _median(
+    metric: Metric, values: Values, places: list[NDArray[np.intp]]
+) -> tuple[Metric, Values]:
+    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+    found = []
+    for rows in places:
+        own = numbers[rows][np.isfinite(numbers[rows])]
+        found.append(float(np.median(own)) if len(own) else np.nan)
+    of_node = replace(
+        metric,
+        name=f"median_{metric.name}",
+        reduces="",
+        definition=f"The median of {metric.name} over the node's GPUs.",
+    )
+    return of_node, numbered(found)
+
+
+def _causes(values: Values, rows: NDArray[np.intp]) -> str | None:
+    words = Counter(str(word) for row in rows.tolist() if (word := values.cell(row)) is not None)
+    return ", ".join(f"{count} {word}" for word, count in words.most_common()) or None
+
+
+def _filter(gpus: tuple[int, ...], rows: NDArray[np.intp]) -> str:
+    """The filter that leaves these GPUs: `gpu:0-7,12`."""
+    numbers = sorted(gpus[row] for row in rows.tolist())
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return "gpu:" + ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in spans)

@@ -1,0 +1,1 @@
+"""What several views and findings share."""

@@ -1,0 +1,296 @@
+"""Figures of the collectives of a scope: bandwidths, outliers, who is last and makes wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
+from chopper_core.metrics import Metric, Values, numbered, worded
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, KernelTable, distinct
+from chopper_core.model.tree import Groups
+from chopper_core.query.outliers import outliers
+from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import ranked
+from chopper_core.views.shared import collective_columns as columns
+from chopper_core.views.shared.collectives import PAIRWISE, Collectives
+from chopper_core.views.shared.groups import quantiles_of
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Own = list[tuple[Metric, Values]]
+
+_FACTORS: Final[dict[str, Callable[[Float64], Float64]]] = {
+    "2(n-1)/n": lambda ranks: 2 * (ranks - 1) / ranks,
+    "(n-1)/n": lambda ranks: (ranks - 1) / ranks,
+    "1": np.ones_like,
+}
+
+
+class Chosen(Struct, frozen=True, eq=False):
+    """The collectives of which a scope has kernels, and these kernels."""
+
+    run: Run
+    all: Collectives
+    sets: Index
+    rows: Index
+    """The scope's kernels, collective by collective."""
+    owner: Index
+    """The position in `sets` of each of them."""
+    wait_ns: Int64
+    """How long each of them waits."""
+    exposed_ns: Int64
+    """The part of that without compute."""
+
+    @property
+    def table(self) -> KernelTable:
+        """The run's kernel table."""
+        return self.run.table
+
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Of which collectives all ranks are seen."""
+        return self.all.complete[self.sets]
+
+    def known(self, per_set: NDArray[np.generic]) -> Values:
+        """A figure of the collectives that takes all ranks to be known."""
+        return Values(np.asarray(per_set[self.sets]), ~self.complete)
+
+    def kinds(self) -> list[str]:
+        """The kind of each collective."""
+        names = (*self.table.operations, UNKNOWN_COLLECTIVE)
+        return [names[code] for code in self.all.kind[self.sets].tolist()]
+
+    def of_kind(self, kind: str) -> NDArray[np.bool_]:
+        """Which of the collectives are of a kind."""
+        codes = [code for code, name in enumerate(self.table.operations) if name == kind]
+        codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
+        return np.isin(self.all.kind[self.sets], codes)
+
+
+def chosen_in(
+    run: Run, found: Collectives, parent: Groups, left_out: Sequence[int] = ()
+) -> Chosen | None:
+    """The collectives of a scope, but those of some iterations; None where it has none."""
+    inside = np.zeros(len(run.table), np.bool_)
+    inside[parent.selection] = True
+    taken = inside[found.members.rows]
+    if len(left_out):
+        taken &= ~np.isin(run.table.iteration[found.members.rows], left_out)
+    if not taken.any():
+        return None
+    sets, owner = ranked(found.member_set[taken])
+    rows = found.members.rows[taken]
+    waits = (found.member_wait_ns[taken], found.member_exposed_ns[taken])
+    return Chosen(run, found, sets, rows, owner, *waits)
+
+
+def _factors(chosen: Chosen) -> Float64:
+    """Bus over algorithm bandwidth of each collective; NaN for kinds without a definition."""
+    ranks = chosen.all.size[chosen.sets].astype(np.float64)
+    factors = np.full(len(ranks), np.nan)
+    for kind, text in columns.BUS_FACTORS.items():
+        own = chosen.of_kind(kind) & (ranks > 0)
+        factors[own] = _FACTORS[text](ranks[own])
+    return factors
+
+
+def rates(chosen: Chosen, owner: NDArray[np.intp], count: int, member_owner: Index) -> Own:
+    """Bandwidths of groups of collectives: ratios of sums over those of known size.
+
+    `owner` is the group of each collective, `member_owner` that of each kernel.
+    """
+    size = chosen.all.bytes[chosen.sets].astype(np.float64)
+    factors = _factors(chosen)
+    transfer = chosen.all.transfer_ns[chosen.sets].astype(np.float64)
+    known = (size >= 0) & chosen.complete
+    moved = np.where(size >= 0, size * factors, np.nan)[chosen.owner]
+
+    def ratio(moved: Float64, time: Float64, where: NDArray[np.bool_], groups: Index) -> Values:
+        bytes_moved = np.bincount(groups[where], weights=moved[where], minlength=count)
+        taken = np.bincount(groups[where], weights=time[where], minlength=count)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return numbered(np.where(taken > 0, bytes_moved / taken, np.nan))
+
+    return [
+        (columns.BUS, ratio(size * factors, transfer, known & np.isfinite(factors), owner)),
+        (columns.ALGORITHM, ratio(size, transfer, known, owner)),
+        (
+            columns.GOT,
+            ratio(
+                moved,
+                chosen.table.duration_ns[chosen.rows].astype(np.float64),
+                np.isfinite(moved),
+                member_owner,
+            ),
+        ),
+    ]
+
+
+def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
+    """Transfer over its median among the run's like collectives, and which are outliers."""
+    found = chosen.all
+    codes = np.zeros(len(found), np.intp)
+    for values in (found.kind, found.group, found.bytes):
+        different, value = ranked(values)
+        codes = ranked(codes * len(different) + value)[1]
+    times = np.full(len(found), np.nan)
+    words: list[str | None] = [None] * len(found)
+    transfer = found.transfer_ns.astype(np.float64)
+    for code in distinct(codes[chosen.sets]).tolist():
+        own = np.flatnonzero((codes == code) & found.complete)
+        if not len(own):
+            continue
+        median = float(np.median(transfer[own]))
+        times[own] = transfer[own] / median if median > 0 else np.nan
+        try:
+            apart = outliers(numbered(transfer[own]))
+        except UsageError:
+            continue
+        for place in apart.rows:
+            words[own[place]] = "slow" if transfer[own[place]] > median else "fast"
+    return times[chosen.sets], [words[number] for number in chosen.sets.tolist()]
+
+
+def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: NDArray[np.bool_]) -> Own:
+    """Per GPU: the time that the others wait for it, how often it is last, and by how much."""
+    found, sets, count = chosen.all, chosen.sets, len(codes)
+    last, complete = found.last_gpu[sets], chosen.complete
+
+    def caused(waits: Int64) -> Values:
+        of_set = np.bincount(found.member_set, weights=waits, minlength=len(found))[sets]
+        sums = np.bincount(last[complete], weights=of_set[complete], minlength=int(codes.max()) + 1)
+        return Values(sums[codes].astype(np.int64), unknown)
+
+    times = np.bincount(last[complete], minlength=int(codes.max()) + 1)[codes]
+    lag = chosen.table.start_ns[chosen.rows] - found.first_start_ns[sets][chosen.owner]
+    known = complete[chosen.owner]
+    return [
+        (columns.CAUSED, caused(found.member_wait_ns)),
+        (columns.CAUSED_EXPOSED, caused(found.member_exposed_ns)),
+        (columns.TIMES_LAST, Values(times, unknown)),
+        (columns.LAG, numbered(quantiles_of(lag[known], owner[known], count, (0.5,))[:, 0])),
+    ]
+
+
+def latest(chosen: Chosen, owner: Index, count: int) -> Own:
+    """The GPU that is last most often in each group of collectives, and how often that is."""
+    last, complete = chosen.all.last_gpu[chosen.sets], chosen.complete
+    gpus = int(last.max()) + 1
+    times = np.bincount(owner[complete] * gpus + last[complete], minlength=count * gpus)
+    times = times.reshape(count, gpus)
+    total = times.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(total > 0, 100.0 * times.max(axis=1) / total, np.nan)
+    return [
+        (columns.LAST, gpu_words(times.argmax(axis=1), total > 0)),
+        (columns.LAST_SHARE, numbered(share)),
+    ]
+
+
+def gpu_words(gpus: NDArray[np.integer], known: NDArray[np.bool_]) -> Values:
+    """GPUs as words; missing where they aren't known."""
+    pairs = zip(gpus.tolist(), known.tolist(), strict=True)
+    return worded([f"GPU {gpu}" if sure else None for gpu, sure in pairs])
+
+
+def shares(chosen: Chosen, owner: Index, count: int) -> Own:
+    """Of groups of kernels: which part of their durations is waiting, exposed, hidden."""
+    table, rows = chosen.table, chosen.rows
+
+    def summed(values: NDArray[np.generic], where: NDArray[np.generic]) -> Float64:
+        total = np.bincount(owner[where], weights=values[where], minlength=count)
+        return total.astype(np.float64)
+
+    every = np.ones(len(rows), np.bool_)
+    seen = chosen.complete[chosen.owner]
+    duration = table.duration_ns[rows]
+
+    def percent(values: Int64, where: NDArray[np.bool_]) -> Values:
+        whole = summed(duration, where)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = 100.0 * summed(values, where) / whole
+        return numbered(np.where(whole > 0, part, np.nan))
+
+    return [
+        (columns.WAIT_SHARE, percent(chosen.wait_ns, seen)),
+        (columns.EXPOSED_SHARE, percent(table.exposed_comm_ns[rows], every)),
+        (columns.HIDDEN_SHARE, percent(table.hidden_ns[rows], every)),
+    ]
+
+
+def moved(chosen: Chosen, owner: NDArray[np.intp], count: int) -> Own:
+    """The bytes of groups of collectives; `owner` is the group of each."""
+    size = chosen.all.bytes[chosen.sets]
+    known = size >= 0
+    total = np.bincount(owner[known], weights=size[known], minlength=count)
+    missing = np.bincount(owner[known], minlength=count) == 0
+    return [(columns.MOVED, Values(total.astype(np.int64), missing))]
+
+
+def headline(chosen: Chosen) -> tuple[str, ...]:
+    """How many there are, who waits for whom, and what compute doesn't hide."""
+    table, rows = chosen.table, chosen.rows
+    kinds = Counter(chosen.kinds()).most_common()
+    gpus = len(distinct(table.gpu[rows]))
+    number = f"{len(chosen.sets)} collective{'s' * (len(chosen.sets) != 1)}"
+    count = ", ".join(f"{times} {kind}" for kind, times in kinds[:4])
+    lines = [f"{number} on {gpus} GPU{'s' * (gpus != 1)}: {count}"]
+    complete = chosen.complete
+    total = int(chosen.wait_ns.sum())
+    if complete.any() and total:
+        last = chosen.all.last_gpu[chosen.sets]
+        wait = np.bincount(chosen.owner, weights=chosen.wait_ns, minlength=len(last))
+        worst = int(np.bincount(last[complete], weights=wait[complete]).argmax())
+        own = complete & (last == worst)
+        lines.append(
+            f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: of "
+            f"{total / 1e6:.3f} ms that GPUs wait for later ones, "
+            f"{wait[own].sum() / 1e6:.3f} ms are for it; {chosen.exposed_ns.sum() / 1e6:.3f} ms "
+            "of all waiting is without compute"
+        )
+    busy = int(table.duration_ns[rows].sum())
+    exposed = int(table.exposed_comm_ns[rows].sum())
+    if busy:
+        lines.append(
+            f"{exposed / 1e6:.3f} ms of the GPUs' time are communication without compute, "
+            f"{100 * exposed / busy:.1f} % of the collectives' durations"
+        )
+    return tuple(lines)
+
+
+def notes(chosen: Chosen) -> tuple[str, ...]:
+    """What is not matched and not known, and how far the GPUs' clocks can be trusted."""
+    found, said = chosen.all, []
+    table = chosen.table
+    pairs = int(chosen.of_kind(PAIRWISE).sum())
+    lacking = int((~chosen.complete).sum()) - pairs
+    if lacking:
+        said.append(
+            f"not all ranks of {lacking} of the {len(chosen.sets)} collectives are in the traces: "
+            "no skew, transfer time or last arrival there"
+        )
+    if pairs:
+        said.append(f"{pairs} {PAIRWISE} are between single ranks: each stands alone")
+    unknown = int(chosen.of_kind(UNKNOWN_COLLECTIVE).sum())
+    if unknown:
+        said.append(f"what kind {unknown} collectives are isn't known: the trace doesn't say it")
+    unsized = int((found.bytes[chosen.sets] < 0).sum())
+    if unsized:
+        said.append(f"no size is known of {unsized} collectives: no bandwidth there")
+    if found.shared_labels:
+        names = ", ".join(found.shared_labels[:3])
+        said.append(f"the process groups {names} have more GPUs than ranks: not matched")
+    if found.spread_ns is not None and len(table):
+        said.append(
+            f"the ends of a synchronous collective lie {found.spread_ns / 1e3:.1f} µs apart by the "
+            "traces' clocks (median): arrivals are known no better"
+        )
+    return tuple(said)

@@ -1,0 +1,157 @@
+"""Rows of a node brought together by a code of their own, wherever they lie in the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, values_of
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View, pivot
+from chopper_core.util.grouping import stable_order
+
+_FEW: Final = 4_096
+_MANY: Final = 1 << 20
+"""Values that are not sorted."""
+_MANTISSA_BITS: Final = 8
+_MOST_COUNTED: Final = 1 << 20
+
+
+def grouped(parent: Groups, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Groups]:
+    """The different codes in rising order, and the rows of each in their order.
+
+    `codes` has one code per row of `parent.rows`.
+    """
+    if (codes[1:] >= codes[:-1]).all():
+        ordered, rows = codes, parent.rows
+    else:
+        order = stable_order(codes)
+        ordered, rows = codes[order], parent.rows[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
+
+
+def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[np.float64]:
+    """Quantiles of a column over each group, as groups x shares, by linear interpolation."""
+    if groups.sizes().sum() > _MANY and (groups.min(column) >= 0).all():
+        return _of_many(groups, column, shares)
+    values = groups.table.column(column)[groups.rows].astype(np.float64)
+    owner = np.repeat(np.arange(len(groups)), groups.sizes())
+    return quantiles_of(values, owner, len(groups), shares)
+
+
+def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[np.float64]:
+    """As `quantiles`, of integers that aren't negative, without bringing them together.
+
+    They are counted by group and size; then those near a quantile are looked for.
+    """
+    bits, least, most = _MANTISSA_BITS, groups.min(column).min(), groups.max(column).max()
+    while True:
+        lowest, highest = _size_classes(np.array([least, most]), bits).tolist()
+        width = highest - lowest + 1
+        if len(groups) * width <= _MOST_COUNTED or not bits:
+            break
+        bits -= 1
+
+    def classed() -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+        for rows, group in groups.pieces():
+            values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
+            yield group * np.intp(width) + (_size_classes(values, bits) - lowest), values
+
+    counts = np.zeros(len(groups) * width, np.int64)
+    for key, _ in classed():
+        counts += np.bincount(key, minlength=len(counts))
+    ends = np.cumsum(counts)
+    sizes = groups.sizes()
+    places = (np.cumsum(sizes) - sizes)[:, None] + np.asarray(shares) * (sizes - 1)[:, None]
+    low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
+    key_of_low, key_of_high = (np.searchsorted(ends, place, "right") for place in (low, high))
+    near = np.zeros(len(counts), np.bool_)
+    near[key_of_low] = near[key_of_high] = True
+    kept = [(key[taken], values[taken]) for key, values in classed() for taken in [near[key]]]
+    keys, values = (np.concatenate(each) for each in zip(*kept, strict=True))
+    order = np.lexsort((values, keys))
+    keys, values = keys[order], values[order].astype(np.float64)
+
+    def at(place: NDArray[np.intp], key: NDArray[np.intp]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = values[
+            np.searchsorted(keys, key, "left") + place - (ends[key] - counts[key])
+        ]
+        return found
+
+    weight = places - low
+    return at(low, key_of_low) * (1 - weight) + at(high, key_of_high) * weight
+
+
+def _size_classes(values: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
+    """Numbers that rise with the values: the exponent of a double and the first of its bits."""
+    return (values + 1).astype(np.float64).view(np.int64) >> (52 - bits)
+
+
+def quantiles_of(
+    values: NDArray[np.generic],
+    owner: NDArray[np.integer[Any]],
+    count: int,
+    shares: tuple[float, ...],
+) -> NDArray[np.float64]:
+    """Quantiles of the values of each owner, as owners x shares; NaN for one that has none."""
+    sizes = np.bincount(owner, minlength=count)
+    first = np.cumsum(sizes) - sizes
+    numbers = np.asarray(values, np.float64)
+    if count > _FEW:
+        order = np.argsort(numbers)
+        ordered = numbers[order[stable_order(owner[order])]]
+    else:
+        # A few large groups are sorted fastest one by one.
+        in_order = (owner[1:] >= owner[:-1]).all()
+        ordered = numbers.copy() if in_order else numbers[stable_order(owner)]
+        for begin, size in zip(first.tolist(), sizes.tolist(), strict=True):
+            ordered[begin : begin + size].sort()
+    places = first[:, None] + np.asarray(shares) * (np.maximum(sizes, 1) - 1)[:, None]
+    low = np.floor(places).astype(np.intp)
+    high = np.ceil(places).astype(np.intp)
+    weight = places - low
+    padded = np.append(ordered, np.nan)
+    found: NDArray[np.float64] = padded[low] * (1 - weight) + padded[high] * weight
+    return np.where(sizes[:, None] > 0, found, np.nan)
+
+
+def quantiles_along(numbers: NDArray[np.float64], shares: tuple[float, ...]) -> NDArray[np.float64]:
+    """Quantiles, along the first axis, of what is known; NaN where nothing is."""
+    ordered = np.sort(numbers, axis=0)
+    known = np.isfinite(ordered).sum(axis=0, keepdims=True)
+    found = []
+    for share in shares:
+        place = share * np.maximum(known - 1, 0)
+        low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
+        below, above = (np.take_along_axis(ordered, at, 0) for at in (low, high))
+        found.append((below + (above - below) * (place - low))[0])
+    return np.stack(found)
+
+
+def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
+    """The labels of a level within a node, in the order of their codes, and the rows of each."""
+    codes, nodes = grouped(parent, parent.table.column(level)[parent.rows])
+    return [parent.table.text_of(level, code) for code in codes.tolist()], nodes
+
+
+def into(view: View, level: str, label: str) -> View:
+    """The part of a view's node with a label: split by its level, or the node if it is above."""
+    plain = replace(view, analysis="", by="", of="", columns=(), sort="", filter="")
+    if level in view.order[: len(view.path)]:
+        return plain
+    split = pivot(plain, level)
+    return replace(split, path=(*split.path, label))
+
+
+def activity(run: Run, view: View, row: int) -> View:
+    """The view of one activity by its row of the kernel table, in the usual order of levels."""
+    table = run.table
+    path = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
+    place = int(np.flatnonzero(run.tree().node(path).rows == row)[0])
+    return View(run=view.run, path=(*path, str(place)), metric=view.metric)

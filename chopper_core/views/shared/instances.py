@@ -1,0 +1,248 @@
+"""Instances of operations, with how long communication runs beside each."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from chopper_core.metrics.original_overlap import instances, running_ns
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, KernelTable, Kind
+from chopper_core.model.view import View
+from chopper_core.util.grouping import ranked, stable_order
+from chopper_core.views.shared.groups import quantiles_of
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
+"""How the operations begin in which FSDP copies what it gathers and scatters."""
+_DENSE: Final = 1 << 22
+_LEAST_SPREAD: Final = 0.1
+"""Overlaps that differ by less aren't told apart."""
+_FEWEST: Final = 2
+"""A side with fewer instances has no median worth its name."""
+
+
+class Overlaps(Struct, frozen=True, eq=False, dict=True):
+    """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
+
+    FSDP's own operations are none of them: they are what overlaps.
+    """
+
+    table: KernelTable
+    row: Index
+    """A row of each, which has its labels."""
+    start_ns: Int64
+    elapsed_ns: Int64
+    """From the start of the first compute activity to the end of the last."""
+    comm_ns: Int64
+    """For how long of that collectives run on the GPU."""
+    masked_ns: Int64
+    """For how long collectives or FSDP's copies run."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def share(self) -> Float64:
+        """Overlap with collectives, from 0 to 1."""
+        return self.comm_ns / np.maximum(self.elapsed_ns, 1)
+
+    @property
+    def masked_share(self) -> Float64:
+        """Overlap with collectives and FSDP's copies."""
+        return self.masked_ns / np.maximum(self.elapsed_ns, 1)
+
+    def codes(self, level: str) -> Int64:
+        """The code of each at a level."""
+        if level not in self._codes:
+            self._codes[level] = self.table.column(level)[self.row].astype(np.int64)
+        return self._codes[level]
+
+    @cached_property
+    def _codes(self) -> dict[str, Int64]:
+        return {}
+
+    def ranked(self, level: str) -> tuple[Index, Index]:
+        """The different codes at a level, and which of them each has."""
+        if level not in self._ranked:
+            self._ranked[level] = ranked(self.codes(level))
+        return self._ranked[level]
+
+    @cached_property
+    def _ranked(self) -> dict[str, tuple[Index, Index]]:
+        return {}
+
+    def take(self, chosen: NDArray[np.generic]) -> Overlaps:
+        """Some of the instances."""
+        columns = (self.row, self.start_ns, self.elapsed_ns, self.comm_ns, self.masked_ns)
+        return Overlaps(self.table, *(values[chosen] for values in columns))
+
+
+_KNOWN: WeakKeyDictionary[Run, Overlaps] = WeakKeyDictionary()
+
+
+def overlaps_in(run: Run, view: View) -> Overlaps:
+    """The instances of a view's scope; those of the whole run are found once."""
+    node = run.tree(view.order).node(view.path)
+    if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
+        return _found(run, view)
+    if run not in _KNOWN:
+        _KNOWN[run] = _found(run, View(view.run))
+    everything = _KNOWN[run]
+    if not view.path:
+        return everything
+    inside = np.zeros(len(run.table), np.bool_)
+    inside[node.selection] = True
+    return everything.take(inside[everything.row])
+
+
+def _found(run: Run, view: View) -> Overlaps:
+    table = run.table
+    found = instances(run.tree(view.order).node(view.path))
+    copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
+    # The code of a missing operation is -1: the name that is none.
+    masked = found.beside_ns
+    columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns)
+    if not copies.any():
+        return Overlaps(table, *columns, masked)
+    copying = copies[table.operation] & (table.kind != Kind.COMM)
+    if copying.any():
+        running = copying | (table.kind == Kind.COMM)
+        end_ns = found.start_ns + found.elapsed_ns
+        masked = running_ns(table, running, table.gpu[found.row], found.start_ns, end_ns)
+    kept = ~copies[table.operation[found.row]]
+    return Overlaps(table, *(values[kept] for values in (*columns, masked)))
+
+
+class Effect(Struct, frozen=True, eq=False):
+    """What overlap goes along with, per row; NaN where that can't be said.
+
+    Only like instances are compared: those of the same operation, phase and GPU.
+    """
+
+    pearson: Float64
+    cosine: Float64
+    slowdown: Float64
+    cost_ns: Float64
+
+
+class _Alike(Struct, frozen=True, eq=False):
+    """Instances brought together with those that they are compared with, set after set."""
+
+    first: Index
+    """Where each set begins."""
+    size: Int64
+    whose: Int64
+    """The row of each set."""
+    share: Float64
+    elapsed: Float64
+
+    @classmethod
+    def of(cls, found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> _Alike:
+        """The sets of like instances within the rows to which `owner` gives the instances."""
+        like = _like(found, owner, count)
+        order = stable_order(like)
+        like = like[order]
+        first = np.flatnonzero(np.concatenate([[True], like[1:] != like[:-1]]))[: len(like)]
+        return cls(
+            first,
+            np.diff(np.append(first, len(like))),
+            np.asarray(owner, np.int64)[order[first]],
+            found.share[order],
+            found.elapsed_ns[order].astype(np.float64),
+        )
+
+    def summed(self, values: Float64) -> Float64:
+        """Values of the instances, added up by set."""
+        return np.add.reduceat(values, self.first) if len(self.first) else values[:0]
+
+    def spread(self, of_sets: NDArray[Any]) -> NDArray[Any]:
+        """What each set has, for each of its instances."""
+        return np.repeat(of_sets, self.size)
+
+
+def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effect:
+    """How durations go with overlap in the rows to which `owner` gives the instances."""
+    alike = _Alike.of(found, owner, count)
+    mean = np.maximum(alike.summed(alike.elapsed) / alike.size, 1e-9)
+    relative = alike.elapsed / alike.spread(mean)
+    x = alike.share - alike.spread(alike.summed(alike.share) / alike.size)
+    return Effect(
+        _cosine(alike, count, x, relative - 1.0),
+        _cosine(alike, count, alike.share, relative),
+        *_slowdown(alike, count),
+    )
+
+
+def slowdown(
+    found: Overlaps, owner: NDArray[np.integer[Any]], count: int
+) -> tuple[Float64, Float64]:
+    """The slowdown and its cost alone, as of `effect`."""
+    return _slowdown(_Alike.of(found, owner, count), count)
+
+
+def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Int64:
+    """A code of the like instances of each row."""
+    code, width = np.asarray(owner, np.int64), count
+    for level in ("gpu", "phase", "operation"):
+        codes = found.codes(level)
+        low = int(codes.min(initial=0))
+        wide = int(codes.max(initial=0)) - low + 1
+        code, width = code * wide + (codes - low), width * wide
+        if width > _DENSE:
+            different, code = ranked(code)
+            width = len(different)
+    return code
+
+
+def _cosine(alike: _Alike, count: int, x: Float64, y: Float64) -> Float64:
+    def summed(values: Float64) -> Float64:
+        of_rows = np.bincount(alike.whose, weights=alike.summed(values), minlength=count)
+        return of_rows.astype(np.float64)
+
+    # What is left of equal numbers after rounding is no spread.
+    size = np.sqrt(summed(x * x) * summed(y * y))
+    number = np.bincount(alike.whose, weights=alike.size, minlength=count)
+    enough = size > 1e-9 * np.maximum(number, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Float64 = np.where(enough, summed(x * y) / size, np.nan)
+    return found
+
+
+def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
+    """Medians at high over medians at low overlap, and what the difference adds up to."""
+    share, sets = alike.share, len(alike.first)
+    if not sets:
+        return np.full(count, np.nan), np.full(count, np.nan)
+    least = np.minimum.reduceat(share, alike.first)
+    most = np.maximum.reduceat(share, alike.first)
+    quarter = (most - least) / 4
+    wide = most - least >= _LEAST_SPREAD
+    # A bound that no share reaches, where there is nothing to tell apart.
+    low = share <= alike.spread(np.where(wide, least + quarter, -1.0))
+    high = share >= alike.spread(np.where(wide, most - quarter, np.inf))
+    own_set = alike.spread(np.arange(sets))
+
+    def side(where: Mask) -> tuple[Float64, Int64]:
+        own = own_set[where]
+        number = np.bincount(own, minlength=sets)
+        return quantiles_of(alike.elapsed[where], own, sets, (0.5,))[:, 0], number
+
+    (low_ns, lows), (high_ns, highs) = side(low), side(high)
+    both = (lows >= _FEWEST) & (highs >= _FEWEST)
+    own, weight = alike.whose[both], alike.size[both]
+    slow = np.bincount(own, weights=weight * high_ns[both], minlength=count)
+    fast = np.bincount(own, weights=weight * low_ns[both], minlength=count)
+    more = np.bincount(own, weights=(highs * (high_ns - low_ns))[both], minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(fast > 0, slow / fast, np.nan)
+    return ratio, np.where(fast > 0, more, np.nan)

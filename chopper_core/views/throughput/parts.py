@@ -1,0 +1,120 @@
+"""What the time of a training step is spent on: products, attention and the rest, by phase."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.align.kernel_names import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
+from chopper_core.model.table import KernelTable, Phase
+
+Int64 = NDArray[np.int64]
+
+PARTS: Final = (
+    "forward GEMM",
+    "forward attention",
+    "forward vector",
+    "backward GEMM",
+    "backward attention",
+    "backward vector",
+    "optimizer",
+    "sharding copies",
+    "other compute",
+    "communication",
+    "copies",
+    "launch",
+)
+"""Together they are all time: compute by what it does, then what stands alone, then idle."""
+_COMMUNICATION: Final = PARTS.index("communication")
+_GEMM: Final = re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$")
+_ATTENTION: Final = re.compile(r"^attn_(?:fa|sdpa)$")
+_VECTOR: Final = re.compile(
+    r"^(?:ie|ln|cel|ra|attn_(?:n|i|c|or|ra)|qkv_(?:s|t|re)|(?:mlp|ffn|fc)_(?:n|gs|gu|ra))$"
+)
+_OPTIMIZER: Final = re.compile(r"^opt_|^Optimizer\.")
+_SHARDING: Final = re.compile(r"^(?:FSDP::|FullyShardedDataParallel\.)")
+_RECOMPUTED: Final = " (recompute)"
+_OF_KERNELS: Final = {
+    "gemm": "GEMM",
+    "convolution": "GEMM",
+    ATTENTION_CLASS: "attention",
+    OPTIMIZER_CLASS: "optimizer",
+}
+_BY_PHASE: Final = ("GEMM", "attention", "vector")
+_UNSAID: Final = -1
+
+
+def operation_class(name: str) -> str:
+    """What an operation of the vocabulary does; empty for any other, whose kernels say it.
+
+    The rules are those of UnaryLab/chopper's annotations.py with the operations' full names,
+    since its own take every name that ends in `p` for a product.
+    """
+    name = name.removesuffix(_RECOMPUTED)
+    for word, pattern in (
+        ("GEMM", _GEMM),
+        ("attention", _ATTENTION),
+        ("vector", _VECTOR),
+        ("optimizer", _OPTIMIZER),
+        ("sharding copies", _SHARDING),
+    ):
+        if pattern.search(name):
+            return word
+    return ""
+
+
+def _class_of_kernel(name: str) -> str:
+    return _OF_KERNELS.get(kernel_class(name), "vector")
+
+
+def _codes(words: list[str]) -> Int64:
+    classes = (*_BY_PHASE, "optimizer", "sharding copies")
+    return np.array([classes.index(word) if word else _UNSAID for word in words], np.int64)
+
+
+def part_of(table: KernelTable, rows: NDArray[np.intp] | slice) -> Int64:
+    """The part that each activity's compute belongs to, as a place in `PARTS`."""
+    codes = [table.column(name)[rows] for name in ("phase", "operation", "kernel")]
+    sizes = (len(Phase) + 1, len(table.operations) + 1, len(table.names) + 1)
+    if prod(sizes) > len(codes[0]):
+        return _part_of(table, *codes)
+    # A code of -1, a missing label, is the last place.
+    every = [np.append(np.arange(size - 1), -1).astype(np.int32) for size in sizes]
+    known = _part_of(table, *(each.ravel() for each in np.meshgrid(*every, indexing="ij")))
+    phase, operation, kernel = codes
+    return known.reshape(sizes)[phase, operation, kernel]
+
+
+def _part_of(
+    table: KernelTable, phase: NDArray[Any], operation: NDArray[Any], kernel: NDArray[Any]
+) -> Int64:
+    of_operation = _codes([operation_class(name) for name in table.operations] + [""])
+    of_kernel = _codes([_class_of_kernel(name) for name in table.names])
+    found = of_operation[operation]
+    found = np.where(found == _UNSAID, of_kernel[kernel], found)
+    by_phase = found < len(_BY_PHASE)
+    part = np.full(len(found), PARTS.index("other compute"), np.int64)
+    part[by_phase & (phase == Phase.FORWARD)] = found[by_phase & (phase == Phase.FORWARD)]
+    backward = by_phase & (phase == Phase.BACKWARD)
+    part[backward] = len(_BY_PHASE) + found[backward]
+    part[(found == len(_BY_PHASE)) | (phase == Phase.OPTIMIZER)] = PARTS.index("optimizer")
+    part[found == len(_BY_PHASE) + 1] = PARTS.index("sharding copies")
+    return part
+
+
+def step_times(
+    table: KernelTable, rows: NDArray[np.intp] | slice, step: Int64, count: int
+) -> Int64:
+    """The ns of each part in each step: steps x parts; `step` numbers the step of each row."""
+    part = part_of(table, rows)
+    computing = table.compute_ns[rows] + table.overlap_ns[rows]
+    places = step * len(PARTS) + part
+    times = np.bincount(places, computing, count * len(PARTS)).reshape(count, len(PARTS))
+    alone = ("exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+    for place, name in enumerate(alone, _COMMUNICATION):
+        times[:, place] = np.bincount(step, table.column(name)[rows], count)
+    return np.rint(times).astype(np.int64)

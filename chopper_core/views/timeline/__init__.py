@@ -1,0 +1,380 @@
+"""Timeline: what runs when, lane by lane, with the clock and the power of the GPU under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.model.charts import Pointed
+from chopper_core.model.run import Run
+from chopper_core.model.scope import seen_in
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.view import View
+from chopper_core.model.window import ALL_TIME, Stretch, pointing
+from chopper_core.views.result import Answer
+from chopper_core.views.shared.groups import activity
+from chopper_core.views.timeline.lanes import (
+    EVERY_STREAM,
+    Lane,
+    Mask,
+    Stretches,
+    gpus_of,
+    lanes_of,
+    starts_of_names,
+)
+from chopper_core.views.timeline.picture import KIND_NAMES, own_stretches, picture_of
+
+Int64 = NDArray[np.int64]
+
+MOST_GPUS: Final = 64
+"""Of a scope with more GPUs the first ones are shown."""
+_CLOCK: Final = "gfx_mhz"
+
+GPU: Final = column("gpu", "", "GPU", "The GPU of the lane.")
+BUSY: Final = column(
+    "lane_ns", "ns", "busy", "Time of the window in which anything runs on the lane.", reduces="sum"
+)
+BUSY_SHARE: Final = column(
+    "lane_pct", "%", "busy", "Share of the window in which anything runs on the lane."
+)
+KIND_SHARES: Final = tuple(
+    column(
+        f"lane_{name}_pct",
+        "%",
+        name,
+        f"Share of the window in which {what} runs on the lane.",
+    )
+    for name, what in zip(KIND_NAMES, ("compute", "communication", "a copy"), strict=True)
+)
+ACTIVITIES: Final = column(
+    "lane_activities",
+    "",
+    "activities",
+    "Activities that run on the lane at any time of the window.",
+    reduces="sum",
+)
+OF_SCOPE: Final = column(
+    "scope_ns",
+    "ns",
+    "of scope",
+    "Time of the window in which activities of the scope itself run on the lane.",
+    reduces="sum",
+)
+BETWEEN: Final = column(
+    "between_ns",
+    "ns",
+    "busy Δ",
+    "Time between the mark and the cursor in which anything runs on the lane.",
+    reduces="sum",
+    missing_because="the view has no mark (mark=)",
+)
+BETWEEN_ACTIVITIES: Final = column(
+    "between_activities",
+    "",
+    "activities Δ",
+    "Activities that run on the lane at any time between the mark and the cursor.",
+    missing_because="the view has no mark (mark=)",
+)
+_IDLE: Final = "nothing runs on the lane at the cursor"
+AT_KERNEL: Final = column(
+    "at_kernel", "", "at the cursor", "What runs on the lane at the cursor.", missing_because=_IDLE
+)
+AT_OPERATION: Final = column(
+    "at_operation",
+    "",
+    "operation",
+    "The operation of what runs at the cursor.",
+    missing_because=f"{_IDLE}, or it has no operation",
+)
+AT_PHASE: Final = column(
+    "at_phase",
+    "",
+    "phase",
+    "The phase of what runs at the cursor.",
+    missing_because=f"{_IDLE}, or it has no phase",
+)
+AT_LAYER: Final = column(
+    "at_layer",
+    "",
+    "layer",
+    "The layer of what runs at the cursor.",
+    missing_because=f"{_IDLE}, or it has no layer",
+)
+AT_START: Final = column(
+    "at_start_ns",
+    "ns",
+    "starts",
+    "Start of what runs at the cursor, since the run's first activity.",
+    missing_because=_IDLE,
+)
+AT_TIME: Final = column(
+    "at_duration_ns", "ns", "takes", "Duration of what runs at the cursor.", missing_because=_IDLE
+)
+AT_CLOCK: Final = column(
+    "at_mhz",
+    "MHz",
+    "MHz there",
+    "Mean clock of the GPU while what is at the cursor runs.",
+    source="telemetry",
+    missing_because=f"{_IDLE}, or the clock is not known for that time",
+)
+NEXT: Final = column(
+    "next_ns",
+    "ns",
+    "next in",
+    "Time from the cursor to the next start on the lane.",
+    missing_because="nothing starts on the lane after the cursor",
+)
+
+
+def answer(run: Run, view: View) -> Answer:
+    """A row for each stream, or GPU, of the scope: what runs on it in the window."""
+    lanes, left_out = lanes_in(run, view)
+    seen = seen_in(run, view)
+    begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
+    at = run.origin_ns + seen.at_ns
+    whole = np.array([begin, end], np.int64)
+    busy = _taken([lane.busy for lane in lanes], whole)
+    length = max(seen.length_ns, 1)
+    counts = np.array([lane.count(begin, end) for lane in lanes], np.int64)
+    own: list[tuple[Metric, Values]] = [
+        (GPU, numbered(np.array([lane.gpu for lane in lanes], np.int64))),
+        (BUSY, Values(busy)),
+        (BUSY_SHARE, Values(100.0 * busy / length)),
+    ]
+    for kind, metric in zip(Kind, KIND_SHARES, strict=True):
+        taken = _taken([lane.kinds[kind] for lane in lanes], whole)
+        own.append((metric, Values(100.0 * taken / length)))
+    own.append((ACTIVITIES, Values(counts)))
+    total: dict[str, int | float] = {
+        "lane_ns": int(busy.sum()),
+        "lane_activities": int(counts.sum()),
+    }
+    labels = [label_of(lane) for lane in lanes]
+    there = [kind for kind in Kind if any(len(lane.kind_starts_ns[kind]) for lane in lanes)]
+    shown = ["lane_ns", "lane_pct", *(KIND_SHARES[kind].name for kind in there), "lane_activities"]
+    scoped = own_stretches(run, view, lanes)
+    if scoped is not None:
+        taken = _taken(scoped, whole)
+        own.append((OF_SCOPE, Values(taken)))
+        total["scope_ns"] = int(taken.sum())
+        shown.insert(2, "scope_ns")
+    if seen.mark_ns is not None:
+        ends = np.array(sorted((seen.mark_ns, seen.at_ns)), np.int64) + run.origin_ns
+        own.append((BETWEEN, Values(_taken([lane.busy for lane in lanes], ends))))
+        measured = [lane.count(*ends.tolist()) for lane in lanes]
+        own.append((BETWEEN_ACTIVITIES, numbered(np.array(measured, np.int64))))
+        shown[2:2] = ["between_ns", "between_activities"]
+    pointed = tuple(_pointed(run, lane, at) for lane in lanes)
+    own += _at_cursor(pointed)
+    shown += ["at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_start_ns", "next_ns"]
+    if _CLOCK in run.metrics:
+        shown.insert(-2, "at_mhz")
+    return Answer(
+        level="lane",
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: _opens(run, view, lanes[row], at),
+        total=total,
+        shown=tuple(shown),
+        headline=(_headline(seen),),
+        notes=_notes(run, lanes, left_out, seen),
+        pictures=(picture_of(run, view, seen, lanes, labels, pointed),),
+    )
+
+
+def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
+    """The lanes of a view's scope, and how many of its GPUs are left out."""
+    gpus = gpus_of(run, view)
+    lanes = [
+        lane for gpu in gpus[:MOST_GPUS] for lane in lanes_of(run, gpu, whole=view.by == "gpu")
+    ]
+    return lanes, max(len(gpus) - MOST_GPUS, 0)
+
+
+def label_of(lane: Lane) -> str:
+    """What a lane is called."""
+    if lane.stream is EVERY_STREAM:
+        return f"GPU {lane.gpu}"
+    if lane.stream == NO_LABEL:
+        return f"GPU {lane.gpu} s?"
+    # The reader numbers streams that the trace names by text from -2 downwards.
+    return (
+        f"GPU {lane.gpu} s{lane.stream}" if lane.stream >= 0 else f"GPU {lane.gpu} #{-lane.stream}"
+    )
+
+
+def next_start(
+    run: Run, view: View, name: str, step: int, kind: Kind | None = None
+) -> tuple[str, Stretch] | None:
+    """The cursor at the next start after it (1) or before it (-1), and the lane; None at the end.
+
+    Without a kind it is that of an activity of the lane; else of a kind anywhere on its GPU.
+    """
+    lanes, seen = lanes_in(run, view)[0], seen_in(run, view)
+    own = _named(lanes, name)
+    if kind is None:
+        return _nearest(run, seen, step, [(own, own.starts_ns)])
+    near = [lane for lane in lanes if lane.gpu == own.gpu]
+    return _nearest(run, seen, step, [(lane, lane.kind_starts_ns[kind]) for lane in near])
+
+
+def _named(lanes: Sequence[Lane], name: str) -> Lane:
+    """The lane of a label; there is one."""
+    return next(lane for lane in lanes if label_of(lane) == name)
+
+
+def start_of(run: Run, view: View) -> int:
+    """The start of a view's node, since the run's first activity."""
+    return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
+
+
+def next_of_names(
+    run: Run, view: View, step: int, kernels: Mask, operations: Mask, key: str
+) -> tuple[str, Stretch] | None:
+    """The cursor at the next start of an activity with a wanted name, and its lane, or None.
+
+    A mask has a value per name, and one more for a missing one; `key` says what they are of.
+    """
+    lanes, _ = lanes_in(run, view)
+    seen = seen_in(run, view)
+    starts = [(lane, starts_of_names(run, lane, kernels, operations, key)) for lane in lanes]
+    return _nearest(run, seen, step, starts)
+
+
+def _nearest(
+    run: Run, seen: Stretch, step: int, lanes: Sequence[tuple[Lane, Int64]]
+) -> tuple[str, Stretch] | None:
+    """The nearest of starts after (1) or before (-1) the cursor, by lane, with the cursor there."""
+    at = run.origin_ns + seen.at_ns
+    found: list[tuple[int, int]] = []
+    for number, (_, starts) in enumerate(lanes):
+        if step > 0:
+            place = int(np.searchsorted(starts, at, "right"))
+        else:
+            place = int(np.searchsorted(starts, at, "left")) - 1
+        if 0 <= place < len(starts):
+            found.append((int(starts[place]), number))
+    if not found:
+        return None
+    start, number = min(found) if step > 0 else max(found)
+    return label_of(lanes[number][0]), pointing(seen, start - run.origin_ns)
+
+
+def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
+    """Start and end of what runs at the cursor on a lane, since the run's first activity."""
+    lane = _named(lanes_in(run, view)[0], name)
+    place = lane.running(run.origin_ns + seen_in(run, view).at_ns)
+    if place is None:
+        return None
+    start, end = int(lane.starts_ns[place]), int(lane.ends_ns[place])
+    return start - run.origin_ns, end - run.origin_ns
+
+
+def _taken(stretches: Sequence[Stretches], whole: Int64) -> Int64:
+    return np.array([int(each.between(whole)[0]) for each in stretches], np.int64)
+
+
+def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
+    """What runs on a lane at the cursor."""
+    table, place, following = run.table, lane.running(at), lane.after(at)
+    next_ns = None if following is None else int(lane.starts_ns[following]) - at
+    if place is None:
+        return Pointed(next_ns=next_ns)
+    row = int(lane.rows[place])
+
+    def text(level: str) -> str | None:
+        code = int(table.column(level)[row])
+        return None if code == NO_LABEL else table.text_of(level, code)
+
+    start, duration = int(lane.starts_ns[place]), int(table.duration_ns[row])
+    curves = run.track(_CLOCK).curves if _CLOCK in run.metrics else {}
+    mhz = None
+    if lane.gpu in curves:
+        bounds = np.array([start, start + duration], np.float64)
+        mean = float(curves[lane.gpu].means(bounds)[0])
+        mhz = mean if np.isfinite(mean) else None
+    layer = int(table.layer[row])
+    return Pointed(
+        kernel=text("kernel"),
+        operation=text("operation"),
+        phase=text("phase"),
+        layer=None if layer == NO_LABEL else layer,
+        start_ns=start - run.origin_ns,
+        duration_ns=duration,
+        mhz=mhz,
+        next_ns=next_ns,
+    )
+
+
+def _at_cursor(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
+    """What runs at the cursor as columns."""
+    return [
+        (AT_KERNEL, worded([each.kernel for each in pointed])),
+        (AT_OPERATION, worded([each.operation for each in pointed])),
+        (AT_PHASE, worded([each.phase for each in pointed])),
+        (AT_LAYER, _integers([each.layer for each in pointed])),
+        (AT_TIME, _integers([each.duration_ns for each in pointed])),
+        (AT_START, _integers([each.start_ns for each in pointed])),
+        (AT_CLOCK, numbered([each.mhz for each in pointed])),
+        (NEXT, _integers([each.next_ns for each in pointed])),
+    ]
+
+
+def _integers(numbers: Sequence[int | None]) -> Values:
+    return Values(
+        np.array([number or 0 for number in numbers], np.int64),
+        np.array([number is None for number in numbers], np.bool_),
+    )
+
+
+def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
+    """What runs at the cursor in the tree; where nothing does, what starts next, or ran last."""
+    for place in (lane.running(at), lane.after(at), lane.before(at)):
+        if place is not None:
+            there = activity(run, view, int(lane.rows[place]))
+            return replace(there, reading=view.reading)
+    return replace(view, analysis="", by="", window=ALL_TIME)
+
+
+def _headline(seen: Stretch) -> str:
+    decimals = 3 if seen.length_ns >= 1_000_000 else 6
+
+    def ms(time: int) -> str:
+        return f"{time / 1e6:.{decimals}f}"
+
+    text = (
+        f"{ms(seen.from_ns)}-{ms(seen.to_ns)} of {seen.end_ns / 1e6:.3f} ms "
+        f"({ms(seen.length_ns)} ms); cursor {ms(seen.at_ns)}"
+    )
+    if seen.mark_ns is None:
+        return text
+    apart = seen.at_ns - seen.mark_ns
+    return f"{text}, {ms(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
+
+
+def _notes(run: Run, lanes: Sequence[Lane], left_out: int, seen: Stretch) -> tuple[str, ...]:
+    notes = []
+    if left_out:
+        notes.append(
+            f"the lanes of the first {MOST_GPUS} of {MOST_GPUS + left_out} GPUs; "
+            "gpu=N in the scope shows another"
+        )
+    if any(lane.stream == NO_LABEL for lane in lanes):
+        notes.append("s? is the lane of activities of which the trace doesn't say the stream")
+    if any(lane.stream is not EVERY_STREAM and lane.stream < NO_LABEL for lane in lanes):
+        notes.append("streams that the trace names by text are numbered with #")
+    within = sum(lane.overlapping for lane in lanes if lane.stream is not EVERY_STREAM)
+    if within:
+        notes.append(
+            f"{within} activities start on a stream on which another one still runs; "
+            "a cell's kinds may take more than the cell together"
+        )
+    if not {_CLOCK, "power_w"} & set(run.metrics):
+        notes.append("no clock and no power: the run has no telemetry of them")
+    return tuple(notes)

@@ -1,0 +1,253 @@
+"""The lanes of a GPU: its activities by stream in the order of start, ready to be looked up.
+
+Everything that a picture asks of a lane is a few binary searches per cell, whatever the lane
+holds: the time in which a kind runs up to a moment is known at the edges of its stretches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable, Kind, distinct
+from chopper_core.model.view import View
+from chopper_core.util.grouping import stable_order
+
+Int64 = NDArray[np.int64]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+_KEPT: Final = 8
+"""Scopes of which it is remembered what took long to find."""
+EVERY_STREAM: Final = None
+"""The stream of a lane that holds all of a GPU."""
+
+
+class Stretches(Struct, frozen=True, eq=False):
+    """Disjoint stretches of time in rising order, with the time that they take up to each."""
+
+    begins_ns: Int64
+    ends_ns: Int64
+    before_ns: Int64
+    """The time that stretches take before each one; one value more, for all."""
+
+    @classmethod
+    def of(cls, starts_ns: Int64, ends_ns: Int64) -> Stretches:
+        """The time in which any of the activities, in the order of start, runs."""
+        if (starts_ns[1:] >= ends_ns[:-1]).all():
+            begins, ends = starts_ns, ends_ns
+        else:
+            latest = np.maximum.accumulate(ends_ns)
+            first = np.flatnonzero(starts_ns[1:] > latest[:-1]) + 1
+            begins = starts_ns[np.concatenate([[0], first])]
+            ends = latest[np.concatenate([first - 1, [len(latest) - 1]])]
+        return cls(begins, ends, np.concatenate([[0], np.cumsum(ends - begins)]))
+
+    def until(self, times_ns: Int64) -> Int64:
+        """The time in the stretches before each moment."""
+        if not len(self.begins_ns):
+            return np.zeros(len(times_ns), np.int64)
+        begun = np.searchsorted(self.begins_ns, times_ns, "right")
+        over = self.ends_ns[np.maximum(begun - 1, 0)] - times_ns
+        taken: Int64 = self.before_ns[begun] - np.where(begun > 0, np.maximum(over, 0), 0)
+        return taken
+
+    def between(self, times_ns: Int64) -> Int64:
+        """The time in the stretches between neighbouring moments."""
+        return np.diff(self.until(times_ns))
+
+
+class Lane(Struct, frozen=True, eq=False):
+    """The activities of a stream, or of all streams of a GPU, in the order of start."""
+
+    gpu: int
+    stream: int | None
+    rows: Index
+    """Of the kernel table."""
+    starts_ns: Int64
+    """On the run's clock, as all times here."""
+    ends_ns: Int64
+    latest_ns: Int64
+    """The latest end up to each activity."""
+    last_ns: Int64
+    """The ends in rising order."""
+    kinds: tuple[Stretches, ...]
+    """When activities of each `Kind` run."""
+    kind_starts_ns: tuple[Int64, ...]
+    """The starts of each kind."""
+    busy: Stretches
+    """When any activity runs."""
+    overlapping: int
+    """Activities that start while another one of the lane still runs."""
+
+    def running(self, at_ns: int) -> int | None:
+        """The place of what runs at a moment, the one that started last of several."""
+        begun = int(np.searchsorted(self.starts_ns, at_ns, "right"))
+        first = int(np.searchsorted(self.latest_ns, at_ns, "right"))
+        found = np.flatnonzero(self.ends_ns[first:begun] > at_ns)
+        return first + int(found[-1]) if len(found) else None
+
+    def after(self, at_ns: int) -> int | None:
+        """The place of the first that starts after a moment."""
+        place = int(np.searchsorted(self.starts_ns, at_ns, "right"))
+        return place if place < len(self.starts_ns) else None
+
+    def before(self, at_ns: int) -> int | None:
+        """The place of the last that starts before a moment."""
+        place = int(np.searchsorted(self.starts_ns, at_ns, "left")) - 1
+        return place if place >= 0 else None
+
+    def count(self, begin_ns: int, end_ns: int) -> int:
+        """How many run at any time from a moment to a later one."""
+        begun = int(np.searchsorted(self.starts_ns, end_ns, "left"))
+        over = int(np.searchsorted(self.last_ns, begin_ns, "right"))
+        return begun - over
+
+
+class Segments(Struct, frozen=True, eq=False):
+    """The stretches in which a GPU computes for one label of a level."""
+
+    begins_ns: Int64
+    ends_ns: Int64
+    codes: Int64
+
+
+class _Known(Struct, frozen=True, eq=False):
+    """What was worked out of a run, by GPU."""
+
+    rows: dict[int, Index] = field(default_factory=dict)
+    lanes: dict[tuple[int, bool], tuple[Lane, ...]] = field(default_factory=dict)
+    segments: dict[tuple[int, str], Segments] = field(default_factory=dict)
+    named: dict[tuple[str, int, int | None], Int64] = field(default_factory=dict)
+    gpus: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
+
+
+_KNOWN: WeakKeyDictionary[Run, _Known] = WeakKeyDictionary()
+
+
+def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
+    """The lanes of a GPU's streams, or the one of all of them; ordered once."""
+    known = _KNOWN.setdefault(run, _Known()).lanes
+    if (gpu, whole) not in known:
+        rows = _by_start(run, gpu)
+        if whole:
+            known[gpu, whole] = (lane_of(run.table, rows, gpu, EVERY_STREAM),)
+        else:
+            numbers = run.table.stream[rows]
+            known[gpu, whole] = tuple(
+                lane_of(run.table, rows[numbers == each], gpu, int(each))
+                for each in distinct(numbers)
+            )
+    return known[gpu, whole]
+
+
+def gpus_of(run: Run, view: View) -> list[int]:
+    """The GPUs of a view's scope."""
+    if view.scope[:1] and view.scope[0][0] == "gpu":
+        return run.tree(view.order).node(view.path).gpus(0)
+    known, key = _KNOWN.setdefault(run, _Known()).gpus, (view.order, view.path)
+    if key not in known:
+        if len(known) >= _KEPT:
+            known.pop(next(iter(known)))
+        codes = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu")
+        known[key] = [int(gpu) for gpu in codes]
+    return known[key]
+
+
+def _by_start(run: Run, gpu: int) -> Index:
+    """The rows of a GPU in the order of start."""
+    known = _KNOWN.setdefault(run, _Known()).rows
+    if gpu not in known:
+        selection = run.tree().node((str(gpu),)).selection
+        order = stable_order(run.table.start_ns[selection])
+        known[gpu] = order + selection.start if isinstance(selection, slice) else selection[order]
+    return known[gpu]
+
+
+def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> Lane:
+    """The lane of rows in the order of start."""
+    starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
+    ends = starts + table.duration_ns[rows]
+    is_apart = bool((starts[1:] >= ends[:-1]).all())
+    kind = table.kind[rows]
+    busy = Stretches.of(starts, ends)
+    stretches, kind_starts = [], []
+    for each in Kind:
+        own = kind == each
+        count = int(own.sum())
+        if count == len(own):
+            stretches.append(busy)
+            kind_starts.append(starts)
+            continue
+        kind_starts.append(starts[own] if count else starts[:0])
+        stretches.append(Stretches.of(kind_starts[-1], ends[own] if count else ends[:0]))
+    latest = ends if is_apart else np.maximum.accumulate(ends)
+    return Lane(
+        gpu=gpu,
+        stream=stream,
+        rows=rows,
+        starts_ns=starts,
+        ends_ns=ends,
+        latest_ns=latest,
+        last_ns=ends if is_apart else np.sort(ends),
+        kinds=tuple(stretches),
+        kind_starts_ns=tuple(kind_starts),
+        busy=busy,
+        overlapping=0 if is_apart else int((starts[1:] < latest[:-1]).sum()),
+    )
+
+
+def starts_of_names(run: Run, lane: Lane, kernels: Mask, operations: Mask, key: str) -> Int64:
+    """The starts on a lane of activities with a wanted kernel or operation; kept for one key.
+
+    A mask has a value per name, and one more for a missing one.
+    """
+    known = _KNOWN.setdefault(run, _Known()).named
+    if any(name != key for name, _, _ in known):
+        known.clear()
+    place = (key, lane.gpu, lane.stream)
+    if place not in known:
+        table = run.table
+        wanted = kernels[table.kernel[lane.rows]] | operations[table.operation[lane.rows]]
+        known[place] = lane.starts_ns[wanted]
+    return known[place]
+
+
+def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
+    """The edges of cells that share a stretch of time as equally as ns allow."""
+    return begin_ns + (end_ns - begin_ns) * np.arange(bins + 1, dtype=np.int64) // max(bins, 1)
+
+
+LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "iteration": ("iteration",),
+    "phase": ("iteration", "phase"),
+    "layer": ("iteration", "phase", "layer"),
+    "operation": ("iteration", "phase", "layer", "operation"),
+}
+"""Band → the levels of which a change ends its segments."""
+
+
+def segments_of(run: Run, gpu: int, level: str) -> Segments:
+    """The segments of a level on a GPU, worked out once."""
+    known = _KNOWN.setdefault(run, _Known()).segments
+    if (gpu, level) not in known:
+        table, rows = run.table, _by_start(run, gpu)
+        computes = table.kind[rows] == Kind.COMPUTE
+        rows = rows[computes] if computes.any() else rows
+        changed = np.zeros(len(rows), np.bool_)
+        changed[:1] = True
+        for name in LEVELS_OF[level]:
+            codes = table.column(name)[rows]
+            changed[1:] |= codes[1:] != codes[:-1]
+        first = np.flatnonzero(changed)
+        starts = table.start_ns[rows].astype(np.int64)
+        ends = np.maximum.reduceat(starts + table.duration_ns[rows], first)
+        codes = table.column(level)[rows[first]].astype(np.int64)
+        known[gpu, level] = Segments(starts[first], ends, codes)
+    return known[gpu, level]

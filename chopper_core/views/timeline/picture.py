@@ -1,0 +1,184 @@
+"""The picture of the timeline: cells of lanes, bands of levels and strips of signals over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed, Span, Strip
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.view import View
+from chopper_core.model.window import Stretch
+from chopper_core.views.timeline.lanes import Lane, Stretches, edges, lanes_of, segments_of
+
+Int64 = NDArray[np.int64]
+
+KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
+STRIPS: Final = ("gfx_mhz", "power_w")
+_BANDS: Final = ("iteration", "phase", "layer")
+_PREFIX: Final = {"iteration": "it ", "layer": "L"}
+_DENSE: Final = -2
+_NOTHING: Final = -1
+_NAMED_CELLS: Final = 2
+"""Cells that an activity fills at least to be told apart."""
+_FEW_PER_CELL: Final = 2
+"""So many activities per cell, and more, are not named one by one."""
+_KEPT: Final = 8
+
+_Scoped = dict[tuple[int, int | None], Stretches]
+_OWN: WeakKeyDictionary[Run, dict[tuple[tuple[str, ...], tuple[str, ...]], _Scoped]] = (
+    WeakKeyDictionary()
+)
+
+
+def picture_of(
+    run: Run,
+    view: View,
+    seen: Stretch,
+    lanes: Sequence[Lane],
+    labels: Sequence[str],
+    pointed: tuple[Pointed, ...],
+) -> Lanes:
+    """The picture of lanes over a stretch of the run's time."""
+    begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
+    names = tuple(dict.fromkeys(name for name in (view.metric, *STRIPS) if name in run.metrics))
+
+    def bands(row: int, bins: int) -> tuple[Band, ...]:
+        cut, gpu = edges(begin, end, bins), lanes[row].gpu
+        busy = sum(lane.count(begin, end) for lane in lanes_of(run, gpu))
+        levels = (*_BANDS, "operation") if busy <= _FEW_PER_CELL * bins else _BANDS
+        found = [_band(run, gpu, level, cut) for level in levels]
+        scoped = own_stretches(run, view, [lane for lane in lanes if lane.gpu == gpu])
+        if scoped is not None:
+            there = sum(each.between(cut) for each in scoped) > 0
+            found.append(Band("scope", _spans(np.where(there, 0, _NOTHING), lambda key: "")))
+        return tuple(band for band in found if band.spans)
+
+    def strips(row: int, bins: int) -> tuple[Strip, ...]:
+        found = []
+        for name in names:
+            track = run.track(name)
+            if lanes[row].gpu in track.curves:
+                means = track.curves[lanes[row].gpu].means(
+                    edges(begin, end, bins).astype(np.float64)
+                )
+                found.append(Strip(track.title, track.unit, track.low, track.high, means))
+        return tuple(found)
+
+    return Lanes(
+        title="lanes",
+        lanes=tuple(labels),
+        owners=tuple(f"GPU {lane.gpu}" for lane in lanes),
+        kinds=KIND_NAMES,
+        seen=seen,
+        pointed=pointed,
+        cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
+        bands=bands,
+        strips=strips,
+        signals=len(names),
+        missing="no clock, no power: no telemetry of this GPU",
+    )
+
+
+def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells:
+    """What runs on a lane in each cell of a stretch of time."""
+    cut = edges(begin, end, bins)
+    return LaneCells(
+        kind_ns=np.stack([lane.kinds[kind].between(cut) for kind in Kind]),
+        busy_ns=lane.busy.between(cut),
+        width_ns=np.diff(cut),
+        spans=_named(run, lane, begin, end, bins),
+    )
+
+
+def _named(run: Run, lane: Lane, begin: int, end: int, bins: int) -> tuple[Span, ...]:
+    """The activities that fill some cells, where they are few."""
+    if lane.count(begin, end) > _FEW_PER_CELL * bins:
+        return ()
+    first = int(np.searchsorted(lane.latest_ns, begin, "right"))
+    last = int(np.searchsorted(lane.starts_ns, end, "left"))
+    length = end - begin
+    starts = np.maximum(lane.starts_ns[first:last] - begin, 0)
+    ends = np.minimum(lane.ends_ns[first:last] - begin, length)
+    low, high = -(-starts * bins // length), ends * bins // length
+    spans = []
+    for place in np.flatnonzero(high - low >= _NAMED_CELLS).tolist():
+        row, table = int(lane.rows[first + place]), run.table
+        operation = int(table.operation[row])
+        spans.append(
+            Span(
+                int(low[place]),
+                int(high[place]),
+                table.names[table.kernel[row]],
+                short="" if operation == NO_LABEL else table.text_of("operation", operation),
+                begins=bool(lane.starts_ns[first + place] >= begin),
+            )
+        )
+    return tuple(spans)
+
+
+def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
+    """The label of a level in each cell: that of the middle of the cell."""
+    segments = segments_of(run, gpu, level)
+    middles = (cut[:-1] + cut[1:]) // 2
+    places = np.searchsorted(segments.begins_ns, middles, "right") - 1
+    there = (places >= 0) & (segments.ends_ns[places] > middles)
+    there &= segments.codes[places] != NO_LABEL
+    begun = np.diff(np.searchsorted(segments.begins_ns, cut, "left"))
+    keys = np.where(there, np.where(begun > 1, _DENSE, places), _NOTHING)
+
+    def text(key: int) -> str:
+        code = int(segments.codes[key])
+        return _PREFIX.get(level, "") + run.table.text_of(level, code)
+
+    return Band(level, _spans(keys, text))
+
+
+def _spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
+    """Runs of cells with one key."""
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    last = np.append(first[1:], len(keys))
+    return tuple(
+        Span(
+            begin,
+            end,
+            "" if keys[begin] == _DENSE else text(int(keys[begin])),
+            bool(keys[begin] == _DENSE),
+        )
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+        if keys[begin] != _NOTHING
+    )
+
+
+def own_stretches(run: Run, view: View, lanes: Sequence[Lane]) -> list[Stretches] | None:
+    """When activities of the scope itself run on lanes; None where all that they hold is its."""
+    if all(level == "gpu" for level, _ in view.scope):
+        return None
+    known, key = _OWN.setdefault(run, {}), (view.order, view.path)
+    if key not in known:
+        if len(known) >= _KEPT:
+            known.pop(next(iter(known)))
+        known[key] = _own(run, view)
+    empty = np.empty(0, np.int64)
+    nothing = Stretches.of(empty, empty)
+    return [known[key].get((lane.gpu, lane.stream), nothing) for lane in lanes]
+
+
+def _own(run: Run, view: View) -> _Scoped:
+    table, rows = run.table, run.tree(view.order).node(view.path).rows
+    rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
+    starts = table.start_ns[rows].astype(np.int64)
+    ends = starts + table.duration_ns[rows]
+    found: _Scoped = {}
+    for gpu in np.unique(table.gpu[rows]).tolist():
+        on_gpu = table.gpu[rows] == gpu
+        found[gpu, None] = Stretches.of(starts[on_gpu], ends[on_gpu])
+        for stream in np.unique(table.stream[rows][on_gpu]).tolist():
+            own = on_gpu & (table.stream[rows] == stream)
+            found[gpu, stream] = Stretches.of(starts[own], ends[own])
+    return found
