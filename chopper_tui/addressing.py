@@ -14,7 +14,7 @@ from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import ANALYSES, Analysis
+from chopper_core.views import VIEWS, ViewSpec
 
 _ORDER: Final = re.compile(r"[?&](order=[^&]*)")
 _STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
@@ -77,7 +77,7 @@ def _options(run: Run, frame: Frame, text: str) -> Iterable[str]:
     """What the options of an address may become: a key, or a value of the one that is begun."""
     before, mark, last = text.rpartition("&")
     said = dict(item.partition("=")[::2] for item in before.split("&") if item)
-    asked = next((each for each in ANALYSES if each.name == said.get("view")), None)
+    asked = next((each for each in VIEWS if each.name == said.get("view")), None)
     key, equals, value = last.partition("=")
     if not equals:
         keys = (each for each in _keys(said, asked) if each.startswith(key) and each not in said)
@@ -92,7 +92,7 @@ def _options(run: Run, frame: Frame, text: str) -> Iterable[str]:
     ]
 
 
-def _keys(said: dict[str, str], asked: Analysis | None) -> Iterable[str]:
+def _keys(said: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
     """The keys that mean something beside what is said already."""
     unfit = {*_READING}
     if asked is None or not asked.by:
@@ -106,16 +106,16 @@ def _keys(said: dict[str, str], asked: Analysis | None) -> Iterable[str]:
     return (key for key in KEYS if key not in unfit)
 
 
-def _values(run: Run, frame: Frame, key: str, asked: Analysis | None) -> Sequence[str]:
+def _values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> Sequence[str]:
     names: Sequence[str] = tuple(METRICS)
-    if asked is not None and asked.name == frame.view.analysis:
+    if asked is not None and asked.name == frame.view.name:
         names = tuple(
             dict.fromkeys(
                 (*(each.name for each in frame.columns), *(each.name for each in frame.more))
             )
         )
     given: dict[str, Sequence[str]] = {
-        "view": [each.name for each in ANALYSES],
+        "view": [each.name for each in VIEWS],
         "by": asked.by if asked is not None else (),
         "of": asked.figures if asked is not None else (),
         "order": LEVELS,

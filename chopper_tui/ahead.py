@@ -7,8 +7,8 @@ from threading import Event
 from typing import Final
 
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, asking
-from chopper_core.views import ANALYSES, answer
+from chopper_core.model.view import View, with_view
+from chopper_core.views import VIEWS, answer
 
 FEWEST: Final = 1 << 17
 """Activities from which on a view may take longer than a person notices."""
@@ -28,10 +28,10 @@ def work_ahead(run: Run, view: View, stopped: Event) -> None:
     if not FEWEST <= len(run.table) <= MOST:
         return
     pause = _FIRST_S
-    for each in ANALYSES:
+    for each in VIEWS:
         if stopped.wait(pause):
             return
         pause = _PAUSE_S
         # Whatever is wrong with a view is told to whoever opens it.
         with suppress(Exception):
-            answer(run, asking(view, each.name))
+            answer(run, with_view(view, each.name))

@@ -16,7 +16,7 @@ from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
-from chopper_core.model.view import View, drill
+from chopper_core.model.view import View, enter
 from chopper_core.query import figures
 from chopper_core.query.frame import Frame, Number
 from chopper_core.render.cells import clean, scale_of
@@ -124,8 +124,8 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         label, level, told = pointed, "kernel", {}
     # A share is one of the frame's parent; of the row itself it would always be 100 %.
     others = [name for name in METRICS if name not in told and name != "share_pct"]
-    if not frame.view.analysis:
-        view = frame.view if frame.view.is_leaf else drill(frame.view, label)
+    if not frame.view.name:
+        view = frame.view if frame.view.is_leaf else enter(frame.view, label)
         with suppress(NoSuchNode):  # a row that only the baseline has
             told |= figures_of(run, view, others)
     elif pointed is not None:
@@ -133,7 +133,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     for name, figure in told.items():
         if figure.number is not None and not figure.is_nothing:
-            own = frame.view.analysis if pointed is None else ""
+            own = frame.view.name if pointed is None else ""
             own = own or _REST
             title = next((title for title, names in _KINDS.items() if name in names), own)
             groups.setdefault(title, [])

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.view import Baseline, View, asking, charting, drill
+from chopper_core.model.view import Baseline, View, enter, with_signal, with_view
 from chopper_core.query.comparison import is_difference
 
 
@@ -32,7 +32,7 @@ def trail_to(view: View) -> Trail:
     """The trail of somebody who came to a view from outside."""
     parents = (
         Place(
-            replace(asking(view, ""), path=view.path[:depth], sort="", filter=""),
+            replace(with_view(view, ""), path=view.path[:depth], sort="", filter=""),
             label=view.path[depth],
         )
         for depth in range(len(view.path))
@@ -47,7 +47,7 @@ def into(
 
     `partner` is what the child is called in the baseline, where that is another name.
     """
-    view = drill(trail[-1].view, label, partner)
+    view = enter(trail[-1].view, label, partner)
     names = columns_for(view.level, trail[-1].view, columns)
     return (*trail, Place(replace(view, columns=names)))
 
@@ -55,7 +55,7 @@ def into(
 def dressed(trail: Trail, columns: Columns) -> Trail:
     """The same places with the columns chosen for their levels; the last may have its own."""
     last = trail[-1].view
-    if last.analysis:
+    if last.name:
         return trail
     views = [
         replace(place.view, columns=columns_for(place.view.level, last, columns))
@@ -94,7 +94,7 @@ def beside(trail: Trail, view: View) -> Trail:
 
 def charted(trail: Trail, metric: str) -> Trail:
     """The same places, all with this signal: it stays chosen on the way up."""
-    return tuple(replace(place, view=charting(place.view, metric)) for place in trail)
+    return tuple(replace(place, view=with_signal(place.view, metric)) for place in trail)
 
 
 def tallied(trail: Trail, view: View) -> Trail:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Track
-from chopper_core.model.view import View, asking, at_level, charting, drill
+from chopper_core.model.signals import Signal
+from chopper_core.model.view import View, at_level, enter, with_signal, with_view
 from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
@@ -28,17 +28,17 @@ _SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 Means = Callable[[NDArray[np.intp], int], NDArray[np.float64]]
 
 
-class Signal(Struct, frozen=True):
+class ScreenSignal(Struct, frozen=True):
     """A signal over time and its means over the time of a frame's rows."""
 
-    track: Track
+    signal: Signal
     means: Means
 
 
 class Sparks(Struct, frozen=True):
     """The sparklines of a frame's rows, worked out once for the rows that were looked at."""
 
-    signal: Signal
+    signal: ScreenSignal
     glyphs: Glyphs
     bins: int
     drawn: dict[int, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Sparks(Struct, frozen=True):
         wanted = self.missing(rows)
         if wanted:
             means = self.signal.means(np.array(wanted, np.intp), self.bins)
-            shares = self.signal.track.shares(means)
+            shares = self.signal.signal.shares(means)
             lines = {
                 row: sparkline(line, self.glyphs) for row, line in zip(wanted, shares, strict=True)
             }
@@ -64,18 +64,21 @@ class Look(Struct, frozen=True):
 
     frame: Frame
     figures: Mapping[str, Figure]
-    signals: tuple[Signal, Signal]
+    signals: tuple[ScreenSignal, ScreenSignal]
     """The chosen one and the one beside it."""
 
 
 def look(run: Run, view: View) -> Look:
     """What a view shows; raises ChopperError where there is nothing to show."""
     frame = query(run, view)
-    second = run.track(second_signal(run, frame.track.name))
+    second = run.signal(second_signal(run, frame.signal.name))
     return Look(
         frame,
         figures_of(run, view, KEY_FIGURES),
-        (Signal(frame.track, frame.means), Signal(second, _means_later(run, view, second.name))),
+        (
+            ScreenSignal(frame.signal, frame.means),
+            ScreenSignal(second, _means_later(run, view, second.name)),
+        ),
     )
 
 
@@ -96,7 +99,7 @@ def _means_later(run: Run, view: View, name: str) -> Means:
 
     @cache
     def frame() -> Frame:
-        return query(run, charting(replace(view, columns=("elapsed_ns",)), name))
+        return query(run, with_signal(replace(view, columns=("elapsed_ns",)), name))
 
     return lambda rows, bins: frame().means(rows, bins)
 
@@ -111,7 +114,7 @@ class OnGpus(Struct, frozen=True):
     """NaN where a GPU has no such row."""
     clocks: tuple[Figure | None, ...]
     """The mean clock; None where a GPU has no such row."""
-    track: Track
+    signal: Signal
     """The signal of the sparklines."""
     shares: NDArray[np.float64]
     """One row per GPU, one column per bin of the row's own time there; NaN where not known."""
@@ -132,27 +135,27 @@ class OnGpus(Struct, frozen=True):
 def on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> OnGpus | None:
     """A row on every GPU; None where the path doesn't begin with a GPU."""
     view = frame.view
-    if view.analysis or not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
+    if view.name or not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
         return None
-    target = view if view.is_leaf else drill(view, frame.labels[row])
+    target = view if view.is_leaf else enter(view, frame.labels[row])
     gpus = tuple(gpu.index for gpu in run.gpus)
     there = [at_level(target, "gpu", str(gpu)) for gpu in gpus]
     found = [_on_gpu(run, each) for each in there]
     elapsed = [figures["elapsed_ns"].number if figures else np.nan for figures in found]
-    track = frame.track
+    signal = frame.signal
     means = np.full((len(gpus), bins), np.nan)
     for place, (gpu, each) in enumerate(zip(gpus, there, strict=True)):
-        if found[place] and gpu in track.curves and bins > 0:
+        if found[place] and gpu in signal.curves and bins > 0:
             node = run.tree(each.order).node(each.path)
             start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
-            means[place] = track.curves[gpu].means(np.linspace(start, end, bins + 1))
+            means[place] = signal.curves[gpu].means(np.linspace(start, end, bins + 1))
     return OnGpus(
         gpus,
         int(view.path[0]),
         np.array(elapsed, np.float64),
         tuple(figures.get("gfx_mhz") for figures in found),
-        track,
-        track.shares(means),
+        signal,
+        signal.shares(means),
     )
 
 
@@ -188,6 +191,6 @@ def same_on_gpu(run: Run, view: View, step: int) -> tuple[View, str]:
 def siblings(run: Run, parent: View) -> Sequence[str]:
     """The labels of a view's rows, in the order in which they are shown."""
     try:
-        return query(run, asking(parent, "")).labels
+        return query(run, with_view(parent, "")).labels
     except ChopperError:
         return ()

@@ -36,7 +36,7 @@ Marks = tuple[Mark, ...]
 
 def mark_of(view: View, label: str) -> Mark:
     """The mark of a row of a view; raises UsageError where its rows are no nodes."""
-    if view.analysis:
+    if view.name:
         raise UsageError("rows of the tree can be marked; these are a view's own")
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
 
@@ -49,7 +49,7 @@ def toggled(marks: Marks, mark: Mark) -> Marks:
 
 def marked_in(marks: Marks, view: View) -> frozenset[str]:
     """The labels of a view's rows that are marked; what an analysis shows are no nodes."""
-    if view.analysis:
+    if view.name:
         return frozenset()
     if view.is_leaf:
         own = Mark(view.order, view.path)
@@ -67,14 +67,14 @@ def comparison(marks: Marks, view: View, label: str | None) -> View:
     if not marks:
         raise UsageError("nothing is marked; space marks the row under the cursor")
     if len(marks) > 2:
-        return _alone(marks, replace(view, analysis="", by="", of=""))
+        return _alone(marks, replace(view, name="", by="", of=""))
     chosen = list(marks)
-    if len(chosen) == 1 and label is not None and not view.analysis:
+    if len(chosen) == 1 and label is not None and not view.name:
         chosen.append(mark_of(view, label))
     if len(chosen) == 1 or _same(*chosen):
         raise UsageError("one row is marked; mark another, or put the cursor on it")
     first, second = chosen
-    view = replace(view, analysis="", by="", of="")
+    view = replace(view, name="", by="", of="")
     if first.levels != second.levels:
         raise UsageError(
             f"the marked rows are of different kinds: {'/'.join(first.levels)} "

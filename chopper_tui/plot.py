@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.query.signal_chart import Chart
 from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
@@ -36,27 +36,27 @@ ASCII_AXES: Final = str.maketrans("┤│└┬─", "+|++-")
 PLOTEXT: Final = Lock()
 
 
-def axis_width(track: Track) -> int:
+def axis_width(signal: Signal) -> int:
     """Cells of the labels of the value axis and of the axis itself."""
-    return max(len(f"{track.high:.0f}"), _LABEL) + 1
+    return max(len(f"{signal.high:.0f}"), _LABEL) + 1
 
 
-def bins_for(track: Track, width: int, glyphs: Glyphs) -> int:
+def bins_for(signal: Signal, width: int, glyphs: Glyphs) -> int:
     """How many bins of time a chart of this width can show."""
-    return max(width - axis_width(track), 1) * (2 if glyphs is UNICODE else 1)
+    return max(width - axis_width(signal), 1) * (2 if glyphs is UNICODE else 1)
 
 
 def headline(chart: Chart, width: int, glyphs: Glyphs) -> str:
     """What the chart shows and over which time, as far as there is room."""
     scale = _time_scale(chart)
     dash = "–" if glyphs is UNICODE else "-"
-    track = chart.track
+    signal = chart.signal
     shown, scope = (
         f"{scale.cell(begin)}{dash}{scale.cell(end)}"
         for begin, end in ((chart.start_ns, chart.end_ns), chart.scope_ns)
     )
     parts = [
-        f"{track.title} {track.unit}",
+        f"{signal.title} {signal.unit}",
         f"{shown} {scale.unit}",
     ]
     if chart.is_zoomed:
@@ -96,7 +96,7 @@ def draw(
             ends = (_over_gpus(np.nanmax, chart), _over_gpus(np.nanmin, chart))
             band = _rows(chart, ends, width, height, time_axis, glyphs)
     canvas = height - 2 if time_axis else height
-    axis = axis_width(chart.track)
+    axis = axis_width(chart.signal)
     begin, end = _scope_cells(chart, width - axis)
     inside = range(axis + begin, axis + end)
     if time_axis and chart.is_zoomed:
@@ -149,13 +149,13 @@ def _rows(
     figure.axes(False)
     figure.axes(True, axis="y", side="left")
     last = chart.values.shape[1] - 1
-    low, high = chart.track.low, chart.track.high
+    low, high = chart.signal.low, chart.signal.high
     is_flat = low >= high
     # A signal that never changes runs through the middle.
     figure.ruler("y").lim(low - is_flat, high + is_flat)
     marks = [low, (low + high) / 2, high] if height >= 5 else [low, high]
     marks = [low] if is_flat else marks
-    labels = [f"{mark:.0f}".rjust(axis_width(chart.track) - 1) for mark in marks]
+    labels = [f"{mark:.0f}".rjust(axis_width(chart.signal) - 1) for mark in marks]
     figure.ruler("y").ticks(marks, labels)
     figure.ruler("x").lim(0, max(last, 1))
     if time_axis:

@@ -22,7 +22,7 @@ def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
     from chopper_tui.key_line import KEY_FIGURES, key_line
 
     line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
-    seen = chart(run, view, plot.bins_for(run.track(view.metric), width, glyphs))
+    seen = chart(run, view, plot.bins_for(run.signal(view.metric), width, glyphs))
     rows = plot.draw(seen, width, _CHART_LINES, glyphs)
     lines = [
         "  ".join(f"{title} {text}".strip() for title, text in line),
@@ -47,7 +47,7 @@ def printed(
     A node of the tree has none; with its run its key figures and chart stand there.
     """
     drawn: list[str] = []
-    if format_name in ("text", "markdown") and charted is not None and not frame.view.analysis:
+    if format_name in ("text", "markdown") and charted is not None and not frame.view.name:
         drawn = scope_lines(charted, frame.view, min(width or _WIDTH, _WIDTH), glyphs)
     if format_name in ("text", "markdown") and frame.pictures:
         from chopper_tui.drawing import as_lines

@@ -10,10 +10,10 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.address import path_text
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.model.view import STATISTICS, SUM, at_level, drill
+from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import UsageError
-from chopper_core.views import ANALYSES, analysis
+from chopper_core.views import VIEWS, view_spec
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.actions.action import ALL, EXPLORE, INFO
 from chopper_tui.snapshot import SNAPSHOTS
@@ -38,17 +38,17 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     """What may follow the verbs where a frame of a run is shown."""
     view = frame.view
     titles = [column.title.replace(" ", "") for column in frame.columns]
-    known = analysis(view.analysis) if view.analysis else None
+    known = view_spec(view.name) if view.name else None
     by = () if known is None else known.by
     own = (column.name for column in (*frame.columns, *frame.more))
-    names = tuple(dict.fromkeys((*own, *(() if view.analysis else METRICS))))
+    names = tuple(dict.fromkeys((*own, *(() if view.name else METRICS))))
     labels = (
         () if frame.level == ACTIVITY else tuple(filter(_PLAIN.fullmatch, frame.labels[:_MOST]))
     )
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
     signals = run.metrics
     return {
-        "view": (EXPLORE, *(each.name for each in ANALYSES), INFO),
+        "view": (EXPLORE, *(each.name for each in VIEWS), INFO),
         "at": (),
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),
@@ -101,5 +101,5 @@ def _paths(run: Run, frame: Frame) -> tuple[str, ...]:
     if "gpu" in dict(view.scope):
         views += [at_level(view, "gpu", label) for label in labels]
     elif not view.path and view.level == "gpu":
-        views += [drill(view, label) for label in labels]
+        views += [enter(view, label) for label in labels]
     return tuple(dict.fromkeys(path_text(each) for each in views))

@@ -24,9 +24,9 @@ from chopper_core.model.column_names import (
     known_of,
     samples_in,
 )
-from chopper_core.model.overrides import Reading
+from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Gpu, Identity
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 
@@ -36,17 +36,17 @@ _POWERS: Final = ("energy_rate_w", "power_w")
 """What energy comes from, the surer one first."""
 
 
-def telemetry_columns(table: KernelTable, tracks: Mapping[str, Track]) -> dict[str, Float64]:
+def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict[str, Float64]:
     """Integrals of the signals over each activity, and the energy charged to it."""
     columns: dict[str, Float64] = {}
     end_ns = table.start_ns + table.duration_ns
-    for name, track in tracks.items():
+    for name, signal in signals.items():
         if is_part(name):
             continue
         integral = np.full(len(table), np.nan)
         known = np.full(len(table), np.nan)
         samples = np.full(len(table), np.nan)
-        for gpu, curve in track.curves.items():
+        for gpu, curve in signal.curves.items():
             own = np.flatnonzero(table.gpu == gpu)
             before, covered_before = curve.integrals(table.start_ns[own])
             after, covered_after = curve.integrals(end_ns[own])
@@ -56,13 +56,13 @@ def telemetry_columns(table: KernelTable, tracks: Mapping[str, Track]) -> dict[s
                 curve.edges_ns, table.start_ns[own]
             )
         columns |= {integral_of(name): integral, known_of(name): known, samples_in(name): samples}
-    powers = [tracks[name] for name in _POWERS if name in tracks]
+    powers = [signals[name] for name in _POWERS if name in signals]
     if powers:
         columns[ENERGY] = _energy(table, powers)
     return columns
 
 
-def _energy(table: KernelTable, powers: Sequence[Track]) -> Float64:
+def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
     """The energy of each piece of a GPU's span, charged as its time is, in J.
 
     Of two signals the energy counter's, unless the other one has more than twice the samples.
@@ -103,7 +103,7 @@ class GpuMatch(Struct, frozen=True):
 
 
 def counter_columns(
-    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], reading: Reading
+    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], overrides: Overrides
 ) -> tuple[dict[str, Float64], list[GpuMatch], list[Identity]]:
     """The counters of each activity, how well the sequences fit, and whose they are."""
     columns: dict[str, Float64] = {}
@@ -116,7 +116,7 @@ def counter_columns(
         column[rows[empty]] = values[empty]
 
     for run in runs:
-        found_agents = _identities(run, gpus, reading)
+        found_agents = _identities(run, gpus, overrides)
         identities += found_agents.values()
         for agent, identity in found_agents.items():
             gpu = identity.gpu
@@ -163,12 +163,12 @@ def _quality(
     )
 
 
-def _identities(run: DispatchRun, gpus: Sequence[Gpu], reading: Reading) -> dict[int, Identity]:
+def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> dict[int, Identity]:
     """Agent that dispatched → which GPU it is."""
     paths = tuple(map(str, run.paths))
     used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
     agents = [run.agents[agent] for agent in used]
-    said = reading.devices(run.format, *(path.name for path in run.paths))
+    said = overrides.devices(run.format, *(path.name for path in run.paths))
     return {
         agent: Identity(", ".join(paths), run.format, device.names, device.text, who.gpu, who.by)
         for agent, device, who in zip(

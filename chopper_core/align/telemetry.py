@@ -11,17 +11,17 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.model.column_names import part_of
-from chopper_core.model.signals import Curve, Track, between, nearest, share_running
+from chopper_core.model.signals import IntegralCurve, Signal, between, nearest, share_running
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.places import natural_key
-from chopper_core.sources.signals import ClockDomain, Samples, Signal, Telemetry
+from chopper_core.sources.signals import ClockDomain, Samples, SignalName, Telemetry
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 REACH_PERIODS: Final = 8
 """A sample stands for times at most so many usual distances away."""
-_ACTIVITY_SIGNALS: Final = (Signal.POWER_W, Signal.GFX_UTIL_PCT, Signal.GFX_MHZ)
+_ACTIVITY_SIGNALS: Final = (SignalName.POWER_W, SignalName.GFX_UTIL_PCT, SignalName.GFX_MHZ)
 """What follows the work of a GPU, the best first."""
 _MIN_CORRELATION: Final = 0.6
 _CHANCE_LEVEL: Final = 0.3
@@ -37,21 +37,21 @@ _ZONE_DOUBT_NS: Final = 5_000_000_000
 _MAX_BINS: Final = 1 << 21
 _FINE_STEPS: Final = 40
 _TITLES: Final = {
-    Signal.GFX_MHZ: ("gfx", "MHz"),
-    Signal.GFX_UTIL_PCT: ("gfx util", "%"),
-    Signal.POWER_W: ("power", "W"),
-    Signal.HOTSPOT_C: ("hotspot", "°C"),
-    Signal.THROTTLE_PCT: ("throttle", "%"),
-    Signal.MEM_MHZ: ("mem clk", "MHz"),
-    Signal.MEM_C: ("mem temp", "°C"),
-    Signal.EDGE_C: ("edge", "°C"),
-    Signal.MEM_UTIL_PCT: ("mem util", "%"),
-    Signal.POWER_CAP_W: ("power cap", "W"),
-    Signal.ENERGY_RATE_W: ("by energy", "W"),
-    Signal.PCIE_GBPS: ("PCIe", "GB/s"),
-    Signal.XGMI_READ_GBPS: ("xGMI in", "GB/s"),
-    Signal.XGMI_WRITE_GBPS: ("xGMI out", "GB/s"),
-    Signal.VRAM_BYTES: ("VRAM", "B"),
+    SignalName.GFX_MHZ: ("gfx", "MHz"),
+    SignalName.GFX_UTIL_PCT: ("gfx util", "%"),
+    SignalName.POWER_W: ("power", "W"),
+    SignalName.HOTSPOT_C: ("hotspot", "°C"),
+    SignalName.THROTTLE_PCT: ("throttle", "%"),
+    SignalName.MEM_MHZ: ("mem clk", "MHz"),
+    SignalName.MEM_C: ("mem temp", "°C"),
+    SignalName.EDGE_C: ("edge", "°C"),
+    SignalName.MEM_UTIL_PCT: ("mem util", "%"),
+    SignalName.POWER_CAP_W: ("power cap", "W"),
+    SignalName.ENERGY_RATE_W: ("by energy", "W"),
+    SignalName.PCIE_GBPS: ("PCIe", "GB/s"),
+    SignalName.XGMI_READ_GBPS: ("xGMI in", "GB/s"),
+    SignalName.XGMI_WRITE_GBPS: ("xGMI out", "GB/s"),
+    SignalName.VRAM_BYTES: ("VRAM", "B"),
 }
 """Signals that are levels or rates; of the accumulated ones the rates are tracks."""
 
@@ -256,14 +256,14 @@ def estimate_offset(
     )
 
 
-def own_figure(telemetry: Telemetry, number: int, signal: Signal) -> Samples | None:
+def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> Samples | None:
     """A GPU's own figure of a signal, not those of its parts."""
     parts = telemetry.signals.get((number, signal), ())
     return next((samples for samples in parts if samples.part == ""), None)
 
 
 def _correlation_at(
-    lag: float, step: int, work: Sequence[Float64], curves: Sequence[Curve]
+    lag: float, step: int, work: Sequence[Float64], curves: Sequence[IntegralCurve]
 ) -> float:
     bounds = lag + step * np.arange(len(work[0]) + 1.0)
     values = [
@@ -292,16 +292,16 @@ def _sliding(short: Float64, long: Float64) -> Float64:
     return correlation
 
 
-def tracks(
+def signals(
     placed: Sequence[tuple[Telemetry, Placement]], span: tuple[int, int]
-) -> dict[str, Track]:
+) -> dict[str, Signal]:
     """The signals of all files that have a place; of two files, the one with finer stamps.
 
     Their scale is what they reach within the span of the run. Those of parts, such as the clock of
     an XCD, come last, as `gfx_mhz.xcd3`.
     """
-    found: dict[tuple[Signal, str], dict[int, Curve]] = {}
-    ranges: dict[Signal, list[float]] = {}
+    found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
+    ranges: dict[SignalName, list[float]] = {}
     finest = sorted(placed, key=lambda pair: pair[0].resolution_ns)
     for telemetry, placement in finest:
         if placement.offset_ns is None:
@@ -318,7 +318,7 @@ def tracks(
                     )
     order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
-        name: Track(
+        name: Signal(
             name,
             f"{title} {part}".rstrip(),
             unit,
@@ -344,7 +344,7 @@ def _reached(samples: Samples, offset_ns: int, span: tuple[int, int]) -> tuple[f
     return (float(reached.min()), float(reached.max())) if len(reached) else ()
 
 
-def _placed(samples: Samples, offset_ns: int) -> Curve:
+def _placed(samples: Samples, offset_ns: int) -> IntegralCurve:
     """Samples as a curve; what lies far from the next sample is not known."""
     distances = np.diff(samples.time_ns)
     period = int(np.median(distances)) if len(distances) else 1_000_000_000

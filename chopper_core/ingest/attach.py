@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_of, own_file, specifications
-from chopper_core.model.overrides import Reading, is_meant
+from chopper_core.model.overrides import Overrides, is_meant
 from chopper_core.model.run import Run
 from chopper_core.util.errors import UsageError
 from chopper_core.util.progress import Progress
@@ -49,36 +49,36 @@ def _beside_traces(run: Run, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if path.is_dir() or str(path) not in traces]
 
 
-def with_reading(run: Run, reading: Reading) -> Run:
+def with_overrides(run: Run, overrides: Overrides) -> Run:
     """A run whose sources are to be read so; raises UsageError where it has no such GPU."""
     numbers = {gpu.index for gpu in run.gpus}
-    for part, device, gpu in reading.gpus:
+    for part, device, gpu in overrides.gpus:
         if gpu is not None and gpu not in numbers:
             there = ", ".join(map(str, sorted(numbers)))
             raise UsageError(
                 f"--gpu '{part}:{device}={gpu}': the run has no GPU {gpu}; it has {there}"
             )
-    if reading.hardware and hardware_of(reading.hardware) is None:
+    if overrides.hardware and hardware_of(overrides.hardware) is None:
         raise UsageError(
-            f"--hardware {reading.hardware!r} is no GPU that Chopper knows; it knows "
+            f"--hardware {overrides.hardware!r} is no GPU that Chopper knows; it knows "
             f"{', '.join(specifications())}, and {own_file()} can add others"
         )
-    return replace(run, reading=reading)
+    return replace(run, overrides=overrides)
 
 
-def check_reading(run: Run) -> Run:
+def check_overrides(run: Run) -> Run:
     """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
     timed = [(Path(source.path).name, source.format) for source in run.telemetry]
     timed += [(Path(source.path).name, source.format) for source in run.cpu]
     traces = [source.called for source in run.sources]
-    for part, _ in run.reading.clocks:
+    for part, _ in run.overrides.clocks:
         if not any(is_meant(part, names) for names in (*timed, *traces)):
             there = ", ".join(f"{name} ({kind})" for name, kind in timed) or "none"
             raise UsageError(
                 f"--clock {part!r} names no telemetry of this run, no trace and no host; "
                 f"there is {there}"
             )
-    for part, device, _ in run.reading.gpus:
+    for part, device, _ in run.overrides.gpus:
         said = f"--gpu '{part}:{device}'"
         meant = [i for i in run.identities if is_meant(part, (i.format, _names(i.source)))]
         if not meant:

@@ -26,7 +26,7 @@ from chopper_core.ingest.parts import (
     write_part,
 )
 from chopper_core.ingest.rank_file import RankFile
-from chopper_core.model.overrides import AS_IT_IS, Reading
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
 from chopper_core.sources.discover import find_traces
@@ -99,7 +99,7 @@ def ingest_store(
     progress: Progress = silent,
     *,
     jobs: int | None = None,
-    reading: Reading = AS_IT_IS,
+    overrides: Overrides = NO_OVERRIDES,
     executor: Executor | None = None,
 ) -> Run:
     """Read a run and write its store; what an earlier try has read already is not read again."""
@@ -110,11 +110,11 @@ def ingest_store(
         failed = read_parts(traces, store, progress, jobs=jobs, executor=executor)
         return [_part_or_error(folder, trace, failed.get(trace)) for trace in traces]
 
-    return _put_together(name, store, progress, reading, ranks)
+    return _put_together(name, store, progress, overrides, ranks)
 
 
 def finish(
-    store: Path, name: str = "", progress: Progress = silent, *, reading: Reading = AS_IT_IS
+    store: Path, name: str = "", progress: Progress = silent, *, overrides: Overrides = NO_OVERRIDES
 ) -> Run:
     """Write a store of the ranks that were read for it, and of what lies beside their traces.
 
@@ -145,7 +145,7 @@ def finish(
             )
         return [_part_or_error(folder, trace) for trace in traces]
 
-    return _put_together(name, store, progress, reading, ranks)
+    return _put_together(name, store, progress, overrides, ranks)
 
 
 def _part_or_error(
@@ -160,7 +160,7 @@ def _part_or_error(
 
 
 def _put_together(
-    name: str, store: Path, progress: Progress, reading: Reading, ranks: Ranks
+    name: str, store: Path, progress: Progress, overrides: Overrides, ranks: Ranks
 ) -> Run:
     folder = folder_of(store)
     together = beside(folder / "all", "new")
@@ -169,7 +169,7 @@ def _put_together(
         return gather(tables, together)
 
     try:
-        run = open_run(name, progress, reading=reading, ranks=ranks, gather=one_table)
+        run = open_run(name, progress, overrides=overrides, ranks=ranks, gather=one_table)
         write_store(run, store, progress=progress)
     finally:
         shutil.rmtree(together, ignore_errors=True)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import own_file
-from chopper_core.model.overrides import AS_IT_IS, Reading
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.store.paths import STORE_INDEX, is_store, paths_of
 from chopper_core.store.reader import read_index, read_store
@@ -49,18 +49,18 @@ def open_kept(
     progress: Progress = silent,
     *,
     jobs: int | None = None,
-    reading: Reading = AS_IT_IS,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> Run:
     """Open a run, from the cache where its files are as they were; else read it and keep it.
 
     Raises what `open_run` raises. A cache that can't be read or written changes nothing but time.
     """
     paths = paths_of(name)
-    if len(paths) == 1 and is_store(paths[0]) and not reading:
+    if len(paths) == 1 and is_store(paths[0]) and not overrides:
         return read_store(paths[0], progress)
     if not all(path.exists() for path in paths):
-        return _read(name, progress, jobs, reading)
-    of = _origin(name, paths, reading)
+        return _read(name, progress, jobs, overrides)
+    of = _origin(name, paths, overrides)
     kept = directory() / _digest([of, *_stamps(paths), _code_stamp(), _own_specifications()])
     if is_store(kept):
         try:
@@ -69,7 +69,7 @@ def open_kept(
             return replace(run, name=name)
         except (ChopperError, OSError):
             shutil.rmtree(kept, ignore_errors=True)
-    run = _read(name, progress, jobs, reading)
+    run = _read(name, progress, jobs, overrides)
     # It imports Arrow, and a kept run doesn't need it.
     from chopper_core.store.writer import write_store
 
@@ -81,11 +81,11 @@ def open_kept(
     return run
 
 
-def _read(name: str, progress: Progress, jobs: int | None, reading: Reading) -> Run:
+def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
     # What reads and aligns takes long to import, and a kept run doesn't need it.
     from chopper_core.ingest.open import open_run
 
-    return open_run(name, progress, jobs=jobs, reading=reading)
+    return open_run(name, progress, jobs=jobs, overrides=overrides)
 
 
 def entries() -> list[Entry]:
@@ -138,10 +138,10 @@ def _forget_older(kept: Path, of: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _origin(name: str, paths: Sequence[Path], reading: Reading) -> str:
+def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
     """What makes a reading of files another one than a reading of others."""
-    said = [text for text in (reading.clocks_text(), reading.gpus_text()) if text]
-    said += [f"hardware {reading.hardware}"] if reading.hardware else []
+    said = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
+    said += [f"hardware {overrides.hardware}"] if overrides.hardware else []
     return "\n".join([name, *(str(path.resolve()) for path in paths), *said])
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.align.cpu import placed_cpu
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
 from chopper_core.align.measures import counter_columns, telemetry_columns
-from chopper_core.align.telemetry import KnownClock, Placement, place, tracks
+from chopper_core.align.telemetry import KnownClock, Placement, place, signals
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found
@@ -40,7 +40,9 @@ def with_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     progress("match counters with the trace", 0, 1)
-    columns, matches, identities = counter_columns(run.table, run.gpus, dispatch_runs, run.reading)
+    columns, matches, identities = counter_columns(
+        run.table, run.gpus, dispatch_runs, run.overrides
+    )
     used = {str(file.path) for file in found.files}
     sources = tuple(
         CounterSource(
@@ -60,7 +62,7 @@ def with_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
         )
         for match in matches
     )
-    product = run.reading.hardware or run.gpus[0].hardware
+    product = run.overrides.hardware or run.gpus[0].hardware
     described = [hardware_of_agent(match.run.agents[match.agent], product) for match in matches]
     skipped = [item for item in run.skipped if item[0] not in used]
     agents = [agent for each in dispatch_runs for agent in each.agents]
@@ -96,13 +98,13 @@ def with_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
             continue
         called = (file.path.name, telemetry.format)
         devices = devices_of_telemetry(telemetry.gpus)
-        found = gpus_of_telemetry(devices, run.gpus, run.reading.devices(*called))
+        found = gpus_of_telemetry(devices, run.gpus, run.overrides.devices(*called))
         identities += [
             Identity(str(file.path), telemetry.format, device.names, device.text, who.gpu, who.by)
             for device, who in zip(devices, found, strict=True)
         ]
         gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
-        shift_ns = run.reading.shift_ns(*called) or 0
+        shift_ns = run.overrides.shift_ns(*called) or 0
         clocks = _known_clocks(run, telemetry, gpus)
         placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
     unreadable = {path for path, _ in failed}
@@ -116,7 +118,7 @@ def with_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
         return run
     table = run.table
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
-    measured = tracks(placed, span)
+    measured = signals(placed, span)
     used = {str(telemetry.path) for telemetry, _ in placed}
     return replace(
         run,
@@ -145,7 +147,7 @@ def with_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
             continue
         corrections = {clock.correction_ns for clock in run.hosts}
         known_ns = (corrections.pop() if len(corrections) == 1 else 0) if is_epoch else None
-        shift_ns = run.reading.shift_ns(path.name, samples.format) or 0
+        shift_ns = run.overrides.shift_ns(path.name, samples.format) or 0
         found.append(placed_cpu(samples, span, run.telemetry, known_ns, shift_ns))
     read = {str(path) for path in files}
     return replace(

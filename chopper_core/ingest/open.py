@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from chopper_core.align.clocks import host_clocks
 from chopper_core.align.rank import align_rank
-from chopper_core.ingest.attach import attach, attach_telemetry, check_reading, with_reading
+from chopper_core.ingest.attach import attach, attach_telemetry, check_overrides, with_overrides
 from chopper_core.ingest.rank_file import RankFile
 from chopper_core.model.hardware import hardware_of_agent
-from chopper_core.model.overrides import AS_IT_IS, Reading
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
@@ -52,7 +52,7 @@ def open_run(
     progress: Progress = silent,
     *,
     jobs: int | None = None,
-    reading: Reading = AS_IT_IS,
+    overrides: Overrides = NO_OVERRIDES,
     ranks: Ranks | None = None,
     gather: Callable[[Sequence[KernelTable]], KernelTable] = concatenate,
 ) -> Run:
@@ -64,7 +64,7 @@ def open_run(
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
-        if reading:
+        if overrides:
             raise UsageError(
                 f"{name} is a store, whose sources are put together; "
                 "--clock and --gpu go with the files that it was made of"
@@ -81,7 +81,7 @@ def open_run(
         dispatch_runs = read_counters(paths, progress) if all(p.exists() for p in paths) else []
         if not dispatch_runs:
             raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
-        return _of_dispatches(name, dispatch_runs, progress, reading)
+        return _of_dispatches(name, dispatch_runs, progress, overrides)
     skipped = [(str(f.path), f.reason) for f in discovery.skipped if not f.looks_lost]
     failed = [
         (str(file.path), f"{file.path} {file.reason}.")
@@ -105,9 +105,9 @@ def open_run(
         raise DataError(" ".join(reason for _, reason in failed[:3]))
     progress("put the ranks together", 0, 1)
     run = replace(_together(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
-    run = on_one_clock(run, reading)
+    run = on_one_clock(run, overrides)
     progress("put the ranks together", 1, 1)
-    return check_reading(attach(with_reading(run, reading), paths, progress))
+    return check_overrides(attach(with_overrides(run, overrides), paths, progress))
 
 
 def _alone(paths: Sequence[Path]) -> str:
@@ -124,7 +124,7 @@ def _of_dispatches(
     name: str,
     dispatch_runs: Sequence[DispatchRun],
     progress: Progress,
-    reading: Reading,
+    overrides: Overrides,
 ) -> Run:
     """A run of the profiler's own dispatches: the one with the most where there are several."""
     from chopper_core.align.dispatches import align_dispatches
@@ -167,11 +167,11 @@ def _of_dispatches(
             if path not in chosen.paths
         ),
         counter_info=dict(chosen.counter_info),
-        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], reading.hardware),
+        described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], overrides.hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
-    run = attach_telemetry(with_reading(run, reading), paths_of(name), progress)
-    return check_reading(run)
+    run = attach_telemetry(with_overrides(run, overrides), paths_of(name), progress)
+    return check_overrides(run)
 
 
 def read_rank(path: Path, progress: Progress = silent) -> RankFile:
@@ -238,11 +238,11 @@ def _together(
     )
 
 
-def on_one_clock(run: Run, reading: Reading) -> Run:
+def on_one_clock(run: Run, overrides: Overrides) -> Run:
     """The run with the times of all ranks on the clock of the first one's host."""
     by_hand: dict[int, int] = {}
     for source in run.sources:
-        shift_ns = reading.shift_ns(*source.called)
+        shift_ns = overrides.shift_ns(*source.called)
         if shift_ns is not None:
             by_hand[source.rank] = shift_ns
     table = run.table

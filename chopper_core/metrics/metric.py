@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.model.tree import Groups
 
 IF_SAME: Final = "if all are equal"
@@ -84,7 +84,7 @@ class Scope(Struct, frozen=True):
     origin_ns: int
     hardware: Hardware | None = None
     """The run's GPUs, where they are known."""
-    tracks: Mapping[str, Track] = field(default_factory=dict)
+    signals: Mapping[str, Signal] = field(default_factory=dict)
     """The run's signals over time."""
 
 

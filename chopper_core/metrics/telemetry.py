@@ -57,14 +57,14 @@ def part(name: str) -> Metric | None:
 
 
 def _part_mean(scope: Scope, name: str) -> Values:
-    nodes, track = scope.nodes, scope.tracks.get(name)
-    if track is None:
+    nodes, signal = scope.nodes, scope.signals.get(name)
+    if signal is None:
         return Values(np.full(len(nodes), np.nan), np.ones(len(nodes), np.bool_))
     rows = nodes.rows
     start = nodes.table.start_ns[rows]
     times = np.stack([start, start + nodes.table.duration_ns[rows]])
     sums = np.zeros((3, len(rows)))
-    for gpu, curve in track.curves.items():
+    for gpu, curve in signal.curves.items():
         own = np.flatnonzero(nodes.table.gpu[rows] == gpu)
         if len(own):
             inside = np.searchsorted(curve.edges_ns, times[:, own])

@@ -52,10 +52,10 @@ def parse(address: str) -> View:
         filter=options.get("filter", ""),
         metric=options.get("metric", ""),
         baseline=parse_baseline(options["base"], order) if options.get("base") else None,
-        analysis=options.get("view", ""),
+        name=options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
-        reading=parse_reading(
+        overrides=parse_reading(
             options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
         ),
         window=_parse_window(options),
@@ -67,7 +67,7 @@ def render(view: View) -> str:
     """The address of a view: the shortest that `parse` gives back as the same view."""
     path = path_text(view)
     options = {
-        "view": quote(view.analysis, safe=_PLAIN),
+        "view": quote(view.name, safe=_PLAIN),
         "by": quote(view.by, safe=_PLAIN),
         "of": quote(view.of, safe=_PLAIN),
         "order": ",".join(_order_prefix(view.order)),
@@ -79,9 +79,9 @@ def render(view: View) -> str:
         "stat": view.stat,
         "over": ",".join(view.over) if view.stat else "",
         # Names in them are quoted once as parts of a list and once as an option.
-        "clock": quote(view.reading.clocks_text(), safe=_PLAIN + "=/"),
-        "gpu": quote(view.reading.gpus_text(), safe=_PLAIN + "=/"),
-        "hardware": quote(view.reading.hardware, safe=_PLAIN),
+        "clock": quote(view.overrides.clocks_text(), safe=_PLAIN + "=/"),
+        "gpu": quote(view.overrides.gpus_text(), safe=_PLAIN + "=/"),
+        "hardware": quote(view.overrides.hardware, safe=_PLAIN),
         **{
             key: "" if time is None else f"{time}ns"
             for key, time in zip(

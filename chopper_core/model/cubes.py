@@ -106,7 +106,7 @@ class Cells(Struct, frozen=True, eq=False):
         return self.cube.codes[level][self.at[self.first[group] : end]]
 
 
-class Summary(Struct, frozen=True, eq=False):
+class Cubes(Struct, frozen=True, eq=False):
     """The cubes of a table whose rows are in the order of the levels."""
 
     table: KernelTable

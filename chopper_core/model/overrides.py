@@ -19,7 +19,7 @@ NO_GPU: Final = "none"
 _LIMIT_NS: Final = 2**62
 
 
-class Reading(Struct, frozen=True):
+class Overrides(Struct, frozen=True):
     """What a person says of a run's sources; equal where it means the same."""
 
     clocks: tuple[tuple[str, int], ...] = ()
@@ -60,32 +60,32 @@ def is_meant(part: str, called: Iterable[str]) -> bool:
     return any(re.search(re.escape(part) + ends, name) for name in called)
 
 
-AS_IT_IS: Final = Reading()
+NO_OVERRIDES: Final = Overrides()
 """Nothing is said: the sources tell."""
 
 
-def reading_of(
+def overrides_of(
     clocks: Iterable[tuple[str, int]] = (),
     gpus: Iterable[tuple[str, str, int | None]] = (),
-    before: Reading | None = None,
+    before: Overrides | None = None,
     hardware: str = "",
-) -> Reading:
+) -> Overrides:
     """A reading in its order; of two that name the same the last one counts."""
     shifts = dict(before.clocks if before else ()) | dict(clocks)
     devices = {(part, device): gpu for part, device, gpu in (before.gpus if before else ())}
     devices |= {(part, device): gpu for part, device, gpu in gpus}
-    return Reading(
+    return Overrides(
         tuple(sorted(shifts.items())),
         tuple((part, device, gpu) for (part, device), gpu in sorted(devices.items())),
         hardware or (before.hardware if before else ""),
     )
 
 
-def parse_reading(clocks: str, gpus: str, hardware: str = "") -> Reading:
+def parse_reading(clocks: str, gpus: str, hardware: str = "") -> Overrides:
     """The reading of texts as `clocks_text` and `gpus_text` give them, and of a GPU's name."""
     shifts = [parse_clock(item) for item in clocks.split(",") if item]
     devices = [parse_gpu(item) for item in gpus.split(",") if item]
-    return reading_of(
+    return overrides_of(
         [(unquote(part), ns) for part, ns in shifts],
         [(unquote(part), unquote(device), gpu) for part, device, gpu in devices],
         hardware=hardware,

@@ -14,10 +14,17 @@ from msgspec import Struct, field
 from chopper_core.model.column_names import is_part
 from chopper_core.model.counters import CounterInfo
 from chopper_core.model.cpu_samples import CpuSamples
-from chopper_core.model.cubes import Summary
+from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import Hardware, hardware_of
-from chopper_core.model.overrides import AS_IT_IS, Reading
-from chopper_core.model.signals import BusyCurve, Curve, LazyCurves, Stretches, Track, share_running
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.signals import (
+    BusyCurve,
+    IntegralCurve,
+    LazyCurves,
+    Signal,
+    Stretches,
+    share_running,
+)
 from chopper_core.model.table import LEVELS, Int64, KernelTable, Kind
 from chopper_core.model.tree import Tree
 from chopper_core.util.errors import UsageError
@@ -170,15 +177,15 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The clocks of the ranks, the first rank's first."""
     identities: tuple[Identity, ...] = ()
     """The devices of counters and telemetry."""
-    reading: Reading = AS_IT_IS
+    overrides: Overrides = NO_OVERRIDES
     """What the person said of the sources."""
-    measured: Mapping[str, Track] = field(default_factory=dict)
+    measured: Mapping[str, Signal] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by their names: what opens this one opens them."""
-    summary: Summary | None = None
+    summary: Cubes | None = None
     """Sums over sets of levels of exactly this table, where there are any."""
 
     @cached_property
@@ -186,13 +193,13 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return {}
 
     @cached_property
-    def _running(self) -> dict[str, Track]:
+    def _running(self) -> dict[str, Signal]:
         return {}
 
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None where it isn't known or they differ."""
-        said = hardware_of(self.reading.hardware) if self.reading.hardware else None
+        said = hardware_of(self.overrides.hardware) if self.overrides.hardware else None
         described = self.described_hardware
         if described is not None and (said is None or said.name == described.name):
             return described
@@ -229,7 +236,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         parts = [name for name in self.measured if is_part(name)]
         return (*(name for name in self.measured if name not in parts), *_RUNNING, *parts)
 
-    def track(self, name: str = "") -> Track:
+    def signal(self, name: str = "") -> Signal:
         """A signal over time, made once; without a name the first. Raises UsageError."""
         name = name or self.metrics[0]
         if name in self.measured:
@@ -243,8 +250,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             self._running[name] = self._share_track(name, title, kinds)
         return self._running[name]
 
-    def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Track:
-        def curve(gpu: int) -> Curve:
+    def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Signal:
+        def curve(gpu: int) -> IntegralCurve:
             if len(kinds) == len(Kind):
                 return self._busy_curve(gpu)
             rows = self.tree().node((str(gpu),)).selection
@@ -254,7 +261,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return share_running(start[running], duration[running], span)
 
         gpus = tuple(gpu.index for gpu in self.gpus) if self.table.has_times else ()
-        return Track(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)
+        return Signal(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int) -> BusyCurve:
         parts = self.tree().children((str(gpu),)).groups

@@ -15,7 +15,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 
-class Curve(Struct, frozen=True):
+class IntegralCurve(Struct, frozen=True):
     """A signal as its running integral, linear between the edges.
 
     `integral` is the signal's value times ns up to each edge, `covered_ns` the time up to it for
@@ -59,7 +59,7 @@ class Stretches(Struct, frozen=True):
     """Of one part: start, end and idle time of each activity."""
 
 
-class BusyCurve(Curve, frozen=True):
+class BusyCurve(IntegralCurve, frozen=True):
     """The share (in %) of time in which anything ran, from what the accounting calls idle.
 
     Idle time is charged to the activity that starts next. So the idle time up to a moment is that
@@ -106,15 +106,15 @@ MOST_CURVES: Final = 128
 """Curves that are kept: one takes 50 bytes for each activity of its GPU."""
 
 
-class LazyCurves(Mapping[int, Curve]):
+class LazyCurves(Mapping[int, IntegralCurve]):
     """The curves of GPUs, each worked out when it is asked for; the last ones are kept."""
 
-    def __init__(self, gpus: Sequence[int], curve: Callable[[int], Curve]) -> None:
+    def __init__(self, gpus: Sequence[int], curve: Callable[[int], IntegralCurve]) -> None:
         self._gpus = dict.fromkeys(gpus)
         self._curve = curve
-        self._known: OrderedDict[int, Curve] = OrderedDict()
+        self._known: OrderedDict[int, IntegralCurve] = OrderedDict()
 
-    def __getitem__(self, gpu: int) -> Curve:
+    def __getitem__(self, gpu: int) -> IntegralCurve:
         if gpu not in self._gpus:
             raise KeyError(gpu)
         curve = self._known.pop(gpu, None)
@@ -146,14 +146,14 @@ def mean_known(values: Float64) -> Float64:
     return means
 
 
-class Track(Struct, frozen=True):
+class Signal(Struct, frozen=True):
     """One signal of all GPUs that have it."""
 
     name: str
     """The name of its metric, with the unit in it."""
     title: str
     unit: str
-    curves: Mapping[int, Curve]
+    curves: Mapping[int, IntegralCurve]
     """GPU → its curve."""
     low: float
     high: float
@@ -164,7 +164,7 @@ class Track(Struct, frozen=True):
         return (values - self.low) / max(self.high - self.low, 1e-9)
 
 
-def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> Curve:
+def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
     """A curve of samples that each stand for the time nearest to them, at most `reach_ns` away.
 
     Before the first and after the last one the reach is half the usual distance of samples.
@@ -178,20 +178,20 @@ def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> Curve:
     return between(begins, ends, values)
 
 
-def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> Curve:
+def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
     """A curve of values that each stand for a stretch; the stretches rise and don't overlap."""
     stands = np.where(np.isfinite(values), ends_ns - begins_ns, 0).astype(np.float64)
     area = np.cumsum(np.where(np.isfinite(values), values, 0.0) * stands)
     covered = np.cumsum(stands)
     zero = np.zeros(1)
-    return Curve(
+    return IntegralCurve(
         np.stack([begins_ns, ends_ns], axis=1).ravel(),
         np.stack([np.concatenate([zero, area[:-1]]), area], axis=1).ravel(),
         np.stack([np.concatenate([zero, covered[:-1]]), covered], axis=1).ravel(),
     )
 
 
-def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) -> Curve:
+def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) -> IntegralCurve:
     """The share (in %) of time in which any of the activities ran, over the span (start, end)."""
     begins, ends = union(start_ns, duration_ns)
     running = np.cumsum(ends - begins)
@@ -199,7 +199,7 @@ def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) ->
     busy = np.stack([running - (ends - begins), running], axis=1).ravel()
     edges = np.concatenate([[span[0]], edges, [span[1]]])
     busy = np.concatenate([[0], busy, busy[-1:] if len(busy) else [0]])
-    return Curve(edges, 100.0 * busy, (edges - span[0]).astype(np.float64))
+    return IntegralCurve(edges, 100.0 * busy, (edges - span[0]).astype(np.float64))
 
 
 def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.model.cubes import Summary
+from chopper_core.model.cubes import Cubes
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import (
     ACTIVITY,
@@ -86,12 +86,12 @@ class Tree:
     """The tree of a kernel table in one order of the levels."""
 
     def __init__(
-        self, table: KernelTable, order: Sequence[str] = LEVELS, summary: Summary | None = None
+        self, table: KernelTable, order: Sequence[str] = LEVELS, summary: Cubes | None = None
     ) -> None:
         self.table = table
         self.order = tuple(order)
         if summary is None or summary.table is not table:
-            summary = Summary(table) if in_order(table) else None
+            summary = Cubes(table) if in_order(table) else None
         self._summary = summary
         # Rows of a table that is in no order are numbered by their place in the order.
         self._places = None if summary is not None else level_order(table)

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.overrides import AS_IT_IS, Reading
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.window import ALL_TIME, Window
 from chopper_core.util.errors import UsageError
@@ -51,13 +51,13 @@ class View(Struct, frozen=True):
     metric: str = ""
     """The signal of the chart and the sparklines; empty: the first one of the run."""
     baseline: Baseline | None = None
-    analysis: str = ""
+    name: str = ""
     """The question that is asked of the node (see `analyses`); empty: its children."""
     by: str = ""
     """What an analysis splits its rows by; empty: its first choice."""
     of: str = ""
     """The figure that an analysis is of, where it takes any."""
-    reading: Reading = AS_IT_IS
+    overrides: Overrides = NO_OVERRIDES
     """How the files of the run are read where they don't say it themselves."""
     stat: str = ""
     """One of `STATISTICS` over each row's instances; empty: the sum."""
@@ -83,7 +83,7 @@ class View(Struct, frozen=True):
         return len(self.path) > len(self.order)
 
 
-def drill(view: View, label: str, partner: str = "") -> View:
+def enter(view: View, label: str, partner: str = "") -> View:
     """Into a child; its rows come unsorted and unfiltered, with the same columns chosen.
 
     `partner` is what the child is called in the baseline, where that is another name.
@@ -101,20 +101,18 @@ def drill(view: View, label: str, partner: str = "") -> View:
         sort=sort,
         filter="",
         baseline=baseline,
-        analysis="",
+        name="",
         by="",
         of="",
         window=ALL_TIME,
     )
 
 
-def asking(view: View, analysis: str) -> View:
+def with_view(view: View, name: str) -> View:
     """The same node with another question asked of it; empty: its children."""
-    if analysis == view.analysis:
+    if name == view.name:
         return view
-    return replace(
-        view, analysis=analysis, by="", of="", columns=(), sort="", filter="", window=ALL_TIME
-    )
+    return replace(view, name=name, by="", of="", columns=(), sort="", filter="", window=ALL_TIME)
 
 
 def up(view: View) -> View:
@@ -198,7 +196,7 @@ def beside(view: View) -> View:
     )
 
 
-def charting(view: View, metric: str) -> View:
+def with_signal(view: View, metric: str) -> View:
     """The same view with another signal in its chart and sparklines."""
     return replace(view, metric=metric)
 

@@ -12,7 +12,7 @@ from chopper_core.metrics.reasons import sentences
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.scope import seen_in
-from chopper_core.model.view import View, drill
+from chopper_core.model.view import View, enter
 from chopper_core.query.columns import column_of, names_of
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
@@ -32,7 +32,7 @@ def children(run: Run, view: View) -> Frame:
         seen_in(run, view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
-    track = run.track(view.metric)
+    signal = run.signal(view.metric)
     if view.is_leaf:
         labels: list[str] = [view.path[-1]]
         nodes = parent
@@ -83,8 +83,8 @@ def children(run: Run, view: View) -> Frame:
             *notes_of(run, view, labels, len(shown), hidden_ns),
             *sentences(nowhere, run.table, run.hardware),
         ),
-        opens=lambda row: view if view.is_leaf else drill(view, shown_labels[row]),
-        track=track,
-        means=means_of(track, nodes, shown),
+        opens=lambda row: view if view.is_leaf else enter(view, shown_labels[row]),
+        signal=signal,
+        means=means_of(signal, nodes, shown),
         over=instance_levels(view),
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, beside, drill
+from chopper_core.model.view import View, beside, enter
 from chopper_core.query.children import children
 from chopper_core.query.columns import column_of, names_of
 from chopper_core.query.comparison import (
@@ -114,7 +114,7 @@ def compared(run: Run, view: View) -> Frame:
     def opens(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
             return base.opens(int(pairs.base[shown[row]]))
-        return view if view.is_leaf else drill(view, labels[row], partners[row])
+        return view if view.is_leaf else enter(view, labels[row], partners[row])
 
     def means(rows: Index, bins: int) -> NDArray[np.float64]:
         result = np.full((len(rows), bins), np.nan)

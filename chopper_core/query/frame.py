@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
 from chopper_core.model.charts import Picture
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Frame(Struct, frozen=True, eq=False):
     notes: tuple[str, ...]
     opens: Callable[[int], View]
     """Where a row leads."""
-    track: Track
+    signal: Signal
     """The signal of the sparklines."""
     means: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
     partners: Sequence[str] = ()

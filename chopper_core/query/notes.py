@@ -75,8 +75,8 @@ def statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
     if not view.stat:
         return ()
     if not over:
-        why = _WHOLE_ROWS.get(view.analysis, "works its figures out for each row as a whole")
-        why = f"the view {view.analysis} {why}"
+        why = _WHOLE_ROWS.get(view.name, "works its figures out for each row as a whole")
+        why = f"the view {view.name} {why}"
         return (f"no {view.stat} here: {why}",)
     return (
         f"figures whose titles begin with {view.stat} are over the instances of a row, one per "

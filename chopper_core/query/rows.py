@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chopper_core.metrics import Values
-from chopper_core.model.signals import Track, mean_known
+from chopper_core.model.signals import Signal, mean_known
 from chopper_core.model.tree import Groups
 from chopper_core.query.comparison import (
     is_difference,
@@ -52,7 +52,7 @@ MOST_ACTIVITIES: Final = 1 << 24
 
 
 def means_of(
-    track: Track, nodes: Groups, shown: Index
+    signal: Signal, nodes: Groups, shown: Index
 ) -> Callable[[Index, int], NDArray[np.float64]]:
     """The means of a track over the time of the shown nodes, as a frame has them.
 
@@ -67,10 +67,10 @@ def means_of(
         start, end = nodes.min("start_ns"), nodes.max("end_ns")
         for position, row in enumerate(shown[rows]):
             bounds = np.linspace(start[row], end[row], bins + 1)
-            gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in track.curves]
+            gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in signal.curves]
             if len(gpus) > MOST_GPUS:
                 continue
-            values = [track.curves[gpu].means(bounds) for gpu in gpus]
+            values = [signal.curves[gpu].means(bounds) for gpu in gpus]
             if values:
                 result[position] = mean_known(np.stack(values))
         return result

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.scope import scope_of, seen_in
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
 from chopper_core.util.progress import Cancelled
 
@@ -18,7 +18,7 @@ from chopper_core.util.progress import Cancelled
 class Chart(Struct, frozen=True):
     """A signal of a node's GPUs over the node's time, or over the window of its view."""
 
-    track: Track
+    signal: Signal
     start_ns: int
     """Since the run's first activity."""
     end_ns: int
@@ -43,19 +43,19 @@ def chart(run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _alwa
 
     Raises Cancelled once it is wanted no more: of very many GPUs it takes long.
     """
-    track = run.track(view.metric)
+    signal = run.signal(view.metric)
     node = run.tree(view.order).node(view.path)
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
         seen = seen_in(run, view)
         start, end = seen.from_ns, seen.to_ns
-    gpus = [gpu for gpu in node.gpus(0) if gpu in track.curves]
+    gpus = [gpu for gpu in node.gpus(0) if gpu in signal.curves]
     bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
     values = []
     for gpu in gpus:
         if not is_wanted():
             raise Cancelled
-        values.append(track.curves[gpu].means(bounds))
+        values.append(signal.curves[gpu].means(bounds))
     stacked = np.stack(values) if values else np.full((0, bins), np.nan)
-    return Chart(track, start, end, scope, tuple(gpus), stacked)
+    return Chart(signal, start, end, scope, tuple(gpus), stacked)

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import Metric, Values
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame, Number
@@ -162,10 +162,10 @@ def _largest(frame: Frame, metric: Metric) -> float:
     return float(present.max()) if len(present) else 0.0
 
 
-def scale_title(track: Track) -> str:
+def scale_title(signal: Signal) -> str:
     """What a sparkline shows and between which values: `busy 0-100%`, `gfx 1491-1922 MHz`."""
-    space = "" if track.unit == "%" else " "
-    return f"{track.title} {track.low:.0f}-{track.high:.0f}{space}{track.unit}"
+    space = "" if signal.unit == "%" else " "
+    return f"{signal.title} {signal.low:.0f}-{signal.high:.0f}{space}{signal.unit}"
 
 
 def clean(text: str) -> str:
@@ -238,10 +238,10 @@ def _without_parameters(name: str) -> str:
 
 def title_of(view: View) -> str:
     """What is asked of a node, as a breadcrumb ends; empty where it is its children."""
-    if not view.analysis:
+    if not view.name:
         return ""
     details = [part for part in (view.by and f"by {view.by}", view.of) if part]
-    return " ".join([view.analysis, *details])
+    return " ".join([view.name, *details])
 
 
 def crumb(level: str, label: str) -> str:

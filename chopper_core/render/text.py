@@ -83,8 +83,8 @@ def as_text(
     lines = [_breadcrumb(frame, glyphs), *_headline(frame, width), *drawn]
     header = [title.ljust(name_width)]
     header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
-    lines.append("  ".join([*header, scale_title(frame.track)] if spark else header).rstrip())
-    sparks = frame.track.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
+    lines.append("  ".join([*header, scale_title(frame.signal)] if spark else header).rstrip())
+    sparks = frame.signal.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
         name = wrap(names[row], name_width) if told else [short[row]]
         line = [pad(name[0], name_width)]
@@ -136,7 +136,7 @@ def command(address: str, *, charted: bool = False) -> str:
 
 def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:
     """Whether what is drawn is not of the frame itself, as an analysis' pictures are."""
-    return bool(drawn) and not frame.view.analysis
+    return bool(drawn) and not frame.view.name
 
 
 def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> list[str]:
@@ -161,7 +161,7 @@ def _column(frame: Frame, column: ColumnText, count: int, glyphs: Glyphs) -> lis
 
 def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
     steps = [clean(frame.view.run), *(crumb(level, label) for level, label in frame.view.scope)]
-    steps += [title_of(frame.view)] * bool(frame.view.analysis)
+    steps += [title_of(frame.view)] * bool(frame.view.name)
     base, statistic = baseline_title(frame.view), statistic_title(frame)
     crumbs = f" {glyphs.crumb} ".join(steps)
     return crumbs + (f"  {statistic}" if statistic else "") + (f"  base {base}" if base else "")

@@ -24,7 +24,7 @@ class ClockDomain(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Signal(StrEnum):
+class SignalName(StrEnum):
     """The signals that Chopper knows, with their unit in the name."""
 
     GFX_MHZ = "gfx_mhz"
@@ -51,11 +51,11 @@ class Signal(StrEnum):
     XGMI_WRITE_GBPS = "xgmi_write_gbps"
 
 
-RATES: Final[Mapping[Signal, tuple[Signal, float]]] = {
-    Signal.ENERGY_J: (Signal.ENERGY_RATE_W, 1e9),
-    Signal.PCIE_BYTES: (Signal.PCIE_GBPS, 1.0),
-    Signal.XGMI_READ_BYTES: (Signal.XGMI_READ_GBPS, 1.0),
-    Signal.XGMI_WRITE_BYTES: (Signal.XGMI_WRITE_GBPS, 1.0),
+RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
+    SignalName.ENERGY_J: (SignalName.ENERGY_RATE_W, 1e9),
+    SignalName.PCIE_BYTES: (SignalName.PCIE_GBPS, 1.0),
+    SignalName.XGMI_READ_BYTES: (SignalName.XGMI_READ_GBPS, 1.0),
+    SignalName.XGMI_WRITE_BYTES: (SignalName.XGMI_WRITE_GBPS, 1.0),
 }
 """What is accumulated → its rate, and how much of that one per ns is."""
 
@@ -94,7 +94,7 @@ class Telemetry(Struct, frozen=True):
     resolution_ns: int
     """Distance of the stamps that the file can tell apart: 1e9 for whole seconds."""
     gpus: Sequence[GpuName]
-    signals: Mapping[tuple[int, Signal], Sequence[Samples]]
+    signals: Mapping[tuple[int, SignalName], Sequence[Samples]]
     """(number in `gpus`, signal) → its samples, one entry per part."""
     notes: Sequence[str]
     losses: Losses

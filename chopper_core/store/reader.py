@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from chopper_core.model.counters import CounterInfo
 from chopper_core.model.cpu_samples import CpuFile, CpuSamples
-from chopper_core.model.cubes import Cube, Summary
+from chopper_core.model.cubes import Cube, Cubes
 from chopper_core.model.hardware import Hardware
-from chopper_core.model.overrides import Reading
+from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import (
     CounterSource,
     Gpu,
@@ -36,7 +36,7 @@ from chopper_core.model.run import (
     Source,
     TelemetrySource,
 )
-from chopper_core.model.signals import Curve, Track
+from chopper_core.model.signals import IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS, Float64, KernelTable
 from chopper_core.store.paths import STORE_INDEX
 from chopper_core.util.atomic import stamp_of
@@ -81,7 +81,7 @@ class Index(Struct, frozen=True):
     """Size and CRC-32 of each file."""
 
 
-class Signal(Struct, frozen=True):
+class StoredSignal(Struct, frozen=True):
     """A track without its curves."""
 
     name: str
@@ -98,7 +98,7 @@ class Described(Struct, frozen=True):
     run: msgspec.Raw
     names: tuple[str, ...]
     operations: tuple[str, ...]
-    signals: tuple[Signal, ...]
+    signals: tuple[StoredSignal, ...]
     cubes: tuple[tuple[tuple[str, ...], int], ...]
     """Their levels and how many cells they have, in the order of the file."""
     patterns: Mapping[str, int]
@@ -177,14 +177,14 @@ def _read_files(folder: Path, index: Index) -> Run:
             ),
             **columns_of(contents[KERNELS], places[KERNELS]),
         )
-        tracks = _tracks(columns_of(contents[SERIES], places[SERIES]), described.signals)
+        signals = _tracks(columns_of(contents[SERIES], places[SERIES]), described.signals)
         cpu = _cpu(columns_of(contents[CPU], places[CPU]), described.cpu)
         cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), described)
-        summary = Summary(table, cubes)
+        summary = Cubes(table, cubes)
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
-    run = Run(table=table, measured=tracks, cpu=cpu, summary=summary, **fields)
+    run = Run(table=table, measured=signals, cpu=cpu, summary=summary, **fields)
     return replace(run, name=str(folder))
 
 
@@ -235,9 +235,9 @@ def fingerprint() -> str:
         TelemetrySource,
         HostClock,
         Identity,
-        Reading,
-        Curve,
-        Track,
+        Overrides,
+        IntegralCurve,
+        Signal,
         CpuSamples,
     )
     for kind in (*kinds, Hardware):
@@ -264,14 +264,16 @@ def _changed(path: Path) -> str:
     return f"{path} is not as it was written: the store is damaged; write it anew"
 
 
-def _tracks(columns: Mapping[str, NDArray[Any]], signals: tuple[Signal, ...]) -> dict[str, Track]:
-    rows = zip(*(lists_of(columns, name) for name in Curve.__struct_fields__), strict=True)
+def _tracks(
+    columns: Mapping[str, NDArray[Any]], signals: tuple[StoredSignal, ...]
+) -> dict[str, Signal]:
+    rows = zip(*(lists_of(columns, name) for name in IntegralCurve.__struct_fields__), strict=True)
     return {
-        signal.name: Track(
+        signal.name: Signal(
             signal.name,
             signal.title,
             signal.unit,
-            {gpu: Curve(*next(rows)) for gpu in signal.gpus},
+            {gpu: IntegralCurve(*next(rows)) for gpu in signal.gpus},
             signal.low,
             signal.high,
         )

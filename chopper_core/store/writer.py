@@ -16,7 +16,7 @@ from pyarrow.lib import ArrowException
 from chopper_core.model.cpu_samples import CpuFile, CpuSamples
 from chopper_core.model.cubes import Cube, summarise
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Curve
+from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import in_order, level_order
 from chopper_core.store.paths import STORE_INDEX, is_store
@@ -31,7 +31,7 @@ from chopper_core.store.reader import (
     SERIES,
     Described,
     Index,
-    Signal,
+    StoredSignal,
     fingerprint,
     run_fields,
 )
@@ -90,7 +90,7 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
         tuple(table.names),
         tuple(table.operations),
         tuple(
-            Signal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
+            StoredSignal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
             for t in run.measured.values()
         ),
         tuple((cube.levels, len(cube)) for cube in cubes),
@@ -139,8 +139,10 @@ def _cells(cubes: Sequence[Cube]) -> dict[str, NDArray[Any]]:
 
 
 def _series(run: Run) -> dict[str, list[NDArray[Any]]]:
-    curves = [curve for track in run.measured.values() for curve in track.curves.values()]
-    return {name: [getattr(curve, name) for curve in curves] for name in Curve.__struct_fields__}
+    curves = [curve for signal in run.measured.values() for curve in signal.curves.values()]
+    return {
+        name: [getattr(curve, name) for curve in curves] for name in IntegralCurve.__struct_fields__
+    }
 
 
 def _samples(run: Run) -> dict[str, list[NDArray[Any]]]:

@@ -15,9 +15,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.memo import known_answer
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 
-__all__ = ["ANALYSES", "FIGURE", "SUMS", "Analysis", "Answer", "analysis", "answer"]
+__all__ = ["FIGURE", "SUMS", "VIEWS", "ViewResult", "ViewSpec", "answer", "view_spec"]
 
 
 FIGURE: Final = "figure"
@@ -26,7 +26,7 @@ SUMS: Final = "sum"
 """What `of=` says where it names any column that adds up."""
 
 
-class Analysis(Struct, frozen=True):
+class ViewSpec(Struct, frozen=True):
     """A question, and where it stands."""
 
     name: str
@@ -54,8 +54,8 @@ class Analysis(Struct, frozen=True):
         return tuple(name for name, each in known if self.of == FIGURE or each.reduces == SUMS)
 
 
-ANALYSES: Final = (
-    Analysis(
+VIEWS: Final = (
+    ViewSpec(
         "timeline",
         "2",
         "Timeline",
@@ -63,28 +63,28 @@ ANALYSES: Final = (
         ("stream", "gpu"),
         along_time=True,
     ),
-    Analysis(
+    ViewSpec(
         "kernels",
         "3",
         "Kernels",
         "Which kernels take the scope's time, wherever they run?",
         ("name", "class", "operation"),
     ),
-    Analysis(
+    ViewSpec(
         "overheads",
         "4",
         "Overheads",
         "What lies between the time that the model needs at the peak and the time that went by?",
         ("operation", "phase", "layer", "gpu", "iteration"),
     ),
-    Analysis(
+    ViewSpec(
         "launch",
         "4",
         "Launch",
         "What does compute wait for before it starts, and why does the GPU stand idle?",
         ("operation", "phase", "layer", "gpu", "iteration"),
     ),
-    Analysis(
+    ViewSpec(
         "throughput",
         "4",
         "Throughput",
@@ -92,14 +92,14 @@ ANALYSES: Final = (
         ("iteration", "gpu", "part"),
         of="tokens:N, of a GPU and iteration",
     ),
-    Analysis(
+    ViewSpec(
         "ranks",
         "5",
         "Ranks",
         "Which GPU do the others wait for, since where in the step, and why?",
         ("gpu", "node", "iteration", "phase", "layer", "operation"),
     ),
-    Analysis(
+    ViewSpec(
         "heatmap",
         "5",
         "Heat map",
@@ -107,7 +107,7 @@ ANALYSES: Final = (
         ("layer", "iteration", "operation", "phase", "kernel"),
         of=FIGURE,
     ),
-    Analysis(
+    ViewSpec(
         "comms",
         "6",
         "Comms",
@@ -115,14 +115,14 @@ ANALYSES: Final = (
         ("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
         of="collective",
     ),
-    Analysis(
+    ViewSpec(
         "overlap",
         "6",
         "Overlap",
         "How much communication runs beside the operations, and how much longer do they take?",
         ("operation", "instance", "phase", "layer", "iteration", "gpu"),
     ),
-    Analysis(
+    ViewSpec(
         "power",
         "7",
         "Power",
@@ -130,7 +130,7 @@ ANALYSES: Final = (
         ("gpu", "iteration", "phase", "layer", "operation"),
         of="window:MS, burst:W or tokens:N",
     ),
-    Analysis(
+    ViewSpec(
         "cpu",
         "7",
         "CPU",
@@ -138,7 +138,7 @@ ANALYSES: Final = (
         ("iteration", "cpu", "core"),
         of="above:PERCENT or file:NAME",
     ),
-    Analysis(
+    ViewSpec(
         "determinism",
         "7",
         "Determinism",
@@ -146,7 +146,7 @@ ANALYSES: Final = (
         ("gpu", "figure"),
         compares=True,
     ),
-    Analysis(
+    ViewSpec(
         "compare",
         "8",
         "Compare",
@@ -155,7 +155,7 @@ ANALYSES: Final = (
         of=SUMS,
         compares=True,
     ),
-    Analysis(
+    ViewSpec(
         "findings",
         "9",
         "Findings",
@@ -164,18 +164,18 @@ ANALYSES: Final = (
 )
 
 
-def analysis(name: str) -> Analysis:
+def view_spec(name: str) -> ViewSpec:
     """The analysis of a name; raises UsageError."""
-    for known in ANALYSES:
+    for known in VIEWS:
         if known.name == name:
             return known
-    names = ", ".join(known.name for known in ANALYSES)
+    names = ", ".join(known.name for known in VIEWS)
     raise UsageError(f"no view {name!r}; the views are {names}")
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The answer to a view's question; raises UsageError where it can't be asked."""
-    asked = analysis(view.analysis)
+    asked = view_spec(view.name)
     if not run.table.has_times:
         raise UsageError(f"the view {asked.name} needs times: {NO_TIMES}")
     if view.by and view.by not in asked.by:
@@ -188,7 +188,7 @@ def answer(run: Run, view: View) -> Answer:
     module = import_module(f"chopper_core.views.{asked.name}")
     found = known_answer(run, view, partial(module.answer, run))
     if view.baseline is not None and not asked.compares:
-        able = " and ".join(known.name for known in ANALYSES if known.compares)
+        able = " and ".join(known.name for known in VIEWS if known.compares)
         note = f"nothing here is compared with the baseline; the views {able} do that"
         found = replace(found, notes=(note, *found.notes))
     return found

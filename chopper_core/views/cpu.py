@@ -17,7 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 
 Int64 = NDArray[np.int64]
@@ -166,7 +166,7 @@ class Use(Struct, frozen=True, eq=False):
         return np.asarray(np.nansum(self.percent, axis=1) / 100.0, np.float64)
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The use of the processors by iteration, by logical processor or by physical core."""
     level, samples = _chosen(run, view.of)
     by = view.by or "iteration"
@@ -176,7 +176,7 @@ def answer(run: Run, view: View) -> Answer:
     rows = {"iteration": _by_iteration, "cpu": _by_cpu, "core": _by_core}[by]
     labels, own = rows(run, view, use)
     known = tuple(metric.name for metric, values in own if values.present().any())
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),

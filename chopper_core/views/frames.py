@@ -21,7 +21,7 @@ from chopper_core.query.statistic import instance_levels, statistic_of
 from chopper_core.util.errors import UsageError
 
 if TYPE_CHECKING:
-    from chopper_core.views import Answer
+    from chopper_core.views import ViewResult
 
 Index = NDArray[np.intp]
 
@@ -61,7 +61,7 @@ def answered(run: Run, view: View) -> Frame:
             found = own[name][0]
         elif scope is None:
             raise UsageError(
-                f"the view {view.analysis} has no column {name!r}; it has {', '.join(own)}"
+                f"the view {view.name} has no column {name!r}; it has {', '.join(own)}"
             )
         else:
             found = metric(name, run.table, run.counter_info)
@@ -88,7 +88,7 @@ def answered(run: Run, view: View) -> Frame:
     shown = np.flatnonzero(mask)
     sort = view.sort or answer.sort
     shown = shown[ordered(shown, answer.level, list(answer.labels), sort, values)]
-    track = run.track(view.metric)
+    signal = run.signal(view.metric)
     return Frame(
         view=view,
         address=address.render(view),
@@ -109,8 +109,8 @@ def answered(run: Run, view: View) -> Frame:
             *filter_note(len(answer.labels), len(shown)),
         ),
         opens=lambda row: answer.opens(int(shown[row])),
-        track=track,
-        means=_no_means if nodes is None else means_of(track, nodes, shown),
+        signal=signal,
+        means=_no_means if nodes is None else means_of(signal, nodes, shown),
         sparks=nodes is not None,
         more=tuple(each for each, _ in answer.columns if each not in columns),
         headline=answer.headline,
@@ -123,7 +123,7 @@ def answered(run: Run, view: View) -> Frame:
     )
 
 
-def _searched(answer: Answer) -> list[str]:
+def _searched(answer: ViewResult) -> list[str]:
     """The text of each row in which a filter looks for names: its label and its words."""
     texts = list(answer.labels)
     for _, values in answer.columns:

@@ -16,7 +16,7 @@ from chopper_core.model.view import View, pivot
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ranked
 from chopper_core.views.ranks.nodes import node_names
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into, quantiles_along
 from chopper_core.views.shared.leads import beyond_others, of_all_gpus, others_median
 from chopper_core.views.shared.matched_kernels import cut_iterations
@@ -42,7 +42,7 @@ _SHARES: Final = {
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, how that spreads over the labels, and where it stands apart."""
     figure = metric(view.of or USUAL, run.table)
     view = of_all_gpus(view)
@@ -74,7 +74,7 @@ def answer(run: Run, view: View) -> Answer:
     ]
     total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware)).at(0)
     picture, notes = _picture(run, figure, by, numbers, labels, names, cells)
-    return Answer(
+    return ViewResult(
         level="gpu",
         labels=names,
         columns=tuple(own),

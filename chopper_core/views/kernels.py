@@ -26,7 +26,7 @@ from chopper_core.model.table import Selection
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
 from chopper_core.util.grouping import stable_order
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import grouped, quantiles
 
 LEVEL_OF: Final = {"name": "kernel", "class": "class", "operation": "operation"}
@@ -73,7 +73,7 @@ OF_ROOF: Final = column(
 )
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The scope's activities by name, class or operation, the ones with the most time first."""
     by = view.by or "name"
     tree = run.tree(view.order)
@@ -118,7 +118,7 @@ def answer(run: Run, view: View) -> Answer:
     shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
     order = np.argsort(-kernel_ns, kind="stable")
     top = order[:_CHARTED]
-    return Answer(
+    return ViewResult(
         level=LEVEL_OF[by],
         labels=labels,
         columns=tuple(own),
@@ -202,8 +202,8 @@ def _opens(view: View, by: str, label: str) -> View:
         return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
     level = "kernel" if by == "name" else "operation"
     if level in view.order[: len(view.path)]:
-        return replace(view, analysis="", by="", of="", sort="", filter="", columns=())
-    split = pivot(replace(view, analysis="", by="", of="", columns=()), level)
+        return replace(view, name="", by="", of="", sort="", filter="", columns=())
+    split = pivot(replace(view, name="", by="", of="", columns=()), level)
     return replace(split, path=(*split.path, label), sort="", filter="")
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 
 _KEPT: Final = 32
 _KEPT_ROWS: Final = 1 << 25
@@ -25,7 +25,7 @@ _LOCK: Final = Lock()
 class _Asked(Struct, eq=False):
     """A question, and its answer when there is one."""
 
-    answer: Answer | None = None
+    answer: ViewResult | None = None
     lock: Lock = field(default_factory=Lock)
     """Held while it is worked out: who asks the same meanwhile waits for it."""
 
@@ -36,7 +36,7 @@ class _Asked(Struct, eq=False):
         return nodes is None or nodes.holds_rows
 
 
-def known_answer(run: Run, view: View, ask: Callable[[View], Answer]) -> Answer:
+def known_answer(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The answer to a view's question, asked if nobody did before; whatever is raised is not kept.
 
     The order of the rows, a filter and the columns to show change nothing of it.

@@ -17,7 +17,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Groups, Tree
 from chopper_core.model.view import View
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 
 Int64 = NDArray[np.int64]
@@ -113,7 +113,7 @@ def with_parts(table: KernelTable, run: Run) -> KernelTable:
     return table.with_measured(breakdown_columns(table, run.hardware))
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """What the scope's time is made of, by operation, phase, layer, gpu or iteration."""
     by = view.by or "operation"
     tree = run.tree(view.order)
@@ -151,7 +151,7 @@ def answer(run: Run, view: View) -> Answer:
     order = np.argsort(-np.where(parts.lost.present(), parts.lost.numbers, -1), kind="stable")
     if not has_theory:
         order = np.argsort(-parts.elapsed_ns, kind="stable")
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),

@@ -12,7 +12,7 @@ from chopper_core.views.frames import answered
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
-    if view.analysis:
+    if view.name:
         return answered(run, view)
     if view.baseline is not None:
         return compared(run, view)

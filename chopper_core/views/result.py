@@ -12,7 +12,7 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 
 
-class Answer(Struct, frozen=True, eq=False):
+class ViewResult(Struct, frozen=True, eq=False):
     """The rows, columns and pictures of a question asked of a node."""
 
     level: str

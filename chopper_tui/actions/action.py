@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
@@ -48,8 +48,8 @@ ALL: Final = "all"
 SCREENS: Final = {
     "1": (EXPLORE,),
     **{
-        digit: tuple(known.name for known in ANALYSES if known.screen == digit)
-        for digit in sorted({known.screen for known in ANALYSES})
+        digit: tuple(known.name for known in VIEWS if known.screen == digit)
+        for digit in sorted({known.screen for known in VIEWS})
     },
     "0": (INFO,),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from chopper_core.model.overrides import reading_of
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError
 from chopper_tui.commands.options import add_reading_options
@@ -28,9 +28,9 @@ def run(options: Namespace) -> int:
     """Describe a run, or telemetry without a trace."""
     from chopper_core.render import info
 
-    reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
+    overrides = overrides_of(options.clock, options.gpu, hardware=options.hardware)
     try:
-        opened = open_with_progress(View(options.run, reading=reading), options)
+        opened = open_with_progress(View(options.run, overrides=overrides), options)
     except DataError:
         from chopper_core.ingest.telemetry_report import telemetry_report
         from chopper_core.store.paths import paths_of

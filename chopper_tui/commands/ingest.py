@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from chopper_core.model.overrides import reading_of
+from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.progress import Cancelled
 from chopper_tui.commands.options import add_reading_options
@@ -50,7 +50,7 @@ def run(options: Namespace) -> int:
     from chopper_core.ingest import batches as batch
 
     gc.enable()
-    reading = reading_of(options.clock, options.gpu, hardware=options.hardware)
+    overrides = overrides_of(options.clock, options.gpu, hardware=options.hardware)
     if options.into:
         return _read_into(options)
     if not options.run and not options.finish:
@@ -59,14 +59,14 @@ def run(options: Namespace) -> int:
     try:
         with ProgressLine() as progress, _executor(options) as executor:
             if options.finish:
-                made = batch.finish(store, options.run or "", progress, reading=reading)
+                made = batch.finish(store, options.run or "", progress, overrides=overrides)
             else:
                 made = batch.ingest_store(
                     options.run,
                     store,
                     progress,
                     jobs=options.jobs,
-                    reading=reading,
+                    overrides=overrides,
                     executor=executor,
                 )
     except (KeyboardInterrupt, Cancelled):

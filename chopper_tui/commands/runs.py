@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from chopper_core.model.overrides import Reading, reading_of
+from chopper_core.model.overrides import Overrides, overrides_of
 from chopper_core.model.view import View
 from chopper_core.util.progress import Progress
 
@@ -33,7 +33,7 @@ def view_of(address: str, options: Namespace) -> View:
 
     view = View(address) if Path(address).exists() else parse(address)
     return replace(
-        view, reading=reading_of(options.clock, options.gpu, view.reading, options.hardware)
+        view, overrides=overrides_of(options.clock, options.gpu, view.overrides, options.hardware)
     )
 
 
@@ -45,21 +45,21 @@ def open_with_progress(view: View, options: Namespace) -> Run:
 
 def open_view(view: View, options: Namespace, progress: Progress) -> Run:
     """The run of a view, with that of its baseline."""
-    run = _open(view.run, view.reading, options, progress)
+    run = _open(view.run, view.overrides, options, progress)
     if view.baseline is not None and view.baseline.run not in ("", view.run):
-        base = _open(view.baseline.run, view.reading, options, progress)
+        base = _open(view.baseline.run, view.overrides, options, progress)
         return replace(run, others={view.baseline.run: base})
     return run
 
 
-def _open(name: str, reading: Reading, options: Namespace, progress: Progress) -> Run:
+def _open(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
     if options.no_cache:
         from chopper_core.ingest.open import open_run
 
-        return open_run(name, progress, jobs=options.jobs, reading=reading)
+        return open_run(name, progress, jobs=options.jobs, overrides=overrides)
     from chopper_core.ingest.cache import open_kept
 
-    return open_kept(name, progress, jobs=options.jobs, reading=reading)
+    return open_kept(name, progress, jobs=options.jobs, overrides=overrides)
 
 
 class ProgressLine:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.view import View, asking
+from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
-from chopper_core.views import ANALYSES, analysis
+from chopper_core.views import VIEWS, view_spec
 from chopper_tui.actions.action import ALL, EXPLORE, INFO, SCREENS
 from chopper_tui.background import away
 from chopper_tui.history import Place, tallied
@@ -28,13 +28,13 @@ class Asker(Columner):
     async def do_view(self, argument: str) -> None:
         """A view of the scope by its digit or its name."""
         if not argument:
-            options = [_TREE] + [(each.name, each.title, each.asks) for each in ANALYSES]
+            options = [_TREE] + [(each.name, each.title, each.asks) for each in VIEWS]
             self.app.push_screen(
-                Chooser("View", options, self.view.analysis or EXPLORE), self._view_chosen
+                Chooser("View", options, self.view.name or EXPLORE), self._view_chosen
             )
             return
         names = SCREENS.get(argument, (argument,))
-        current = self.view.analysis or EXPLORE
+        current = self.view.name or EXPLORE
         if current in names:
             name = names[(names.index(current) + 1) % len(names)]
         else:
@@ -44,15 +44,15 @@ class Asker(Columner):
         if name == INFO:
             await self._tell()
             return
-        asked = "" if name == EXPLORE else analysis(name).name
+        asked = "" if name == EXPLORE else view_spec(name).name
         await self._ask(asked)
-        if self.view.analysis != asked and argument in SCREENS:
+        if self.view.name != asked and argument in SCREENS:
             # What can't be asked here doesn't stand in the way of the digit's next one.
             self.latest[argument] = names[(names.index(name) + 1) % len(names)]
 
     async def do_by(self, argument: str) -> None:
         """Another split of the view's rows."""
-        choices = analysis(self.view.analysis).by if self.view.analysis else ()
+        choices = view_spec(self.view.name).by if self.view.name else ()
         if not choices:
             raise UsageError("this view has no other split; p splits the tree")
         if argument:
@@ -64,7 +64,7 @@ class Asker(Columner):
 
     async def do_of(self, argument: str) -> None:
         """Another figure of the view."""
-        known = analysis(self.view.analysis) if self.view.analysis else None
+        known = view_spec(self.view.name) if self.view.name else None
         if known is None or not known.of:
             raise UsageError("this view is of nothing that could be chosen")
         if argument:
@@ -80,7 +80,7 @@ class Asker(Columner):
 
     async def _another(self) -> None:
         """Another figure, where the view takes any, else another picture."""
-        if analysis(self.view.analysis).figures:
+        if view_spec(self.view.name).figures:
             await self.do_of("")
         else:
             self.next_picture()
@@ -89,7 +89,7 @@ class Asker(Columner):
         """Another question of the same scope; a view that was left is as it was."""
         here = self.here
         self.left[key_of(self.view)] = here[-1]
-        view = asking(self.view, name)
+        view = with_view(self.view, name)
         place = self.left.get(key_of(view), Place(view))
         await self.go(tallied((*here[:-1], place), view))
 
@@ -119,4 +119,4 @@ class Asker(Columner):
 
 def key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """What tells the views apart that are kept as they were left."""
-    return view.analysis, view.order, view.path
+    return view.name, view.order, view.path

@@ -34,17 +34,17 @@ def _line(title: str, why: str, room: int) -> Text:
 
 def signal_options(run: Run) -> list[tuple[str, str, str]]:
     """The signals over time of a run as options: with their ranges, and what they are."""
-    tracks = [run.track(name) for name in run.metrics]
-    widest = max(len(track.title) for track in tracks)
+    signals = [run.signal(name) for name in run.metrics]
+    widest = max(len(signal.title) for signal in signals)
     return [
         (
-            track.name,
-            f"{track.title:<{widest}}  {track.low:.0f}-{track.high:.0f} {track.unit}",
-            metric(track.name).definition.partition(", mean over")[0]
-            if track.name in run.measured
+            signal.name,
+            f"{signal.title:<{widest}}  {signal.low:.0f}-{signal.high:.0f} {signal.unit}",
+            metric(signal.name).definition.partition(", mean over")[0]
+            if signal.name in run.measured
             else "Share of time in which such work ran, from the trace",
         )
-        for track in tracks
+        for signal in signals
     ]
 
 

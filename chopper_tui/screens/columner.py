@@ -42,7 +42,7 @@ class Columner(Comparer):
         else:
             own = {column.name: column for column in (*self.frame.columns, *self.frame.more)}
             # What an analysis shows are its own columns; the tree has all figures.
-            known = own if self.view.analysis else own | METRICS
+            known = own if self.view.name else own | METRICS
             chosen = [known[name] for name in shown]
             others = [each for name, each in known.items() if name not in shown]
             title = f"Columns of tables by {level_title(self.frame.level)}"
@@ -55,7 +55,7 @@ class Columner(Comparer):
         names = self.view.columns or (
             tuple(column.name for column in plan.columns) if plan is not None else ()
         )
-        if self.view.analysis:
+        if self.view.name:
             return tuple(names)
         return tuple(dict.fromkeys(underlying(name) for name in names))
 
@@ -65,7 +65,7 @@ class Columner(Comparer):
         for word in words:
             name = self._column(word.lstrip("+-"))
             # What columns an analysis has, its answer knows.
-            name = name if self.view.analysis else metric(name, self.run.table).name
+            name = name if self.view.name else metric(name, self.run.table).name
             if name in columns:
                 columns.remove(name)
             if not word.startswith("-"):
@@ -90,7 +90,7 @@ class Columner(Comparer):
         fits = len(plan.columns) if plan is not None else len(names)
         if fits < len(names):
             self.say(f"{fits} of {len(names)} columns have room here; z gives more")
-        if view.analysis:
+        if view.name:
             return
         self.columns.pop(view.level, None)
         if names:

@@ -17,7 +17,7 @@ class Comparer(Seeker):
     def do_mark(self, _: str) -> None:
         """A mark on the cursor's row, or none any more."""
         label = self.table.label
-        if self.view.analysis:
+        if self.view.name:
             raise UsageError("what is marked are nodes of the tree; 1 shows it")
         if label is None:
             raise UsageError("there is no row to mark")

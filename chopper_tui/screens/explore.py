@@ -80,7 +80,7 @@ class ExploreScreen(Timekeeper):
         if action != "perform" or not parameters:
             return True
         view = _VIEWS.get(str(parameters[0]), "")
-        return not view or view == self.view.analysis
+        return not view or view == self.view.name
 
     def on_crumbs_clicked(self) -> None:
         """A click on the breadcrumb edits it."""
@@ -142,7 +142,7 @@ class ExploreScreen(Timekeeper):
 
     async def do_pivot(self, argument: str) -> None:
         """Another level next."""
-        if self.view.analysis:
+        if self.view.name:
             await self.do_by(argument)
             return
         rest = self.view.order[len(self.view.path) :]
@@ -163,7 +163,7 @@ class ExploreScreen(Timekeeper):
         """A statistic over the instances of each row."""
         if not self.frame.over and argument != SUM:
             raise UsageError(
-                f"the view {self.view.analysis} works its figures out for each row as a whole: "
+                f"the view {self.view.name} works its figures out for each row as a whole: "
                 "no statistic applies"
             )
         if argument:
@@ -172,28 +172,28 @@ class ExploreScreen(Timekeeper):
             await self._as_statistic(name, levels)
             return
         options = [(name, name, meaning) for name, meaning in STATISTICS.items()]
-        level = self.frame.level if self.view.analysis else ""
+        level = self.frame.level if self.view.name else ""
         over = ", ".join(instance_levels(replace(self.view, over=()), level))
         title = f"Figures as a statistic, one instance per {over}"
         self.app.push_screen(Chooser(title, options, self.view.stat or SUM), self._stat_chosen)
 
     async def do_metric(self, argument: str) -> None:
         """Another signal over time; in a view another figure or picture."""
-        if self.view.analysis and not argument and not self.is_along_time:
+        if self.view.name and not argument and not self.is_along_time:
             await self._another()
             return
         if argument:
             await self._chart(argument)
             return
         options = await away(signal_options, self.run)
-        self.app.push_screen(Chooser("Chart", options, self.frame.track.name), self._metric_chosen)
+        self.app.push_screen(Chooser("Chart", options, self.frame.signal.name), self._metric_chosen)
 
     async def do_next_metric(self, _: str) -> None:
         """The signal after this one; in a view its next picture."""
-        if self.view.analysis and not self.is_along_time:
+        if self.view.name and not self.is_along_time:
             self.next_picture()
             return
-        await self._chart(looks.next_signal(self.run, self.frame.track.name))
+        await self._chart(looks.next_signal(self.run, self.frame.signal.name))
 
     def do_names(self, _: str) -> None:
         """Whole names or short ones."""
@@ -332,8 +332,8 @@ class ExploreScreen(Timekeeper):
             self.take(lambda: self._chart(name))
 
     async def _chart(self, name: str) -> None:
-        track = await away(self.run.track, name)
-        await self.go(charted(self.here, track.name), f"chart {scale_title(track)}")
+        signal = await away(self.run.signal, name)
+        await self.go(charted(self.here, signal.name), f"chart {scale_title(signal)}")
 
     def _copy(self, text: str, what: str) -> None:
         if not has_clipboard():

@@ -18,7 +18,7 @@ from textual.widget import Widget
 
 from chopper_core.model.charts import Lanes, Picture
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, charting
+from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import crumb
 from chopper_core.util.errors import ChopperError, UsageError
@@ -44,7 +44,7 @@ from chopper_tui.widgets.prompt import Prompt
 from chopper_tui.widgets.saying import Saying, lines_to_say
 from chopper_tui.widgets.small import TooSmall
 from chopper_tui.widgets.status import KeyLine, Status
-from chopper_tui.widgets.track_chart import TrackChart
+from chopper_tui.widgets.track_chart import SignalPane
 
 Step = Callable[[], Awaitable[None] | None]
 
@@ -109,14 +109,14 @@ class Explorer(Screen[None]):
             yield Crumbs()
             yield Position()
         yield KeyFigures()
-        yield TrackChart()
+        yield SignalPane()
         yield PicturePane()
         with Row(id="middle"):
             yield FrameTable()
             with Column(id="side"):
                 yield PicturePane(id="side_picture")
-                yield TrackChart(time_axis=False)
-                yield TrackChart(1)
+                yield SignalPane(time_axis=False)
+                yield SignalPane(1)
                 yield GpuPane()
                 yield DetailPane()
         yield Saying()
@@ -190,9 +190,9 @@ class Explorer(Screen[None]):
     def arrive(self, trail: Trail, seen: looks.Look, message: str = "") -> None:
         """Show a look at the last place of a trail."""
         before, after = self.view, trail[-1].view
-        if (before.path, before.analysis) != (after.path, after.analysis):
+        if (before.path, before.name) != (after.path, after.name):
             self.last_trail = self.here
-        if (before.analysis, before.by) != (after.analysis, after.by):
+        if (before.name, before.by) != (after.name, after.by):
             self.picture = 0
         self.trail = trail
         self.show(seen)
@@ -210,7 +210,7 @@ class Explorer(Screen[None]):
         self.fit_parts()
         self.query_one(Crumbs).show(seen.frame, self.run.generated is not None)
         self.query_one(Status).show(seen.frame)
-        self.query_one(KeyLine).show(seen.frame.view.analysis)
+        self.query_one(KeyLine).show(seen.frame.view.name)
         self.table.show(seen.frame, seen.signals, _row_of(seen.frame, place), place.offset)
         self.query_one(Position).show(self.table.cursor, len(seen.frame))
         self.show_marks()
@@ -231,7 +231,7 @@ class Explorer(Screen[None]):
         """Give each part its room."""
         gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
         pictures, told = self._pictures, 0
-        if self.view.analysis:
+        if self.view.name:
             gpus = 0
             told = len(self.query_one(KeyFigures).told(self.app.size.width))
         now = arrange(
@@ -263,7 +263,7 @@ class Explorer(Screen[None]):
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
         self.table.spark_columns = now.sparks
-        for chart, height in zip(self.query(TrackChart), now.charts, strict=True):
+        for chart, height in zip(self.query(SignalPane), now.charts, strict=True):
             chart.styles.height = height
             chart.display = bool(height)
         for pane, height in zip(self.query(PicturePane), now.pictures, strict=True):
@@ -309,10 +309,10 @@ class Explorer(Screen[None]):
 
     def _show_charts(self) -> None:
         self._show_pictures()
-        names = [signal.track.name for signal in self.look.signals]
-        for chart in self.query(TrackChart):
+        names = [signal.signal.name for signal in self.look.signals]
+        for chart in self.query(SignalPane):
             if chart.display:
-                chart.show(self.run, charting(self.view, names[chart.number]))
+                chart.show(self.run, with_signal(self.view, names[chart.number]))
 
     def _attempt(self, step: Step) -> Awaitable[None] | None:
         try:

@@ -103,7 +103,7 @@ class Seeker(Walker):
         name = frame.sort.removeprefix("-")
         if name not in frame.values or frame.values[name].words is not None:
             numbers = [each for each in frame.values if frame.values[each].words is None]
-            usual = next(iter(numbers), "") if self.view.analysis else "elapsed_ns"
+            usual = next(iter(numbers), "") if self.view.name else "elapsed_ns"
             name = name if name in METRICS else usual
         if name not in frame.values:
             frame = await away(query, self.run, replace(self.view, columns=(name,)))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.model.charts import Lanes
 from chopper_core.model.scope import scope_of, seen_in
 from chopper_core.model.table import Kind
-from chopper_core.model.view import asking
+from chopper_core.model.view import with_view
 from chopper_core.model.window import (
     ALL_TIME,
     SHORTEST_NS,
@@ -33,7 +33,7 @@ from chopper_tui.lanes import bins_of
 from chopper_tui.screens.asker import Asker, key_of
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.status import Status
-from chopper_tui.widgets.track_chart import TrackChart
+from chopper_tui.widgets.track_chart import SignalPane
 
 _FACTOR: Final = 2.0
 _PAN: Final = 0.5
@@ -218,9 +218,9 @@ class Timekeeper(Asker):
         return replace(seen, at_ns=(begin + end) // 2) if begin <= end else seen
 
     def _need_chart(self) -> None:
-        if self.view.analysis:
+        if self.view.name:
             raise UsageError("this view has no chart of a signal over time; 1 and 2 have")
-        if not any(chart.display for chart in self.query(TrackChart)):
+        if not any(chart.display for chart in self.query(SignalPane)):
             raise UsageError("no chart shown; try c, z or more room")
 
     async def _jump(self, step: int, kind: Kind | None, what: str) -> None:
@@ -252,11 +252,11 @@ class Timekeeper(Asker):
     async def _ask(self, name: str) -> None:
         """Another question; the timeline's cursor begins where the row under the cursor does."""
         here = self.view
-        asked = asking(here, name)
+        asked = with_view(here, name)
         if name == TIMELINE and len(self.run.table) > _MANY:
             self.say("putting the activities in the order of time, once")
         is_first = name == TIMELINE and key_of(asked) not in self.left
-        if is_first and not here.analysis and not here.is_leaf and self.table.rows:
+        if is_first and not here.name and not here.is_leaf and self.table.rows:
             there = self.frame.opens(self.table.cursor)
             if there.run == here.run:
                 from chopper_core.views import timeline

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from msgspec.structs import replace
 
 from chopper_core.model import address
-from chopper_core.model.view import View, asking, filtered, sibling
+from chopper_core.model.view import View, filtered, sibling, with_view
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import looks
 from chopper_tui.background import away
@@ -54,7 +54,7 @@ class Walker(Typist):
     async def do_drill(self, _: str) -> None:
         """Into the row under the cursor."""
         label = self.table.label
-        if self.view.analysis:
+        if self.view.name:
             await self._to_evidence()
             return
         if self.view.is_leaf:
@@ -69,8 +69,8 @@ class Walker(Typist):
             before = self.entries.pop()[1]
             await self.go(before)
             return
-        if self.view.analysis:
-            await self.go(changed(self.here, asking(self.view, "")))
+        if self.view.name:
+            await self.go(changed(self.here, with_view(self.view, "")))
             return
         if len(self.trail) == 1:
             if self.view.filter:
@@ -132,9 +132,9 @@ class Walker(Typist):
         view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
         if view.run != own:
             raise UsageError(f"{argument} is of another run; this one is {own}")
-        if view.reading and view.reading != self.view.reading:
+        if view.overrides and view.overrides != self.view.overrides:
             raise UsageError(f"{own} is not read so; leave, and start with this address")
-        return self.trail_to(replace(view, reading=self.view.reading))
+        return self.trail_to(replace(view, overrides=self.view.overrides))
 
     async def _to_evidence(self) -> None:
         """To where the row of a view leads; the way up then leads back here."""
@@ -177,4 +177,4 @@ def _same_place(one: View, other: View) -> bool:
 
 
 def _question(view: View) -> tuple[object, ...]:
-    return view.path, view.order, view.analysis, view.by, view.of, view.baseline
+    return view.path, view.order, view.name, view.by, view.of, view.baseline

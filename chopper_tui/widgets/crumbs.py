@@ -68,7 +68,7 @@ class Crumbs(Pane):
         view = frame.view
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
         steps = [run, *(crumb(level, label) for level, label in view.scope)]
-        return path_pieces(steps + [title_of(view)] * bool(view.analysis), room, self.glyphs)
+        return path_pieces(steps + [title_of(view)] * bool(view.name), room, self.glyphs)
 
 
 class Position(Pane):

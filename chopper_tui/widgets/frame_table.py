@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from chopper_core.query.frame import Frame
 from chopper_tui.background import away
-from chopper_tui.looks import Signal, Sparks
+from chopper_tui.looks import ScreenSignal, Sparks
 from chopper_tui.widgets.pane import ChopperWidget, strip_of
 from chopper_tui.widgets.table_layout import TableLayout, plan
 
@@ -35,7 +35,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         """A row was clicked that the cursor stood on already."""
 
     layout_plan: TableLayout | None = None
-    signals: Sequence[Signal] = ()
+    signals: Sequence[ScreenSignal] = ()
     sparks: Sequence[Sparks] = ()
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
@@ -71,7 +71,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         """The cursor's distance from the first row on the screen."""
         return self.cursor - self.scroll_offset.y
 
-    def show(self, frame: Frame, signals: Sequence[Signal], row: int, offset: int = 0) -> None:
+    def show(
+        self, frame: Frame, signals: Sequence[ScreenSignal], row: int, offset: int = 0
+    ) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         self.signals = signals
         self.cursor = max(min(row, len(frame) - 1), 0)
@@ -161,10 +163,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self.move_to(row)
 
     def _lay_out(self, frame: Frame) -> None:
-        signals = self.signals[: self.spark_columns]
-        tracks = [signal.track for signal in signals]
-        self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names, tracks)
-        pairs = list(zip(signals, self.layout_plan.sparks, strict=False))
+        shown = self.signals[: self.spark_columns]
+        signals = [each.signal for each in shown]
+        self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names, signals)
+        pairs = list(zip(shown, self.layout_plan.sparks, strict=False))
         if [(sparks.signal, sparks.bins) for sparks in self.sparks] != [
             (signal, column.cells) for signal, column in pairs
         ]:

@@ -97,8 +97,8 @@ class _Lines(Struct, frozen=True):
         if self._has_clocks:
             text += f"  {_CLOCK}"
         if self._spark:
-            track, room = self.times.track, self._room()
-            title = scale_title(track) if len(scale_title(track)) <= room else track.title
+            signal, room = self.times.signal, self._room()
+            title = scale_title(signal) if len(scale_title(signal)) <= room else signal.title
             text += "  " + fit(title, room, self.glyphs)
         return text
 

@@ -28,7 +28,7 @@ class KeyFigures(Pane):
         """
         if self.seen is None:
             return []
-        if self.seen.frame.view.analysis:
+        if self.seen.frame.view.name:
             told = self.told(width)
             if len(told) > height > 0:
                 kept, *_ = wrap(told[height - 1], max(width - 4, 20))

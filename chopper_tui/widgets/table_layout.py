@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
     SENTENCES,
@@ -155,7 +155,7 @@ def plan(
     width: int,
     glyphs: Glyphs,
     full_names: bool = False,
-    tracks: Sequence[Track] = (),
+    signals: Sequence[Signal] = (),
 ) -> TableLayout:
     """The layout of a frame: what doesn't fit is left out, the least telling first."""
     wide = width >= _WIDE
@@ -166,7 +166,9 @@ def plan(
     longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
     room = width - PREFIX - min(longest, max(_MIN_NAME, share)) - 1
-    sparks = [_spark_column(track, wide) for track in tracks] if frame.sparks and len(frame) else []
+    sparks = (
+        [_spark_column(signal, wide) for signal in signals] if frame.sparks and len(frame) else []
+    )
     shown = _fitting(frame, columns, room - _cells((), sparks))
     while sparks and len(shown) < min(_FEWEST, len(columns)):
         sparks.pop()
@@ -187,15 +189,15 @@ def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:
 def _fitting(frame: Frame, columns: Sequence[Column], room: int) -> list[Column]:
     """The columns that fit, in their order; the chosen ones from the first on."""
     ranked = list(columns)
-    if not frame.view.columns and not frame.view.analysis:
+    if not frame.view.columns and not frame.view.name:
         head = len(columns[:2])
         ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _TELLING)
     taken = ranked[: fitting([column.cells for column in ranked], room, GAP)]
     return [column for column in columns if column in taken]
 
 
-def _spark_column(track: Track, wide: bool) -> SparkColumn:
-    header = scale_title(track) if wide else scale_title(track).removesuffix(f" {track.unit}")
+def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
+    header = scale_title(signal) if wide else scale_title(signal).removesuffix(f" {signal.unit}")
     return SparkColumn(header, max(len(header), _WIDE_SPARK if wide else _SPARK))
 
 

@@ -16,14 +16,14 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
-from chopper_core.views import analysis
+from chopper_core.views import view_spec
 from chopper_core.views.query import query
 from tests.core.test_counterparts import AFTER, BEFORE, RENAMED, run_with
 from tests.demo import demo_run
 from tests.support import sample_run
 from tests.tui.explorer import explorer
 
-SPLITS = analysis("compare").by
+SPLITS = view_spec("compare").by
 RUN = sample_run(gpus=3, iterations=2, layers=4)
 OTHER = sample_run(gpus=3, iterations=2, layers=3, seed=2)
 LONGER = sample_run(gpus=3, iterations=3, layers=4, seed=3)
@@ -80,7 +80,7 @@ def test_the_parts_add_up_to_the_whole(path: str, base: str, by: str) -> None:
 def test_they_do_wherever_the_two_are(
     by: str, path: tuple[str, ...], base: tuple[str, ...], other: str, of: str
 ) -> None:
-    view = View("R", path, analysis="compare", by=by, of=of, baseline=Baseline(other, base))
+    view = View("R", path, name="compare", by=by, of=of, baseline=Baseline(other, base))
     compared = query(RUN, view)
     assert sums(compared, f"{of}_delta") == pytest.approx(compared.total[f"{of}_delta"])
     sizes = [abs(compared.row(row)[f"{of}_delta"] or 0) for row in range(len(compared))]
@@ -156,7 +156,7 @@ def test_rows_lead_to_what_they_say(by: str, base: str) -> None:
     for row in document["rows"]:
         view = parse(row["address"])
         where = OTHER if view.run == "other" else RUN
-        assert not view.analysis
+        assert not view.name
         inside = query(where, replace(view, columns=("elapsed_ns",)))
         if view.run == "R" and row["elapsed_ns"] is not None:
             assert inside.total["elapsed_ns"] == row["elapsed_ns"]
@@ -181,7 +181,7 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
     assert inside.total["elapsed_ns_delta"] == last.row(len(last) - 1)["scope_ns_delta"]
     for row, label in enumerate(compared.labels):
         view = parse(compared.addresses(row))
-        assert view.analysis == "compare" and view.baseline is not None
+        assert view.name == "compare" and view.baseline is not None
         delta = compared.row(row)["scope_ns_delta"]
         there = query(RUN, view)
         if label != "longer":
@@ -217,10 +217,10 @@ async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
         assert at.frame.sort == "-elapsed_ns_delta"
         label = at.label
         await at.press("enter")
-        assert at.frame.view.analysis == "" and at.path == ("1", label)
+        assert at.frame.view.name == "" and at.path == ("1", label)
         assert at.frame.view.baseline == Baseline("", ("0", label))
         await at.press("escape")
-        assert at.frame.view.analysis == "compare" and at.label == label
+        assert at.frame.view.name == "compare" and at.label == label
         await at.press("escape")
         assert at.frame.level == "baseline"
         await at.press("enter", "p", "down", "enter")
@@ -228,7 +228,7 @@ async def test_keys_from_a_scope_to_the_comparison_and_back() -> None:
 
 
 async def test_the_figure_is_chosen() -> None:
-    view = View("sample.json", ("1",), analysis="compare", baseline=Baseline("", ("0",)))
+    view = View("sample.json", ("1",), name="compare", baseline=Baseline("", ("0",)))
     async with explorer((120, 40), view=view) as at:
         await at.command("of kernels")
         assert at.frame.columns[0].name == "kernels"

@@ -16,7 +16,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.hardware import specifications
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Track, nearest
+from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase
 from chopper_core.query.frame import Frame
 from chopper_core.render.text import as_markdown, as_text
@@ -515,8 +515,8 @@ def test_the_limiter_is_named_where_it_is_known() -> None:
     times = np.arange(100 * MS, 220 * MS, MS)
     for name, share in (("ppt", 5.0), ("hbm_thermal", 25.0)):
         curves = {gpu: nearest(times, np.full(len(times), share), 2 * MS) for gpu in range(2)}
-        track = Track(f"throttle_pct.{name}", name, "%", curves, 0.0, 100.0)
-        run = replace(run, measured={**run.measured, track.name: track})
+        signal = Signal(f"throttle_pct.{name}", name, "%", curves, 0.0, 100.0)
+        run = replace(run, measured={**run.measured, signal.name: signal})
     said = only(run, "throttled")["said"]
     assert said == "GPUs 0 and 1 are throttled 30 % of the time, most by hbm_thermal (25 %)"
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import HeatMap
-from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.tree import level_order
 from chopper_core.util.errors import UsageError
@@ -88,7 +88,7 @@ def test_sums_over_levels_give_the_same() -> None:
     table = made.table.take(level_order(made.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     plain = replace(made, table=table)
-    quick = replace(made, table=table, summary=Summary(table, cubes))
+    quick = replace(made, table=table, summary=Cubes(table, cubes))
     for by in ("layer", "iteration", "kernel"):
         for scope in ("", ":gpu=0/iteration=11", ":gpu=0/iteration=11/phase=forward/layer=1"):
             address = f"R{scope}?view=heatmap&by={by}"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.align.kernel_names import kernel_class
 from chopper_core.model import tree
 from chopper_core.model.address import parse, render
-from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.table import Category
 from chopper_core.model.tree import level_order
@@ -130,7 +130,7 @@ def test_sums_over_levels_give_the_same(
     if are_counted:
         monkeypatch.setattr(groups, "_MANY", 0)
         monkeypatch.setattr(tree, "_FEW_ROWS", -1)
-    quick = query(replace(made, table=table, summary=Summary(table, cubes)), address)
+    quick = query(replace(made, table=table, summary=Cubes(table, cubes)), address)
     assert plain.labels == quick.labels
     for number in range(len(plain)):
         assert plain.row(number) == quick.row(number)

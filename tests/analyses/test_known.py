@@ -9,20 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model import tree
-from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.tree import level_order
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 from chopper_core.views import memo as known
 from chopper_core.views.memo import known_answer
 from chopper_core.views.query import query
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from tests.support import sample_run
 
-KERNELS = View("R", analysis="kernels")
+KERNELS = View("R", name="kernels")
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def run() -> Run:
     return sample_run()
 
 
-def counted() -> tuple[list[View], Callable[[View], Answer]]:
+def counted() -> tuple[list[View], Callable[[View], ViewResult]]:
     """A question that writes down who asks it, and whose rows open the view itself."""
     asked: list[View] = []
 
-    def ask(view: View) -> Answer:
+    def ask(view: View) -> ViewResult:
         asked.append(view)
-        return Answer("thing", ["a"], (), lambda row: view)
+        return ViewResult("thing", ["a"], (), lambda row: view)
 
     return asked, ask
 
@@ -54,7 +54,7 @@ def test_sorting_filtering_and_other_columns_ask_nothing_anew(run: Run) -> None:
     [
         replace(KERNELS, by="class"),
         replace(KERNELS, path=("0",)),
-        replace(KERNELS, analysis="launch"),
+        replace(KERNELS, name="launch"),
         replace(KERNELS, run="S"),
         replace(KERNELS, of="x"),
         replace(KERNELS, metric="busy_pct"),
@@ -82,7 +82,7 @@ def test_another_run_is_asked_anew(run: Run) -> None:
 def test_what_is_raised_is_raised_again(run: Run) -> None:
     asked = []
 
-    def ask(view: View) -> Answer:
+    def ask(view: View) -> ViewResult:
         asked.append(view)
         raise UsageError("nothing here")
 
@@ -104,12 +104,12 @@ def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
     asked, ask = counted()
     begun, go_on = Event(), Event()
 
-    def slowly(view: View) -> Answer:
+    def slowly(view: View) -> ViewResult:
         begun.set()
         assert go_on.wait(10)
         return ask(view)
 
-    answers: list[Answer] = []
+    answers: list[ViewResult] = []
     first = Thread(target=lambda: answers.append(known_answer(run, KERNELS, slowly)))
     first.start()
     assert begun.wait(10)
@@ -124,9 +124,9 @@ def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
     assert asked == [replace(KERNELS, by="class"), KERNELS]
 
 
-@pytest.mark.parametrize("name", [each.name for each in ANALYSES])
+@pytest.mark.parametrize("name", [each.name for each in VIEWS])
 def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
-    view = View("R", analysis=name)
+    view = View("R", name=name)
     texts = []
     for _ in range(2):
         try:
@@ -142,16 +142,16 @@ def test_of_a_large_run_those_are_kept_that_hold_sums_only(
     monkeypatch.setattr(known, "_KEPT_ROWS", 1)
     table = run.table.take(level_order(run.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
-    run = replace(run, table=table, summary=Summary(table, cubes))
+    run = replace(run, table=table, summary=Cubes(table, cubes))
     monkeypatch.setattr(tree, "_FEW_ROWS", -1)
     asked: list[View] = []
 
-    def ask(view: View) -> Answer:
+    def ask(view: View) -> ViewResult:
         asked.append(view)
         nodes = run.tree().split((), (view.by,))
         if view.of == "rows":
             _ = nodes.selection
-        return Answer("thing", ["a"], (), lambda row: view, nodes=nodes)
+        return ViewResult("thing", ["a"], (), lambda row: view, nodes=nodes)
 
     levels = ("operation", "kernel", "iteration", "phase", "layer")
     for of, often in (("sums", 1), ("rows", 2)):

@@ -11,7 +11,7 @@ from chopper_core.model import tree
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart
 from chopper_core.model.column_names import BREAKDOWN, FLOPS
-from chopper_core.model.cubes import Summary, summarise
+from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, Kind, Phase
 from chopper_core.model.tree import level_order
@@ -75,7 +75,7 @@ def test_sums_over_levels_give_the_same(
     plain = query(replace(run, table=table), address)
     monkeypatch.setattr(tree, "_FEW_ROWS", -1)
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
-    quick = query(replace(run, table=table, summary=Summary(table, cubes)), address)
+    quick = query(replace(run, table=table, summary=Cubes(table, cubes)), address)
     assert (plain.labels, plain.headline) == (quick.labels, quick.headline)
     for number in range(len(plain)):
         ours, theirs = quick.row(number), plain.row(number)

@@ -210,7 +210,7 @@ def test_a_jump_goes_to_the_next_start(run: Run, kind: Kind | None, step: int) -
 
 def test_all_collectives_are_reached_one_after_another() -> None:
     run = sample_run(gpus=2)
-    view = View("R", ("1",), analysis="timeline", window=Window(at_ns=0))
+    view = View("R", ("1",), name="timeline", window=Window(at_ns=0))
     wanted = np.unique(run.table.start_ns[(run.table.kind == Kind.COMM) & (run.table.gpu == 1)])
     reached = []
     while (found := next_start(run, view, "GPU 1 s0", 1, Kind.COMM)) is not None:
@@ -251,7 +251,7 @@ def test_strips_are_the_signal_of_the_lanes_gpu(run: Run) -> None:
         begin, length = picture.seen.from_ns, picture.seen.length_ns
         bounds = np.array([begin + length * edge // 30 for edge in range(31)]) + run.origin_ns
         for strip, name in zip(strips, ("busy_pct", "gfx_mhz", "power_w"), strict=True):
-            means = run.track(name).curves[gpu].means(bounds.astype(float))
+            means = run.signal(name).curves[gpu].means(bounds.astype(float))
             assert strip.numbers == pytest.approx(means, nan_ok=True)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.clocks import host_clocks
 from chopper_core.ingest.open import open_run
-from chopper_core.model.overrides import Reading, is_meant, parse_clock, reading_of
+from chopper_core.model.overrides import Overrides, is_meant, overrides_of, parse_clock
 from chopper_core.model.run import HostClock, Run
 from chopper_core.model.table import ADDITIVE, NO_TIME, Kind
 from chopper_core.render.info import as_text, describe
@@ -41,7 +41,7 @@ def opened(four: Simulated, tmp_path: Path) -> Callable[..., Run]:
     def make(
         ahead_ns: dict[int, int],
         hosts: Sequence[str] = (),
-        reading: Reading = reading_of(),  # noqa: B008
+        overrides: Overrides = overrides_of(),  # noqa: B008
         change: Callable[[Path], object] = lambda folder: None,
     ) -> Run:
         folder = tmp_path / "run"
@@ -57,7 +57,7 @@ def opened(four: Simulated, tmp_path: Path) -> Callable[..., Run]:
                 text = text.replace("{", f'{{"hostname": "{hosts[rank]}",', 1)
             path.write_bytes(gzip.compress(text.encode(), 1))
         change(folder)
-        return open_run(str(folder), jobs=1, reading=reading)
+        return open_run(str(folder), jobs=1, overrides=overrides)
 
     return make
 
@@ -149,8 +149,10 @@ def test_ranks_of_one_host_share_a_clock_whatever_their_collectives_say(
 def test_what_a_person_says_of_a_clock_replaces_what_is_found(
     opened: Callable[..., Run], four: Simulated, name: str
 ) -> None:
-    reading = reading_of([parse_clock(f"{name}=-0.1s")])
-    run = opened({2: 90 * MS, 3: 90 * MS}, ["a-node", "a-node", "the-b-one", "the-b-one"], reading)
+    overrides = overrides_of([parse_clock(f"{name}=-0.1s")])
+    run = opened(
+        {2: 90 * MS, 3: 90 * MS}, ["a-node", "a-node", "the-b-one", "the-b-one"], overrides
+    )
     assert of_rank(run, 2) == HostClock(
         "the-b-one", (2, 3) if name == "b" else (2,), -100 * MS, 0, "by hand"
     )
@@ -162,7 +164,7 @@ def test_what_a_person_says_of_a_clock_replaces_what_is_found(
 
 def test_a_name_of_no_clock_is_an_error(opened: Callable[..., Run]) -> None:
     with pytest.raises(UsageError, match="names no telemetry of this run, no trace and no host"):
-        opened({}, ["a"] * RANKS, reading_of([parse_clock("elsewhere=+1s")]))
+        opened({}, ["a"] * RANKS, overrides_of([parse_clock("elsewhere=+1s")]))
 
 
 def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> None:

@@ -19,7 +19,7 @@ from chopper_core.align.identity import (
 )
 from chopper_core.ingest.open import open_run
 from chopper_core.model.counters import Agent
-from chopper_core.model.overrides import parse_gpu, reading_of
+from chopper_core.model.overrides import overrides_of, parse_gpu
 from chopper_core.model.run import Gpu
 from chopper_core.render.info import as_text, describe
 from chopper_core.sources.signals import GpuName
@@ -58,9 +58,9 @@ def coarse(small: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_is_said_of_telemetry_gives_each_gpu_its_own(swapped: Path, coarse: Path) -> None:
-    reading = reading_of(gpus=[parse_gpu("amd_smi:17=0"), parse_gpu("amd_smi:0=1")])
+    overrides = overrides_of(gpus=[parse_gpu("amd_smi:17=0"), parse_gpu("amd_smi:0=1")])
     true, told = open_run(str(coarse), jobs=1), open_run(str(swapped), jobs=1)
-    said = open_run(str(swapped), jobs=1, reading=reading)
+    said = open_run(str(swapped), jobs=1, overrides=overrides)
     assert list(told.measured["power_w"].curves) == [0]
     power = {run: run.measured["power_w"].curves for run in (true, told, said)}
     for gpu in (0, 1):
@@ -69,23 +69,23 @@ def test_what_is_said_of_telemetry_gives_each_gpu_its_own(swapped: Path, coarse:
 
 
 def test_what_is_said_of_counters_gives_them_to_another_gpu(small: Simulated) -> None:
-    reading = reading_of(gpus=[parse_gpu("rocprofv3:2=1"), parse_gpu("rocprofv3:node3=none")])
-    said = open_run(str(small.folder), jobs=1, reading=reading)
+    overrides = overrides_of(gpus=[parse_gpu("rocprofv3:2=1"), parse_gpu("rocprofv3:node3=none")])
+    said = open_run(str(small.folder), jobs=1, overrides=overrides)
     assert {source.gpu for source in said.counters} == {1}
     assert np.isnan(said.table.measured["SQ_WAVES"][said.table.gpu == 0]).all()
     assert np.isfinite(said.table.measured["SQ_WAVES"][said.table.gpu == 1]).sum() > 300
 
 
 def test_a_gpu_that_is_said_to_be_one_device_is_no_other(coarse: Path) -> None:
-    reading = reading_of(gpus=[parse_gpu("amd_smi:0=1")])
-    run = open_run(str(coarse), jobs=1, reading=reading)
+    overrides = overrides_of(gpus=[parse_gpu("amd_smi:0=1")])
+    run = open_run(str(coarse), jobs=1, overrides=overrides)
     found = {i.device: i.gpu for i in run.identities if "amd_smi" in i.source}
     assert found == {"gpu 0": 1, "gpu 1": None}
 
 
 def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse: Path) -> None:
-    reading = reading_of(gpus=[parse_gpu("amd_smi:1=0"), parse_gpu("amd_smi:0=none")])
-    run = open_run(str(coarse), jobs=1, reading=reading)
+    overrides = overrides_of(gpus=[parse_gpu("amd_smi:1=0"), parse_gpu("amd_smi:0=none")])
+    run = open_run(str(coarse), jobs=1, overrides=overrides)
     shown = as_text(run)
     table = shown[shown.index("which device of each source") :].splitlines()
     assert table[1].split() == ["GPU", "rank", "trace", "rocprofv3", "CSV", "amd_smi_monitor.csv"]
@@ -108,7 +108,7 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
 )
 def test_what_names_nothing_is_an_error(small: Simulated, said: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        open_run(str(small.folder), jobs=1, reading=reading_of(gpus=[parse_gpu(said)]))
+        open_run(str(small.folder), jobs=1, overrides=overrides_of(gpus=[parse_gpu(said)]))
 
 
 def test_a_node_that_two_hosts_have_tells_nothing() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import BREAKDOWN, Match
-from chopper_core.model.overrides import reading_of
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run, TelemetrySource
 from chopper_core.model.view import View
 from chopper_core.query import figures
@@ -356,13 +356,17 @@ def test_telemetry_of_gpus_that_the_run_lacks_is_not_placed(altered: Altered) ->
 
 
 def test_a_clock_shift_moves_one_file_and_not_the_other(small: Simulated) -> None:
-    shifted = open_run(str(small.folder), jobs=1, reading=reading_of([("amd_smi", 1_250_000_000)]))
+    shifted = open_run(
+        str(small.folder), jobs=1, overrides=overrides_of([("amd_smi", 1_250_000_000)])
+    )
     assert telemetry_of(shifted, "amd_smi").offset_ns == 1_250_000_000
     assert "+1.25 s" in telemetry_of(shifted, "amd_smi").method
     fine = telemetry_of(small.run, "gpu_metrics")
     assert telemetry_of(shifted, "gpu_metrics").offset_ns == fine.offset_ns
 
-    moved = open_run(str(small.folder), jobs=1, reading=reading_of([("gpu_metrics", -7_000_000)]))
+    moved = open_run(
+        str(small.folder), jobs=1, overrides=overrides_of([("gpu_metrics", -7_000_000)])
+    )
     assert fine.offset_ns is not None
     assert telemetry_of(moved, "gpu_metrics").offset_ns == fine.offset_ns - 7_000_000
     before = small.run.measured["gfx_mhz"].curves[0].edges_ns
@@ -372,7 +376,7 @@ def test_a_clock_shift_moves_one_file_and_not_the_other(small: Simulated) -> Non
 
 def test_a_clock_shift_that_moves_nothing_is_an_error(small: Simulated) -> None:
     with pytest.raises(UsageError, match=r"'rocm_smi' names no telemetry.*gpu_metrics"):
-        open_run(str(small.folder), jobs=1, reading=reading_of([("rocm_smi", 1)]))
+        open_run(str(small.folder), jobs=1, overrides=overrides_of([("rocm_smi", 1)]))
 
 
 def test_telemetry_that_cannot_be_read_is_named_once(altered: Altered) -> None:

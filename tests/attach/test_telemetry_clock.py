@@ -21,11 +21,11 @@ from chopper_core.align.telemetry import (
     Placement,
     estimate_offset,
     place,
-    tracks,
+    signals,
 )
 from chopper_core.model.run import Gpu
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.sources.signals import ClockDomain, GpuName, Samples, Signal, Telemetry
+from chopper_core.sources.signals import ClockDomain, GpuName, Samples, SignalName, Telemetry
 from chopper_core.sources.trace import Losses
 from tests.support import Row, table_of
 
@@ -73,7 +73,7 @@ def sampled(
     return Samples(stamps - offset_ns, power)
 
 
-def telemetry_of(*gpus: Samples, signal: Signal = Signal.POWER_W) -> Telemetry:
+def telemetry_of(*gpus: Samples, signal: SignalName = SignalName.POWER_W) -> Telemetry:
     return Telemetry(
         Path("made.csv"),
         "made",
@@ -138,7 +138,7 @@ def test_stamps_at_the_end_of_what_they_average_cost_half_a_distance(
 def test_utilisation_serves_where_power_is_not_there() -> None:
     work = bursts(np.random.default_rng(5), 800)
     samples = sampled(work, 5, 12_345_678_901, (-500, 2000))
-    telemetry = telemetry_of(samples, signal=Signal.GFX_UTIL_PCT)
+    telemetry = telemetry_of(samples, signal=SignalName.GFX_UTIL_PCT)
     found = estimated(telemetry, table_of_work(work))
     assert isinstance(found, Estimate), found
     assert abs(found.offset_ns - 12_345_678_901) <= found.uncertainty_ns
@@ -198,7 +198,7 @@ def test_a_signal_of_nothing_known_is_refused() -> None:
 def test_a_file_of_temperatures_only_has_nothing_to_go_by() -> None:
     work = bursts(np.random.default_rng(12), 900)
     samples = sampled(work, 1, 0, (-500, 2000))
-    telemetry = telemetry_of(samples, signal=Signal.HOTSPOT_C)
+    telemetry = telemetry_of(samples, signal=SignalName.HOTSPOT_C)
     found = estimated(telemetry, table_of_work(work))
     assert isinstance(found, str)
     assert "no signal that follows" in found
@@ -262,7 +262,7 @@ def test_a_file_without_a_place_makes_no_track() -> None:
     placement = place(constant, table, GPUS, EPOCH)
     assert placement.offset_ns is None
     assert placement.method
-    assert tracks([(constant, placement)], (BEGIN, BEGIN + 900 * MS)) == {}
+    assert signals([(constant, placement)], (BEGIN, BEGIN + 900 * MS)) == {}
 
 
 @pytest.mark.parametrize("hours", [-12, -3.5, 0, 2, 5.75, 14])
@@ -311,8 +311,8 @@ def test_a_file_that_no_signal_places_is_placed_by_hand() -> None:
     placement = place(constant, table, GPUS, EPOCH, 33 * MS)
     assert placement.offset_ns == 33 * MS
     assert "by hand" in placement.method
-    (track,) = tracks([(constant, placement)], (BEGIN, BEGIN + 900 * MS)).values()
-    assert track.curves[0].means(np.array([BEGIN, BEGIN + 900.0 * MS])).tolist() == [400.0]
+    (signal,) = signals([(constant, placement)], (BEGIN, BEGIN + 900 * MS)).values()
+    assert signal.curves[0].means(np.array([BEGIN, BEGIN + 900.0 * MS])).tolist() == [400.0]
 
 
 def named(*names: GpuName) -> Telemetry:

@@ -16,7 +16,7 @@ from chopper_core.metrics.reasons import NO_COUNTERS, NO_SPECIFICATION, why_miss
 from chopper_core.model.address import parse, render
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.hardware import hardware_of
-from chopper_core.model.overrides import reading_of
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.info import as_text, describe
@@ -116,13 +116,13 @@ def test_a_ratio_without_a_unit_keeps_its_digits() -> None:
 
 
 def test_the_person_says_what_the_gpu_is(folder: Path, run: Run) -> None:
-    said = open_run(str(folder), reading=reading_of(hardware="MI300X"))
+    said = open_run(str(folder), overrides=overrides_of(hardware="MI300X"))
     assert run.hardware is None and said.hardware is not None
     assert said.hardware.name == "MI300X"
     with pytest.raises(UsageError, match="'MI9' is no GPU that Chopper knows; it knows MI300X"):
-        open_run(str(folder), reading=reading_of(hardware="MI9"))
+        open_run(str(folder), overrides=overrides_of(hardware="MI9"))
     view = parse("R?hardware=MI300X")
-    assert view.reading.hardware == "MI300X" and parse(render(view)) == view
+    assert view.overrides.hardware == "MI300X" and parse(render(view)) == view
 
 
 def test_the_reason_is_what_the_run_lacks(run: Run) -> None:

@@ -18,7 +18,7 @@ from chopper_core.ingest.cache import open_kept
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import ANALYSES, analysis, answer
+from chopper_core.views import VIEWS, answer, view_spec
 from chopper_core.views.query import query
 from tests.bench.processes import ROOT
 from tests.bench.runs import store_of
@@ -36,21 +36,21 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
     The views that compare are also asked to with another store.
     """
     known = _loaded(store, other)
-    for each in ANALYSES:
+    for each in VIEWS:
         with suppress(ChopperError):
-            answer(known, View(store, analysis=each.name))
+            answer(known, View(store, name=each.name))
     names = {
         f"{each.name}, by {by}" if by else each.name: View(
-            store, analysis=each.name, by="" if by in each.by[:1] else by
+            store, name=each.name, by="" if by in each.by[:1] else by
         )
-        for each in ANALYSES
+        for each in VIEWS
         for by in each.by or ("",)
     }
     if other:
         names |= {
             f"{name}, beside another run": replace(view, baseline=Baseline(other))
             for name, view in names.items()
-            if analysis(view.analysis).compares
+            if view_spec(view.name).compares
         }
     found: dict[str, tuple[float, ...]] = {}
     # What was worked ahead comes first: only so many answers are kept.

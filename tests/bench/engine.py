@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from chopper_core.ingest.cache import open_kept
 from chopper_core.model.scope import seen_in
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import View, asking, drill, filtered, pivot, sorted_by
+from chopper_core.model.view import View, enter, filtered, pivot, sorted_by, with_view
 from chopper_core.model.window import zoomed
 from chopper_core.query.signal_chart import chart
 from chopper_core.views.find import find
@@ -48,23 +48,23 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "first frame", lambda: show(root)
     view = root
     for label in (str(ranks - 1), "3", "backward", "7", "attn_op", "elementwise_kernel"):
-        view = drill(view, label)
+        view = enter(view, label)
         yield f"drill to {view.level}", lambda view=view: show(view)
-    layer = drill(drill(drill(drill(root, str(ranks - 2)), "2"), "backward"), "5")
+    layer = enter(enter(enter(enter(root, str(ranks - 2)), "2"), "backward"), "5")
     yield "another layer", lambda: show(layer)
     for level in LEVELS[1:]:
         yield f"pivot to {level}", lambda level=level: show(pivot(root, level))
     by_operation = pivot(root, "operation")
-    inside = drill(by_operation, "mlp_up")
+    inside = enter(by_operation, "mlp_up")
     yield "drill in a pivot: operation", lambda: show(inside)
-    inside = drill(inside, "3")
+    inside = enter(inside, "3")
     yield "drill in a pivot: operation, gpu", lambda: show(inside)
-    by_layer = drill(pivot(root, "layer"), "9")
+    by_layer = enter(pivot(root, "layer"), "9")
     yield "drill in a pivot: layer", lambda: show(by_layer)
-    both = drill(pivot(by_layer, "operation"), "attn_fa")
+    both = enter(pivot(by_layer, "operation"), "attn_fa")
     yield "drill in a pivot: layer, operation", lambda: show(both)
     yield "drill in a pivot: layer, operation, iteration", lambda: show(pivot(both, "iteration"))
-    wide = drill(root, "3")
+    wide = enter(root, "3")
     yield "sort", lambda: show(sorted_by(wide, "-idle_ns"))
     for text in ("1", "1 time>1ms", "1 time>1ms kernels>10"):
         yield "filter as typed", lambda text=text: show(filtered(wide, text))
@@ -79,11 +79,11 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
         ("ranks", "gpu"),
         ("ranks", "node"),
     ):
-        asked = replace(asking(root, view), by=by)
+        asked = replace(with_view(root, view), by=by)
         yield f"{view} by {by}", lambda asked=asked: show(asked)
 
     for what, scope in (("of a GPU", wide), ("of the run", root)):
-        whole = asking(scope, "timeline")
+        whole = with_view(scope, "timeline")
         seen = seen_in(run, whole)  # type: ignore[arg-type]
         yield f"timeline {what}, first", lambda whole=whole: cells(whole)
         for _ in range(14):

@@ -240,7 +240,7 @@ def test_frames_report_the_reductions_of_their_rows(made: list[Row]) -> None:
 def test_the_chart_covers_the_node() -> None:
     run = run_of([Row(0, 10), Row(30, 10, Kind.COMM), Row(0, 40, gpu=1)])
     seen = chart(run, View(run.name), 4)
-    assert (seen.track.name, seen.start_ns, seen.end_ns, seen.gpus) == ("busy_pct", 0, 40, (0, 1))
+    assert (seen.signal.name, seen.start_ns, seen.end_ns, seen.gpus) == ("busy_pct", 0, 40, (0, 1))
     assert seen.values.tolist() == [[100, 0, 0, 100], [100, 100, 100, 100]]
     own = chart(run, View(run.name, ("0",), metric="comm_pct"), 4)
     assert own.values.tolist() == [[0, 0, 0, 100]]

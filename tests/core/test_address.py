@@ -8,14 +8,20 @@ from hypothesis import strategies as st
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import parse, render
-from chopper_core.model.overrides import Reading, parse_clock, parse_gpu, reading_of, seconds_text
+from chopper_core.model.overrides import (
+    Overrides,
+    overrides_of,
+    parse_clock,
+    parse_gpu,
+    seconds_text,
+)
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import (
     STATISTICS,
     View,
     as_statistic,
     complete_order,
-    drill,
+    enter,
     pivot,
     sibling,
     up,
@@ -26,7 +32,7 @@ labels = st.text(min_size=1, max_size=30) | st.sampled_from(
     ("none", "void at::native::f<4, g(int)::{lambda()#1}>(int, char*)", "a/layer=3", "x?sort=y")
 )
 readings = st.builds(
-    reading_of,
+    overrides_of,
     st.lists(st.tuples(labels, st.integers(-(2**61), 2**61)), max_size=2),
     st.lists(st.tuples(labels, labels, st.none() | st.integers(0, 9999)), max_size=2),
 )
@@ -39,7 +45,7 @@ views = st.builds(
     sort=st.sampled_from(("", "name", "-elapsed_ns", "kernels")),
     filter=st.text(max_size=20),
     metric=st.sampled_from(("", "busy_pct", "gfx_mhz")),
-    reading=st.just(Reading()) | readings,
+    overrides=st.just(Overrides()) | readings,
 ) | st.builds(
     as_statistic,
     st.builds(View, run=st.just("run"), filter=st.text(max_size=20)),
@@ -62,9 +68,9 @@ def test_an_address_is_one_printable_line(view: View) -> None:
 @given(views, labels)
 def test_up_undoes_drill(view: View, label: str) -> None:
     if view.is_leaf:
-        assert drill(view, label) == view
+        assert enter(view, label) == view
         return
-    below = drill(view, label)
+    below = enter(view, label)
     assert below.path == (*view.path, label)
     back = up(below)
     assert (back.path, back.order, back.columns) == (view.path, view.order, view.columns)
@@ -144,12 +150,12 @@ def test_what_is_no_address_says_why(address: str, says: str) -> None:
 def test_how_files_are_read_is_spelled_as_on_the_command_line() -> None:
     view = parse("r:gpu=3?clock=amd-smi=+1.25s&gpu=amd-smi:4=0,rocprofv3:0000:0C:00.0=none")
     assert view.path == ("3",)
-    assert view.reading == reading_of(
+    assert view.overrides == overrides_of(
         [parse_clock("amd-smi=+1.25s")],
         [parse_gpu("amd-smi:4=0"), parse_gpu("rocprofv3:0000:0C:00.0=none")],
     )
-    assert view.reading.clocks == (("amd-smi", 1_250_000_000),)
-    assert view.reading.gpus == (("amd-smi", "4", 0), ("rocprofv3", "0000:0C:00.0", None))
+    assert view.overrides.clocks == (("amd-smi", 1_250_000_000),)
+    assert view.overrides.gpus == (("amd-smi", "4", 0), ("rocprofv3", "0000:0C:00.0", None))
     assert parse(render(view)) == view
     assert "clock=amd-smi=+1.25s" in render(view) and "gpu=amd-smi:4=0" in render(view)
 

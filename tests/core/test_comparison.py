@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES
-from chopper_core.model.view import Baseline, View, drill, up
+from chopper_core.model.view import Baseline, View, enter, up
 from chopper_core.query.frame import Frame
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import NoSuchNode, UsageError
@@ -139,6 +139,6 @@ def test_addresses_with_a_baseline_come_back(
 @given(LABELS, LABELS, st.text(min_size=1))
 def test_the_baseline_goes_along(path: tuple[str, ...], base: tuple[str, ...], label: str) -> None:
     view = View("R", path[:5], baseline=Baseline("other", base))
-    inside = drill(view, label)
+    inside = enter(view, label)
     assert inside.baseline == Baseline("other", (*base, label))
     assert up(inside) == view

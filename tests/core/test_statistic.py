@@ -15,11 +15,11 @@ from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.model.address import parse, render
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, STATES, Category
-from chopper_core.model.view import STATISTICS, View, as_statistic, drill, up
+from chopper_core.model.view import STATISTICS, View, as_statistic, enter, up
 from chopper_core.query.statistic import reduced
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
-from chopper_core.views import ANALYSES, Analysis, answer
+from chopper_core.views import VIEWS, ViewSpec, answer
 from chopper_core.views.query import query
 from tests.tui.explorer import measured_run, sample_run
 
@@ -179,13 +179,13 @@ def test_a_view_without_instances_says_so(asked: str) -> None:
 
 
 @pytest.mark.parametrize("run", [RUN, measured_run()], ids=["traces", "measured"])
-@pytest.mark.parametrize("known", ANALYSES, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
 def test_registered_figures_of_a_view_are_those_of_the_rows_activities(
-    run: Run, known: Analysis
+    run: Run, known: ViewSpec
 ) -> None:
     """What a statistic goes over is what the view shows without one."""
     for by in known.by or ("",):
-        view = View("R", analysis=known.name, by=by)
+        view = View("R", name=known.name, by=by)
         try:
             found = answer(run, view)
         except UsageError:
@@ -299,5 +299,5 @@ def test_what_is_no_statistic_is_a_sentence(address: str, says: str) -> None:
 def test_the_sum_is_the_view_itself() -> None:
     assert parse("R?stat=sum&over=gpu") == View("R")
     view = as_statistic(View("R"), "p95", ("layer",))
-    assert parse(render(view)) == view and up(drill(view, "0")) == view
+    assert parse(render(view)) == view and up(enter(view, "0")) == view
     assert as_statistic(view, "sum") == View("R")

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.model import groups as groups_module
-from chopper_core.model import signals as tracks
+from chopper_core.model import signals as signals
 from chopper_core.model import tree as tree_module
-from chopper_core.model.cubes import HIGHEST, LOWEST, SUMMED, Summary, summarise
+from chopper_core.model.cubes import HIGHEST, LOWEST, SUMMED, Cubes, summarise
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Curve, LazyCurves, share_running
+from chopper_core.model.signals import IntegralCurve, LazyCurves, share_running
 from chopper_core.model.table import LEVELS, KernelTable
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
@@ -66,7 +66,7 @@ def summed(run: Run) -> Run:
     """The run with cubes of every set of levels."""
     return replace(
         run,
-        summary=Summary(
+        summary=Cubes(
             run.table, {frozenset(c.levels): c for c in summarise(run.table, 1 << 20, 1)}
         ),
     )
@@ -234,21 +234,21 @@ def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObjec
         span = (int(starts.min()), int((starts + durations).max()))
         slow = share_running(starts, durations, span)
         times = np.array(sorted(data.draw(st.lists(st.floats(-100, 6_000), min_size=2))))
-        fast = run.track("busy_pct").curves[gpu.index]
+        fast = run.signal("busy_pct").curves[gpu.index]
         for ours, theirs in zip(fast.integrals(times), slow.integrals(times), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
         np.testing.assert_allclose(fast.means(times), slow.means(times), atol=1e-6)
 
 
 def test_curves_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracks, "MOST_CURVES", 2)
+    monkeypatch.setattr(signals, "MOST_CURVES", 2)
     run = measured(sample_run())
     made: list[int] = []
-    track = run.track("busy_pct")
+    signal = run.signal("busy_pct")
 
-    def curve(gpu: int) -> Curve:
+    def curve(gpu: int) -> IntegralCurve:
         made.append(gpu)
-        return track.curves[gpu]
+        return signal.curves[gpu]
 
     curves = LazyCurves((0, 1, 2), curve)
     for gpu in (0, 1, 0, 2, 0, 1, 1):

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.ingest.parts import gather
-from chopper_core.model.cubes import Summary
+from chopper_core.model.cubes import Cubes
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, LEVELS
-from chopper_core.model.view import View, drill, filtered, pivot, sorted_by
+from chopper_core.model.view import View, enter, filtered, pivot, sorted_by
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.reader import read_trace
 from chopper_core.store.reader import read_store
@@ -82,7 +82,7 @@ def run(stored: Path) -> Iterator[Run]:
     columns = {name: plain.table.column(name).view(Counted) for name in COLUMNS}
     table = replace(plain.table, **columns)
     assert plain.summary is not None and plain.summary.cubes
-    yield replace(plain, table=table, summary=Summary(table, plain.summary.cubes))
+    yield replace(plain, table=table, summary=Cubes(table, plain.summary.cubes))
 
 
 def touched(run: Run, view: View) -> int:
@@ -92,9 +92,9 @@ def touched(run: Run, view: View) -> int:
 
 
 ROOT = View("R")
-GPU = drill(ROOT, "2")
-PHASE = drill(drill(GPU, "3"), "backward")
-LAYER = drill(PHASE, "7")
+GPU = enter(ROOT, "2")
+PHASE = enter(enter(GPU, "3"), "backward")
+LAYER = enter(PHASE, "7")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -104,7 +104,7 @@ def test_a_split_of_the_whole_run_needs_its_sums_only(run: Run, level: str) -> N
 
 @pytest.mark.parametrize(
     ("view", "rows"),
-    [(GPU, 10), (drill(GPU, "3"), STEP), (PHASE, STEP), (LAYER, STEP // 32)],
+    [(GPU, 10), (enter(GPU, "3"), STEP), (PHASE, STEP), (LAYER, STEP // 32)],
 )
 def test_a_node_needs_no_more_than_its_own_rows(run: Run, view: View, rows: int) -> None:
     columns = 20
@@ -116,7 +116,7 @@ def test_what_a_person_does_with_a_table_needs_its_sums_only(run: Run) -> None:
         sorted_by(ROOT, "-idle_ns"),
         filtered(ROOT, "time>1ms"),
         filtered(pivot(ROOT, "operation"), "gemm|attn"),
-        sorted_by(drill(pivot(ROOT, "operation"), "mlp_up"), "-busy_pct"),
+        sorted_by(enter(pivot(ROOT, "operation"), "mlp_up"), "-busy_pct"),
     ):
         assert touched(run, view) <= PROBED, view
 

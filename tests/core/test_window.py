@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.view import View, asking, drill, sibling
+from chopper_core.model.view import View, enter, sibling, with_view
 from chopper_core.model.window import (
     ALL_TIME,
     SHORTEST_NS,
@@ -40,7 +40,7 @@ def stretches(draw: st.DrawFn) -> Stretch:
 def test_an_address_gives_the_window_back(
     begin: int | None, end: int | None, at: int | None, mark: int | None
 ) -> None:
-    view = View("R", ("0",), analysis="timeline", window=Window(begin, end, at, mark))
+    view = View("R", ("0",), name="timeline", window=Window(begin, end, at, mark))
     assert parse(render(view)) == view
     assert bool(view.window) == (view.window != ALL_TIME)
 
@@ -180,8 +180,8 @@ def test_fitting_shows_all_of_it(seen: Stretch, data: st.DataObject) -> None:
 
 def test_other_places_have_other_times() -> None:
     window = Window(1, 1000)
-    view = View("R", ("0", "10"), analysis="timeline", window=window)
-    assert not drill(view, "forward").window and not asking(view, "").window
+    view = View("R", ("0", "10"), name="timeline", window=window)
+    assert not enter(view, "forward").window and not with_view(view, "").window
     assert not sibling(view, ["10", "11"], 1).window
     on_gpu = replace(view, path=("0",))
     assert sibling(on_gpu, ["0", "1"], 1).window == window

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chopper_core.sources.signals import Samples, Signal, Telemetry
+from chopper_core.sources.signals import Samples, SignalName, Telemetry
 from chopper_core.sources.telemetry.files import read_telemetry
 
 SECOND_NS = 1_000_000_000
@@ -24,21 +24,21 @@ def read(tmp_path: Path, text: str | bytes, name: str = "telemetry.csv") -> Tele
     return read_telemetry(put(tmp_path / name, text))
 
 
-def samples(telemetry: Telemetry, signal: Signal, gpu: int = 0, part: str = "") -> Samples:
+def samples(telemetry: Telemetry, signal: SignalName, gpu: int = 0, part: str = "") -> Samples:
     return next(entry for entry in telemetry.signals[gpu, signal] if entry.part == part)
 
 
-def values(telemetry: Telemetry, signal: Signal, gpu: int = 0, part: str = "") -> list[float]:
+def values(telemetry: Telemetry, signal: SignalName, gpu: int = 0, part: str = "") -> list[float]:
     return samples(telemetry, signal, gpu, part).value.tolist()
 
 
-def seconds(telemetry: Telemetry, signal: Signal, gpu: int = 0, part: str = "") -> list[float]:
+def seconds(telemetry: Telemetry, signal: SignalName, gpu: int = 0, part: str = "") -> list[float]:
     """Times of a signal in seconds after START_S."""
     times_ns = samples(telemetry, signal, gpu, part).time_ns
     return [(time_ns - START_S * SECOND_NS) / SECOND_NS for time_ns in times_ns.tolist()]
 
 
-def parts(telemetry: Telemetry, signal: Signal, gpu: int = 0) -> list[str]:
+def parts(telemetry: Telemetry, signal: SignalName, gpu: int = 0) -> list[str]:
     return [entry.part for entry in telemetry.signals[gpu, signal]]
 
 

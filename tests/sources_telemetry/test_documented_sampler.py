@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from telemetry_texts import parts, read, values
 
-from chopper_core.sources.signals import ClockDomain, GpuName, Signal
+from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/telemetry.md"
 
@@ -52,10 +52,10 @@ def test_what_the_documented_sampler_writes_is_read(
     telemetry = read(tmp_path, capsys.readouterr().out)
     assert telemetry.clock is ClockDomain.EPOCH
     assert telemetry.gpus[1] == GpuName(index=1, pci="0000:01:00.0")
-    assert values(telemetry, Signal.POWER_W, 1) == [701] * 3
-    assert parts(telemetry, Signal.GFX_MHZ) == ["", "xcd0", "xcd1"]
-    assert values(telemetry, Signal.ENERGY_J) == [0, 1, 2]
-    assert values(telemetry, Signal.THROTTLE_PCT) == [10, 10]
-    assert values(telemetry, Signal.XGMI_READ_BYTES) == [0, 8192, 16384]
+    assert values(telemetry, SignalName.POWER_W, 1) == [701] * 3
+    assert parts(telemetry, SignalName.GFX_MHZ) == ["", "xcd0", "xcd1"]
+    assert values(telemetry, SignalName.ENERGY_J) == [0, 1, 2]
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [10, 10]
+    assert values(telemetry, SignalName.XGMI_READ_BYTES) == [0, 8192, 16384]
     assert any("time_ns minus monotonic_ns" in note for note in telemetry.notes)
     assert telemetry.losses.notes == []

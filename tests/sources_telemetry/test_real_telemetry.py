@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from chopper_core.ingest.telemetry_report import telemetry_report
-from chopper_core.sources.signals import ClockDomain, Signal
+from chopper_core.sources.signals import ClockDomain, SignalName
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
 COLUMNS = [
-    ("gpu_power.csv", 2, Signal.POWER_W),
-    ("gpu_temp.csv", 2, Signal.EDGE_C),
-    ("gpu_temp.csv", 3, Signal.HOTSPOT_C),
-    ("gpu_usage.csv", 2, Signal.GFX_UTIL_PCT),
-    ("gpu_usage.csv", 5, Signal.VRAM_BYTES),
+    ("gpu_power.csv", 2, SignalName.POWER_W),
+    ("gpu_temp.csv", 2, SignalName.EDGE_C),
+    ("gpu_temp.csv", 3, SignalName.HOTSPOT_C),
+    ("gpu_usage.csv", 2, SignalName.GFX_UTIL_PCT),
+    ("gpu_usage.csv", 5, SignalName.VRAM_BYTES),
 ]
 
 
@@ -47,7 +47,7 @@ def test_the_files_are_found(rocm_smi_files: Path) -> None:
 
 @pytest.mark.parametrize(("name", "column", "signal"), COLUMNS)
 def test_every_sample_is_there(
-    rocm_smi_files: Path, name: str, column: int, signal: Signal
+    rocm_smi_files: Path, name: str, column: int, signal: SignalName
 ) -> None:
     telemetry = read_telemetry(rocm_smi_files / name)
     expected, junk = rows_of(rocm_smi_files / name)
@@ -69,9 +69,9 @@ def test_every_sample_is_there(
 def test_the_known_figures(rocm_smi_files: Path) -> None:
     figures = {}
     for name, signal in (
-        ("gpu_power.csv", Signal.POWER_W),
-        ("gpu_temp.csv", Signal.HOTSPOT_C),
-        ("gpu_usage.csv", Signal.VRAM_BYTES),
+        ("gpu_power.csv", SignalName.POWER_W),
+        ("gpu_temp.csv", SignalName.HOTSPOT_C),
+        ("gpu_usage.csv", SignalName.VRAM_BYTES),
     ):
         telemetry = read_telemetry(rocm_smi_files / name)
         (samples,) = telemetry.signals[0, signal]
@@ -87,7 +87,7 @@ def test_the_known_figures(rocm_smi_files: Path) -> None:
 def test_what_is_odd_about_them_is_said(rocm_smi_files: Path) -> None:
     power = read_telemetry(rocm_smi_files / "gpu_power.csv")
     assert any(note.startswith("4,312 rows with fewer values") for note in power.losses.notes)
-    assert (0, Signal.POWER_CAP_W) not in power.signals
+    assert (0, SignalName.POWER_CAP_W) not in power.signals
     temperature = read_telemetry(rocm_smi_files / "gpu_temp.csv")
     assert any("8 GPUs is mostly cooler" in note for note in temperature.notes)
     usage = read_telemetry(rocm_smi_files / "gpu_usage.csv")

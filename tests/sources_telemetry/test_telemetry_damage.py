@@ -27,7 +27,7 @@ from telemetry_texts import (
     values,
 )
 
-from chopper_core.sources.signals import Signal
+from chopper_core.sources.signals import SignalName
 from chopper_core.sources.telemetry.files import read_telemetry
 from chopper_core.util.errors import DataError
 
@@ -64,8 +64,8 @@ def test_junk_rows_and_missing_values_are_counted(tmp_path: Path) -> None:
             f"{START_S + 30},card0,1e999,inf",
         ),
     )
-    assert seconds(telemetry, Signal.POWER_W) == [0, 5]
-    assert values(telemetry, Signal.POWER_CAP_W) == [750] * 4
+    assert seconds(telemetry, SignalName.POWER_W) == [0, 5]
+    assert values(telemetry, SignalName.POWER_CAP_W) == [750] * 4
     assert telemetry.losses.unreadable_events == 2
     assert telemetry.losses.bad_times == 1
     assert set(telemetry.losses.notes) == {
@@ -83,7 +83,7 @@ def test_junk_rows_and_missing_values_are_counted(tmp_path: Path) -> None:
 def test_a_cut_last_row_is_left_out(tmp_path: Path) -> None:
     text = power(f"{START_S},card0,152.0,750", f"{START_S + 5},card0,153.0,750")
     telemetry = read(tmp_path, text[:-3])
-    assert values(telemetry, Signal.POWER_W) == [152]
+    assert values(telemetry, SignalName.POWER_W) == [152]
     assert telemetry.losses.truncated
     assert telemetry.losses.notes == ["The file ends within a row: that row is left out."]
 
@@ -91,15 +91,15 @@ def test_a_cut_last_row_is_left_out(tmp_path: Path) -> None:
 def test_unsorted_rows_are_sorted_and_counted(tmp_path: Path) -> None:
     rows = [f"{START_S + second},card0,{100 + second},750" for second in (10, 0, 5)]
     telemetry = read(tmp_path, power(*rows))
-    assert seconds(telemetry, Signal.POWER_W) == [0, 5, 10]
-    assert values(telemetry, Signal.POWER_W) == [100, 105, 110]
+    assert seconds(telemetry, SignalName.POWER_W) == [0, 5, 10]
+    assert values(telemetry, SignalName.POWER_W) == [100, 105, 110]
     assert telemetry.losses.notes == ["1 row earlier than the one before: sorted."]
 
 
 def test_rows_of_one_stamp_count_as_their_mean(tmp_path: Path) -> None:
     rows = [f"{START_S},card0,{watts},750" for watts in (100, 110, 120)]
     telemetry = read(tmp_path, power(*rows, f"{START_S + 1},card0,7,750"))
-    assert values(telemetry, Signal.POWER_W) == [110, 7]
+    assert values(telemetry, SignalName.POWER_W) == [110, 7]
     assert telemetry.losses.notes[0].startswith("2 rows with the timestamp of another one")
 
 
@@ -115,7 +115,7 @@ def test_a_file_twice_in_a_row_gives_the_same(tmp_path: Path) -> None:
 
 def test_lines_before_the_headings_do_no_harm(tmp_path: Path) -> None:
     telemetry = read(tmp_path, f"WARNING: low-power state\n\n{ROCM_SMI_CSV}")
-    assert values(telemetry, Signal.POWER_W) == [152, 155.5]
+    assert values(telemetry, SignalName.POWER_W) == [152, 155.5]
     assert telemetry.losses.notes == ["1 row before the headings: left out."]
 
 
@@ -123,20 +123,20 @@ def test_zeros_at_the_end_are_no_row(tmp_path: Path) -> None:
     telemetry = read(
         tmp_path, power(*[f"{START_S + row},card0,1,2" for row in range(40)]) + "\0" * 99
     )
-    assert len(samples(telemetry, Signal.POWER_W)) == 40
+    assert len(samples(telemetry, SignalName.POWER_W)) == 40
     assert telemetry.losses.truncated
 
 
 def test_headings_may_change_within_a_file(tmp_path: Path) -> None:
     text = power(f"{START_S},card0,152.0,750") + "timestamp,device,power_cap_watts,power_watts\n"
     telemetry = read(tmp_path, text + f"{START_S + 5},card0,750,153.0\n")
-    assert values(telemetry, Signal.POWER_W) == [152, 153]
+    assert values(telemetry, SignalName.POWER_W) == [152, 153]
 
 
 def test_an_accumulator_under_the_name_of_a_share_is_not_taken_for_one(tmp_path: Path) -> None:
     text = "timestamp,gpu,gfx_activity,socket_power\n"
     telemetry = read(tmp_path, text + f"{START_S},0,87772295,700\n")
-    assert (0, Signal.GFX_UTIL_PCT) not in telemetry.signals
+    assert (0, SignalName.GFX_UTIL_PCT) not in telemetry.signals
     assert telemetry.losses.notes == [
         "1 value of gfx_util_pct outside the possible range: left out."
     ]
@@ -145,14 +145,14 @@ def test_an_accumulator_under_the_name_of_a_share_is_not_taken_for_one(tmp_path:
 def test_sensors_that_a_gpu_lacks_are_missing(tmp_path: Path) -> None:
     text = f"timestamp,gpu,socket_power,hotspot\n{START_S},0,65535,70\n"
     telemetry = read(tmp_path, text)
-    assert (0, Signal.POWER_W) not in telemetry.signals
+    assert (0, SignalName.POWER_W) not in telemetry.signals
     assert telemetry.losses.notes == []
 
 
 def test_a_counter_that_was_set_back_is_named(tmp_path: Path) -> None:
     text = "time_ns,clock,gpu,pcie_bytes\n1,epoch,0,1000\n2,epoch,0,4000\n3,epoch,0,10\n"
     telemetry = read(tmp_path, text + "4,epoch,0,30\n")
-    assert values(telemetry, Signal.PCIE_BYTES) == [0, 3000, 3000, 3020]
+    assert values(telemetry, SignalName.PCIE_BYTES) == [0, 3000, 3000, 3020]
     assert telemetry.losses.notes == [
         "pcie_bytes was set back at 1 place: what was counted there is unknown and adds nothing."
     ]
@@ -162,13 +162,13 @@ def test_a_hotspot_below_the_edge_is_pointed_out(tmp_path: Path) -> None:
     text = "timestamp,device,temp_edge_celsius,temp_junction_celsius\n"
     telemetry = read(tmp_path, text + f"{START_S},card0,51,44\n")
     assert any("cooler than the edge" in note for note in telemetry.notes)
-    assert values(telemetry, Signal.HOTSPOT_C) == [44]
+    assert values(telemetry, SignalName.HOTSPOT_C) == [44]
 
 
 def test_json_around_damage_is_kept(tmp_path: Path) -> None:
     text = metric_list((0, 1, 2), gpus=1).replace('"umc_activity"', '"umc_activity', 1)
     telemetry = read(tmp_path, text, "m.json")
-    assert seconds(telemetry, Signal.POWER_W) == [1, 2]
+    assert seconds(telemetry, SignalName.POWER_W) == [1, 2]
     assert telemetry.losses.unreadable_events == 1
 
 
@@ -176,7 +176,7 @@ def test_json_around_damage_is_kept(tmp_path: Path) -> None:
 def test_cut_json_keeps_what_lies_before(tmp_path: Path, root: str) -> None:
     text = root + metric_list((0, 1, 2), gpus=1)[1:-200]
     telemetry = read(tmp_path, text, "m.json")
-    assert seconds(telemetry, Signal.POWER_W) == [0, 1]
+    assert seconds(telemetry, SignalName.POWER_W) == [0, 1]
     assert telemetry.losses.truncated
 
 
@@ -185,7 +185,7 @@ def test_a_cut_gzip_stream_keeps_what_lies_before(tmp_path: Path) -> None:
     rows = [f"{START_S + 5 * row},card0,{noise.random() * 700:.6f},750" for row in range(5000)]
     packed = gzip.compress(power(*rows).encode())
     telemetry = read(tmp_path, packed[: len(packed) // 2], "power.csv")
-    assert 1000 < len(samples(telemetry, Signal.POWER_W)) < 4000
+    assert 1000 < len(samples(telemetry, SignalName.POWER_W)) < 4000
     assert telemetry.losses.truncated
     assert "cut off" in " ".join(telemetry.losses.notes)
 
@@ -205,7 +205,7 @@ def test_a_cut_gzip_stream_keeps_what_lies_before(tmp_path: Path) -> None:
 )
 def test_stamps_of_all_kinds(tmp_path: Path, stamp: str, time_ns: int) -> None:
     telemetry = read(tmp_path, power(f"{stamp},card0,152.0,750"))
-    assert samples(telemetry, Signal.POWER_W).time_ns.tolist() == [time_ns]
+    assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [time_ns]
 
 
 @pytest.mark.parametrize(

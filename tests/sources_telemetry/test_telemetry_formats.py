@@ -29,7 +29,7 @@ from telemetry_texts import (
     with_unit,
 )
 
-from chopper_core.sources.signals import ClockDomain, GpuName, Signal
+from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
 
 MIB = 2**20
 
@@ -39,38 +39,38 @@ def test_amd_smi_metric_csv(tmp_path: Path) -> None:
     assert telemetry.format == "amd-smi metric CSV"
     assert (telemetry.clock, telemetry.resolution_ns) == (ClockDomain.EPOCH, SECOND_NS)
     assert list(telemetry.gpus) == [GpuName(index=0), GpuName(index=1)]
-    assert seconds(telemetry, Signal.POWER_W) == [0, 1, 2]
-    assert values(telemetry, Signal.POWER_W, 1) == [701, 701, 701]
-    assert values(telemetry, Signal.MEM_C) == [60, 61, 62]
-    assert values(telemetry, Signal.HOTSPOT_C) == [71, 71, 71]
-    assert values(telemetry, Signal.GFX_UTIL_PCT) == [97, 97, 97]
-    assert values(telemetry, Signal.MEM_UTIL_PCT) == [41, 41, 41]
-    assert values(telemetry, Signal.VRAM_BYTES) == [1000 * MIB, 1001 * MIB, 1002 * MIB]
-    assert (0, Signal.EDGE_C) not in telemetry.signals
+    assert seconds(telemetry, SignalName.POWER_W) == [0, 1, 2]
+    assert values(telemetry, SignalName.POWER_W, 1) == [701, 701, 701]
+    assert values(telemetry, SignalName.MEM_C) == [60, 61, 62]
+    assert values(telemetry, SignalName.HOTSPOT_C) == [71, 71, 71]
+    assert values(telemetry, SignalName.GFX_UTIL_PCT) == [97, 97, 97]
+    assert values(telemetry, SignalName.MEM_UTIL_PCT) == [41, 41, 41]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [1000 * MIB, 1001 * MIB, 1002 * MIB]
+    assert (0, SignalName.EDGE_C) not in telemetry.signals
     assert telemetry.losses.notes == []
 
 
 def test_the_gfx_clock_is_the_mean_of_the_xcds(tmp_path: Path) -> None:
     telemetry = read(tmp_path, METRIC_CSV)
-    assert parts(telemetry, Signal.GFX_MHZ) == ["", "xcd0", "xcd1"]
-    assert values(telemetry, Signal.GFX_MHZ) == [2050] * 3
-    assert values(telemetry, Signal.GFX_MHZ, part="xcd1") == [2000] * 3
+    assert parts(telemetry, SignalName.GFX_MHZ) == ["", "xcd0", "xcd1"]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2050] * 3
+    assert values(telemetry, SignalName.GFX_MHZ, part="xcd1") == [2000] * 3
     assert any("mean of the clocks of its XCDs" in note for note in telemetry.notes)
 
 
 def test_energy_counts_from_the_first_sample(tmp_path: Path) -> None:
     telemetry = read(tmp_path, METRIC_CSV)
-    assert values(telemetry, Signal.ENERGY_J) == [0, 700, 1399.75]
+    assert values(telemetry, SignalName.ENERGY_J) == [0, 700, 1399.75]
 
 
 def test_residencies_are_shares_of_the_ticks_between_samples(tmp_path: Path) -> None:
     telemetry = read(tmp_path, METRIC_CSV)
     # GPU 0's counter of ticks wraps at 32 bits between its first two samples.
-    assert seconds(telemetry, Signal.THROTTLE_PCT, part="ppt") == [1, 2]
-    assert values(telemetry, Signal.THROTTLE_PCT, part="ppt") == [25, 0]
-    assert values(telemetry, Signal.THROTTLE_PCT, part="socket_thermal") == [10, 50]
-    assert values(telemetry, Signal.THROTTLE_PCT) == [25, 50]
-    assert values(telemetry, Signal.THROTTLE_PCT, gpu=1) == [0, 0]
+    assert seconds(telemetry, SignalName.THROTTLE_PCT, part="ppt") == [1, 2]
+    assert values(telemetry, SignalName.THROTTLE_PCT, part="ppt") == [25, 0]
+    assert values(telemetry, SignalName.THROTTLE_PCT, part="socket_thermal") == [10, 50]
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [25, 50]
+    assert values(telemetry, SignalName.THROTTLE_PCT, gpu=1) == [0, 0]
     assert any("at least that" in note for note in telemetry.notes)
 
 
@@ -89,12 +89,12 @@ def test_amd_smi_metric_json(tmp_path: Path, root: str) -> None:
     telemetry = read(tmp_path, text, "metric.json")
     assert telemetry.format == "amd-smi metric JSON"
     assert telemetry.clock is ClockDomain.EPOCH
-    assert seconds(telemetry, Signal.POWER_W, 1) == [0, 1]
-    assert values(telemetry, Signal.GFX_MHZ) == [2050, 2050]
-    assert values(telemetry, Signal.MEM_MHZ) == [1300, 1300]
-    assert values(telemetry, Signal.MEM_C) == [60, 60]
-    assert values(telemetry, Signal.VRAM_BYTES) == [2048 * MIB] * 2
-    assert values(telemetry, Signal.THROTTLE_PCT, part="ppt") == [5, 5]
+    assert seconds(telemetry, SignalName.POWER_W, 1) == [0, 1]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2050, 2050]
+    assert values(telemetry, SignalName.MEM_MHZ) == [1300, 1300]
+    assert values(telemetry, SignalName.MEM_C) == [60, 60]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [2048 * MIB] * 2
+    assert values(telemetry, SignalName.THROTTLE_PCT, part="ppt") == [5, 5]
     assert telemetry.losses.notes == []
 
 
@@ -102,34 +102,34 @@ def test_amd_smi_without_watching_has_no_times(tmp_path: Path) -> None:
     text = json.dumps({"gpu_data": [metric_object(0), metric_object(1)]})
     telemetry = read(tmp_path, text, "metric.json")
     assert (telemetry.clock, telemetry.resolution_ns) == (ClockDomain.UNKNOWN, 0)
-    assert samples(telemetry, Signal.POWER_W).time_ns.tolist() == [0]
+    assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [0]
     assert "no timestamps" in telemetry.notes[0]
 
 
 def test_unstamped_snapshots_are_numbered(tmp_path: Path) -> None:
     text = "gpu,power_usage,gfx_clk\n0,100,900\n1,101,901\ngpu,power_usage,gfx_clk\n0,200,902\n"
     telemetry = read(tmp_path, text)
-    assert samples(telemetry, Signal.POWER_W).time_ns.tolist() == [0, 1]
+    assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [0, 1]
     assert telemetry.losses.notes == ["1 row with the headings again."]
 
 
 def test_old_amd_smi_monitor_csv(tmp_path: Path) -> None:
     telemetry = read(tmp_path, OLD_MONITOR_CSV)
     assert telemetry.format == "amd-smi monitor CSV"
-    assert values(telemetry, Signal.GFX_MHZ) == [2100, 2000]
-    assert seconds(telemetry, Signal.GFX_MHZ, 1) == [1]
-    assert values(telemetry, Signal.MEM_UTIL_PCT) == [30, 31]
-    assert values(telemetry, Signal.MEM_C) == [60, 61]
-    assert values(telemetry, Signal.VRAM_BYTES) == [1024 * MIB, 1026 * MIB]
-    assert values(telemetry, Signal.THROTTLE_PCT) == [12, 20]
-    assert parts(telemetry, Signal.THROTTLE_PCT) == ["", "ppt", "socket_thermal"]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2100, 2000]
+    assert seconds(telemetry, SignalName.GFX_MHZ, 1) == [1]
+    assert values(telemetry, SignalName.MEM_UTIL_PCT) == [30, 31]
+    assert values(telemetry, SignalName.MEM_C) == [60, 61]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [1024 * MIB, 1026 * MIB]
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [12, 20]
+    assert parts(telemetry, SignalName.THROTTLE_PCT) == ["", "ppt", "socket_thermal"]
 
 
 def test_new_amd_smi_monitor_csv(tmp_path: Path) -> None:
     telemetry = read(tmp_path, NEW_MONITOR_CSV)
-    assert values(telemetry, Signal.GFX_MHZ) == [2100, 2000]
-    assert values(telemetry, Signal.POWER_CAP_W) == [750, 750]
-    assert values(telemetry, Signal.VRAM_BYTES) == [1536 * MIB, 2048 * MIB]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2100, 2000]
+    assert values(telemetry, SignalName.POWER_CAP_W) == [750, 750]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [1536 * MIB, 2048 * MIB]
 
 
 def test_amd_smi_monitor_json(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_amd_smi_monitor_json(tmp_path: Path) -> None:
     ]
     telemetry = read(tmp_path, json.dumps(rows), "monitor.json")
     assert telemetry.format == "amd-smi monitor JSON"
-    assert values(telemetry, Signal.POWER_W) == [650, 650]
-    assert values(telemetry, Signal.VRAM_BYTES) == [1536 * MIB] * 2
-    assert (0, Signal.MEM_UTIL_PCT) not in telemetry.signals
+    assert values(telemetry, SignalName.POWER_W) == [650, 650]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [1536 * MIB] * 2
+    assert (0, SignalName.MEM_UTIL_PCT) not in telemetry.signals
 
 
 def test_rocm_smi_csv(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_rocm_smi_csv(tmp_path: Path) -> None:
         GpuName(kfd_node=3, card="card1", pci="0000:22:00.0"),
     ]
     assert telemetry.resolution_ns == SECOND_NS // 100
-    assert seconds(telemetry, Signal.POWER_W) == [0.25, 1.25]
-    assert values(telemetry, Signal.GFX_MHZ) == [2100, 1900]
-    assert values(telemetry, Signal.MEM_MHZ) == [1300, 900]
-    assert values(telemetry, Signal.HOTSPOT_C) == [44, 46]
-    assert values(telemetry, Signal.MEM_C, 1) == [38]
-    assert values(telemetry, Signal.VRAM_BYTES, 1) == [4096]
-    assert (0, Signal.EDGE_C) not in telemetry.signals
+    assert seconds(telemetry, SignalName.POWER_W) == [0.25, 1.25]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2100, 1900]
+    assert values(telemetry, SignalName.MEM_MHZ) == [1300, 900]
+    assert values(telemetry, SignalName.HOTSPOT_C) == [44, 46]
+    assert values(telemetry, SignalName.MEM_C, 1) == [38]
+    assert values(telemetry, SignalName.VRAM_BYTES, 1) == [4096]
+    assert (0, SignalName.EDGE_C) not in telemetry.signals
 
 
 def test_nvidia_smi_csv_with_units(tmp_path: Path) -> None:
@@ -180,49 +180,49 @@ def test_nvidia_smi_csv_with_units(tmp_path: Path) -> None:
         GpuName(index=1, pci="00000000:0B:00.0"),
     ]
     wall = datetime(2025, 8, 7, 16, 58, 23, tzinfo=UTC).timestamp() * SECOND_NS
-    assert (samples(telemetry, Signal.POWER_W).time_ns - int(wall)).tolist() == [
+    assert (samples(telemetry, SignalName.POWER_W).time_ns - int(wall)).tolist() == [
         250 * 10**6,
         350 * 10**6,
     ]
-    assert values(telemetry, Signal.POWER_W) == [131.17, 700.5]
-    assert (1, Signal.POWER_W) not in telemetry.signals
-    assert values(telemetry, Signal.GFX_MHZ, 1) == [1755]
-    assert values(telemetry, Signal.VRAM_BYTES) == [1024 * MIB] * 2
-    assert values(telemetry, Signal.THROTTLE_PCT) == [0, 100]
-    assert values(telemetry, Signal.THROTTLE_PCT, 1) == [100]
-    assert values(telemetry, Signal.EDGE_C) == [41, 52]
+    assert values(telemetry, SignalName.POWER_W) == [131.17, 700.5]
+    assert (1, SignalName.POWER_W) not in telemetry.signals
+    assert values(telemetry, SignalName.GFX_MHZ, 1) == [1755]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [1024 * MIB] * 2
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [0, 100]
+    assert values(telemetry, SignalName.THROTTLE_PCT, 1) == [100]
+    assert values(telemetry, SignalName.EDGE_C) == [41, 52]
     assert any("core" in note for note in telemetry.notes)
 
 
 def test_nvidia_smi_csv_without_units(tmp_path: Path) -> None:
     telemetry = read(tmp_path, NVIDIA_NO_UNITS_CSV)
     assert telemetry.resolution_ns == SECOND_NS
-    assert values(telemetry, Signal.POWER_W) == [131.17, 140]
-    assert values(telemetry, Signal.THROTTLE_PCT) == [0, 100]
-    assert parts(telemetry, Signal.THROTTLE_PCT) == ["", "sw_power_cap"]
+    assert values(telemetry, SignalName.POWER_W) == [131.17, 140]
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [0, 100]
+    assert parts(telemetry, SignalName.THROTTLE_PCT) == ["", "sw_power_cap"]
 
 
 def test_nvidia_smi_falls_back_where_a_column_has_no_values(tmp_path: Path) -> None:
     text = "timestamp, power.draw [W], power.draw.instant [W]\n2025/08/07 16:58:23, [N/A], 131 W\n"
     telemetry = read(tmp_path, text)
-    assert values(telemetry, Signal.POWER_W) == [131]
+    assert values(telemetry, SignalName.POWER_W) == [131]
     assert any("doesn't say which GPU" in note for note in telemetry.notes)
 
 
 def test_a_header_in_another_unit_is_converted(tmp_path: Path) -> None:
     text = "timestamp, index, power.draw [mW]\n2025/08/07 16:58:23, 0, 131000\n"
-    assert values(read(tmp_path, text), Signal.POWER_W) == [131]
+    assert values(read(tmp_path, text), SignalName.POWER_W) == [131]
 
 
 def test_dmon(tmp_path: Path) -> None:
     telemetry = read(tmp_path, DMON, "dmon.txt")
     assert telemetry.format == "nvidia-smi dmon"
     assert (telemetry.clock, telemetry.resolution_ns) == (ClockDomain.LOCAL, SECOND_NS)
-    assert values(telemetry, Signal.GFX_MHZ) == [1980, 1410]
-    assert values(telemetry, Signal.POWER_W) == [131, 700]
-    assert values(telemetry, Signal.MEM_C, 1) == [50]
-    assert (0, Signal.MEM_C) not in telemetry.signals
-    assert values(telemetry, Signal.VRAM_BYTES, 1) == [1025 * MIB]
+    assert values(telemetry, SignalName.GFX_MHZ) == [1980, 1410]
+    assert values(telemetry, SignalName.POWER_W) == [131, 700]
+    assert values(telemetry, SignalName.MEM_C, 1) == [50]
+    assert (0, SignalName.MEM_C) not in telemetry.signals
+    assert values(telemetry, SignalName.VRAM_BYTES, 1) == [1025 * MIB]
     assert telemetry.losses.notes == []
 
 
@@ -230,7 +230,7 @@ def test_dmon_without_a_date_has_an_unknown_clock(tmp_path: Path) -> None:
     text = "#Time        gpu    pwr\n#HH:MM:SS    Idx      W\n 00:00:05      0    131\n"
     telemetry = read(tmp_path, text, "dmon.txt")
     assert telemetry.clock is ClockDomain.UNKNOWN
-    assert samples(telemetry, Signal.POWER_W).time_ns.tolist() == [5 * SECOND_NS]
+    assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [5 * SECOND_NS]
 
 
 @pytest.mark.parametrize("heading", ["", "time,power0,power1\n"])
@@ -239,23 +239,23 @@ def test_zeus_power_csv(tmp_path: Path, heading: str) -> None:
     assert telemetry.format == "Zeus power CSV"
     assert (telemetry.clock, telemetry.resolution_ns) == (ClockDomain.EPOCH, 100)
     assert list(telemetry.gpus) == [GpuName(index=0), GpuName(index=1)]
-    assert samples(telemetry, Signal.POWER_W).time_ns.tolist() == [
+    assert samples(telemetry, SignalName.POWER_W).time_ns.tolist() == [
         START_S * SECOND_NS + ns for ns in (125_000_000, 225_000_100, 325_000_000)
     ]
-    assert values(telemetry, Signal.POWER_W, 1) == [140.25, 141.25, 142.25]
+    assert values(telemetry, SignalName.POWER_W, 1) == [140.25, 141.25, 142.25]
 
 
 def test_own_csv(tmp_path: Path) -> None:
     telemetry = read(tmp_path, OWN_CSV)
     assert telemetry.format == "telemetry CSV"
     assert (telemetry.clock, telemetry.resolution_ns) == (ClockDomain.MONOTONIC, 1)
-    assert parts(telemetry, Signal.GFX_MHZ) == ["", "xcd0", "xcd1"]
-    assert values(telemetry, Signal.GFX_MHZ) == [2050, 1900]
-    assert values(telemetry, Signal.GFX_MHZ, part="xcd1") == [2000, 1800]
-    assert values(telemetry, Signal.GFX_MHZ, gpu=1) == [2000]
-    assert values(telemetry, Signal.THROTTLE_PCT) == [10, 20]
-    assert values(telemetry, Signal.ENERGY_J) == [0, 0.5]
-    assert values(telemetry, Signal.VRAM_BYTES) == [2**37] * 2
+    assert parts(telemetry, SignalName.GFX_MHZ) == ["", "xcd0", "xcd1"]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2050, 1900]
+    assert values(telemetry, SignalName.GFX_MHZ, part="xcd1") == [2000, 1800]
+    assert values(telemetry, SignalName.GFX_MHZ, gpu=1) == [2000]
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [10, 20]
+    assert values(telemetry, SignalName.ENERGY_J) == [0, 0.5]
+    assert values(telemetry, SignalName.VRAM_BYTES) == [2**37] * 2
 
 
 def test_own_csv_with_both_clocks_knows_their_relation(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_clock_column_names_the_clock(tmp_path: Path) -> None:
     text = "time_ns,clock,gpu,power_w\n5,CLOCK_BOOTTIME,0,1\n6,epoch,0,2\n7,boottime,0,3\n"
     telemetry = read(tmp_path, text)
     assert telemetry.clock is ClockDomain.BOOTTIME
-    assert values(telemetry, Signal.POWER_W) == [1, 3]
+    assert values(telemetry, SignalName.POWER_W) == [1, 3]
     assert telemetry.losses.bad_times == 1
 
 
@@ -295,9 +295,9 @@ def test_own_parquet(tmp_path: Path) -> None:
     parquet.write_table(table, path)
     telemetry = read(tmp_path, path.read_bytes(), "copy.parquet")
     assert telemetry.clock is ClockDomain.MONOTONIC
-    assert values(telemetry, Signal.POWER_W) == [700.5]
-    assert values(telemetry, Signal.GFX_MHZ) == [2050, 1850]
-    assert parts(telemetry, Signal.GFX_MHZ) == ["", "xcd0", "xcd1"]
+    assert values(telemetry, SignalName.POWER_W) == [700.5]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2050, 1850]
+    assert parts(telemetry, SignalName.GFX_MHZ) == ["", "xcd0", "xcd1"]
 
 
 def test_a_converted_pickle_of_the_original_is_read(tmp_path: Path) -> None:
@@ -312,25 +312,25 @@ accumulation_counter,ppt_residency_acc,socket_thm_residency_acc,pcie_bandwidth_a
     telemetry = read(tmp_path, text, "gpu.csv")
     assert list(telemetry.gpus) == [GpuName(kfd_node=2)]
     assert telemetry.clock is ClockDomain.MONOTONIC
-    assert values(telemetry, Signal.POWER_W) == [700]
-    assert values(telemetry, Signal.GFX_MHZ) == [2050, 1850]
-    assert values(telemetry, Signal.ENERGY_J) == [0, 2]
-    assert values(telemetry, Signal.XGMI_READ_BYTES, part="link0") == [0, 4 * 1024]
-    assert values(telemetry, Signal.XGMI_READ_BYTES) == [0, 24 * 1024]
-    assert values(telemetry, Signal.THROTTLE_PCT, part="ppt") == [25]
-    assert values(telemetry, Signal.THROTTLE_PCT) == [50]
+    assert values(telemetry, SignalName.POWER_W) == [700]
+    assert values(telemetry, SignalName.GFX_MHZ) == [2050, 1850]
+    assert values(telemetry, SignalName.ENERGY_J) == [0, 2]
+    assert values(telemetry, SignalName.XGMI_READ_BYTES, part="link0") == [0, 4 * 1024]
+    assert values(telemetry, SignalName.XGMI_READ_BYTES) == [0, 24 * 1024]
+    assert values(telemetry, SignalName.THROTTLE_PCT, part="ppt") == [25]
+    assert values(telemetry, SignalName.THROTTLE_PCT) == [50]
     assert any("pcie_bandwidth_acc" in note for note in telemetry.notes)
 
 
 def test_gzip_is_read_by_its_content(tmp_path: Path) -> None:
     telemetry = read(tmp_path, METRIC_CSV, "metric.csv.gz")
-    assert values(telemetry, Signal.POWER_W) == [700] * 3
+    assert values(telemetry, SignalName.POWER_W) == [700] * 3
 
 
 def test_json_text_of_a_list(tmp_path: Path) -> None:
-    assert values(read(tmp_path, metric_list(), "m.json"), Signal.POWER_W) == [700, 700]
+    assert values(read(tmp_path, metric_list(), "m.json"), SignalName.POWER_W) == [700, 700]
 
 
 def test_amd_smi_says_pcie_in_megabits(tmp_path: Path) -> None:
     text = "timestamp,gpu,power_usage,gfx_clk,pcie_bw\n1754585900,0,700,2100,8000 Mb/s\n"
-    assert values(read(tmp_path, text), Signal.PCIE_GBPS) == [pytest.approx(1.0)]
+    assert values(read(tmp_path, text), SignalName.PCIE_GBPS) == [pytest.approx(1.0)]

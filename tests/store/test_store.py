@@ -19,9 +19,9 @@ from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.cpu_samples import CpuSamples
-from chopper_core.model.overrides import reading_of
+from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Curve
+from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.query.signal_chart import chart
 from chopper_core.render import info, render
@@ -78,9 +78,9 @@ def test_every_array_comes_back(run: Run, kept: Path) -> None:
     for name in run.table.measured:
         np.testing.assert_array_equal(again.table.measured[name], run.table.measured[name])
     assert (again.table.names, again.table.operations) == (run.table.names, run.table.operations)
-    for name, track in run.measured.items():
-        assert list(again.measured[name].curves) == list(track.curves)
-        for gpu, curve in track.curves.items():
+    for name, signal in run.measured.items():
+        assert list(again.measured[name].curves) == list(signal.curves)
+        for gpu, curve in signal.curves.items():
             for field in fields(curve):
                 ours = getattr(again.measured[name].curves[gpu], field.name)
                 np.testing.assert_array_equal(ours, getattr(curve, field.name))
@@ -92,8 +92,8 @@ def test_other_programs_read_the_columns(run: Run, kept: Path) -> None:
     for name in COLUMNS:
         np.testing.assert_array_equal(tables["kernels"][name], run.table.column(name))
     assert tables["measured"].column_names == list(run.table.measured)
-    curves = [curve for track in run.measured.values() for curve in track.curves.values()]
-    for field in fields(Curve):
+    curves = [curve for signal in run.measured.values() for curve in signal.curves.values()]
+    for field in fields(IntegralCurve):
         for row, curve in zip(tables["series"][field.name], curves, strict=True):
             np.testing.assert_array_equal(row.values, getattr(curve, field.name))
 
@@ -134,7 +134,7 @@ def test_a_store_is_opened_by_its_name_and_may_move(kept: Path, tmp_path: Path) 
     moved = shutil.copytree(kept, tmp_path / "elsewhere")
     assert len(open_run(str(moved)).gpus) == 8
     with pytest.raises(UsageError, match="is a store"):
-        open_run(str(moved), reading=reading_of([("amd_smi", 1)]))
+        open_run(str(moved), overrides=overrides_of([("amd_smi", 1)]))
 
 
 @pytest.mark.parametrize(

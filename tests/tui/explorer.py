@@ -18,7 +18,7 @@ from textual.worker import WorkerCancelled
 from chopper_core.align.measures import telemetry_columns
 from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Track, nearest
+from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs
@@ -40,7 +40,7 @@ def measured_run(gpus: int = 4, iterations: int = 3, layers: int = 4) -> Run:
     times = np.arange(run.origin_ns, end + PERIOD_NS, PERIOD_NS)
     wave = np.sin(np.arange(len(times)) / 4)
 
-    def track(name: str, title: str, unit: str, mean: float, swing: float) -> Track:
+    def signal(name: str, title: str, unit: str, mean: float, swing: float) -> Signal:
         values = {
             gpu.index: mean + swing * wave - (swing if gpu == run.gpus[-1] else 0)
             for gpu in run.gpus
@@ -48,12 +48,12 @@ def measured_run(gpus: int = 4, iterations: int = 3, layers: int = 4) -> Run:
         curves = {gpu: nearest(times, own, 2 * PERIOD_NS) for gpu, own in values.items()}
         low = 0.0 if unit == "%" else float(min(own.min() for own in values.values()))
         high = 100.0 if unit == "%" else float(max(own.max() for own in values.values()))
-        return Track(name, title, unit, curves, low, high)
+        return Signal(name, title, unit, curves, low, high)
 
     measured = {
-        "gfx_mhz": track("gfx_mhz", "gfx", "MHz", 1700, 150),
-        "gfx_util_pct": track("gfx_util_pct", "gfx util", "%", 80, 15),
-        "power_w": track("power_w", "power", "W", 600, 90),
+        "gfx_mhz": signal("gfx_mhz", "gfx", "MHz", 1700, 150),
+        "gfx_util_pct": signal("gfx_util_pct", "gfx util", "%", 80, 15),
+        "power_w": signal("power_w", "power", "W", 600, 90),
     }
     table = run.table.with_measured(telemetry_columns(run.table, measured))
     return replace(run, table=table, measured=measured, cpu=(_cpu_samples(times),))

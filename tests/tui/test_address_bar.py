@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.table import LEVELS
-from chopper_core.model.view import View, drill
+from chopper_core.model.view import View, enter
 from chopper_core.views.query import query
 from chopper_tui.addressing import continuations
 from chopper_tui.widgets.address_bar import AddressBar
@@ -81,7 +81,7 @@ def test_steps_that_are_offered_lead_to_every_node(data: st.DataObject, depth: i
     run, view, text = sample_run(), View(RUN), f"{RUN}:gpu="
     frame = query(run, view)
     for _ in range(depth):
-        view = drill(view, data.draw(st.sampled_from(query(run, view).labels)))
+        view = enter(view, data.draw(st.sampled_from(query(run, view).labels)))
         [step] = [each for each in continuations(run, frame, text) if parse(each) == view]
         assert step == render(view)
         text = continuations(run, frame, step)[0]
@@ -116,7 +116,7 @@ async def test_a_long_address_is_seen_at_its_end() -> None:
 
 
 async def test_the_path_is_edited_before_the_options() -> None:
-    view = View(RUN, ("0",), analysis="kernels", by="class")
+    view = View(RUN, ("0",), name="kernels", by="class")
     async with explorer(view=view) as at:
         await at.press("ctrl+g", "tab")
         assert bar(at).value == f"{RUN}:gpu=0/iteration=?view=kernels&by=class"
@@ -124,7 +124,7 @@ async def test_the_path_is_edited_before_the_options() -> None:
         assert bar(at).value == f"{RUN}:gpu=0/iteration=10?view=kernels&by=class"
         assert "1 of 3:  10  11  12" in at.text()
         await at.press("tab", "tab", "shift+tab", "enter")
-        assert at.frame.view == View(RUN, ("0", "11"), analysis="kernels", by="class")
+        assert at.frame.view == View(RUN, ("0", "11"), name="kernels", by="class")
         assert "1 of 3" not in at.text()
 
 

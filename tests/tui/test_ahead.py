@@ -9,9 +9,9 @@ from time import monotonic
 import pytest
 
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, asking
+from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import ANALYSES, answer
+from chopper_core.views import VIEWS, answer
 from chopper_core.views.memo import known_answer
 from chopper_core.views.query import query
 from chopper_tui import ahead
@@ -37,16 +37,16 @@ def unanswered(run: Run) -> list[str]:
     missing: list[str] = []
 
     def ask(view: View) -> object:
-        missing.append(view.analysis)
+        missing.append(view.name)
         raise ChopperError
 
-    for each in ANALYSES:
+    for each in VIEWS:
         try:
-            answer(sample_run(), asking(ROOT, each.name))
+            answer(sample_run(), with_view(ROOT, each.name))
         except ChopperError:
             continue
         with suppress(ChopperError):
-            known_answer(run, asking(ROOT, each.name), ask)  # type: ignore[arg-type]
+            known_answer(run, with_view(ROOT, each.name), ask)  # type: ignore[arg-type]
     return missing
 
 
@@ -86,5 +86,5 @@ async def test_the_explorer_does_it_beside_the_keys(run: Run) -> None:
         assert unanswered(run) == []
         await pilot.press("5")
         await pilot.pause()
-        shown = query(run, asking(ROOT, "ranks"))
+        shown = query(run, with_view(ROOT, "ranks"))
         assert app.screen.frame.labels == shown.labels  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
 from chopper_core.model.scope import scope_of
-from chopper_core.model.view import View, drill, up
+from chopper_core.model.view import View, enter, up
 from chopper_core.model.window import ALL_TIME, Window
 from chopper_core.query.signal_chart import chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
@@ -16,7 +16,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui import plot
 from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.widgets.track_chart import TrackChart
+from chopper_tui.widgets.track_chart import SignalPane
 from tests.tui.explorer import Driven, explorer, measured_run
 
 RUN = "sample.json"
@@ -31,7 +31,7 @@ def window(at: Driven) -> tuple[int, int]:
 
 
 def title(at: Driven) -> str:
-    shown = next(each for each in at.explore.query(TrackChart) if each.display)
+    shown = next(each for each in at.explore.query(SignalPane) if each.display)
     return "".join(text for text, _ in next(iter(shown.drawn)))
 
 
@@ -55,7 +55,7 @@ async def test_zoom_pan_and_the_whole_scope(size: tuple[int, int]) -> None:
 async def test_zooming_goes_to_the_row_under_the_cursor() -> None:
     async with explorer((120, 40), measured_run(), View(RUN, ("1",))) as at:
         await at.press("j", "+", "+", "+")
-        there = scope_of(at.explore.run, drill(at.frame.view, at.label or ""))
+        there = scope_of(at.explore.run, enter(at.frame.view, at.label or ""))
         begin, end = window(at)
         assert there[0] < end and begin < there[1] and end - begin < 3 * (there[1] - there[0])
         # The table, its cursor and its figures are those of the scope still.
@@ -109,7 +109,7 @@ async def test_the_window_is_in_the_address_and_not_in_the_next_scope() -> None:
 async def test_the_keys_of_the_timeline_stay_its_own() -> None:
     async with explorer((80, 24), measured_run(), View(RUN, ("1",))) as at:
         await at.press("2", "+")
-        assert at.frame.view.analysis == "timeline" and at.frame.view.window
+        assert at.frame.view.name == "timeline" and at.frame.view.window
         await at.press("1")
         assert isinstance(at.app.screen, ExploreScreen) and at.frame.view.window == ALL_TIME
 
@@ -141,8 +141,8 @@ def test_a_zoomed_plot_has_its_size(size: tuple[int, int], glyphs: Glyphs) -> No
     run = measured_run()
     begin, end = scope_of(run, View(RUN, ("1", "11")))
     view = View(RUN, ("1", "11"), window=Window(max(begin - 500_000, 0), end + 500_000))
-    track = run.track("")
-    seen = chart(run, view, plot.bins_for(track, size[0], glyphs))
+    signal = run.signal("")
+    seen = chart(run, view, plot.bins_for(signal, size[0], glyphs))
     lines = plot.draw(seen, *size, glyphs)
     assert [sum(len(text) for text, _ in line) for line in lines] == [size[0]] * size[1]
     text = "".join(piece for line in lines for piece, _ in line)

@@ -9,7 +9,7 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 from tests.demo import demo_run
 from tests.tui.explorer import explorer
 from tests.tui.test_goldens import compare
@@ -43,10 +43,10 @@ async def test_the_tree(depth: int, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("name", [known.name for known in ANALYSES])
+@pytest.mark.parametrize("name", [known.name for known in VIEWS])
 async def test_the_screens(name: str, size: tuple[int, int]) -> None:
     baseline = Baseline("", ("3", "11")) if name == "compare" else None
-    view = View(demo().name, STEP, analysis=name, baseline=baseline)
+    view = View(demo().name, STEP, name=name, baseline=baseline)
     async with explorer(size, demo(), view) as at:
         assert at.frame.view == view and not at.status
         compare(f"demo/{name}_{size[0]}x{size[1]}", at.text())

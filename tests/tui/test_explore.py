@@ -401,7 +401,7 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
         assert at.frame.address == "sample.json?view=kernels&stat=median"
         assert "median kern" in at.text() and at.status.startswith("figures are the median per")
         await at.press("1")
-        assert at.frame.view.stat == "median" and not at.frame.view.analysis
+        assert at.frame.view.stat == "median" and not at.frame.view.name
         await at.command("view ranks")
         assert " median " not in at.lines()[0]
         await at.press("s")

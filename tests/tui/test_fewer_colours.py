@@ -9,19 +9,19 @@ from rich.console import ColorSystem
 
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEW_SPECS
 from chopper_tui.app import ChopperApp
 from tests.tui.explorer import explorer, measured_run
 from tests.tui.terminal_harness import Terminal
 
 SIZE = (120, 40)
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
-VIEWS = [known.name for known in ANALYSES]
+VIEWS = [known.name for known in VIEW_SPECS]
 PLACES = [
     *(View("sample.json", DEEP[:depth]) for depth in (0, 1, 5, 7)),
     View("sample.json", ("3", "11"), baseline=Baseline("", ("0", "11"))),
     *(
-        View("sample.json", ("1",), analysis=name, baseline=Baseline("", ("0",)))
+        View("sample.json", ("1",), name=name, baseline=Baseline("", ("0",)))
         for name in VIEWS
     ),
 ]  # fmt: skip
@@ -58,8 +58,8 @@ def codes(sent: str) -> set[int]:
 
 
 def name_of(view: View) -> str:
-    base = "-base" * bool(view.baseline and not view.analysis)
-    return view.analysis or f"level{len(view.path)}{base}"
+    base = "-base" * bool(view.baseline and not view.name)
+    return view.name or f"level{len(view.path)}{base}"
 
 
 @pytest.mark.parametrize("view", PLACES, ids=name_of)
@@ -79,7 +79,7 @@ async def test_fewer_colours_and_ascii_show_the_same(
         assert codes(sent) <= _CODES[colours]
         # The cursor, and the header or what alerts, stand out without a colour of their own.
         assert codes(sent) & {7} and codes(sent) & {1, 4}
-        assert "▌" in text and (view.analysis or "●" in text)
+        assert "▌" in text and (view.name or "●" in text)
 
 
 @pytest.mark.parametrize("keys", [["o"], ["C"], ["?"], ["i"], [":", "s"], ["ctrl+g"]])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import ColorType
 
-from chopper_core.model.signals import Track
+from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
 from chopper_core.query.signal_chart import Chart
 from chopper_core.render.glyphs import ASCII, UNICODE
@@ -81,9 +81,9 @@ def test_a_layout_fits(width: int, depth: int) -> None:
     path = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256")[:depth]
     run = sample_run()
     frame = query(run, View("sample.json", path))
-    tracks = [run.track("busy_pct"), run.track("compute_pct")]
+    signals = [run.signal("busy_pct"), run.signal("compute_pct")]
     for full, count in product((False, True), range(3)):
-        layout = plan(frame, width, UNICODE, full, tracks[:count])
+        layout = plan(frame, width, UNICODE, full, signals[:count])
         drawn = ["▁" * spark.cells for spark in layout.sparks]
         row = width_of(layout.row(0, drawn, False))
         assert width_of(layout.header()) == row <= width
@@ -96,10 +96,10 @@ def test_a_layout_fits(width: int, depth: int) -> None:
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("gpus", [1, 5])
 def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
-    track = Track("busy_pct", "busy", "%", {}, 0, 100)
+    signal = Signal("busy_pct", "busy", "%", {}, 0, 100)
     values = 100 * np.random.default_rng(0).random((gpus, 99))
     values[:, 40:50] = np.nan
-    chart = Chart(track, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)
+    chart = Chart(signal, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)
     for width, height in ((20, 2), (70, 3), (100, 12)):
         lines = plot.draw(chart, width, height, glyphs)  # type: ignore[arg-type]
         assert len(lines) == height and {width_of(line) for line in lines} == {width}

@@ -99,11 +99,9 @@ async def test_a_snapshot_as_picture_and_as_md(
     ("path", "analysis"),
     [((), ""), (("1", "11"), "kernels"), ((), "heatmap"), (("0", "10", "forward", "1"), "compare")],
 )
-async def test_every_argument_completes_to_what_is_taken(
-    path: tuple[str, ...], analysis: str
-) -> None:
+async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], name: str) -> None:
     """Words that Tab offers are no errors when they are entered: the first two of every verb."""
-    view = View("sample.json", path, analysis=analysis)
+    view = View("sample.json", path, name=name)
     async with explorer((100, 30), view=view) as at:
         words = words_of(at.explore.run, at.frame)
         taking = {action.id: action for action in ACTIONS if action.takes}

@@ -16,16 +16,16 @@ from chopper_core.model.view import (
     Baseline,
     View,
     as_statistic,
-    asking,
     at_level,
-    charting,
-    drill,
+    enter,
     filtered,
     pivot,
     sorted_by,
     up,
+    with_signal,
+    with_view,
 )
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.history import (
     Place,
@@ -51,7 +51,7 @@ baselines = st.none() | st.builds(
     Baseline, st.sampled_from(("other", "runs/a b")), st.none() | st.tuples(labels)
 )
 steps: st.SearchStrategy[Step] = st.one_of(
-    labels.map(lambda label: lambda view: drill(view, label)),
+    labels.map(lambda label: lambda view: enter(view, label)),
     st.just(up),
     levels.map(lambda level: lambda view: pivot(view, level)),
     texts.map(lambda text: lambda view: filtered(view, text)),
@@ -59,10 +59,10 @@ steps: st.SearchStrategy[Step] = st.one_of(
         lambda sort: lambda view: sorted_by(view, sort)
     ),
     st.sampled_from(("", "busy_pct", "gfx mhz")).map(
-        lambda name: lambda view: charting(view, name)
+        lambda name: lambda view: with_signal(view, name)
     ),
-    st.sampled_from(("", *(known.name for known in ANALYSES))).map(
-        lambda name: lambda view: asking(view, name)
+    st.sampled_from(("", *(known.name for known in VIEWS))).map(
+        lambda name: lambda view: with_view(view, name)
     ),
     st.tuples(labels, labels).map(lambda pair: lambda view: replace(view, by=pair[0], of=pair[1])),
     st.tuples(st.sampled_from(sorted(STATISTICS)), st.lists(levels, max_size=2, unique=True)).map(
@@ -91,10 +91,10 @@ def test_wherever_a_way_leads_the_address_leads_there_too(way: list[Step]) -> No
 def test_up_after_drill_is_the_view_but_for_its_table(way: list[Step], label: str) -> None:
     view = walked(way)
     if view.is_leaf:
-        assert drill(view, label) == view
+        assert enter(view, label) == view
         return
-    back = up(drill(view, label))
-    plain = replace(view, sort="", filter="", analysis="", by="", of="")
+    back = up(enter(view, label))
+    plain = replace(view, sort="", filter="", name="", by="", of="")
     assert replace(back, sort="", baseline=None) == replace(plain, baseline=None)
     fixed = view.baseline is not None and view.baseline.path is not None
     assert back.baseline == view.baseline or not fixed
@@ -122,18 +122,18 @@ def test_what_is_shown_of_a_table_and_what_the_table_is_of_commute(
     assert pivot(pivot(view, level), level) == pivot(view, level)
     for one, two in (
         (lambda each: filtered(each, text), lambda each: sorted_by(each, "name")),
-        (lambda each: filtered(each, text), lambda each: charting(each, "busy_pct")),
-        (lambda each: pivot(each, level), lambda each: charting(each, "busy_pct")),
+        (lambda each: filtered(each, text), lambda each: with_signal(each, "busy_pct")),
+        (lambda each: pivot(each, level), lambda each: with_signal(each, "busy_pct")),
         (lambda each: pivot(each, level), lambda each: as_statistic(each, "median")),
         (lambda each: filtered(each, text), lambda each: as_statistic(each, "p95")),
     ):
         assert one(two(view)) == two(one(view))
 
 
-@given(st.lists(steps, max_size=6), st.sampled_from([known.name for known in ANALYSES]))
+@given(st.lists(steps, max_size=6), st.sampled_from([known.name for known in VIEWS]))
 def test_a_question_and_back_is_the_same_node(way: list[Step], name: str) -> None:
-    view = asking(walked(way), "")
-    back = asking(asking(view, name), "")
+    view = with_view(walked(way), "")
+    back = with_view(with_view(view, name), "")
     assert (back.path, back.order, back.baseline) == (view.path, view.order, view.baseline)
     assert back.level == view.level and not back.by and not back.of
 

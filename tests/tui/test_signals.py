@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
-from chopper_core.model.view import View, charting
+from chopper_core.model.view import View, with_signal
 from chopper_core.query.signal_chart import Chart
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.views.query import query
@@ -22,7 +22,7 @@ from chopper_tui.screens.chooser import Chooser
 from chopper_tui.widgets import track_chart
 from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.gpu_pane import GpuPane
-from chopper_tui.widgets.track_chart import TrackChart
+from chopper_tui.widgets.track_chart import SignalPane
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
 DEEP = ("3", "11", "backward", "2")
@@ -32,7 +32,7 @@ def charts(at: Driven) -> list[str]:
     """The signals of the charts on the screen."""
     return [
         chart.view.metric
-        for chart in at.explore.query(TrackChart)
+        for chart in at.explore.query(SignalPane)
         if chart.display and chart.view is not None
     ]
 
@@ -50,7 +50,7 @@ def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:
     seen = looks.look(run, view)
     rows = np.arange(len(seen.frame))
     for signal in seen.signals:
-        frame = query(run, charting(view, signal.track.name))
+        frame = query(run, with_signal(view, signal.signal.name))
         np.testing.assert_array_equal(signal.means(rows, 7), frame.means(rows, 7))
 
 
@@ -91,7 +91,7 @@ async def test_the_next_signal_comes_round() -> None:
         seen = []
         for _ in at.explore.run.metrics:
             await at.press("M")
-            seen.append(at.frame.track.name)
+            seen.append(at.frame.signal.name)
         assert seen == [*at.explore.run.metrics[1:], at.explore.run.metrics[0]]
         assert at.status == "chart gfx 1400-1850 MHz"
 
@@ -101,18 +101,18 @@ async def test_the_chosen_signal_stays_everywhere() -> None:
         await at.press("m")
         assert isinstance(at.app.screen, Chooser)
         await at.press("j", "j", "enter")
-        assert at.frame.track.name == "power_w"
+        assert at.frame.signal.name == "power_w"
         for key in ("enter", "]", "{", "p", "escape", "escape", "escape", "escape", "-", "-"):
             await at.press(key)
-            assert at.frame.track.name == "power_w", key
+            assert at.frame.signal.name == "power_w", key
         await at.command("pivot operation")
-        assert at.frame.track.name == "power_w" and charts(at) == ["power_w"]
+        assert at.frame.signal.name == "power_w" and charts(at) == ["power_w"]
 
 
 async def test_a_signal_that_the_run_lacks() -> None:
     async with explorer() as at:
         await at.command("metric power_w")
-        assert "no signal 'power_w'" in at.status and at.frame.track.name == "busy_pct"
+        assert "no signal 'power_w'" in at.status and at.frame.signal.name == "busy_pct"
 
 
 async def test_held_values_are_marked_everywhere() -> None:
@@ -179,8 +179,8 @@ async def test_a_run_without_telemetry_has_no_word_of_it() -> None:
 
 async def test_a_signal_that_some_gpus_lack(size: tuple[int, int] = (160, 50)) -> None:
     run = measured_run()
-    track = run.measured["gfx_mhz"]
-    partial: Run = replace(run, measured={"gfx_mhz": replace(track, curves={0: track.curves[0]})})
+    signal = run.measured["gfx_mhz"]
+    partial: Run = replace(run, measured={"gfx_mhz": replace(signal, curves={0: signal.curves[0]})})
     async with explorer(size, partial, View("sample.json", ("1",))) as at:
         assert "not known here" in at.text() and charts(at) == ["gfx_mhz", "busy_pct"]
 
@@ -207,8 +207,8 @@ async def test_the_row_on_every_gpu_has_its_signal(width: int) -> None:
             start = int(table.start_ns[rows].min())
             end = int((table.start_ns + table.duration_ns)[rows].max())
             bounds = np.linspace(start, end, pane.spark_cells + 1)
-            track = run.track("gfx_mhz")
-            wanted = track.shares(track.curves[gpu].means(bounds)[None])[0]
+            signal = run.signal("gfx_mhz")
+            wanted = signal.shares(signal.curves[gpu].means(bounds)[None])[0]
             assert times.shares[place] == pytest.approx(wanted, nan_ok=True)
             line = next(
                 text
@@ -242,12 +242,12 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
         while not began.is_set():
             await asyncio.sleep(0.01)
         at.send("3")
-        while at.frame.view.analysis != "kernels":
+        while at.frame.view.name != "kernels":
             await asyncio.sleep(0.01)
         go_on.set()
         await at.settle()
         assert given_up == [True]
         await at.press("1")
         assert at.path == ("1",)
-        drawn = at.explore.query(track_chart.TrackChart).first()
+        drawn = at.explore.query(track_chart.SignalPane).first()
         assert drawn.display and any("MHz" in text for line in drawn.drawn for text, _ in line)

@@ -7,12 +7,12 @@ from rich.cells import cell_len
 from textual._compositor import Compositor
 
 from chopper_core.model.view import Baseline, View
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 from tests.tui.explorer import Driven, explorer, measured_run
 
 SIZES = [(40, 10), (60, 16), (119, 29), (160, 50), (400, 120)]
 RESIZED = [(200, 60), (40, 10), (400, 12), (60, 120), (39, 9), (120, 40), (20, 5), (80, 24)]
-SCREENS = ["", *(known.name for known in ANALYSES)]
+SCREENS = ["", *(known.name for known in VIEWS)]
 
 
 async def to(at: Driven, screen: str) -> None:
@@ -22,14 +22,14 @@ async def to(at: Driven, screen: str) -> None:
             await at.command("baseline gpu=2")
 
         await at.command(f"view {screen}")
-    if at.frame.view.analysis != screen:
+    if at.frame.view.name != screen:
         assert at.status
         pytest.skip(at.status)
 
 
 def view_of(screen: str) -> View:
     baseline = Baseline("", ("2",)) if screen == "compare" else None
-    return View("sample.json", ("1",), analysis=screen, baseline=baseline)
+    return View("sample.json", ("1",), name=screen, baseline=baseline)
 
 
 def check(at: Driven, size: tuple[int, int]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.play import _play
@@ -31,10 +31,10 @@ PLACES = [
         View(
             "sample.json",
             ("1",),
-            analysis=known.name,
+            name=known.name,
             baseline=Baseline("", ("0",)) if known.compares else None,
         )
-        for known in ANALYSES
+        for known in VIEWS
     ),
 ]
 SIZES = [(80, 24), (200, 60)]
@@ -42,7 +42,7 @@ SIZES = [(80, 24), (200, 60)]
 
 def name_of(view: View) -> str:
     more = "-base" * bool(view.baseline) + "-stat" * bool(view.stat)
-    return view.analysis or f"level{len(view.path)}{more}"
+    return view.name or f"level{len(view.path)}{more}"
 
 
 def text_of(picture: str) -> str:
@@ -71,7 +71,7 @@ async def test_what_is_taken_is_what_show_prints(view: View, size: tuple[int, in
             whole = "markdown" if format_name == "md" else format_name
             text = printed(frame, whole, charted=measured_run())
             assert await taken(at, format_name) == text
-            assert view.analysis or whole in ("csv", "json") or ("┤" in text and " MHz" in text)
+            assert view.name or whole in ("csv", "json") or ("┤" in text and " MHz" in text)
         await at.press("Y")
         assert at.app.clipboard == printed(frame)
         if len(frame):

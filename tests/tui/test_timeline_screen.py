@@ -133,14 +133,14 @@ async def test_enter_goes_to_the_kernel_and_esc_leads_back_to_the_tree() -> None
         await at.press("down", "2", "c", "+")
         window = at.frame.view.window
         await at.press("enter")
-        assert at.frame.view.analysis == "" and at.frame.view.is_leaf
+        assert at.frame.view.name == "" and at.frame.view.is_leaf
         assert at.path[:2] == SCOPE and "all_gather" in at.path
         await at.press("escape")
-        assert at.frame.view.analysis == TIMELINE and at.frame.view.window == window
+        assert at.frame.view.name == TIMELINE and at.frame.view.window == window
         await at.press("escape")
-        assert at.frame.view.analysis == "" and at.path == SCOPE and not at.frame.view.window
+        assert at.frame.view.name == "" and at.path == SCOPE and not at.frame.view.window
         await at.press("2")
-        assert at.frame.view.analysis == TIMELINE
+        assert at.frame.view.name == TIMELINE
 
 
 async def test_fitting_and_a_given_time() -> None:
@@ -162,7 +162,7 @@ async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() ->
         await at.press("]")
         assert at.path == ("2", "12") and not at.frame.view.window
         await at.press("2")
-        assert at.frame.view.analysis == TIMELINE
+        assert at.frame.view.name == TIMELINE
 
 
 async def test_keys_of_the_timeline_hold_there_alone() -> None:
@@ -177,7 +177,7 @@ async def test_keys_of_the_timeline_hold_there_alone() -> None:
         await at.press("2")
         assert "zoom" in at.lines()[-1]
         await at.press("-")
-        assert at.frame.view.analysis == TIMELINE
+        assert at.frame.view.name == TIMELINE
 
 
 async def test_every_action_along_time_has_a_key_or_takes_something() -> None:
@@ -223,7 +223,7 @@ async def test_a_run_without_telemetry_says_so() -> None:
 async def test_small_terminals(size: tuple[int, int]) -> None:
     async with explorer(size, view=View("sample.json", ())) as at:
         await at.press("2", "+", "c", "z", "j", "enter", "escape")
-        assert at.frame.view.analysis == TIMELINE
+        assert at.frame.view.name == TIMELINE
         assert all(len(line) == size[0] for line in at.lines())
 
 

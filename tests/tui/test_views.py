@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from textual.widgets import OptionList
 
 from chopper_core.ingest.open import open_run
-from chopper_core.model.view import Baseline, View, asking
+from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.model.window import ALL_TIME
-from chopper_core.views import ANALYSES
+from chopper_core.views import VIEWS
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import MOVE, SCREENS
 from chopper_tui.screens.explore import ExploreScreen
@@ -30,16 +30,16 @@ async def test_a_digit_asks_another_question_and_back(size: tuple[int, int]) -> 
         await at.press("down", "down")
         label = at.explore.table.label
         await at.press("3")
-        assert at.frame.view.analysis == "kernels" and at.path == ("1",)
+        assert at.frame.view.name == "kernels" and at.path == ("1",)
         assert at.frame.level == "kernel" and at.explore.trail[-1].view.path == ("1",)
         await at.press("down")
         kernel = at.explore.table.label
         await at.press("1")
-        assert at.frame.view.analysis == "" and at.explore.table.label == label
+        assert at.frame.view.name == "" and at.explore.table.label == label
         await at.press("3")
         assert at.explore.table.label == kernel
         await at.press("escape")
-        assert at.frame.view.analysis == "" and at.path == ("1",)
+        assert at.frame.view.name == "" and at.path == ("1",)
 
 
 async def test_a_row_leads_to_its_evidence_and_the_way_up_leads_back() -> None:
@@ -47,18 +47,18 @@ async def test_a_row_leads_to_its_evidence_and_the_way_up_leads_back() -> None:
         await at.press("3", "down")
         kernel = at.explore.table.label
         await at.press("enter")
-        assert at.frame.view.analysis == "" and at.path == (kernel,)
+        assert at.frame.view.name == "" and at.path == (kernel,)
         assert at.frame.view.order[0] == "kernel"
         await at.press("enter", "escape", "escape")
-        assert at.frame.view.analysis == "kernels" and at.explore.table.label == kernel
+        assert at.frame.view.name == "kernels" and at.explore.table.label == kernel
 
 
 async def test_the_scope_moves_under_a_view() -> None:
     async with explorer(view=View("sample.json", ("0",))) as at:
         await at.press("3", "}")
-        assert at.path == ("1",) and at.frame.view.analysis == "kernels"
+        assert at.path == ("1",) and at.frame.view.name == "kernels"
         await at.press("[")
-        assert at.path == ("0",) and at.frame.view.analysis == "kernels"
+        assert at.path == ("0",) and at.frame.view.name == "kernels"
         await at.press("-")
         assert at.path == ("1",)
 
@@ -76,14 +76,14 @@ async def test_a_view_is_split_by_what_it_takes() -> None:
         assert "nodes of the tree" in at.status
 
 
-@pytest.mark.parametrize("known", ANALYSES, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
 async def test_every_view_opens_by_name_and_by_digit(known: object) -> None:
     name, digit = known.name, known.screen  # type: ignore[attr-defined]
     assert name in SCREENS[digit]
     async with explorer((100, 30)) as at:
         await at.command(f"view {name}")
         shown = replace(at.frame.view, window=ALL_TIME)
-        assert shown == asking(View("sample.json"), name) or at.status
+        assert shown == with_view(View("sample.json"), name) or at.status
         await at.press("1")
         for _ in SCREENS[digit]:
             await at.press(digit)
@@ -104,7 +104,7 @@ async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
         assert at.label == at.frame.labels[-1]
         at.send("escape", *":sort name", "enter", *"/3", "escape", "3")
         await at.settle()
-        assert at.path == () and at.frame.view.analysis == "kernels"
+        assert at.path == () and at.frame.view.name == "kernels"
 
 
 async def test_keys_of_a_prompt_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,14 +127,14 @@ async def test_keys_of_a_prompt_do_not_overtake_each_other(monkeypatch: pytest.M
 async def test_findings_lead_to_their_evidence() -> None:
     async with explorer((80, 24)) as at:
         await at.press("9")
-        assert at.frame.view.analysis == "findings" and len(at.frame) > 0
+        assert at.frame.view.name == "findings" and len(at.frame) > 0
         sentence = at.explore.table.label
         assert sentence is not None and sentence[:30] in at.text()
         evidence = at.frame.opens(0)
         await at.press("enter")
         assert at.frame.view == evidence
         await at.press("escape")
-        assert at.frame.view.analysis == "findings" and at.explore.table.label == sentence
+        assert at.frame.view.name == "findings" and at.explore.table.label == sentence
 
 
 opened = cache(open_run)
@@ -144,7 +144,7 @@ opened = cache(open_run)
 async def test_the_finding_under_the_cursor_is_read_in_full(
     demo: Path, size: tuple[int, int]
 ) -> None:
-    async with explorer(size, opened(str(demo)), View("demo", analysis="findings")) as at:
+    async with explorer(size, opened(str(demo)), View("demo", name="findings")) as at:
         for row in (0, 1, 2):
             label = at.frame.labels[row]
             assert at.explore.table.label == label
@@ -156,18 +156,18 @@ async def test_a_view_that_cannot_be_asked_does_not_hide_the_next() -> None:
     run = run_of([Row(0, 10, iteration=1, layer=3), Row(20, 10, iteration=1, layer=4)])
     async with explorer(run=run, view=View(run.name)) as at:
         await at.press("6")
-        assert at.frame.view.analysis == "" and "no collectives" in at.status
+        assert at.frame.view.name == "" and "no collectives" in at.status
         await at.press("6")
         assert "no collectives" not in at.status
 
 
-@pytest.mark.parametrize("known", ANALYSES, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
 async def test_every_key_in_every_view(known: object) -> None:
     """None of them ends the program or leaves the view without a word or a way back."""
     name = known.name  # type: ignore[attr-defined]
     view = View("sample.json", ("1", "11"))
     async with explorer((100, 30), measured_run(), view) as at:
-        asked = asking(view, name)
+        asked = with_view(view, name)
         there = [action for action in ACTIONS if action.view in ("", name) and action.group != MOVE]
         for action in there:
             for key in action.keys[:1] if action.id not in ("quit", "suspend") else ():
@@ -186,7 +186,7 @@ async def test_every_key_in_every_view(known: object) -> None:
 
 
 async def test_a_view_offers_its_own_columns() -> None:
-    async with explorer((120, 40), view=View("sample.json", ("1",), analysis="kernels")) as at:
+    async with explorer((120, 40), view=View("sample.json", ("1",), name="kernels")) as at:
         before = [column.name for column in at.frame.columns]
         hidden = at.frame.more[0].name
         assert hidden not in before
@@ -216,7 +216,7 @@ async def test_the_splits_that_are_offered_begin_at_that_on_the_screen(
     asked: str, path: tuple[str, ...], base: tuple[str, ...] | None, split: str
 ) -> None:
     baseline = None if base is None else Baseline("", base)
-    view = View("sample.json", path, analysis=asked, baseline=baseline)
+    view = View("sample.json", path, name=asked, baseline=baseline)
     async with explorer(view=view) as at:
         await at.press("p")
         options = at.app.screen.query_one(OptionList)

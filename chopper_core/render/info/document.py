@@ -49,9 +49,9 @@ def describe(run: Run) -> dict[str, Any]:
             for i in run.identities
         ],
         "read_with": {
-            "clock": run.reading.clocks_text(),
-            "gpu": run.reading.gpus_text(),
-            "hardware": run.reading.hardware,
+            "clock": run.overrides.clocks_text(),
+            "gpu": run.overrides.gpus_text(),
+            "hardware": run.overrides.hardware,
         },
         "sources": [
             {

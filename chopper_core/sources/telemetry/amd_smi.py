@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from chopper_core.sources.signals import GpuName, Signal, Telemetry
+from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
@@ -35,49 +35,49 @@ def _with_gigabytes(cell: object) -> object:
 
 
 _METRIC: Final[Sequence[tuple[str, Field]]] = (
-    ("gfx_activity", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("umc_activity", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("socket_power", Field(Signal.POWER_W, "w")),
+    ("gfx_activity", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("umc_activity", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("socket_power", Field(SignalName.POWER_W, "w")),
     *(
-        (f"gfx_{number}_clk", Field(Signal.GFX_MHZ, "mhz", f"xcd{number}"))
+        (f"gfx_{number}_clk", Field(SignalName.GFX_MHZ, "mhz", f"xcd{number}"))
         for number in range(_MAX_XCDS)
     ),
-    ("mem_0_clk", Field(Signal.MEM_MHZ, "mhz")),
-    ("edge", Field(Signal.EDGE_C, "c")),
-    ("hotspot", Field(Signal.HOTSPOT_C, "c")),
-    ("mem", Field(Signal.MEM_C, "c")),
-    ("total_energy_consumption", Field(Signal.ENERGY_J, "j")),
-    ("used_vram", Field(Signal.VRAM_BYTES, "mb")),
-    ("bandwidth", Field(Signal.PCIE_GBPS, "mb/s")),
-    ("accumulation_counter", Field(Signal.THROTTLE_PCT, "", kind=Kind.TICKS)),
+    ("mem_0_clk", Field(SignalName.MEM_MHZ, "mhz")),
+    ("edge", Field(SignalName.EDGE_C, "c")),
+    ("hotspot", Field(SignalName.HOTSPOT_C, "c")),
+    ("mem", Field(SignalName.MEM_C, "c")),
+    ("total_energy_consumption", Field(SignalName.ENERGY_J, "j")),
+    ("used_vram", Field(SignalName.VRAM_BYTES, "mb")),
+    ("bandwidth", Field(SignalName.PCIE_GBPS, "mb/s")),
+    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=Kind.TICKS)),
     *(
-        (f"{limiter}_accumulated", Field(Signal.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
+        (f"{limiter}_accumulated", Field(SignalName.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
         for limiter in _LIMITERS
     ),
     *(
-        (f"{limiter}_violation_activity", Field(Signal.THROTTLE_PCT, "%", limiter))
+        (f"{limiter}_violation_activity", Field(SignalName.THROTTLE_PCT, "%", limiter))
         for limiter in _LIMITERS
     ),
 )
 _METRIC_ONLY: Final = frozenset(heading for heading, _ in _METRIC) - {"mem", "bandwidth"}
 
 _MONITOR: Final[Sequence[tuple[str, Field]]] = (
-    ("power_usage", Field(Signal.POWER_W, "w")),
-    ("max_power", Field(Signal.POWER_CAP_W, "w")),
-    ("hotspot_temperature", Field(Signal.HOTSPOT_C, "c")),
-    ("memory_temperature", Field(Signal.MEM_C, "c")),
-    ("gfx_clk", Field(Signal.GFX_MHZ, "mhz")),
-    ("gfx_clock", Field(Signal.GFX_MHZ, "mhz")),
-    ("gfx", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("mem", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("mem_clock", Field(Signal.MEM_MHZ, "mhz")),
-    ("vram_used", Field(Signal.VRAM_BYTES, "mb", convert=_with_gigabytes)),
-    ("pcie_bw", Field(Signal.PCIE_GBPS, "mb/s")),
-    ("phot_tviol", Field(Signal.THROTTLE_PCT, "%", "prochot")),
-    ("pviol", Field(Signal.THROTTLE_PCT, "%", "ppt")),
-    ("tviol", Field(Signal.THROTTLE_PCT, "%", "socket_thermal")),
-    ("vr_tviol", Field(Signal.THROTTLE_PCT, "%", "vr_thermal")),
-    ("hbm_tviol", Field(Signal.THROTTLE_PCT, "%", "hbm_thermal")),
+    ("power_usage", Field(SignalName.POWER_W, "w")),
+    ("max_power", Field(SignalName.POWER_CAP_W, "w")),
+    ("hotspot_temperature", Field(SignalName.HOTSPOT_C, "c")),
+    ("memory_temperature", Field(SignalName.MEM_C, "c")),
+    ("gfx_clk", Field(SignalName.GFX_MHZ, "mhz")),
+    ("gfx_clock", Field(SignalName.GFX_MHZ, "mhz")),
+    ("gfx", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("mem", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("mem_clock", Field(SignalName.MEM_MHZ, "mhz")),
+    ("vram_used", Field(SignalName.VRAM_BYTES, "mb", convert=_with_gigabytes)),
+    ("pcie_bw", Field(SignalName.PCIE_GBPS, "mb/s")),
+    ("phot_tviol", Field(SignalName.THROTTLE_PCT, "%", "prochot")),
+    ("pviol", Field(SignalName.THROTTLE_PCT, "%", "ppt")),
+    ("tviol", Field(SignalName.THROTTLE_PCT, "%", "socket_thermal")),
+    ("vr_tviol", Field(SignalName.THROTTLE_PCT, "%", "vr_thermal")),
+    ("hbm_tviol", Field(SignalName.THROTTLE_PCT, "%", "hbm_thermal")),
 )
 _MONITOR_ONLY: Final = frozenset(heading for heading, _ in _MONITOR) - {"mem"}
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import GpuName, Signal, Telemetry
+from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
@@ -29,9 +29,10 @@ from chopper_core.util.errors import DataError
 DMON_FORMAT: Final = "nvidia-smi dmon"
 
 _NOTES: Final = {
-    Signal.EDGE_C: "The temperature is that of the GPU's core, not of its hottest spot.",
-    Signal.THROTTLE_PCT: "The throttle share is 100 % at samples with an active limiter and 0 % at "
-    "others.",
+    SignalName.EDGE_C: "The temperature is that of the GPU's core, not of its hottest spot.",
+    SignalName.THROTTLE_PCT: (
+        "The throttle share is 100 % at samples with an active limiter and 0 % at others."
+    ),
 }
 _NO_NAMES: Final = "The file doesn't say which GPU a row is of: all are taken as of one."
 
@@ -70,42 +71,42 @@ def _active_pct(state: object) -> object:
 _REASON_GROUPS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")
 _QUERY: Final[Sequence[tuple[str, Field]]] = (
     *(
-        (heading, Field(Signal.POWER_W, "w"))
+        (heading, Field(SignalName.POWER_W, "w"))
         for heading in ("power.draw", "power.draw.instant", "power.draw.average")
     ),
-    ("enforced.power.limit", Field(Signal.POWER_CAP_W, "w")),
-    ("power.limit", Field(Signal.POWER_CAP_W, "w")),
+    ("enforced.power.limit", Field(SignalName.POWER_CAP_W, "w")),
+    ("power.limit", Field(SignalName.POWER_CAP_W, "w")),
     *(
-        (heading, Field(Signal.GFX_MHZ, "mhz"))
+        (heading, Field(SignalName.GFX_MHZ, "mhz"))
         for heading in ("clocks.current.graphics", "clocks.gr", "clocks.current.sm", "clocks.sm")
     ),
-    ("clocks.current.memory", Field(Signal.MEM_MHZ, "mhz")),
-    ("clocks.mem", Field(Signal.MEM_MHZ, "mhz")),
-    ("temperature.gpu", Field(Signal.EDGE_C, "c")),
-    ("temperature.memory", Field(Signal.MEM_C, "c")),
-    ("utilization.gpu", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("utilization.memory", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("memory.used", Field(Signal.VRAM_BYTES, "mib")),
+    ("clocks.current.memory", Field(SignalName.MEM_MHZ, "mhz")),
+    ("clocks.mem", Field(SignalName.MEM_MHZ, "mhz")),
+    ("temperature.gpu", Field(SignalName.EDGE_C, "c")),
+    ("temperature.memory", Field(SignalName.MEM_C, "c")),
+    ("utilization.gpu", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("utilization.memory", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("memory.used", Field(SignalName.VRAM_BYTES, "mib")),
     *(
-        (f"{group}.active", Field(Signal.THROTTLE_PCT, "%", convert=_limited_pct))
+        (f"{group}.active", Field(SignalName.THROTTLE_PCT, "%", convert=_limited_pct))
         for group in _REASON_GROUPS
     ),
     *(
-        (f"{group}.{reason}", Field(Signal.THROTTLE_PCT, "%", reason, convert=_active_pct))
+        (f"{group}.{reason}", Field(SignalName.THROTTLE_PCT, "%", reason, convert=_active_pct))
         for group in _REASON_GROUPS
         for reason in _REASONS
     ),
 )
 _DMON: Final[Sequence[tuple[str, Field]]] = (
-    ("pwr", Field(Signal.POWER_W, "w")),
-    ("gtemp", Field(Signal.EDGE_C, "c")),
-    ("mtemp", Field(Signal.MEM_C, "c")),
-    ("sm", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("mem", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("mclk", Field(Signal.MEM_MHZ, "mhz")),
-    ("pclk", Field(Signal.GFX_MHZ, "mhz")),
-    ("fb", Field(Signal.VRAM_BYTES, "mb")),
-    ("pviol", Field(Signal.THROTTLE_PCT, "%", "power")),
+    ("pwr", Field(SignalName.POWER_W, "w")),
+    ("gtemp", Field(SignalName.EDGE_C, "c")),
+    ("mtemp", Field(SignalName.MEM_C, "c")),
+    ("sm", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("mem", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("mclk", Field(SignalName.MEM_MHZ, "mhz")),
+    ("pclk", Field(SignalName.GFX_MHZ, "mhz")),
+    ("fb", Field(SignalName.VRAM_BYTES, "mb")),
+    ("pviol", Field(SignalName.THROTTLE_PCT, "%", "power")),
 )
 
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.signals import Signal
+from chopper_core.sources.signals import SignalName
 
 
 class Flaw(Enum):
@@ -51,26 +51,26 @@ _BYTES: Final = Dimension(
 _RATE: Final = Dimension({"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3}, highest=100_000.0)
 """The Mb/s of amd-smi are megabits."""
 
-DIMENSIONS: Final[Mapping[Signal, Dimension]] = {
-    Signal.GFX_MHZ: _MEGAHERTZ,
-    Signal.MEM_MHZ: _MEGAHERTZ,
-    Signal.POWER_W: _WATTS,
-    Signal.POWER_CAP_W: _WATTS,
-    Signal.ENERGY_J: _JOULES,
-    Signal.HOTSPOT_C: _CELSIUS,
-    Signal.MEM_C: _CELSIUS,
-    Signal.EDGE_C: _CELSIUS,
-    Signal.GFX_UTIL_PCT: _PERCENT,
-    Signal.MEM_UTIL_PCT: _PERCENT,
-    Signal.THROTTLE_PCT: _PERCENT,
-    Signal.PCIE_BYTES: _BYTES,
-    Signal.XGMI_READ_BYTES: _BYTES,
-    Signal.XGMI_WRITE_BYTES: _BYTES,
-    Signal.VRAM_BYTES: _BYTES,
-    Signal.ENERGY_RATE_W: _WATTS,
-    Signal.PCIE_GBPS: _RATE,
-    Signal.XGMI_READ_GBPS: _RATE,
-    Signal.XGMI_WRITE_GBPS: _RATE,
+DIMENSIONS: Final[Mapping[SignalName, Dimension]] = {
+    SignalName.GFX_MHZ: _MEGAHERTZ,
+    SignalName.MEM_MHZ: _MEGAHERTZ,
+    SignalName.POWER_W: _WATTS,
+    SignalName.POWER_CAP_W: _WATTS,
+    SignalName.ENERGY_J: _JOULES,
+    SignalName.HOTSPOT_C: _CELSIUS,
+    SignalName.MEM_C: _CELSIUS,
+    SignalName.EDGE_C: _CELSIUS,
+    SignalName.GFX_UTIL_PCT: _PERCENT,
+    SignalName.MEM_UTIL_PCT: _PERCENT,
+    SignalName.THROTTLE_PCT: _PERCENT,
+    SignalName.PCIE_BYTES: _BYTES,
+    SignalName.XGMI_READ_BYTES: _BYTES,
+    SignalName.XGMI_WRITE_BYTES: _BYTES,
+    SignalName.VRAM_BYTES: _BYTES,
+    SignalName.ENERGY_RATE_W: _WATTS,
+    SignalName.PCIE_GBPS: _RATE,
+    SignalName.XGMI_READ_GBPS: _RATE,
+    SignalName.XGMI_WRITE_GBPS: _RATE,
 }
 
 _MISSING_WORDS: Final = frozenset(
@@ -116,7 +116,7 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
     return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
 
 
-def in_unit(signal: Signal, cell: object, default_unit: str) -> float | Flaw:
+def in_unit(signal: SignalName, cell: object, default_unit: str) -> float | Flaw:
     """Return the value of a cell in the signal's unit; without a unit it is in `default_unit`."""
     found = quantity(cell)
     if isinstance(found, Flaw):

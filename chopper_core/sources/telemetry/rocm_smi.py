@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from chopper_core.sources.signals import GpuName, Signal
+from chopper_core.sources.signals import GpuName, SignalName
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.stamps import Stamps
@@ -19,30 +19,30 @@ from chopper_core.sources.telemetry.table import (
 
 _STAMPS: Final = ("timestamp", "time", "timestamp_ns")
 _FIELDS: Final[Sequence[tuple[str, Field]]] = (
-    ("current socket graphics package power (w)", Field(Signal.POWER_W, "w")),
-    ("average graphics package power (w)", Field(Signal.POWER_W, "w")),
-    ("max graphics package power (w)", Field(Signal.POWER_CAP_W, "w")),
-    ("accumulated energy (uj)", Field(Signal.ENERGY_J, "uj")),
-    ("temperature (sensor edge) (c)", Field(Signal.EDGE_C, "c")),
-    ("temperature (sensor junction) (c)", Field(Signal.HOTSPOT_C, "c")),
-    ("temperature (sensor memory) (c)", Field(Signal.MEM_C, "c")),
-    ("gpu use (%)", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("gpu memory read/write activity (%)", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("vram total used memory (b)", Field(Signal.VRAM_BYTES, "b")),
-    ("sclk clock speed:", Field(Signal.GFX_MHZ, "mhz")),
-    ("mclk clock speed:", Field(Signal.MEM_MHZ, "mhz")),
+    ("current socket graphics package power (w)", Field(SignalName.POWER_W, "w")),
+    ("average graphics package power (w)", Field(SignalName.POWER_W, "w")),
+    ("max graphics package power (w)", Field(SignalName.POWER_CAP_W, "w")),
+    ("accumulated energy (uj)", Field(SignalName.ENERGY_J, "uj")),
+    ("temperature (sensor edge) (c)", Field(SignalName.EDGE_C, "c")),
+    ("temperature (sensor junction) (c)", Field(SignalName.HOTSPOT_C, "c")),
+    ("temperature (sensor memory) (c)", Field(SignalName.MEM_C, "c")),
+    ("gpu use (%)", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("gpu memory read/write activity (%)", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("vram total used memory (b)", Field(SignalName.VRAM_BYTES, "b")),
+    ("sclk clock speed:", Field(SignalName.GFX_MHZ, "mhz")),
+    ("mclk clock speed:", Field(SignalName.MEM_MHZ, "mhz")),
 )
 _DERIVED_FIELDS: Final[Sequence[tuple[str, Field]]] = (
-    ("power_watts", Field(Signal.POWER_W, "w")),
-    ("power_cap_watts", Field(Signal.POWER_CAP_W, "w")),
-    ("temp_edge_celsius", Field(Signal.EDGE_C, "c")),
-    ("temp_junction_celsius", Field(Signal.HOTSPOT_C, "c")),
-    ("temp_memory_celsius", Field(Signal.MEM_C, "c")),
-    ("gpu_use_percent", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("memory_use_percent", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("vram_used_bytes", Field(Signal.VRAM_BYTES, "b")),
-    ("sclk_mhz", Field(Signal.GFX_MHZ, "mhz")),
-    ("mclk_mhz", Field(Signal.MEM_MHZ, "mhz")),
+    ("power_watts", Field(SignalName.POWER_W, "w")),
+    ("power_cap_watts", Field(SignalName.POWER_CAP_W, "w")),
+    ("temp_edge_celsius", Field(SignalName.EDGE_C, "c")),
+    ("temp_junction_celsius", Field(SignalName.HOTSPOT_C, "c")),
+    ("temp_memory_celsius", Field(SignalName.MEM_C, "c")),
+    ("gpu_use_percent", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("memory_use_percent", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("vram_used_bytes", Field(SignalName.VRAM_BYTES, "b")),
+    ("sclk_mhz", Field(SignalName.GFX_MHZ, "mhz")),
+    ("mclk_mhz", Field(SignalName.MEM_MHZ, "mhz")),
 )
 _ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
 

@@ -11,11 +11,16 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import GpuName, Signal
+from chopper_core.sources.signals import GpuName, SignalName
 from chopper_core.sources.telemetry.quantities import DIMENSIONS, Flaw, in_unit, quantity
 
 ACCUMULATED: Final = frozenset(
-    (Signal.ENERGY_J, Signal.PCIE_BYTES, Signal.XGMI_READ_BYTES, Signal.XGMI_WRITE_BYTES)
+    (
+        SignalName.ENERGY_J,
+        SignalName.PCIE_BYTES,
+        SignalName.XGMI_READ_BYTES,
+        SignalName.XGMI_WRITE_BYTES,
+    )
 )
 
 
@@ -33,7 +38,7 @@ class Kind(Enum):
 class Field(Struct, frozen=True):
     """What a column holds."""
 
-    signal: Signal
+    signal: SignalName
     unit: str
     """Unit of values that have none written beside them."""
     part: str = ""
@@ -82,7 +87,7 @@ class RowCollector:
         self.series: dict[GpuName, dict[Field, Series]] = {}
         self.row_times_ns: dict[GpuName, list[int]] = {}
         self.row_losses: Counter[RowLoss] = Counter()
-        self.flaws: Counter[tuple[Signal, Flaw]] = Counter()
+        self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
         self.unstamped_rows = 0
 
     @property

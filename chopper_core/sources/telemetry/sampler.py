@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import ClockDomain, GpuName, Signal, Telemetry
+from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import DIMENSIONS, whole_number
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
@@ -37,26 +37,26 @@ _METRICS_TIME: Final = "ts"
 """Original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
 
 _CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
-_SIGNALS: Final = frozenset(Signal)
+_SIGNALS: Final = frozenset(SignalName)
 _METRICS: Final[Sequence[tuple[str, Field]]] = (
-    ("current_socket_power", Field(Signal.POWER_W, "w")),
-    ("average_socket_power", Field(Signal.POWER_W, "w")),
-    ("energy_accumulator", Field(Signal.ENERGY_J, "ticks")),
-    ("current_gfxclks", Field(Signal.GFX_MHZ, "mhz", "xcd", is_list=True)),
-    ("current_gfxclk", Field(Signal.GFX_MHZ, "mhz")),
-    ("average_gfxclk_frequency", Field(Signal.GFX_MHZ, "mhz")),
-    ("current_uclk", Field(Signal.MEM_MHZ, "mhz")),
-    ("average_uclk_frequency", Field(Signal.MEM_MHZ, "mhz")),
-    ("temperature_hotspot", Field(Signal.HOTSPOT_C, "c")),
-    ("temperature_mem", Field(Signal.MEM_C, "c")),
-    ("temperature_edge", Field(Signal.EDGE_C, "c")),
-    ("average_gfx_activity", Field(Signal.GFX_UTIL_PCT, "%")),
-    ("average_umc_activity", Field(Signal.MEM_UTIL_PCT, "%")),
-    ("xgmi_read_data_acc", Field(Signal.XGMI_READ_BYTES, "kb", "link", is_list=True)),
-    ("xgmi_write_data_acc", Field(Signal.XGMI_WRITE_BYTES, "kb", "link", is_list=True)),
-    ("accumulation_counter", Field(Signal.THROTTLE_PCT, "", kind=Kind.TICKS)),
+    ("current_socket_power", Field(SignalName.POWER_W, "w")),
+    ("average_socket_power", Field(SignalName.POWER_W, "w")),
+    ("energy_accumulator", Field(SignalName.ENERGY_J, "ticks")),
+    ("current_gfxclks", Field(SignalName.GFX_MHZ, "mhz", "xcd", is_list=True)),
+    ("current_gfxclk", Field(SignalName.GFX_MHZ, "mhz")),
+    ("average_gfxclk_frequency", Field(SignalName.GFX_MHZ, "mhz")),
+    ("current_uclk", Field(SignalName.MEM_MHZ, "mhz")),
+    ("average_uclk_frequency", Field(SignalName.MEM_MHZ, "mhz")),
+    ("temperature_hotspot", Field(SignalName.HOTSPOT_C, "c")),
+    ("temperature_mem", Field(SignalName.MEM_C, "c")),
+    ("temperature_edge", Field(SignalName.EDGE_C, "c")),
+    ("average_gfx_activity", Field(SignalName.GFX_UTIL_PCT, "%")),
+    ("average_umc_activity", Field(SignalName.MEM_UTIL_PCT, "%")),
+    ("xgmi_read_data_acc", Field(SignalName.XGMI_READ_BYTES, "kb", "link", is_list=True)),
+    ("xgmi_write_data_acc", Field(SignalName.XGMI_WRITE_BYTES, "kb", "link", is_list=True)),
+    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=Kind.TICKS)),
     *(
-        (heading, Field(Signal.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
+        (heading, Field(SignalName.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
         for heading, limiter in (
             ("prochot_residency_acc", "prochot"),
             ("ppt_residency_acc", "ppt"),
@@ -146,7 +146,7 @@ def _layout(
 ) -> Layout | None:
     columns = positions(headings)
     own = [
-        (column, Field(Signal(name), next(iter(DIMENSIONS[Signal(name)].factors)), part))
+        (column, Field(SignalName(name), next(iter(DIMENSIONS[SignalName(name)].factors)), part))
         for heading, column in columns.items()
         for name, _, part in [heading.partition(".")]
         if name in _SIGNALS

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.sources.places import natural_key
-from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, Signal, Telemetry
+from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, SignalName, Telemetry
 from chopper_core.sources.telemetry.accumulators import steps, unwrapped
 from chopper_core.sources.telemetry.quantities import Flaw
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss, Series
@@ -32,13 +32,13 @@ _FLAW_TEXTS: Final = {
 }
 _ROUNDING_PCT: Final = 1.0
 _XCD: Final = "xcd"
-_COMBINED: Final[Mapping[Signal, Callable[..., NDArray[np.float64]]]] = {
-    Signal.GFX_MHZ: np.nanmean,
-    Signal.THROTTLE_PCT: np.nanmax,
-    Signal.XGMI_READ_BYTES: np.sum,
-    Signal.XGMI_WRITE_BYTES: np.sum,
-    Signal.XGMI_READ_GBPS: np.sum,
-    Signal.XGMI_WRITE_GBPS: np.sum,
+_COMBINED: Final[Mapping[SignalName, Callable[..., NDArray[np.float64]]]] = {
+    SignalName.GFX_MHZ: np.nanmean,
+    SignalName.THROTTLE_PCT: np.nanmax,
+    SignalName.XGMI_READ_BYTES: np.sum,
+    SignalName.XGMI_WRITE_BYTES: np.sum,
+    SignalName.XGMI_READ_GBPS: np.sum,
+    SignalName.XGMI_WRITE_GBPS: np.sum,
 }
 """How the parts make the GPU's own figure; a sum needs all of them."""
 
@@ -80,21 +80,21 @@ class _Tables:
     """The signals of the GPUs while they are made."""
 
     def __init__(self) -> None:
-        self.signals: dict[tuple[int, Signal], list[Samples]] = {}
-        self._set_backs: Counter[Signal] = Counter()
+        self.signals: dict[tuple[int, SignalName], list[Samples]] = {}
+        self._set_backs: Counter[SignalName] = Counter()
         self._cooler_hotspots = 0
-        self._derived: set[Signal] = set()
+        self._derived: set[SignalName] = set()
 
     def add_gpu(self, number: int, fields: Mapping[Field, Series]) -> None:
         """Make the signals of one GPU."""
-        parts: dict[Signal, dict[str, Samples]] = defaultdict(dict)
+        parts: dict[SignalName, dict[str, Samples]] = defaultdict(dict)
         for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
             if column.kind is Kind.VALUE and column.part not in parts[column.signal]:
                 parts[column.signal][column.part] = self._samples(column, series)
                 if column.signal in RATES:
                     self._add_rates(parts, column, series)
         for part, samples in _residencies(fields).items():
-            parts[Signal.THROTTLE_PCT][part] = samples
+            parts[SignalName.THROTTLE_PCT][part] = samples
         for signal, samples_of in parts.items():
             self.signals[number, signal] = self._with_own_figure(signal, samples_of)
         self._cooler_hotspots += _hotspot_is_cooler(parts)
@@ -102,9 +102,9 @@ class _Tables:
     def notes(self) -> list[str]:
         """Say what was derived, and what looks wrong."""
         notes = []
-        if Signal.GFX_MHZ in self._derived:
+        if SignalName.GFX_MHZ in self._derived:
             notes.append("The gfx clock of a GPU is the mean of the clocks of its XCDs.")
-        if Signal.THROTTLE_PCT in self._derived:
+        if SignalName.THROTTLE_PCT in self._derived:
             notes.append(
                 "The throttle share of a GPU is that of its largest limiter: the share under any "
                 "limiter is at least that."
@@ -137,7 +137,7 @@ class _Tables:
         return Samples(times_ns[last], values, column.part)
 
     def _add_rates(
-        self, parts: dict[Signal, dict[str, Samples]], column: Field, series: Series
+        self, parts: dict[SignalName, dict[str, Samples]], column: Field, series: Series
     ) -> None:
         """Add what was counted between neighbouring samples per time, where that is known."""
         signal, per_ns = RATES[column.signal]
@@ -153,15 +153,17 @@ class _Tables:
                 times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
             )
 
-    def _with_own_figure(self, signal: Signal, samples_of: Mapping[str, Samples]) -> list[Samples]:
+    def _with_own_figure(
+        self, signal: SignalName, samples_of: Mapping[str, Samples]
+    ) -> list[Samples]:
         """Return the parts behind the GPU's own figure, made of them where the file has none."""
         order = sorted(samples_of, key=lambda part: natural_key(Path(part)))
-        if signal is Signal.GFX_MHZ and any(part.startswith(_XCD) for part in order):
+        if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
             order = [part for part in order if part]
         parts = [samples_of[part] for part in order]
         if order[0] == "" or signal not in _COMBINED:
             return parts
-        if len(parts) == 1 and signal is not Signal.THROTTLE_PCT:
+        if len(parts) == 1 and signal is not SignalName.THROTTLE_PCT:
             return [replace(parts[0], part="")]
         self._derived.add(signal)
         return [_combined(signal, parts), *parts]
@@ -187,7 +189,7 @@ def _last_of_ties(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return order[is_last]
 
 
-def _combined(signal: Signal, parts: Sequence[Samples]) -> Samples:
+def _combined(signal: SignalName, parts: Sequence[Samples]) -> Samples:
     times_ns = np.unique(np.concatenate([samples.time_ns for samples in parts]))
     values = np.full((len(parts), len(times_ns)), np.nan)
     for row, samples in enumerate(parts):
@@ -236,9 +238,9 @@ def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
     return shares
 
 
-def _hotspot_is_cooler(parts: Mapping[Signal, Mapping[str, Samples]]) -> bool:
-    hotspot = parts.get(Signal.HOTSPOT_C, {}).get("")
-    edge = parts.get(Signal.EDGE_C, {}).get("")
+def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, Samples]]) -> bool:
+    hotspot = parts.get(SignalName.HOTSPOT_C, {}).get("")
+    edge = parts.get(SignalName.EDGE_C, {}).get("")
     if hotspot is None or edge is None:
         return False
     _, at_hotspot, at_edge = np.intersect1d(

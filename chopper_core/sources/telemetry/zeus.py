@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from chopper_core.sources.signals import GpuName, Signal, Telemetry
+from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.stamps import Stamps
@@ -14,7 +14,7 @@ from chopper_core.sources.telemetry.text import TelemetryText, csv_cells
 
 FORMAT: Final = "Zeus power CSV"
 
-_POWER: Final = Field(Signal.POWER_W, "w")
+_POWER: Final = Field(SignalName.POWER_W, "w")
 _FIRST_LINE: Final = re.compile(r"\s*[1-9]\d{9}\.\d+\s*(,\s*\d+(\.\d*)?(e[-+]?\d+)?\s*)+", re.I)
 _HEADING: Final = re.compile(r"time(,\s*power\d+)+", re.I)
 

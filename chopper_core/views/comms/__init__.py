@@ -15,7 +15,7 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.comms.pictures import pictures
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import (
     Chosen,
@@ -42,7 +42,7 @@ _LEVEL_OF: Final = {"kind": "operation"}
 """The level of the tree that a way to split stands for, where it is called otherwise."""
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The scope's collectives: by kind or another label, one by one, or the kernels of one."""
     by = view.by or "kind"
     parent = run.tree(view.order).node(view.path)
@@ -57,7 +57,7 @@ def answer(run: Run, view: View) -> Answer:
     return _together(chosen, view, by)
 
 
-def _one_by_one(chosen: Chosen, view: View) -> Answer:
+def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
     """A row per collective, in the order of first arrival."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
@@ -107,7 +107,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
         "exposed_comm_ns",
         "hidden_ns",
     )
-    return Answer(
+    return ViewResult(
         level=COLLECTIVE,
         labels=labels,
         columns=tuple(own),
@@ -123,7 +123,7 @@ def _one_by_one(chosen: Chosen, view: View) -> Answer:
     )
 
 
-def _together(chosen: Chosen, view: View, by: str) -> Answer:
+def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     """A row per kind, phase, layer, iteration, process group or GPU."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
@@ -204,11 +204,11 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
 
     def opens(row: int) -> View:
         if by != "group":
-            return replace(into(view, level, labels[row]), analysis=view.analysis, by=COLLECTIVE)
+            return replace(into(view, level, labels[row]), name=view.name, by=COLLECTIVE)
         name = re.escape(labels[row]).replace("\\ ", r"\s")
         return replace(view, by=COLLECTIVE, filter=name, sort="", columns=())
 
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),
@@ -223,7 +223,7 @@ def _together(chosen: Chosen, view: View, by: str) -> Answer:
     )
 
 
-def _members(chosen: Chosen, view: View) -> Answer:
+def _members(chosen: Chosen, view: View) -> ViewResult:
     """The kernels of one collective, a row per GPU in the order of arrival."""
     found, run = chosen.all, chosen.run
     table = run.table
@@ -270,7 +270,7 @@ def _members(chosen: Chosen, view: View) -> Answer:
         if found.complete[number]
         else "not all of its ranks are in the traces"
     )
-    return Answer(
+    return ViewResult(
         level="gpu",
         labels=labels,
         columns=tuple(own),

@@ -22,7 +22,7 @@ from chopper_core.views.compare.columns import (
     written,
 )
 from chopper_core.views.compare.sides import SUM, Half, Halves, halves
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.baselines import candidates
 from chopper_core.views.shared.groups import into
 
@@ -32,7 +32,7 @@ _SHORTENED: Final = ("operation", "kernel")
 """Labels that pictures show in their short forms."""
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """A row for each part of the two nodes; without a baseline, what may be one."""
     figure = _figure(run, view.of or USUAL)
     if view.baseline is None:
@@ -44,7 +44,7 @@ def answer(run: Run, view: View) -> Answer:
     )
     order = np.argsort(-np.abs(numbers), kind="stable")
     top = [row for row in order[:_DRAWN].tolist() if numbers[row]]
-    return Answer(
+    return ViewResult(
         level=both.by,
         by=both.by,
         labels=both.pairs.labels,

@@ -116,7 +116,7 @@ class Halves(Struct, frozen=True, dict=True):
 
 def halves(run: Run, view: View) -> Halves:
     """A view's node and its baseline's, split by what the view says."""
-    there = replace(beside(view), analysis="", by="", of="")
+    there = replace(beside(view), name="", by="", of="")
     other = run if there.run == view.run else run.beside(there.run)
     ours, base = dict(view.scope), dict(there.scope)
     by = view.by or next((each for each in _USUAL_SPLITS if not {each} & {*ours, *base}), "kernel")

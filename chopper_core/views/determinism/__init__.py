@@ -26,7 +26,7 @@ from chopper_core.views.determinism.steadiness import (
     gpus_of,
     steadiness,
 )
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 
 Float64 = NDArray[np.float64]
@@ -115,7 +115,7 @@ class Compared(Struct, frozen=True):
         return self.verdict not in (_WITHIN, _TOO_FEW)
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The GPUs beside those of the baseline, or the figures with what the test says."""
     plain, base = replace(view, baseline=None), None
     if view.baseline is None:
@@ -137,7 +137,7 @@ def answer(run: Run, view: View) -> Answer:
     else:
         labels, own = [str(gpu) for gpu in ours.gpus], _by_gpu(ours, base)
     known = {metric.name for metric, values in own if values.present().any()}
-    return Answer(
+    return ViewResult(
         level=view.by or "gpu",
         labels=labels,
         columns=tuple(own),

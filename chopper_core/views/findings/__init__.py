@@ -15,7 +15,7 @@ from chopper_core.views.findings.finding import MEANING, Confidence, Finding
 from chopper_core.views.findings.phrases import count, places, time
 from chopper_core.views.findings.rules import RULES, Rule, find
 from chopper_core.views.findings.thresholds import IRREGULAR, THRESHOLDS, Threshold
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 
 __all__ = ["MEANING", "RULES", "THRESHOLDS", "Confidence", "Finding", "Rule", "Threshold", "find"]
 
@@ -51,9 +51,9 @@ CONFIDENCE: Final = column(
 RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """What stands out in a scope, one row per finding."""
-    scope = View(view.run, view.path, view.order, metric=view.metric, reading=view.reading)
+    scope = View(view.run, view.path, view.order, metric=view.metric, overrides=view.overrides)
     case = case_of(run, scope)
     found = find(case)
     findings = [finding for _, finding in found]
@@ -61,7 +61,7 @@ def answer(run: Run, view: View) -> Answer:
         None if finding.stake_ns is None else 100 * case.share(finding.stake_ns)
         for finding in findings
     ]
-    return Answer(
+    return ViewResult(
         level="finding",
         labels=[finding.sentence for finding in findings],
         columns=(

@@ -44,7 +44,7 @@ def unsteady_clocks(case: Case) -> list[Finding]:
                     f"{_over_time(case, name, case.gpus[most])}"
                     f"{cost if name == 'gfx_mhz' else ''}"
                 ),
-                evidence=case.charting(name),
+                evidence=case.with_signal(name),
                 confidence=confidence(read=False, repeated=case.repeats),
                 stake_ns=stake if name == "gfx_mhz" else None,
                 total_ns=float(slower_ns[unsteady].sum()) if name == "gfx_mhz" else None,
@@ -55,8 +55,8 @@ def unsteady_clocks(case: Case) -> list[Finding]:
 
 def _over_time(case: Case, name: str, gpu: int) -> str:
     """What the deviation over the time of an iteration is, whatever runs in it."""
-    track = case.run.measured.get(name)
-    if track is None or gpu not in track.curves:
+    signal = case.run.measured.get(name)
+    if signal is None or gpu not in signal.curves:
         return ""
     own = case.codes("gpu") == gpu
     starts, ends = case.cells.min("start_ns"), case.cells.max("end_ns")
@@ -65,7 +65,7 @@ def _over_time(case: Case, name: str, gpu: int) -> str:
         there = own & (case.iteration_place == place)
         if there.any():
             span = Stretches(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
-            deviations.append(sampled(track.curves[gpu], span).deviation())
+            deviations.append(sampled(signal.curves[gpu], span).deviation())
     if not deviations or not np.isfinite(deviations).all():
         return ""
     return f", by {np.mean(deviations):.0f} MHz over an iteration"
@@ -124,7 +124,7 @@ def throttled(case: Case) -> list[Finding]:
                 f"{which} {'is' if len(gpus) == 1 else 'are'} throttled {size} of the time"
                 f"{_limiter(case, gpus)}{beyond}"
             ),
-            evidence=case.charting("throttle_pct"),
+            evidence=case.with_signal("throttle_pct"),
             confidence=confidence(read=False, repeated=case.repeats),
             stake_ns=stake,
             total_ns=None if stake is None else stake * len(gpus) * len(case.iterations),

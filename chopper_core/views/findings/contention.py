@@ -44,7 +44,7 @@ def contention(case: Case) -> list[Finding]:
             for level, code in zip(("phase", "operation"), pairs[place], strict=True)
         )
         stake = case.per_iteration(float(cost[place]))
-        evidence = case.asking("overlap", "instance", phase=phase, operation=operation)
+        evidence = case.with_view("overlap", "instance", phase=phase, operation=operation)
         findings.append(
             Finding(
                 sentence=(

@@ -19,7 +19,7 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.errors import UsageError
 from chopper_core.views.findings.thresholds import FEWEST, IRREGULAR
-from chopper_core.views.shared.leads import Standing, standing
+from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations
 
 Int64 = NDArray[np.int64]
@@ -161,12 +161,12 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         return len(self.iterations) * len(self.gpus) > 1
 
     @cached_property
-    def standing(self) -> Standing | None:
+    def leads(self) -> RankLeads | None:
         """The GPUs against each other; None where there is one GPU, or nothing to compare by."""
         if len(self.gpus) < 2:
             return None
         try:
-            return standing(self.run, self.view)[0]
+            return leads(self.run, self.view)[0]
         except UsageError:
             return None
 
@@ -186,20 +186,20 @@ class Case(Struct, frozen=True, eq=False, dict=True):
             columns=(),
             sort="",
             filter="",
-            analysis="",
+            name="",
             by="",
             of="",
         )
 
-    def asking(self, analysis: str, by: str = "", **labels: str) -> View:
+    def with_view(self, name: str, by: str = "", **labels: str) -> View:
         """The view of another question, of the case's scope or a part of it."""
-        return replace(self.at(**labels), analysis=analysis, by=by)
+        return replace(self.at(**labels), name=name, by=by)
 
-    def charting(self, signal: str) -> View:
+    def with_signal(self, signal: str) -> View:
         """The view of the GPUs' clocks, power and temperatures, with a signal over the time."""
         if signal not in self.run.measured:
             return self.at()
-        return replace(self.asking("power"), metric=signal)
+        return replace(self.with_view("power"), metric=signal)
 
     def text(self, level: str, code: int) -> str:
         """A label as a path spells it."""
@@ -234,7 +234,7 @@ def case_of(run: Run, view: View) -> Case:
         rows = np.sort(rows)
     return Case(
         run=run,
-        view=replace(view, columns=(), sort="", filter="", analysis="", by="", of=""),
+        view=replace(view, columns=(), sort="", filter="", name="", by="", of=""),
         node=_as_one(table, rows),
         gpus=tuple(distinct(table.gpu[rows]).tolist()),
         iterations=tuple(looked_at.tolist()),

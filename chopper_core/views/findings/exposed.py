@@ -39,7 +39,7 @@ def exposed(case: Case) -> list[Finding]:
                 f"communication without compute takes {time(each)}{case.each}{case.on_each} "
                 f"({percent(case.share(each))}): {_where(case, per_cell)}{told}"
             ),
-            evidence=replace(case.asking("comms", "phase"), sort="-exposed_comm_ns"),
+            evidence=replace(case.with_view("comms", "phase"), sort="-exposed_comm_ns"),
             confidence=confidence(read=known, repeated=case.repeats),
             stake_ns=stake,
             total_ns=total,

@@ -86,7 +86,7 @@ def _waits_for_host(
     if len(late) == 1:
         told = f"{names[0]} {said}: {_stands(case)} idle {time(each)}{case.each} {where}, "
         told += f"{percent(total / late[0][2])} of its time"
-        evidence = case.asking("launch", phase=case.text("phase", late[0][0]))
+        evidence = case.with_view("launch", phase=case.text("phase", late[0][0]))
     else:
         parts = (
             f"{name} {time(case.per_iteration(idle))} ({percent(idle / elapsed)} of its time)"
@@ -94,7 +94,7 @@ def _waits_for_host(
         )
         told = f"the step {said}: {_stands(case)} idle {time(each)}{case.each} {where}, "
         told += labelled(parts)
-        evidence = case.asking("launch", "phase")
+        evidence = case.with_view("launch", "phase")
     return [
         Finding(
             sentence=told,
@@ -212,7 +212,9 @@ def _one_stretch(case: Case, one: Stretch) -> Finding:
             f"the GPU stands idle {time(one.idle_ns)} before its launch calls there, at the same "
             f"place elsewhere {time(usual) if usual >= _NOTHING_NS else 'not at all'}"
         ),
-        evidence=case.asking("launch", "operation" if len(one.layers) == 1 else "layer", **labels),
+        evidence=case.with_view(
+            "launch", "operation" if len(one.layers) == 1 else "layer", **labels
+        ),
         confidence=confidence(read=True, repeated=False),
         stake_ns=one.lost_ns / len(case.iterations),
         total_ns=one.idle_ns,
@@ -238,7 +240,7 @@ def _stretches(case: Case, late: list[Stretch]) -> Finding:
             f"they aren't; the GPUs stand idle {time(total)} there before launch calls: "
             f"{named}{more}"
         ),
-        evidence=replace(case.asking("launch", "gpu", phase=phase), sort="-idle_host_ns"),
+        evidence=replace(case.with_view("launch", "gpu", phase=phase), sort="-idle_host_ns"),
         confidence=confidence(read=True, repeated=True),
         stake_ns=sum(max(of_gpus.values()) for of_gpus in lost.values()) / len(case.iterations),
         total_ns=total,

@@ -44,7 +44,7 @@ def imbalance(case: Case) -> list[Finding]:
                 f"GPU {case.gpus[most]} computes {time(busy[most])}{case.each}, "
                 f"{percent(stake / mean)} more than the GPUs' mean, and has {what} than the others"
             ),
-            evidence=case.asking("kernels", "operation", gpu=str(case.gpus[most])),
+            evidence=case.with_view("kernels", "operation", gpu=str(case.gpus[most])),
             confidence=confidence(read=True, repeated=count > 1),
             stake_ns=stake,
             total_ns=stake * count,

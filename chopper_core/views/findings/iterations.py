@@ -49,7 +49,7 @@ def differing_iterations(case: Case) -> list[Finding]:
                 f"{named}; most of it is {word}, {time(grown)} more per GPU"
                 f"{'' if one else ' and slow iteration'}"
             ),
-            evidence=case.asking("throughput", "iteration"),
+            evidence=case.with_view("throughput", "iteration"),
             confidence=confidence(read=True, repeated=not one),
             stake_ns=float(lost.sum()) / len(iterations),
             total_ns=float(lost.sum()) * len(case.gpus),

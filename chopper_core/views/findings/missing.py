@@ -36,7 +36,7 @@ def _ranks(case: Case) -> list[tuple[str, View]]:
         (
             f"{count(world - there, 'rank')} of {world} {'is' if world - there == 1 else 'are'} "
             "not in the traces: who waits for whom in collectives isn't known",
-            case.asking("comms" if case.split().sum("exposed_comm_ns").any() else "launch"),
+            case.with_view("comms" if case.split().sum("exposed_comm_ns").any() else "launch"),
         )
     ]
 
@@ -56,7 +56,7 @@ def _sources(case: Case) -> list[tuple[str, View]]:
         hidden = f"{percent(share)} of the time is compute that can't be taken apart"
     if "telemetry" in lacks:
         hidden += ", and clocks, power and temperatures aren't known"
-    return [(f"without {' and '.join(lacks)} {hidden}", case.asking("overheads"))]
+    return [(f"without {' and '.join(lacks)} {hidden}", case.with_view("overheads"))]
 
 
 def _counters(case: Case) -> list[tuple[str, View]]:
@@ -69,7 +69,7 @@ def _counters(case: Case) -> list[tuple[str, View]]:
             f"hardware counters are of GPU{'s' if len(counted) > 1 else ''} "
             f"{places(sorted(counted))} alone: the compute of {count(len(without), 'other GPU')} "
             "can't be taken apart",
-            case.asking("overheads", "gpu"),
+            case.with_view("overheads", "gpu"),
         )
     ]
 
@@ -109,6 +109,6 @@ def _launches(case: Case) -> list[tuple[str, View]]:
         (
             f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "
             "late for them isn't known",
-            case.asking("launch"),
+            case.with_view("launch"),
         )
     ]

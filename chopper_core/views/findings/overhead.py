@@ -59,7 +59,7 @@ def largest_overhead(case: Case) -> list[Finding]:
                 f"{percent(size / elapsed)} of the time{what}; the next is {LOSSES[ranked[1]]} "
                 f"with {percent(after / elapsed)}"
             ),
-            evidence=case.asking("overheads", "" if len(gpus) == 1 or all_gpus else "gpu"),
+            evidence=case.with_view("overheads", "" if len(gpus) == 1 or all_gpus else "gpu"),
             confidence=confidence(read=False, repeated=count > 1),
             stake_ns=size / count,
             total_ns=float(size),

@@ -53,7 +53,7 @@ def poor_products(case: Case) -> list[Finding]:
     )
     stake = float(lost.sum())
     evidence = replace(
-        case.asking("kernels", "operation"),
+        case.with_view("kernels", "operation"),
         columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
         filter=f"{metric}<{limit:g}",
         sort="-kernel_ns",

@@ -11,7 +11,7 @@ from chopper_core.views.findings.phrases import others, percent, time
 from chopper_core.views.findings.thresholds import STRAGGLER
 from chopper_core.views.ranks.waits import waits
 from chopper_core.views.shared.groups import by_level
-from chopper_core.views.shared.leads import Standing, beyond_others, others_median
+from chopper_core.views.shared.leads import RankLeads, beyond_others, others_median
 
 
 def straggler(case: Case) -> list[Finding]:
@@ -19,8 +19,8 @@ def straggler(case: Case) -> list[Finding]:
 
     At stake is what it needs beyond the others, or what they stand waiting for it if that is more.
     """
-    stand = case.standing
-    if stand is None or not stand.holds_back:
+    stand = case.leads
+    if stand is None or not stand.is_straggler:
         return []
     behind, count = stand.behind, len(stand.iterations)
     figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
@@ -42,7 +42,7 @@ def straggler(case: Case) -> list[Finding]:
     return [
         Finding(
             sentence=f"{said}{wait}",
-            evidence=case.asking("ranks"),
+            evidence=case.with_view("ranks"),
             confidence=confidence(read=bool(why), repeated=count > 1),
             stake_ns=stake,
             total_ns=stake * len(case.iterations),
@@ -50,7 +50,7 @@ def straggler(case: Case) -> list[Finding]:
     ]
 
 
-def _why(case: Case, stand: Standing) -> tuple[str, float]:
+def _why(case: Case, stand: RankLeads) -> tuple[str, float]:
     """What sets the GPU behind apart, and its time beyond the others' median per iteration."""
     behind = stand.behind
     work, host, launch = (
@@ -87,7 +87,7 @@ def _why(case: Case, stand: Standing) -> tuple[str, float]:
             return "", 0.0
 
 
-def _hotter(case: Case, stand: Standing) -> str:
+def _hotter(case: Case, stand: RankLeads) -> str:
     if not is_measured("hotspot_c", stand.table):
         return ""
     labels, nodes = by_level(stand.node, "gpu")

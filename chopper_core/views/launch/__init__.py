@@ -25,7 +25,7 @@ from chopper_core.views.launch.sums import (
     launches_of,
     waited_ns,
 )
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 
 Int64 = NDArray[np.int64]
@@ -125,7 +125,7 @@ STATISTICS: Final = {
 }
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """Overheads of launches and causes of idle time, by operation or another level."""
     by = view.by or "operation"
     tree, table = run.tree(view.order), run.table
@@ -151,7 +151,7 @@ def answer(run: Run, view: View) -> Answer:
     sort = "launch_overhead_ns" if has_launches else "idle_ns"
     order = np.argsort(-figures[sort].numbers, kind="stable")[:_CHARTED]
     top = [labels[row] for row in order.tolist()]
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),

@@ -17,7 +17,7 @@ from chopper_core.query.statistic import counted_instances, named, reduced
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import stable_order
 from chopper_core.views.overlap import columns
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into, quantiles_of
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 
@@ -37,7 +37,7 @@ _ALONG: Final = 0.3
 _LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The scope's operations by a label, or their instances one by one."""
     found = overlaps_in(run, view)
     if not len(found):
@@ -47,7 +47,7 @@ def answer(run: Run, view: View) -> Answer:
     return _together(run, view, found, view.by or "operation")
 
 
-def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
+def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     codes, owner = found.ranked(by)
     count = len(codes)
     labels = [run.table.text_of(by, code) for code in codes.tolist()]
@@ -68,14 +68,14 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> Answer:
         (metrics[2], figures[2]),
         (metrics[3], figures[3]),
     ]
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),
         opens=lambda row: (
-            replace(into(view, by, labels[row]), analysis=view.analysis, by=INSTANCE)
+            replace(into(view, by, labels[row]), name=view.name, by=INSTANCE)
             if own[9][1].numbers[row] <= _MOST_INSTANCES
-            else replace(into(view, by, labels[row]), analysis=view.analysis)
+            else replace(into(view, by, labels[row]), name=view.name)
         ),
         total=totals,
         shown=tuple(metric.name for metric, values in own if values.present().any()),
@@ -149,7 +149,7 @@ def _totals(found: Overlaps) -> dict[str, int | float]:
     return total
 
 
-def _one_by_one(run: Run, view: View, found: Overlaps) -> Answer:
+def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     """A row per instance, in order of start."""
     if len(found) > _MOST_INSTANCES:
         raise UsageError(
@@ -178,9 +178,9 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> Answer:
 
     def opens(row: int) -> View:
         path = tuple(texts[level][row] for level in _LEVELS)
-        return View(view.run, path, order, metric=view.metric, reading=view.reading)
+        return View(view.run, path, order, metric=view.metric, overrides=view.overrides)
 
-    return Answer(
+    return ViewResult(
         level=INSTANCE,
         labels=texts["operation"],
         columns=tuple(own),

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Curve
+from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.pictures import energy_bars, pictures
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.samples import (
     Sampled,
@@ -64,7 +64,7 @@ class GpuSamples(Struct, frozen=True, eq=False):
 
     gpu: int
     signals: dict[str, Sampled]
-    curves: dict[str, Curve]
+    curves: dict[str, IntegralCurve]
     """The whole signals."""
     limit_w: float
     """NaN where it isn't known."""
@@ -72,7 +72,7 @@ class GpuSamples(Struct, frozen=True, eq=False):
     """The ends of the windows of rolling quantiles, and the quantiles."""
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The GPUs side by side, or the energy of iterations, phases, layers or operations."""
     if not any(name in run.measured for name in _SIGNALS):
         raise UsageError(_NO_TELEMETRY)
@@ -123,7 +123,7 @@ def samples_of(run: Run, view: View, window_ns: float | None = None) -> list[Gpu
     return found
 
 
-def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> Answer:
+def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
     labels, nodes = _split(run, view, "gpu")
     scope = Scope(nodes, nodes, run.origin_ns, run.hardware, run.measured)
     energy_j, token_mj = step_energy(run, view, options.tokens)
@@ -140,7 +140,7 @@ def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
         *("mean_hotspot_c", "throttled_pct", "r_gfx_hotspot", "r_gfx_power", "rolling_power_w"),
         *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
     )
-    return Answer(
+    return ViewResult(
         level="gpu",
         labels=labels,
         columns=tuple(own),
@@ -298,7 +298,9 @@ def _energy_of_steps(
     return gpus, iterations, energy, whole
 
 
-def _by_label(run: Run, view: View, found: list[GpuSamples], options: Options, by: str) -> Answer:
+def _by_label(
+    run: Run, view: View, found: list[GpuSamples], options: Options, by: str
+) -> ViewResult:
     labels, nodes = _split(run, view, by)
     scope = Scope(nodes, nodes, run.origin_ns, run.hardware, run.measured)
     energy = METRICS["energy_j"].compute(scope)
@@ -317,7 +319,7 @@ def _by_label(run: Run, view: View, found: list[GpuSamples], options: Options, b
     shown = [metric.name for metric, values in own if values.present().any()]
     shown += [name for name in measured if is_measured(name, run.table)]
     energy_j, token_mj = step_energy(run, view, options.tokens)
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),

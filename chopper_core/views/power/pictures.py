@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chopper_core.metrics import numbered
 from chopper_core.model.charts import BarChart, LineChart, Rows, Series
-from chopper_core.model.signals import Curve
+from chopper_core.model.signals import IntegralCurve
 from chopper_core.query.outliers import outliers
 from chopper_core.util.errors import UsageError
 from chopper_core.views.shared.samples import Sampled, beside_of
@@ -42,7 +42,7 @@ class Samples(Protocol):
         """The ends of windows, and the quantiles over them."""
 
     @property
-    def curves(self) -> dict[str, Curve]:
+    def curves(self) -> dict[str, IntegralCurve]:
         """The whole signals."""
 
 

@@ -16,16 +16,16 @@ from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.ranks.headline import headline, notes
 from chopper_core.views.ranks.nodes import NODE, by_node
 from chopper_core.views.ranks.waits import waits, waits_by, waits_map
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.leads import (
-    Standing,
+    RankLeads,
     beyond_others,
     lead_changes,
+    leads,
     leads_by,
     others_median,
-    standing,
     sums_by,
 )
 
@@ -39,16 +39,16 @@ _BINS: Final = 60
 _LINES: Final = 12
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The GPUs of a scope side by side, or what the GPU behind does by another level."""
-    stand, whole = standing(run, view)
+    stand, whole = leads(run, view)
     by = view.by or "gpu"
     if by == NODE:
         return by_node(run, whole, stand.gpus, _by_gpu(stand, whole))
     return _by_gpu(stand, whole) if by == "gpu" else _by_label(stand, whole, by)
 
 
-def _by_gpu(stand: Standing, view: View) -> Answer:
+def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
     run, found, waited = stand.run, stand.found, waits(stand)
     count = len(found)
     lead = stand.lead_ns
@@ -83,7 +83,7 @@ def _by_gpu(stand: Standing, view: View) -> Answer:
     shown = ("mean_lead_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *beside[:-2])
     shown += ("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns")
     shown += ("extra_work_ns", "extra_launch_ns", *beside[-2:])
-    return Answer(
+    return ViewResult(
         level="gpu",
         labels=[str(gpu) for gpu in stand.gpus],
         columns=tuple(own),
@@ -101,7 +101,7 @@ def _median_known(times: Int64) -> float:
     return float(np.median(known)) if len(known) else np.nan
 
 
-def _by_label(stand: Standing, view: View, by: str) -> Answer:
+def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     found, table = stand.found, stand.table
     nodes, codes_of_rows = stand.split(by), table.column(by)
     codes = nodes.codes(by).astype(np.int64)
@@ -141,14 +141,14 @@ def _by_label(stand: Standing, view: View, by: str) -> Answer:
     if by == "iteration":
         shown[2:2] = ["iteration_ns", "throughput_x"]
     shown += ["occurrences", "elapsed_ns", "exposed_comm_ns", "idle_host_ns"]
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),
         opens=lambda row: replace(
             into(view, by, labels[row]),
             # Where nothing is matched there is nothing to ask either.
-            analysis=view.analysis if there[row] else "",
+            name=view.name if there[row] else "",
             by="gpu" if there[row] else "",
         ),
         total=_totals(stand, own),
@@ -161,7 +161,7 @@ def _by_label(stand: Standing, view: View, by: str) -> Answer:
     )
 
 
-def _totals(stand: Standing, own: Own) -> dict[str, int | float]:
+def _totals(stand: RankLeads, own: Own) -> dict[str, int | float]:
     """The scope's own figures, of all GPUs, for the columns that have one."""
     run = stand.run
     scope = Scope(stand.node, stand.node, run.origin_ns, run.hardware)
@@ -176,7 +176,7 @@ def _totals(stand: Standing, own: Own) -> dict[str, int | float]:
     return totals
 
 
-def _leads_chart(stand: Standing) -> LineChart:
+def _leads_chart(stand: RankLeads) -> LineChart:
     """The lead of each GPU over the iteration, mean over the iterations."""
     found = stand.found
     bins = np.minimum((stand.places() * _BINS).astype(np.intp), _BINS - 1)

@@ -9,18 +9,18 @@ import numpy as np
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.views.shared.leads import (
-    Standing,
+    RankLeads,
     beyond_others,
     others_median,
     unmatched_compute,
 )
 
 
-def headline(stand: Standing, waited: Sequence[tuple[Metric, Values]]) -> tuple[str, ...]:
+def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple[str, ...]:
     """Who is behind, since where in the step, who waits for it and why it is late."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
-    if not stand.holds_back:
+    if not stand.is_straggler:
         return (
             f"no GPU holds the others back: on average they start the same kernel at most "
             f"{stand.ahead_ns / 1e3:.1f} µs before {gpu}",
@@ -42,7 +42,7 @@ def headline(stand: Standing, waited: Sequence[tuple[Metric, Values]]) -> tuple[
     return tuple(lines)
 
 
-def _since(stand: Standing) -> str:
+def _since(stand: RankLeads) -> str:
     onset = stand.onset()
     if onset is None:
         return ""
@@ -51,7 +51,7 @@ def _since(stand: Standing) -> str:
     return f", from {where} on"
 
 
-def _cause_sentence(stand: Standing) -> str:
+def _cause_sentence(stand: RankLeads) -> str:
     behind = stand.behind
     work, host = beyond_others(stand.work_ns)[behind], beyond_others(stand.host_ns)[behind]
     launch = beyond_others(stand.launch_ns)[behind]
@@ -80,7 +80,7 @@ def _cause_sentence(stand: Standing) -> str:
             return f"nothing sets it apart by 1 % of the iteration: {kernels}; {late}"
 
 
-def _hotter(stand: Standing) -> str:
+def _hotter(stand: RankLeads) -> str:
     if not is_measured("hotspot_c", stand.table):
         return ""
     scope = Scope(stand.split("gpu"), stand.node, stand.run.origin_ns, stand.run.hardware)
@@ -90,7 +90,7 @@ def _hotter(stand: Standing) -> str:
     return f", {beyond_others(heat.numbers)[stand.behind]:+.1f} °C"
 
 
-def notes(stand: Standing) -> tuple[str, ...]:
+def notes(stand: RankLeads) -> tuple[str, ...]:
     """What is left out, and how far the GPUs' clocks can be trusted."""
     said = []
     if stand.left_out:

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.ranks import columns as rank_columns
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.collective_figures import gpu_words
 
 Own = list[tuple[Metric, Values]]
@@ -55,7 +55,7 @@ def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
     return [name or "unknown" for name in names]
 
 
-def by_node(run: Run, view: View, gpus: tuple[int, ...], each: Answer) -> Answer:
+def by_node(run: Run, view: View, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
     """An answer by GPU with the GPUs of each node together."""
     names = node_names(run, gpus)
     labels = list(dict.fromkeys(names))

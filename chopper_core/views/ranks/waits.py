@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import chopper_core.views.shared.collective_columns as collective_columns
 from chopper_core.metrics import Metric, Values
 from chopper_core.model.charts import HeatMap, Picture
-from chopper_core.views.shared.leads import Standing
+from chopper_core.views.shared.leads import RankLeads
 
 Int64 = NDArray[np.int64]
 Own = list[tuple[Metric, Values]]
@@ -18,7 +18,7 @@ Own = list[tuple[Metric, Values]]
 _LARGEST_MAP: Final = 64
 
 
-def waits(stand: Standing) -> Own:
+def waits(stand: RankLeads) -> Own:
     """Per GPU, how long it waits for later ones, the others for it, and without compute."""
     gpus, chosen = np.array(stand.gpus), stand.collectives
     heads = (
@@ -42,7 +42,7 @@ def waits(stand: Standing) -> Own:
     )
 
 
-def _who(stand: Standing) -> tuple[Int64, Int64]:
+def _who(stand: RankLeads) -> tuple[Int64, Int64]:
     """Of each collective's kernel the places of its GPU and of the one that arrives last."""
     chosen, gpus = stand.collectives, np.array(stand.gpus)
     assert chosen is not None
@@ -52,7 +52,7 @@ def _who(stand: Standing) -> tuple[Int64, Int64]:
     return places[stand.table.gpu[chosen.rows]], places[last]
 
 
-def waits_by(stand: Standing, codes: Int64, codes_of_rows: NDArray[np.generic]) -> Own:
+def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: NDArray[np.generic]) -> Own:
     """Waits within the rows: of all GPUs, and for the GPU behind in the scope."""
     chosen, count = stand.collectives, len(codes)
     if chosen is None or not chosen.complete.any():
@@ -70,7 +70,7 @@ def waits_by(stand: Standing, codes: Int64, codes_of_rows: NDArray[np.generic]) 
     ]
 
 
-def waits_map(stand: Standing) -> tuple[Picture, ...]:
+def waits_map(stand: RankLeads) -> tuple[Picture, ...]:
     """Who waits for whom, in ms."""
     chosen, size = stand.collectives, len(stand.gpus)
     if chosen is None or not chosen.complete.any() or size > _LARGEST_MAP:

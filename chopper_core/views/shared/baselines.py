@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 
 HOW: Final = (
     "no baseline yet: press b on a scope and 8 on another, or mark two rows with space and press =,"
@@ -32,11 +32,11 @@ class Candidate(Struct, frozen=True):
     delta_ns: int
 
 
-def candidates(run: Run, view: View) -> Answer:
+def candidates(run: Run, view: View) -> ViewResult:
     """The other runs that are open, the same scope on other GPUs and in other iterations, and
     the scope's own GPUs or iterations beside one another."""
     found = [*_others(run, view), *_same_elsewhere(run, view), *_children(run, view)]
-    return Answer(
+    return ViewResult(
         level="baseline",
         labels=[each.label for each in found],
         columns=(

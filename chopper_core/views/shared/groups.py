@@ -142,7 +142,7 @@ def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
 
 def into(view: View, level: str, label: str) -> View:
     """The part of a view's node with a label: split by its level, or the node if it is above."""
-    plain = replace(view, analysis="", by="", of="", columns=(), sort="", filter="")
+    plain = replace(view, name="", by="", of="", columns=(), sort="", filter="")
     if level in view.order[: len(view.path)]:
         return plain
     split = pivot(plain, level)

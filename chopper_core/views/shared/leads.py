@@ -43,7 +43,7 @@ _ONSET: Final = 0.1
 """The share of the largest mean lead from which on a GPU is behind."""
 
 
-class Standing(Struct, frozen=True, eq=False):
+class RankLeads(Struct, frozen=True, eq=False):
     """The GPUs of a scope, side by side; arrays have one value per GPU of `gpus`."""
 
     run: Run
@@ -101,7 +101,7 @@ class Standing(Struct, frozen=True, eq=False):
         return float(np.median(self.iteration_ns.max(axis=0)))
 
     @property
-    def holds_back(self) -> bool:
+    def is_straggler(self) -> bool:
         """Whether the GPU behind is so far behind that it matters."""
         return self.ahead_ns > _LEAD_THAT_COUNTS * self.typical_ns
 
@@ -164,7 +164,7 @@ class Standing(Struct, frozen=True, eq=False):
         return share
 
 
-def standing(run: Run, view: View) -> tuple[Standing, View]:
+def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     """The GPUs in a view's scope, and the view without a GPU of its own; raises UsageError."""
     view = of_all_gpus(view)
     node = run.tree(view.order).node(view.path)
@@ -203,7 +203,7 @@ def _stand(
     node: Groups,
     chosen: tuple[tuple[int, ...], tuple[int, ...]],
     found: Occurrences,
-) -> Standing:
+) -> RankLeads:
     left_out, compared = chosen
     table, gpus = run.table, np.array(found.gpus)
     seen = ranked(table.iteration[found.rows[:, 0]])[0]
@@ -235,7 +235,7 @@ def _stand(
     clock = METRICS["gfx_mhz"].compute(Scope(by_gpu, whole, run.origin_ns, run.hardware))
     mhz = np.full(len(gpus), np.nan)
     mhz[whose] = np.where(clock.present(), clock.numbers, np.nan)
-    return Standing(
+    return RankLeads(
         run=run,
         node=whole,
         view=view,
@@ -288,7 +288,7 @@ def others_lead(found: Occurrences, place: int) -> Float64:
     return mean
 
 
-def lead_changes(stand: Standing) -> Float64:
+def lead_changes(stand: RankLeads) -> Float64:
     """By how much the others' lead grows from each occurrence to the next of its iteration."""
     found = stand.found
     lead = others_lead(found, stand.behind)
@@ -316,7 +316,7 @@ def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int
     return sums_by(codes, found.lead_ns.T, count), np.bincount(codes, minlength=count)
 
 
-def unmatched_compute(stand: Standing) -> int:
+def unmatched_compute(stand: RankLeads) -> int:
     """How many compute activities of the scope are not among the matched."""
     node = stand.node
     others = node.sum("collectives")[0] + node.sum("copies")[0]

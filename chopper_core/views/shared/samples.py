@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Curve, union
+from chopper_core.model.signals import IntegralCurve, union
 from chopper_core.model.view import View
 
 Int64 = NDArray[np.int64]
@@ -154,7 +154,7 @@ def stretches_of(run: Run, view: View) -> dict[int, Stretches]:
     return found
 
 
-def all_sampled(curves: Mapping[str, Curve], stretches: Stretches) -> dict[str, Sampled]:
+def all_sampled(curves: Mapping[str, IntegralCurve], stretches: Stretches) -> dict[str, Sampled]:
     """The samples of several curves; those of one file stand for the same times, once."""
     found: dict[str, Sampled] = {}
     known: tuple[Int64, Int64] | None = None
@@ -167,7 +167,7 @@ def all_sampled(curves: Mapping[str, Curve], stretches: Stretches) -> dict[str, 
     return found
 
 
-def sampled(curve: Curve | None, stretches: Stretches) -> Sampled:
+def sampled(curve: IntegralCurve | None, stretches: Stretches) -> Sampled:
     """The samples of a curve that stand for some of the stretches' time."""
     if curve is None:
         nothing = np.empty(0, np.int64)
@@ -175,7 +175,7 @@ def sampled(curve: Curve | None, stretches: Stretches) -> Sampled:
     return all_sampled({"": curve}, stretches)[""]
 
 
-def _near(curve: Curve, stretches: Stretches) -> tuple[Int64, Int64, slice]:
+def _near(curve: IntegralCurve, stretches: Stretches) -> tuple[Int64, Int64, slice]:
     """Begins and ends of the samples around the stretches, and where their edges are."""
     edges = curve.edges_ns
     low = 2 * (int(np.searchsorted(edges, stretches.starts_ns[0], "left")) // 2)
@@ -184,7 +184,7 @@ def _near(curve: Curve, stretches: Stretches) -> tuple[Int64, Int64, slice]:
     return edges[near][::2], edges[near][1::2], near
 
 
-def _taken(curve: Curve, near: slice, weights: Int64) -> Sampled:
+def _taken(curve: IntegralCurve, near: slice, weights: Int64) -> Sampled:
     begins, ends = curve.edges_ns[near][::2], curve.edges_ns[near][1::2]
     covered = np.diff(curve.covered_ns[near].reshape(-1, 2), axis=1)[:, 0]
     area = np.diff(curve.integral[near].reshape(-1, 2), axis=1)[:, 0]
@@ -193,7 +193,7 @@ def _taken(curve: Curve, near: slice, weights: Int64) -> Sampled:
     return Sampled(begins[kept], ends[kept], values, weights[kept])
 
 
-def correlation(one: Sampled, other: Curve | None) -> float:
+def correlation(one: Sampled, other: IntegralCurve | None) -> float:
     """Pearson's r of a signal's samples with another signal's means over their times."""
     values, beside = beside_of(one, other)
     if len(values) < 3 or np.ptp(values) == 0 or np.ptp(beside) == 0:
@@ -201,7 +201,7 @@ def correlation(one: Sampled, other: Curve | None) -> float:
     return float(np.corrcoef(values, beside)[0, 1])
 
 
-def beside_of(one: Sampled, other: Curve | None) -> tuple[Float64, Float64]:
+def beside_of(one: Sampled, other: IntegralCurve | None) -> tuple[Float64, Float64]:
     """The samples for whose time another signal is known, and its means over their times."""
     if other is None or not len(one):
         return np.empty(0), np.empty(0)

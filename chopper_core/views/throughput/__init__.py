@@ -17,7 +17,7 @@ from chopper_core.model.table import NO_LABEL, PHASES
 from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
 from chopper_core.util.errors import UsageError
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.throughput.parts import PARTS, step_times
@@ -155,7 +155,7 @@ class Steps(Struct, frozen=True, eq=False):
         return np.asarray(self.times_ns.max(axis=0), np.int64)
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """The steps of the scope, by iteration, by GPU, or by what their time is spent on."""
     by = view.by or "iteration"
     over = _OVER[by]
@@ -167,7 +167,7 @@ def answer(run: Run, view: View) -> Answer:
     make = {"iteration": _by_iteration, "gpu": _by_gpu, "part": _by_part}[by]
     labels, own, total = make(steps, view.stat)
     known = [metric.name for metric, values in own if values.present().any()]
-    return Answer(
+    return ViewResult(
         level=by,
         labels=labels,
         columns=tuple(own),
@@ -186,8 +186,8 @@ def _opens(view: View, by: str, label: str) -> View:
     if by != "part":
         return into(view, by, label)
     if label == "launch":
-        return replace(view, analysis="launch", by="", of="", columns=(), sort="", filter="")
-    plain = replace(view, analysis="", by="", of="", columns=(), filter="", sort="")
+        return replace(view, name="launch", by="", of="", columns=(), sort="", filter="")
+    plain = replace(view, name="", by="", of="", columns=(), filter="", sort="")
     phase = label.partition(" ")[0]
     if phase in PHASES:
         plain = into(view, "phase", phase)

@@ -16,7 +16,7 @@ from chopper_core.model.scope import seen_in
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME, Stretch, pointing
-from chopper_core.views.result import Answer
+from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import activity
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
@@ -132,7 +132,7 @@ NEXT: Final = column(
 )
 
 
-def answer(run: Run, view: View) -> Answer:
+def answer(run: Run, view: View) -> ViewResult:
     """A row for each stream, or GPU, of the scope: what runs on it in the window."""
     lanes, left_out = lanes_in(run, view)
     seen = seen_in(run, view)
@@ -175,7 +175,7 @@ def answer(run: Run, view: View) -> Answer:
     shown += ["at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_start_ns", "next_ns"]
     if _CLOCK in run.metrics:
         shown.insert(-2, "at_mhz")
-    return Answer(
+    return ViewResult(
         level="lane",
         labels=labels,
         columns=tuple(own),
@@ -293,7 +293,7 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
         return None if code == NO_LABEL else table.text_of(level, code)
 
     start, duration = int(lane.starts_ns[place]), int(table.duration_ns[row])
-    curves = run.track(_CLOCK).curves if _CLOCK in run.metrics else {}
+    curves = run.signal(_CLOCK).curves if _CLOCK in run.metrics else {}
     mhz = None
     if lane.gpu in curves:
         bounds = np.array([start, start + duration], np.float64)
@@ -338,8 +338,8 @@ def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
     for place in (lane.running(at), lane.after(at), lane.before(at)):
         if place is not None:
             there = activity(run, view, int(lane.rows[place]))
-            return replace(there, reading=view.reading)
-    return replace(view, analysis="", by="", window=ALL_TIME)
+            return replace(there, overrides=view.overrides)
+    return replace(view, name="", by="", window=ALL_TIME)
 
 
 def _headline(seen: Stretch) -> str:

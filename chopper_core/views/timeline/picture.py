@@ -62,12 +62,12 @@ def picture_of(
     def strips(row: int, bins: int) -> tuple[Strip, ...]:
         found = []
         for name in names:
-            track = run.track(name)
-            if lanes[row].gpu in track.curves:
-                means = track.curves[lanes[row].gpu].means(
+            signal = run.signal(name)
+            if lanes[row].gpu in signal.curves:
+                means = signal.curves[lanes[row].gpu].means(
                     edges(begin, end, bins).astype(np.float64)
                 )
-                found.append(Strip(track.title, track.unit, track.low, track.high, means))
+                found.append(Strip(signal.title, signal.unit, signal.low, signal.high, means))
         return tuple(found)
 
     return Lanes(
