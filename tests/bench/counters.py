@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.sources_counters.counter_writers import MINIMAL_SCHEMA
+from tests.sources.counters.counter_writers import MINIMAL_SCHEMA
 
 COUNTERS = ("SQ_WAVES", "SQ_INSTS_VALU", "SQ_INSTS_MFMA", "GRBM_GUI_ACTIVE")
 KERNELS = (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chopper_core.sources.counters.joining import concatenate, join_passes, join_same_process
 from chopper_core.sources.dispatches import DispatchRun
-from tests.sources_counters.counter_writers import made_run
+from tests.sources.counters.counter_writers import made_run
 
 Row = tuple[int, str, int]
 

@@ -18,8 +18,8 @@ from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec
 from chopper_core.views.query import query
-from tests.core.test_counterparts import AFTER, BEFORE, RENAMED, run_with
 from tests.demo import demo_run
+from tests.query.test_renamed_kernels import AFTER, BEFORE, RENAMED, run_with
 from tests.support import sample_run
 from tests.tui.explorer import explorer
 

@@ -12,7 +12,7 @@ from chopper_core.model.address import parse
 from chopper_core.render.exchange import as_json
 from chopper_core.render.info import as_text, describe
 from chopper_core.views.query import query
-from tests.attach.simulated import Simulated
+from tests.ingest.simulated import Simulated
 
 
 def test_telemetry_and_counters_that_are_named_are_used(small: Simulated) -> None:

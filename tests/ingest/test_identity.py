@@ -25,7 +25,7 @@ from chopper_core.render.info import as_text, describe
 from chopper_core.sources.signals import GpuName
 from chopper_core.util.errors import UsageError
 from chopper_tui.cli import main
-from tests.attach.simulated import Simulated
+from tests.ingest.simulated import Simulated
 
 COARSE = "telemetry/amd_smi_monitor.csv"
 FINE = "telemetry/gpu_metrics.csv.gz"

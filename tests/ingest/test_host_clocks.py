@@ -21,7 +21,7 @@ from chopper_core.model.run import HostClock, Run
 from chopper_core.model.table import ADDITIVE, NO_TIME, Kind
 from chopper_core.render.info import as_text, describe
 from chopper_core.util.errors import UsageError
-from tests.attach.simulated import Simulated
+from tests.ingest.simulated import Simulated
 
 MS = 1_000_000
 TOLERANCE_NS = 1 * MS

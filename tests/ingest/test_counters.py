@@ -19,7 +19,7 @@ from chopper_core.align.sequences import UNKNOWN, UNMATCHED
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.trace import LaunchShape
-from tests.attach.simulated import Place, Simulated
+from tests.ingest.simulated import Place, Simulated
 from tests.support import Row, table_of
 
 FORWARD = (

@@ -12,7 +12,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import Match
 from chopper_core.model.run import Run
 from chopper_core.render.info import as_text
-from tests.sources_counters.counter_writers import minimal_rocpd
+from tests.sources.counters.counter_writers import minimal_rocpd
 
 PROCESS = 1000
 LAUNCHED = (5, 1, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
+    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[4] / "shared/realdata"
 )
 
 

@@ -23,9 +23,9 @@ from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import MEANING, RULES, THRESHOLDS
 from chopper_core.views.findings.context import _places
 from chopper_core.views.query import query
-from tests.analyses.conftest import DEMO
 from tests.demo import demo_run, generated_run
 from tests.support import Row, run_of
+from tests.views.conftest import DEMO
 
 MS = 1_000_000
 ROOT = Path(__file__).resolve().parent.parent.parent

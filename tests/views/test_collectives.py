@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.views.shared.collectives import Collectives, _together, collectives_of
-from tests.analyses.conftest import DEMO
 from tests.support import Row, run_of
+from tests.views.conftest import DEMO
 
 US = 1_000
 

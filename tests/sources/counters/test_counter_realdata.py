@@ -18,7 +18,7 @@ from chopper_core.sources.counters.rocpd import read_rocpd
 from chopper_core.sources.dispatches import DispatchRun
 
 FOLDER = Path(
-    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
+    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[4] / "shared/realdata"
 )
 KNOWN = {
     "SQ_WAVES": 16384,

@@ -24,7 +24,7 @@ from chopper_core.render.info import as_text as info_text
 from chopper_core.render.info import describe
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.views.query import query
-from tests.attach.simulated import Simulated
+from tests.ingest.simulated import Simulated
 
 NS_PER_DAY = 86_400 * 10**9
 FINE, COARSE = "telemetry/gpu_metrics.csv.gz", "telemetry/amd_smi_monitor.csv"

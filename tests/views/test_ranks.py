@@ -20,8 +20,8 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.shared import matched_kernels as occurrences
 from chopper_core.views.shared.matched_kernels import occurrences_of
-from tests.analyses.conftest import DEMO
 from tests.support import Row, run_of
+from tests.views.conftest import DEMO
 
 GPUS = range(8)
 SCOPES = ["", ":gpu=3/iteration=12", ":gpu=0/iteration=11/phase=backward/layer=7"]

@@ -13,7 +13,7 @@ import pytest
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.counters.rocpd import read_rocpd
 from chopper_core.util.errors import DataError
-from tests.sources_counters.counter_writers import (
+from tests.sources.counters.counter_writers import (
     RELATIONS,
     fill_rocpd,
     insert,
@@ -24,7 +24,7 @@ from tests.sources_counters.counter_writers import (
 SCHEMA = (
     Path(
         os.environ.get("CHOPPER_REALDATA")
-        or Path(__file__).resolve().parents[3] / "shared/realdata"
+        or Path(__file__).resolve().parents[4] / "shared/realdata"
     )
     / "rocpd_schema"
 )

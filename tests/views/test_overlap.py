@@ -17,8 +17,8 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Kind
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from tests.analyses.conftest import DEMO
 from tests.support import Row, run_of
+from tests.views.conftest import DEMO
 
 LEVELS = ("gpu", "iteration", "phase", "layer", "operation")
 COLUMNS = (

@@ -13,7 +13,7 @@ import pytest
 from chopper_core.sources.counters.files import find_counters, read_counters
 from chopper_core.sources.counters.kinds import CounterKind
 from chopper_core.util.errors import DataError
-from tests.sources_counters.counter_writers import counter_rows, minimal_rocpd, write_csv
+from tests.sources.counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 
 KERNELS = ("a", "b", "a")
 

@@ -12,8 +12,8 @@ import pytest
 from chopper_core.sources.counters.files import read_counters
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.util.errors import DataError
-from tests.sources_counters.counter_writers import KERNELS, counter_rows, write_csv
-from tests.sources_counters.test_counter_json import process
+from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
+from tests.sources.counters.test_counter_json import process
 
 ROUNDS = 60
 

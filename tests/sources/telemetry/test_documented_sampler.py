@@ -13,7 +13,7 @@ from telemetry_texts import parts, read, values
 
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs/telemetry.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/telemetry.md"
 
 
 def stand_in(readings: int) -> ModuleType:

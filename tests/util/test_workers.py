@@ -63,7 +63,7 @@ def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom chopper_core.util.workers import read_all\n"
         "from chopper_core.util.progress import silent\n"
-        "from tests.core.test_pool import read_size\n"
+        "from tests.util.test_workers import read_size\n"
         "class Taken:\n    fileno = lambda self: -1\n    write = flush = lambda self, *_: 0\n"
         "sys.stderr = taken = Taken()\n"
         "found = read_all([Path(name) for name in sys.argv[1:]], read_size, silent, 2)\n"

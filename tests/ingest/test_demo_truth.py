@@ -19,7 +19,7 @@ from chopper_core.model.table import LEVELS, STATES
 from chopper_core.model.view import View
 from chopper_core.views.query import query
 from tests.align.generated import FSDP_NAMES
-from tests.attach.conftest import FSDP2
+from tests.ingest.conftest import FSDP2
 
 ITERATIONS = ("11", "12")
 ORDER = ("iteration", "gpu", "phase", "operation", "layer", "kernel")

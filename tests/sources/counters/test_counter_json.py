@@ -13,7 +13,7 @@ from chopper_core.sources.bytesource import PIECE_BYTES, ByteSource
 from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of
 from chopper_core.sources.counters.rocprofv3_json import read_json
 from chopper_core.util.errors import DataError
-from tests.sources_counters.counter_writers import table_of
+from tests.sources.counters.counter_writers import table_of
 
 
 def dispatch(number: int) -> dict[str, Any]:

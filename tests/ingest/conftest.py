@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chopper_core.model.run import Run
-from tests.attach.simulated import DEMO, Simulated, simulate
 from tests.demo import demo_run
+from tests.ingest.simulated import DEMO, Simulated, simulate
 
 FSDP2 = DEMO / "fsdp2"
 
