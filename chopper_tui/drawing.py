@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from chopper_core.model.charts import (
     BarChart,
     BoxChart,
+    Chart,
     HeatMap,
     Lanes,
     LineChart,
-    Picture,
     Rows,
     Series,
 )
@@ -46,9 +46,7 @@ _LEAST_CURVES: Final = 7
 """Lines of curves below another picture, with their axis."""
 
 
-def draw(
-    picture: Picture, width: int, height: int, glyphs: Glyphs, selected: int = 0
-) -> list[Line]:
+def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int = 0) -> list[Line]:
     """A picture as at most `height` lines of at most `width` cells, its title first.
 
     `selected` is the row that the cursor is on, for pictures that show it.
@@ -79,7 +77,7 @@ def draw(
 
 
 def draw_below(
-    pictures: Sequence[Picture], width: int, height: int, glyphs: Glyphs, selected: int = 0
+    pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs, selected: int = 0
 ) -> list[Line]:
     """The first picture, and below it as many of the next ones as have room.
 
@@ -106,7 +104,7 @@ def draw_below(
     return drawn
 
 
-def lines_below(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> int:
+def lines_below(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
     """The lines that pictures below each other would like; 0 for none."""
     if not pictures:
         return 0
@@ -117,7 +115,7 @@ def lines_below(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> int:
     return sum(wanted) + len(wanted) - 1
 
 
-def _lines_there(picture: Picture, width: int, glyphs: Glyphs, is_below: bool) -> int:
+def _lines_there(picture: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
     if is_below and isinstance(picture, LineChart):
         return _LEAST_CURVES + len(_title(picture, width, glyphs))
     if is_below and isinstance(picture, Rows):
@@ -125,7 +123,7 @@ def _lines_there(picture: Picture, width: int, glyphs: Glyphs, is_below: bool) -
     return lines_of(picture, width, glyphs)
 
 
-def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[str]:
+def as_lines(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> list[str]:
     """Pictures as plain lines of text, with a blank line after each."""
     lines: list[str] = []
     for picture in pictures:
@@ -137,7 +135,7 @@ def as_lines(pictures: Sequence[Picture], width: int, glyphs: Glyphs) -> list[st
     return lines
 
 
-def lines_of(picture: Picture, width: int, glyphs: Glyphs) -> int:
+def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
     """The lines that a picture would like to have."""
     if isinstance(picture, Lanes):
         return lanes_rows(picture)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
-from chopper_core.query.signal_chart import Chart
+from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
 
@@ -46,7 +46,7 @@ def bins_for(signal: Signal, width: int, glyphs: Glyphs) -> int:
     return max(width - axis_width(signal), 1) * (2 if glyphs is UNICODE else 1)
 
 
-def headline(chart: Chart, width: int, glyphs: Glyphs) -> str:
+def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     """What the chart shows and over which time, as far as there is room."""
     scale = _time_scale(chart)
     dash = "–" if glyphs is UNICODE else "-"
@@ -76,7 +76,7 @@ def headline(chart: Chart, width: int, glyphs: Glyphs) -> str:
     return "  ".join(parts)
 
 
-def _time_scale(chart: Chart) -> Scale:
+def _time_scale(chart: SignalChart) -> Scale:
     """The unit of the chart's end, with as many decimals as its span deserves."""
     scale = scale_of(METRICS["start_ns"], chart.end_ns)
     span = max((chart.end_ns - chart.start_ns) / scale.divisor, 1e-3)
@@ -84,7 +84,7 @@ def _time_scale(chart: Chart) -> Scale:
 
 
 def draw(
-    chart: Chart, width: int, height: int, glyphs: Glyphs, *, time_axis: bool = True
+    chart: SignalChart, width: int, height: int, glyphs: Glyphs, *, time_axis: bool = True
 ) -> list[Line]:
     """The chart as `height` lines of `width` cells: the median over the band of all GPUs."""
     time_axis = time_axis and height >= _TALL
@@ -107,7 +107,7 @@ def draw(
     ]
 
 
-def _scope_cells(chart: Chart, cells: int) -> tuple[int, int]:
+def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
     """The cells of the scope's part of the time that is shown."""
     length = max(chart.end_ns - chart.start_ns, 1)
     begin, end = ((edge - chart.start_ns) * cells / length for edge in chart.scope_ns)
@@ -122,7 +122,7 @@ def _marked(axis: str, inside: range, glyphs: Glyphs) -> str:
     )
 
 
-def _over_gpus(reduce: Callable[..., Values], chart: Chart) -> Values:
+def _over_gpus(reduce: Callable[..., Values], chart: SignalChart) -> Values:
     """One value per bin over all GPUs; NaN where no GPU has one."""
     known = np.isfinite(chart.values).any(axis=0)
     line = np.full(chart.values.shape[1], np.nan)
@@ -132,7 +132,7 @@ def _over_gpus(reduce: Callable[..., Values], chart: Chart) -> Values:
 
 
 def _rows(
-    chart: Chart,
+    chart: SignalChart,
     signals: tuple[Values, ...],
     width: int,
     height: int,
@@ -179,7 +179,7 @@ def _rows(
     return [row.translate(ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
 
 
-def _time_ticks(chart: Chart, last: int) -> tuple[list[float], list[str]]:
+def _time_ticks(chart: SignalChart, last: int) -> tuple[list[float], list[str]]:
     scale = _time_scale(chart)
     span = chart.end_ns - chart.start_ns
     parts = (0.0, 0.25, 0.5, 0.75, 1.0) if last > _FEW_TICKS else (0.0, 0.5, 1.0)

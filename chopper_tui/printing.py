@@ -16,13 +16,13 @@ _CHART_LINES: Final = 12
 
 def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
     """The key figures of a node and the chart of its signal, as lines of text."""
-    from chopper_core.query.signal_chart import chart
+    from chopper_core.query.signal_chart import signal_chart
     from chopper_tui import plot
     from chopper_tui.figures import figures_of
     from chopper_tui.key_line import KEY_FIGURES, key_line
 
     line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
-    seen = chart(run, view, plot.bins_for(run.signal(view.metric), width, glyphs))
+    seen = signal_chart(run, view, plot.bins_for(run.signal(view.metric), width, glyphs))
     rows = plot.draw(seen, width, _CHART_LINES, glyphs)
     lines = [
         "  ".join(f"{title} {text}".strip() for title, text in line),
@@ -49,8 +49,8 @@ def printed(
     drawn: list[str] = []
     if format_name in ("text", "markdown") and charted is not None and not frame.view.name:
         drawn = scope_lines(charted, frame.view, min(width or _WIDTH, _WIDTH), glyphs)
-    if format_name in ("text", "markdown") and frame.pictures:
+    if format_name in ("text", "markdown") and frame.charts:
         from chopper_tui.drawing import as_lines
 
-        drawn = as_lines(frame.pictures, min(width, 120), glyphs)
+        drawn = as_lines(frame.charts, min(width, 120), glyphs)
     return render(frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn)

@@ -172,17 +172,17 @@ class Lanes(Struct, frozen=True, eq=False):
     """Why there is no strip."""
 
 
-def picked(picture: Lanes, rows: Sequence[int]) -> Lanes:
+def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
     """Some lanes of a picture, in another order perhaps."""
     return replace(
-        picture,
-        lanes=tuple(picture.lanes[row] for row in rows),
-        owners=tuple(picture.owners[row] for row in rows),
-        pointed=tuple(picture.pointed[row] for row in rows),
-        cells=lambda row, bins: picture.cells(rows[row], bins),
-        bands=lambda row, bins: picture.bands(rows[row], bins),
-        strips=lambda row, bins: picture.strips(rows[row], bins),
+        chart,
+        lanes=tuple(chart.lanes[row] for row in rows),
+        owners=tuple(chart.owners[row] for row in rows),
+        pointed=tuple(chart.pointed[row] for row in rows),
+        cells=lambda row, bins: chart.cells(rows[row], bins),
+        bands=lambda row, bins: chart.bands(rows[row], bins),
+        strips=lambda row, bins: chart.strips(rows[row], bins),
     )
 
 
-Picture = BarChart | LineChart | Rows | HeatMap | BoxChart | Lanes
+Chart = BarChart | LineChart | Rows | HeatMap | BoxChart | Lanes

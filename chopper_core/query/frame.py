@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
-from chopper_core.model.charts import Picture
+from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
 
@@ -60,7 +60,7 @@ class Frame(Struct, frozen=True, eq=False):
     """Columns that only such a frame has and that it doesn't show now."""
     headline: tuple[str, ...] = ()
     """What the rows come to, in sentences."""
-    pictures: tuple[Picture, ...] = ()
+    charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
     """The levels that tell apart the instances of a row that a statistic goes over; or none can."""
     by: str = ""

@@ -15,7 +15,7 @@ from chopper_core.model.view import View
 from chopper_core.util.progress import Cancelled
 
 
-class Chart(Struct, frozen=True):
+class SignalChart(Struct, frozen=True):
     """A signal of a node's GPUs over the node's time, or over the window of its view."""
 
     signal: Signal
@@ -38,7 +38,9 @@ def _always() -> bool:
     return True
 
 
-def chart(run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _always) -> Chart:
+def signal_chart(
+    run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _always
+) -> SignalChart:
     """The signal of a view over its node, from its first start to its last end, or its window.
 
     Raises Cancelled once it is wanted no more: of very many GPUs it takes long.
@@ -58,4 +60,4 @@ def chart(run: Run, view: View, bins: int, is_wanted: Callable[[], bool] = _alwa
             raise Cancelled
         values.append(signal.curves[gpu].means(bounds))
     stacked = np.stack(values) if values else np.full((0, bins), np.nan)
-    return Chart(signal, start, end, scope, tuple(gpus), stacked)
+    return SignalChart(signal, start, end, scope, tuple(gpus), stacked)

@@ -43,7 +43,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
             for row in range(count)
         ],
         "total": dict(frame.total),
-        **({"pictures": [_plain(each) for each in frame.pictures]} if frame.pictures else {}),
+        **({"pictures": [_plain(each) for each in frame.charts]} if frame.charts else {}),
         **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
     }
@@ -76,22 +76,22 @@ def _plain(thing: object) -> Any:
     return thing
 
 
-def _lanes(picture: Lanes) -> dict[str, Any]:
+def _lanes(chart: Lanes) -> dict[str, Any]:
     """Lanes in `LANE_CELLS` cells of equal time, with the bands and strips of each GPU."""
-    cells = [picture.cells(row, LANE_CELLS) for row in range(len(picture.lanes))]
-    first = {owner: row for row, owner in reversed(list(enumerate(picture.owners)))}
+    cells = [chart.cells(row, LANE_CELLS) for row in range(len(chart.lanes))]
+    first = {owner: row for row, owner in reversed(list(enumerate(chart.owners)))}
     return {
         "kind": "Lanes",
-        "title": picture.title,
-        "lanes": list(picture.lanes),
-        "kinds": list(picture.kinds),
-        "seen": _plain(picture.seen),
+        "title": chart.title,
+        "lanes": list(chart.lanes),
+        "kinds": list(chart.kinds),
+        "seen": _plain(chart.seen),
         "cells": LANE_CELLS,
         "kind_ns": [each.kind_ns.tolist() for each in cells],
         "busy_ns": [each.busy_ns.tolist() for each in cells],
-        "pointed": _plain(picture.pointed),
-        "bands": {owner: _plain(picture.bands(row, LANE_CELLS)) for owner, row in first.items()},
-        "strips": {owner: _plain(picture.strips(row, LANE_CELLS)) for owner, row in first.items()},
+        "pointed": _plain(chart.pointed),
+        "bands": {owner: _plain(chart.bands(row, LANE_CELLS)) for owner, row in first.items()},
+        "strips": {owner: _plain(chart.strips(row, LANE_CELLS)) for owner, row in first.items()},
     }
 
 

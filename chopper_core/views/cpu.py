@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values, column, numbered
-from chopper_core.model.charts import HeatMap, LineChart, Picture, Series
+from chopper_core.model.charts import Chart, HeatMap, LineChart, Series
 from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
@@ -186,7 +186,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=known,
         headline=_headline(use, level),
         notes=_notes(run, samples, use, level),
-        pictures=_pictures(run, use),
+        charts=_pictures(run, use),
     )
 
 
@@ -362,7 +362,7 @@ def _notes(run: Run, samples: CpuSamples, use: Use, level: float) -> tuple[str, 
     return tuple(notes)
 
 
-def _pictures(run: Run, use: Use) -> tuple[Picture, ...]:
+def _pictures(run: Run, use: Use) -> tuple[Chart, ...]:
     count = len(use.times_ns)
     if not count:
         return ()
@@ -372,7 +372,7 @@ def _pictures(run: Run, use: Use) -> tuple[Picture, ...]:
         Series("logical active", use.active.sum(axis=1)[some].astype(np.float64)),
         Series("work", use.work[some]),
     ]
-    heat: tuple[Picture, ...] = ()
+    heat: tuple[Chart, ...] = ()
     if len(use.core_names):
         threads = use.busy_threads
         lines.insert(1, Series("physical active", (threads > 0).sum(axis=1)[some].astype(float)))

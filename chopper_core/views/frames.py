@@ -114,9 +114,9 @@ def answered(run: Run, view: View) -> Frame:
         sparks=nodes is not None,
         more=tuple(each for each, _ in answer.columns if each not in columns),
         headline=answer.headline,
-        pictures=tuple(
+        charts=tuple(
             picked(each, shown.tolist()) if isinstance(each, Lanes) else each
-            for each in answer.pictures
+            for each in answer.charts
         ),
         over=over,
         by=answer.by,

@@ -73,7 +73,7 @@ def answer(run: Run, view: View) -> ViewResult:
         (_difference(figure), _like(figure, apart)),
     ]
     total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware)).at(0)
-    picture, notes = _picture(run, figure, by, numbers, labels, names, cells)
+    chart, notes = _picture(run, figure, by, numbers, labels, names, cells)
     return ViewResult(
         level="gpu",
         labels=names,
@@ -83,7 +83,7 @@ def answer(run: Run, view: View) -> ViewResult:
         nodes=gpus,
         headline=_headline(figure, by, compared, labels, names),
         notes=(*_cut_notes([labels[place] for place in cut]), *notes),
-        pictures=(picture,),
+        charts=(chart,),
         by=by,
     )
 
@@ -246,7 +246,7 @@ def _picture(
             title += f", and the median of each of {len(nodes)} nodes"
         rows += nodes
         numbers = np.vstack([quantiles_along(numbers, tuple(_SHARES.values())), of_nodes])
-    picture = HeatMap(
+    chart = HeatMap(
         title,
         unit,
         rows,
@@ -256,7 +256,7 @@ def _picture(
         has_own_rows=len(names) > _ROWS,
     )
     if len(labels) <= _DRAWN:
-        return picture, ()
-    return picture, (
+        return chart, ()
+    return chart, (
         f"the picture has the {_DRAWN} of {len(labels)} {by}s with the largest durations",
     )

@@ -128,7 +128,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=shown,
         nodes=nodes,
         headline=(_headline(labels, kernel_ns, order, total_ns, by),),
-        pictures=(
+        charts=(
             BarChart(
                 f"time by {LEVEL_OF[by]}",
                 "ms",

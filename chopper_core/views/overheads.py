@@ -168,7 +168,7 @@ def answer(run: Run, view: View) -> ViewResult:
         nodes=nodes,
         headline=(_headline(whole),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
-        pictures=(
+        charts=(
             _stacked(parts, labels, order[:_CHARTED], used, by),
             _waterfall(whole, used),
         ),

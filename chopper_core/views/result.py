@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct, field
 
 from chopper_core.metrics import Metric, Values
-from chopper_core.model.charts import Picture
+from chopper_core.model.charts import Chart
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 
@@ -34,7 +34,7 @@ class ViewResult(Struct, frozen=True, eq=False):
     """What the answer comes to, in sentences."""
     notes: tuple[str, ...] = ()
     """What limits it."""
-    pictures: tuple[Picture, ...] = ()
+    charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
     """What tells apart the instances of which the answer's own figures are the view's statistic,
     where it takes one itself."""

@@ -16,7 +16,7 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from chopper_core.model.charts import Lanes, Picture
+from chopper_core.model.charts import Chart, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
@@ -289,16 +289,16 @@ class Explorer(Screen[None]):
 
     def next_picture(self) -> None:
         """The picture after this one."""
-        if len(self.frame.pictures) < 2:
+        if len(self.frame.charts) < 2:
             raise UsageError("this view has no other picture")
-        self.picture = (self.picture + 1) % len(self.frame.pictures)
+        self.picture = (self.picture + 1) % len(self.frame.charts)
         self.fit_parts()
         self._show_charts()
 
     @property
-    def _pictures(self) -> Sequence[Picture]:
+    def _pictures(self) -> Sequence[Chart]:
         """Those of the view, from the chosen one on."""
-        pictures = self.frame.pictures
+        pictures = self.frame.charts
         at = min(self.picture, max(len(pictures) - 1, 0))
         return (*pictures[at:], *pictures[:at])
 

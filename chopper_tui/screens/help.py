@@ -91,7 +91,7 @@ def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
     if known.of:
         figure = {FIGURE: "any figure", SUMS: "any time, count or amount"}.get(known.of, known.of)
         lines.append(("m  :of", f"chooses what it is of: {figure}; now {view.of or 'the usual'}."))
-    if len(frame.pictures) > 1:
-        lines.append(("M", f"shows the next of its {len(frame.pictures)} pictures."))
+    if len(frame.charts) > 1:
+        lines.append(("M", f"shows the next of its {len(frame.charts)} pictures."))
     lines.append(("enter, esc", "go to the evidence of a row and back; 1 to the tree."))
     return [(f"Here: {known.title}", lines)]

@@ -282,7 +282,7 @@ class Timekeeper(Asker):
         return lanes.seen.from_ns + (2 * cell + 1) * lanes.seen.length_ns // (2 * bins)
 
     def _lanes(self) -> Lanes | None:
-        pictures = self.frame.pictures
+        pictures = self.frame.charts
         return pictures[0] if pictures and isinstance(pictures[0], Lanes) else None
 
     def _lane(self) -> str:

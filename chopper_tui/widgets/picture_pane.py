@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.model.charts import Lanes, Picture
+from chopper_core.model.charts import Chart, Lanes
 from chopper_tui import drawing
 from chopper_tui.background import away
 from chopper_tui.lanes import label_width
@@ -35,11 +35,11 @@ class PicturePane(Pane):
             self.cell = cell
             self.up = up
 
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[Chart] = ()
     selected = 0
     drawn: Sequence[Pieces] = ()
 
-    def show(self, pictures: Sequence[Picture], selected: int = 0) -> None:
+    def show(self, pictures: Sequence[Chart], selected: int = 0) -> None:
         """Show the first of some pictures, and the others below it where there is room.
 
         Some show the row that the cursor is on.

@@ -12,7 +12,7 @@ from textual import work
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
-from chopper_core.query.signal_chart import Chart, chart
+from chopper_core.query.signal_chart import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
 from chopper_tui import plot
 from chopper_tui.background import away
@@ -34,7 +34,7 @@ class SignalPane(Pane):
         super().__init__()
         self.number = number
         self.time_axis = time_axis
-        self._kept: OrderedDict[tuple[View, int], tuple[Run, Chart]] = OrderedDict()
+        self._kept: OrderedDict[tuple[View, int], tuple[Run, SignalChart]] = OrderedDict()
 
     def show(self, run: Run, view: View) -> None:
         """Show the signal of a view over its scope, or over its window in the tree."""
@@ -75,11 +75,11 @@ class SignalPane(Pane):
         title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
 
-    def _seen(self, run: Run, view: View, bins: int) -> Chart:
+    def _seen(self, run: Run, view: View, bins: int) -> SignalChart:
         """The signal; of very many GPUs it takes long, so the last ones are kept."""
         found = self._kept.pop((view, bins), None)
         if found is None or found[0] is not run:
-            found = run, chart(run, view, bins, lambda: self.view is view and self.display)
+            found = run, signal_chart(run, view, bins, lambda: self.view is view and self.display)
         self._kept[view, bins] = found
         while len(self._kept) > _KEPT:
             with suppress(KeyError):  # Two sizes may be drawn at once.

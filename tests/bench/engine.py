@@ -19,7 +19,7 @@ from chopper_core.model.scope import seen_in
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter, filtered, pivot, sorted_by, with_view
 from chopper_core.model.window import zoomed
-from chopper_core.query.signal_chart import chart
+from chopper_core.query.signal_chart import signal_chart
 from chopper_core.views.find import find
 from chopper_core.views.query import query
 from tests.bench.processes import ROOT
@@ -39,7 +39,7 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
         return query(run, view)
 
     def cells(view: View) -> object:
-        picture = query(run, view).pictures[0]  # type: ignore[arg-type]
+        picture = query(run, view).charts[0]  # type: ignore[arg-type]
         lanes = [picture.cells(row, 190) for row in range(len(picture.lanes))]  # type: ignore[union-attr]
         return lanes, picture.bands(0, 190), picture.strips(0, 190)  # type: ignore[union-attr]
 
@@ -70,8 +70,8 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "filter as typed", lambda text=text: show(filtered(wide, text))
     yield "find, the first", lambda: find(run, LEVELS, "attn_fa")  # type: ignore[arg-type]
     yield "find, the next", lambda: find(run, LEVELS, "mlp")  # type: ignore[arg-type]
-    yield "chart of a GPU", lambda: chart(run, wide, 160)  # type: ignore[arg-type]
-    yield "chart of a layer", lambda: chart(run, layer, 160)  # type: ignore[arg-type]
+    yield "chart of a GPU", lambda: signal_chart(run, wide, 160)  # type: ignore[arg-type]
+    yield "chart of a layer", lambda: signal_chart(run, layer, 160)  # type: ignore[arg-type]
 
     for view, by in (
         ("heatmap", "layer"),

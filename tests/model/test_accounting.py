@@ -17,7 +17,7 @@ from chopper_core.model.table import ADDITIVE, LEVELS, NO_TIME, STATES, Kind, Ph
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.query import figures
-from chopper_core.query.signal_chart import chart
+from chopper_core.query.signal_chart import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.query import query
 
@@ -239,10 +239,10 @@ def test_frames_report_the_reductions_of_their_rows(made: list[Row]) -> None:
 
 def test_the_chart_covers_the_node() -> None:
     run = run_of([Row(0, 10), Row(30, 10, Kind.COMM), Row(0, 40, gpu=1)])
-    seen = chart(run, View(run.name), 4)
+    seen = signal_chart(run, View(run.name), 4)
     assert (seen.signal.name, seen.start_ns, seen.end_ns, seen.gpus) == ("busy_pct", 0, 40, (0, 1))
     assert seen.values.tolist() == [[100, 0, 0, 100], [100, 100, 100, 100]]
-    own = chart(run, View(run.name, ("0",), metric="comm_pct"), 4)
+    own = signal_chart(run, View(run.name, ("0",), metric="comm_pct"), 4)
     assert own.values.tolist() == [[0, 0, 0, 100]]
 
 

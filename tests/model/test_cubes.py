@@ -22,7 +22,7 @@ from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
 from chopper_core.query import figures
 from chopper_core.query import rows as rows_module
-from chopper_core.query.signal_chart import chart
+from chopper_core.query.signal_chart import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.find import find
 from chopper_core.views.query import query
@@ -165,7 +165,9 @@ def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
                 assert list(left.numbers[there]) == list(right.numbers[there])
         places = np.arange(len(ours.labels))
         np.testing.assert_array_equal(ours.means(places, 7), theirs.means(places, 7))
-        np.testing.assert_array_equal(chart(fast, view, 9).values, chart(slow, view, 9).values)
+        np.testing.assert_array_equal(
+            signal_chart(fast, view, 9).values, signal_chart(slow, view, 9).values
+        )
         assert figures(fast, view, ["kernels"])["kernels"].at(0) == ours.total["kernels"]
         path = (*path, ours.labels[len(ours.labels) // 2])
     for text in ("attn", ".", "!attn !cijk"):

@@ -28,7 +28,7 @@ DDP4 = (
 def test_lanes_of_ddp_are_busy_as_counted(opened: Open) -> None:
     run = opened("mi300x_ddp4")
     found = query(run, parse("R?view=timeline&by=gpu"))
-    length_ms = query(run, parse("R?view=timeline")).pictures[0].seen.length_ns / 1e6  # type: ignore[union-attr]
+    length_ms = query(run, parse("R?view=timeline")).charts[0].seen.length_ns / 1e6  # type: ignore[union-attr]
     for gpu, (span, compute, idle) in enumerate(DDP4):
         row = found.row(gpu)
         assert row["lane_ns"] == pytest.approx((span - idle) * 1e6, abs=1)
@@ -51,7 +51,7 @@ def test_streams_of_ddp_are_those_of_the_file(opened: Open, realdata: Path) -> N
 def test_seven_ranks_of_dlrm_wait_while_rank_7_computes(opened: Open) -> None:
     run = opened("v100_dlrm_8rank")
     view = parse("R?view=timeline&by=gpu")
-    picture = query(run, view).pictures[0]
+    picture = query(run, view).charts[0]
     assert isinstance(picture, Lanes)
     bins = 200
     kinds = [picture.cells(row, bins).kind_ns for row in range(8)]
@@ -75,7 +75,7 @@ def test_seven_ranks_of_dlrm_wait_while_rank_7_computes(opened: Open) -> None:
 def test_cells_add_up_to_their_lanes(opened: Open, name: str) -> None:
     run = opened(name)
     found = query(run, parse("R?view=timeline"))
-    picture = found.pictures[0]
+    picture = found.charts[0]
     assert isinstance(picture, Lanes)
     for row in range(len(found)):
         busy = found.row(row)["lane_ns"]

@@ -23,7 +23,7 @@ from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import COLUMNS
-from chopper_core.query.signal_chart import chart
+from chopper_core.query.signal_chart import signal_chart
 from chopper_core.render import info, render
 from chopper_core.store import reader as store
 from chopper_core.store import writer as store_writer
@@ -127,7 +127,9 @@ def test_views_are_the_same(run: Run, kept: Path, address: str) -> None:
     again, view = store.read_store(kept), parse(address)
     for format_name in ("text", "json"):
         assert render(query(again, view), format_name) == render(query(run, view), format_name)
-    np.testing.assert_array_equal(chart(again, view, 40).values, chart(run, view, 40).values)
+    np.testing.assert_array_equal(
+        signal_chart(again, view, 40).values, signal_chart(run, view, 40).values
+    )
 
 
 def test_a_store_is_opened_by_its_name_and_may_move(kept: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.scope import scope_of
 from chopper_core.model.view import View, enter, up
 from chopper_core.model.window import ALL_TIME, Window
-from chopper_core.query.signal_chart import chart
+from chopper_core.query.signal_chart import signal_chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
@@ -128,9 +128,9 @@ def test_a_window_of_the_tree_as_an_address() -> None:
 def test_the_means_of_a_window_are_those_of_its_time() -> None:
     run, bins = measured_run(), 64
     view = View(RUN, ("1",))
-    whole = chart(run, view, bins)
+    whole = signal_chart(run, view, bins)
     cut = whole.start_ns + (whole.end_ns - whole.start_ns) // 4
-    part = chart(run, replace(view, window=Window(whole.start_ns, cut)), bins // 4)
+    part = signal_chart(run, replace(view, window=Window(whole.start_ns, cut)), bins // 4)
     assert part.is_zoomed and not whole.is_zoomed and part.scope_ns == whole.scope_ns
     np.testing.assert_allclose(part.values, whole.values[:, : bins // 4], rtol=1e-4)
 
@@ -142,7 +142,7 @@ def test_a_zoomed_plot_has_its_size(size: tuple[int, int], glyphs: Glyphs) -> No
     begin, end = scope_of(run, View(RUN, ("1", "11")))
     view = View(RUN, ("1", "11"), window=Window(max(begin - 500_000, 0), end + 500_000))
     signal = run.signal("")
-    seen = chart(run, view, plot.bins_for(signal, size[0], glyphs))
+    seen = signal_chart(run, view, plot.bins_for(signal, size[0], glyphs))
     lines = plot.draw(seen, *size, glyphs)
     assert [sum(len(text) for text, _ in line) for line in lines] == [size[0]] * size[1]
     text = "".join(piece for line in lines for piece, _ in line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.model.charts import BarChart, BoxChart, HeatMap, LineChart, Picture, Rows, Series
+from chopper_core.model.charts import BarChart, BoxChart, Chart, HeatMap, LineChart, Rows, Series
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.drawing import draw, draw_below, lines_below
@@ -13,9 +13,7 @@ from chopper_tui.drawing import draw, draw_below, lines_below
 NAN = float("nan")
 
 
-def text(
-    picture: Picture, width: int = 80, height: int = 12, glyphs: Glyphs = UNICODE
-) -> list[str]:
+def text(picture: Chart, width: int = 80, height: int = 12, glyphs: Glyphs = UNICODE) -> list[str]:
     return ["".join(piece for piece, _ in line) for line in draw(picture, width, height, glyphs)]
 
 
@@ -82,7 +80,7 @@ def test_a_few_far_out_on_both_sides() -> None:
 def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs: Glyphs) -> None:
     width, height = size
     x = np.arange(50.0)
-    pictures: list[Picture] = [
+    pictures: list[Chart] = [
         bars(10, 30),
         heat(np.full((20, 50), NAN), 50),
         heat(np.arange(1000.0).reshape(20, 50), 50),

@@ -13,7 +13,7 @@ from rich.color import ColorType
 
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
-from chopper_core.query.signal_chart import Chart
+from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
 from chopper_tui import plot
@@ -99,7 +99,7 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
     signal = Signal("busy_pct", "busy", "%", {}, 0, 100)
     values = 100 * np.random.default_rng(0).random((gpus, 99))
     values[:, 40:50] = np.nan
-    chart = Chart(signal, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)
+    chart = SignalChart(signal, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)
     for width, height in ((20, 2), (70, 3), (100, 12)):
         lines = plot.draw(chart, width, height, glyphs)  # type: ignore[arg-type]
         assert len(lines) == height and {width_of(line) for line in lines} == {width}

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model.run import Run
 from chopper_core.model.table import Phase
 from chopper_core.model.view import View, with_signal
-from chopper_core.query.signal_chart import Chart
+from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.views.query import query
 from chopper_tui import looks
@@ -227,16 +227,16 @@ async def test_a_chart_that_is_hidden_meanwhile_is_drawn_when_it_is_shown_again(
 ) -> None:
     began, go_on = Event(), Event()
     given_up: list[bool] = []
-    plain = track_chart.chart
+    plain = track_chart.signal_chart
 
-    def slow(run: Run, view: View, bins: int, is_wanted: Callable[[], bool]) -> Chart:
+    def slow(run: Run, view: View, bins: int, is_wanted: Callable[[], bool]) -> SignalChart:
         if view.path == ("1",) and not given_up:
             began.set()
             go_on.wait(20)
             given_up.append(not is_wanted())
         return plain(run, view, bins, is_wanted)
 
-    monkeypatch.setattr(track_chart, "chart", slow)
+    monkeypatch.setattr(track_chart, "signal_chart", slow)
     async with explorer(run=measured_run()) as at:
         at.send("j", "enter")
         while not began.is_set():

@@ -25,7 +25,7 @@ SCOPE = ("3", "11")
 
 
 def seen(at: Driven) -> Stretch:
-    picture = at.frame.pictures[0]
+    picture = at.frame.charts[0]
     assert isinstance(picture, Lanes)
     return picture.seen
 
@@ -72,7 +72,7 @@ async def test_zoom_pan_and_the_whole(size: tuple[int, int]) -> None:
 async def test_the_cursor_goes_cell_by_cell_and_the_window_follows() -> None:
     async with explorer(view=View("sample.json", SCOPE)) as at:
         await at.press("2", "+")
-        picture = at.frame.pictures[0]
+        picture = at.frame.charts[0]
         assert isinstance(picture, Lanes)
         bins = bins_of(picture, at.explore.query(PicturePane).first().room)
         before = seen(at)
@@ -329,7 +329,7 @@ async def test_the_mouse_points_and_zooms(size: tuple[int, int]) -> None:
         before = seen(at)
         await at.pilot.click(offset=(40, y))
         await at.settle()
-        picture = at.frame.pictures[0]
+        picture = at.frame.charts[0]
         assert isinstance(picture, Lanes)
         bins = bins_of(picture, pane.room)
         assert at.label == "GPU 3 s11"

@@ -181,7 +181,7 @@ def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
     assert f"GPU 5 arrives last at {rows['5']['times_last']} of 235" in found.headline[1]
     assert f"{rows['5']['caused_ns'] / 1e6:.3f} ms are for it" in found.headline[1]
     assert any("1 of the 236 collectives" in note for note in found.notes)
-    boxes = found.pictures[0]
+    boxes = found.charts[0]
     assert isinstance(boxes, BoxChart) and (np.diff(boxes.quantiles, axis=1) >= 0).all()
 
 
@@ -220,7 +220,7 @@ def test_shares_of_the_durations(run: Run, by: str) -> None:
 
 def test_pictures_of_skew_and_of_each_occurrence(run: Run) -> None:
     table = run.table
-    _, skews, lines = query(run, parse("R?view=comms")).pictures
+    _, skews, lines = query(run, parse("R?view=comms")).charts
     assert isinstance(skews, LineChart) and isinstance(lines, LineChart)
     starts = [[int(table.start_ns[r]) for r in own] for own in slowly(run) if len(own) == 8]
     expected = sorted(max(own) - min(own) for own in starts)
@@ -242,7 +242,7 @@ def test_many_occurrences_and_gpus_are_drawn_together() -> None:
         for n in range(700)
         for gpu in range(14)
     ]
-    lines = query(run_of(rows), parse("R?view=comms")).pictures[2]
+    lines = query(run_of(rows), parse("R?view=comms")).charts[2]
     assert isinstance(lines, LineChart) and "medians of 3 each" in lines.title
     assert [line.name.split()[0] for line in lines.series] == ["least", "median", "largest"]
     assert len(lines.series[0].numbers) == 234

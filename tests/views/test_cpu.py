@@ -83,7 +83,7 @@ def test_the_truth_is_found(run: Run) -> None:
             assert row["cpu_work"] == pytest.approx(planted["work"], rel=0.02)
     assert "of 384 logical processors" in frame.headline[0]
     assert "of 192 physical cores" in frame.headline[1]
-    line, heat = frame.pictures
+    line, heat = frame.charts
     assert isinstance(line, LineChart) and isinstance(heat, HeatMap)
     assert [series.name for series in line.series] == ["logical active", "physical active", "work"]
     assert np.nanmin(heat.numbers) >= 0 and np.nanmax(heat.numbers) <= 2

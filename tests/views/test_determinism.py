@@ -208,7 +208,7 @@ def test_gpus_stand_beside_those_of_the_baseline(both: Run, flat: Run) -> None:
         row = frame.row(place)
         assert row["sd_gfx_mhz"] == ours[place] and row["sd_gfx_mhz_base"] == theirs[place]
         assert row["sd_gfx_mhz_delta"] == pytest.approx(ours[place] - theirs[place])
-    clock, kernels = query(both, parse("R?view=determinism&base=flat")).pictures
+    clock, kernels = query(both, parse("R?view=determinism&base=flat")).charts
     assert isinstance(clock, BoxChart) and isinstance(kernels, BoxChart)
     assert clock.labels[:2] == ("GPU 0", "GPU 0 base") and len(clock.labels) == 16
     assert (np.diff(clock.quantiles, axis=1) >= 0).all()

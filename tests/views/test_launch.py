@@ -145,7 +145,7 @@ def test_causes_of_a_table_made_by_hand() -> None:
     assert rows["early"]["least_latency_ns"] == -5 and rows["early"]["idle_host_ns"] == 100
     assert any("GPU 0: 1 activities start before their launch" in note for note in found.notes)
     assert found.labels[0] == "after"
-    gaps = found.pictures[0]
+    gaps = found.charts[0]
     assert isinstance(gaps, BarChart)
     place = gaps.labels.index("after")
     parts = {series.name: series.numbers[place] * 1e6 for series in gaps.series}
@@ -179,7 +179,7 @@ def test_the_queue_is_launched_less_started() -> None:
 
 def test_the_queue_of_each_gpu_is_drawn_and_stated(run: Run) -> None:
     found = query(run, parse("R?view=launch&by=gpu&sort=name&columns=queue_depth,idle_host_ns"))
-    chart = found.pictures[2]
+    chart = found.charts[2]
     assert isinstance(chart, LineChart) and len(chart.series) == 8
     for number, series in enumerate(chart.series):
         assert found.row(number)["queue_depth"] == pytest.approx(series.numbers.mean())
@@ -191,7 +191,7 @@ def test_without_launch_records_nothing_that_needs_them_is_said() -> None:
     unlaunched = run_of([Row(0, 10), Row(50, 10)])
     found = query(unlaunched, parse("R?view=launch&by=gpu"))
     assert "without launch records" in found.headline[0] and len(found.headline) == 1
-    assert not any(isinstance(picture, LineChart) for picture in found.pictures)
+    assert not any(isinstance(picture, LineChart) for picture in found.charts)
     names = "idle_ns,idle_host_ns,idle_launch_ns,prep_overhead_ns,call_overhead_ns"
     for address in (f"R?columns={names}", f"R?view=launch&columns={names}"):
         table = query(unlaunched, parse(address))
@@ -200,7 +200,7 @@ def test_without_launch_records_nothing_that_needs_them_is_said() -> None:
     table = query(unlaunched, parse(f"R?view=launch&columns={own}"))
     assert list(table.row(0).values()) == [None] * 4
     nowhere_idle = query(run_of([Row(0, 10)]), parse("R?view=launch"))
-    assert nowhere_idle.pictures == ()
+    assert nowhere_idle.charts == ()
 
 
 def test_some_launch_records_are_enough_for_a_sum() -> None:

@@ -209,7 +209,7 @@ def test_instances_lead_to_their_operation(run: Run) -> None:
 
 def test_the_cumulative_curves_are_shares_of_instances(run: Run) -> None:
     frame = query(run, parse("R:iteration=12?order=iteration&view=overlap&by=gpu"))
-    chart = frame.pictures[0]
+    chart = frame.charts[0]
     assert isinstance(chart, LineChart) and len(chart.series) == 8
     own: dict[str, list[float]] = defaultdict(list)
     for gpu in ("2", "5"):

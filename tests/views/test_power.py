@@ -128,9 +128,9 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     assert frame.total["mean_power_w"] == pytest.approx(
         sum(float(row["mean_power_w"] or 0) for row in rows.values())
     )
-    titles = [picture.title for picture in frame.pictures]
+    titles = [picture.title for picture in frame.charts]
     assert "gfx clock against hotspot" in titles and "gfx clock against power" in titles
-    for picture in frame.pictures:
+    for picture in frame.charts:
         if "against" in picture.title:
             assert isinstance(picture, LineChart) and len(picture.series) == 8
         else:
@@ -140,7 +140,7 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
 
 def test_a_row_per_gpu_is_the_mean_in_equal_parts_of_the_time(run: Run) -> None:
     frame = query(run, parse("R?view=power"))
-    picture = frame.pictures[0]
+    picture = frame.charts[0]
     assert isinstance(picture, Rows) and picture.title == "power"
     found = samples_of(run, parse("R"))
     begin = min(gpu.signals["power_w"].middles_ns[0] for gpu in found)
@@ -160,7 +160,7 @@ def test_a_row_per_gpu_is_the_mean_in_equal_parts_of_the_time(run: Run) -> None:
 
 def test_one_gpu_is_drawn_as_curves(run: Run) -> None:
     frame = query(run, parse("R:gpu=5?view=power"))
-    assert all(isinstance(p, LineChart) and len(p.series) == 1 for p in frame.pictures)
+    assert all(isinstance(p, LineChart) and len(p.series) == 1 for p in frame.charts)
 
 
 def test_correlation_is_numpy_s_over_the_same_times(run: Run) -> None:
@@ -184,7 +184,7 @@ def test_energy_adds_up_over_any_level(run: Run, by: str) -> None:
     for row in rows:
         power = float(row["energy_j"] or 0) / (float(row["elapsed_ns"] or 0) * 1e-9)
         assert row["charged_power_w"] == pytest.approx(power)
-    assert isinstance(frame.pictures[0], BarChart)
+    assert isinstance(frame.charts[0], BarChart)
     if by == "iteration":
         assert [row["token_energy_mj"] is None for row in rows] == [True, False, False]
 

@@ -232,7 +232,7 @@ def test_the_slow_gpu_is_named_with_its_cause(run: Run) -> None:
     assert f"waits for it in collectives for {each:.3f} ms per iteration" in waits
     assert cause.startswith("hardware-bound: ") and "1576 against 1680 MHz" in cause
     assert "°C" in cause
-    lines, heat = found.pictures
+    lines, heat = found.charts
     assert isinstance(lines, LineChart) and isinstance(heat, HeatMap)
     assert heat.numbers.sum() == pytest.approx(found.total["wait_ns"] / 1e6)
     for place, gpu in enumerate(found.labels):

@@ -111,7 +111,7 @@ def test_of_gpus(run: Run) -> None:
         row = found.row(number)
         assert row["median_ns"] == pytest.approx(statistics.median(times))
         assert row["spread_pct"] == pytest.approx(100 * (max(times) - min(times)) / min(times))
-    chart = found.pictures[0]
+    chart = found.charts[0]
     assert isinstance(chart, BarChart) and chart.unit == "µs"
     for place in range(len(chart.labels)):
         mean = statistics.fmean(elapsed(run, place, iteration) for iteration in (11, 12))

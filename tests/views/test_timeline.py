@@ -22,8 +22,8 @@ from chopper_core.render import as_csv, as_json
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.timeline import next_start
+from chopper_core.views.timeline.chart import cells_of
 from chopper_core.views.timeline.lanes import Lane, lane_of, lanes_of
-from chopper_core.views.timeline.picture import cells_of
 from chopper_tui.printing import printed
 from tests.support import Row, run_of, sample_run
 
@@ -44,7 +44,7 @@ ROWS = st.lists(
 
 
 def lanes_picture(run: Run, view: View) -> Lanes:
-    picture = query(run, view).pictures[0]
+    picture = query(run, view).charts[0]
     assert isinstance(picture, Lanes)
     return picture
 

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.views.comms.pictures import pictures
+from chopper_core.views.comms.charts import charts
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import (
@@ -119,7 +119,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         nodes=nodes,
         headline=headline(chosen),
         notes=notes(chosen),
-        pictures=pictures(chosen),
+        charts=charts(chosen),
     )
 
 
@@ -219,7 +219,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         nodes=nodes,
         headline=headline(chosen),
         notes=notes(chosen),
-        pictures=pictures(chosen),
+        charts=charts(chosen),
     )
 
 

@@ -54,7 +54,7 @@ def answer(run: Run, view: View) -> ViewResult:
         sort=f"-{delta_of(figure).name}",
         headline=_headline(both, figure, numbers, top),
         notes=_notes(both),
-        pictures=(_picture(both, figure, numbers, top),) if top else (),
+        charts=(_picture(both, figure, numbers, top),) if top else (),
     )
 
 

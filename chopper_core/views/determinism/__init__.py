@@ -145,7 +145,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=_shown(own, known, view.by, base is not None),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
-        pictures=_pictures(ours, base),
+        charts=_pictures(ours, base),
     )
 
 

@@ -162,7 +162,7 @@ def answer(run: Run, view: View) -> ViewResult:
         nodes=nodes,
         headline=_headline(whole, gpus, depths),
         notes=(*clock_notes, *_notes(whole)),
-        pictures=(
+        charts=(
             *_bars(f"before compute starts, by {by}", top, _gaps(figures, order)),
             *_bars(
                 f"time without compute, by {by}",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
-from chopper_core.model.charts import LineChart, Picture, Series
+from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.view import View, complete_order
@@ -83,7 +83,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         sort="-instance_ns" if by == "operation" else "",
         headline=_headline(found, by, labels, known),
         notes=_notes(found),
-        pictures=(_cumulative(found), *_against_duration(run, found)),
+        charts=(_cumulative(found), *_against_duration(run, found)),
     )
 
 
@@ -188,7 +188,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
         total=_totals(found),
         headline=(_overall(found),),
         notes=_notes(found),
-        pictures=(_cumulative(found), *_against_duration(run, found)),
+        charts=(_cumulative(found), *_against_duration(run, found)),
     )
 
 
@@ -235,7 +235,7 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _cumulative(found: Overlaps) -> Picture:
+def _cumulative(found: Overlaps) -> Chart:
     """The share of each GPU's instances with at most so much overlap."""
     gpus, owner = found.ranked("gpu")
     at = np.ceil(100.0 * np.minimum(found.share, 1.0) - 1e-9).astype(np.intp)
@@ -258,7 +258,7 @@ def _cumulative(found: Overlaps) -> Picture:
     )
 
 
-def _against_duration(run: Run, found: Overlaps) -> tuple[Picture, ...]:
+def _against_duration(run: Run, found: Overlaps) -> tuple[Chart, ...]:
     """The durations of instances over their overlap, for the operations that take most time."""
     codes, owner = found.ranked("operation")
     times = _summed(owner, len(codes), found.elapsed_ns)

@@ -18,7 +18,7 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns as c
-from chopper_core.views.power.pictures import energy_bars, pictures
+from chopper_core.views.power.charts import charts, energy_bars
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.samples import (
@@ -150,7 +150,7 @@ def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
         nodes=nodes,
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(run, view, found, options),
-        pictures=pictures(found, run.origin_ns),
+        charts=charts(found, run.origin_ns),
     )
 
 
@@ -332,7 +332,7 @@ def _by_label(
         nodes=nodes,
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(run, view, found, options),
-        pictures=energy_bars(by, labels, joules),
+        charts=energy_bars(by, labels, joules),
     )
 
 

@@ -92,7 +92,7 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         shown=shown,
         headline=headline(stand, waited),
         notes=notes(stand),
-        pictures=(_leads_chart(stand), *waits_map(stand)),
+        charts=(_leads_chart(stand), *waits_map(stand)),
     )
 
 
@@ -157,7 +157,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
         nodes=nodes,
         headline=headline(stand, waits(stand)),
         notes=notes(stand),
-        pictures=(_leads_chart(stand),),
+        charts=(_leads_chart(stand),),
     )
 
 

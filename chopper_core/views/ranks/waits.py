@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import chopper_core.views.shared.collective_columns as collective_columns
 from chopper_core.metrics import Metric, Values
-from chopper_core.model.charts import HeatMap, Picture
+from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.views.shared.leads import RankLeads
 
 Int64 = NDArray[np.int64]
@@ -70,7 +70,7 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: NDArray[np.generic])
     ]
 
 
-def waits_map(stand: RankLeads) -> tuple[Picture, ...]:
+def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
     """Who waits for whom, in ms."""
     chosen, size = stand.collectives, len(stand.gpus)
     if chosen is None or not chosen.complete.any() or size > _LARGEST_MAP:

@@ -177,7 +177,7 @@ def answer(run: Run, view: View) -> ViewResult:
         over=over,
         headline=_headline(steps),
         notes=_notes(run, view, steps),
-        pictures=_pictures(steps),
+        charts=_pictures(steps),
     )
 
 

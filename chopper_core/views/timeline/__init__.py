@@ -18,6 +18,7 @@ from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME, Stretch, pointing
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import activity
+from chopper_core.views.timeline.chart import KIND_NAMES, own_stretches, picture_of
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
     Lane,
@@ -27,7 +28,6 @@ from chopper_core.views.timeline.lanes import (
     lanes_of,
     starts_of_names,
 )
-from chopper_core.views.timeline.picture import KIND_NAMES, own_stretches, picture_of
 
 Int64 = NDArray[np.int64]
 
@@ -184,7 +184,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=tuple(shown),
         headline=(_headline(seen),),
         notes=_notes(run, lanes, left_out, seen),
-        pictures=(picture_of(run, view, seen, lanes, labels, pointed),),
+        charts=(picture_of(run, view, seen, lanes, labels, pointed),),
     )
 
 

@@ -46,7 +46,7 @@ class Samples(Protocol):
         """The whole signals."""
 
 
-def pictures(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | Rows, ...]:
+def charts(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | Rows, ...]:
     """Power and clock over time, rolling quantiles, the clock against temperature and power."""
     few = found[:_LINES]
     drawn = (

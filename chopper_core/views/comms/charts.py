@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from chopper_core.model.charts import BoxChart, LineChart, Picture, Series
+from chopper_core.model.charts import BoxChart, Chart, LineChart, Series
 from chopper_core.model.table import distinct
 from chopper_core.model.tree import Groups
 from chopper_core.util.grouping import ranked
@@ -23,7 +23,7 @@ _OCCURRENCES: Final = 300
 _LINES: Final = 12
 
 
-def pictures(chosen: Chosen) -> tuple[Picture, ...]:
+def charts(chosen: Chosen) -> tuple[Chart, ...]:
     """All pictures of the collectives of a scope."""
     return (_boxes(chosen), *_skews(chosen), *_by_occurrence(chosen))
 
