@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.model.charts import (
     BarChart,
@@ -27,6 +26,7 @@ from chopper_core.model.charts import (
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
+from chopper_core.util.arrays import Float64, Int64
 from chopper_tui.lanes import cut, draw_lanes
 from chopper_tui.lanes import rows_of as lanes_rows
 from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
@@ -254,7 +254,7 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     return lines
 
 
-def _stack(lengths: NDArray[np.float64], fills: str) -> Line:
+def _stack(lengths: Float64, fills: str) -> Line:
     """Parts of a bar one after the other, rounded so that the whole is as long as it should be."""
     ends = np.rint(np.cumsum(lengths)).astype(int)
     return [
@@ -413,7 +413,7 @@ def _bounds(
 
 def _curve(
     picture: LineChart,
-    x: NDArray[np.float64],
+    x: Float64,
     series: Series,
     number: int,
     width: int,
@@ -461,7 +461,7 @@ def _curve(
     return [row.translate(ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
 
 
-def _inked(row: str, inks: NDArray[np.int64], axis: int) -> Line:
+def _inked(row: str, inks: Int64, axis: int) -> Line:
     def ink(place: int) -> str:
         if place < axis or inks[place] < 0:
             return "dim"

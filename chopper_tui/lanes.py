@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.window import Stretch
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.arrays import Int64, Mask
 from chopper_tui.plot import Line
 
 KIND_INKS: Final = ("accent", "second", "third")
@@ -379,7 +379,7 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
     return lines
 
 
-def _heights(strip: Strip, known: NDArray[np.bool_], top: int) -> NDArray[np.int64]:
+def _heights(strip: Strip, known: Mask, top: int) -> Int64:
     span = strip.high - strip.low
     shares = np.where(known, (np.where(known, strip.numbers, 0.0) - strip.low), 0.0)
     shares = np.clip(shares / span, 0, 1) if span > 0 else np.full(len(shares), 0.5)

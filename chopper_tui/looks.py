@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
@@ -17,6 +16,7 @@ from chopper_core.model.signals import Signal
 from chopper_core.model.view import View, at_level, enter, with_signal, with_view
 from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.views.query import query
 from chopper_tui.figures import Figure, figures_of
@@ -25,7 +25,7 @@ from chopper_tui.key_line import KEY_FIGURES
 _SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """What stands beside the chosen signal: the first of these that the run has and that isn't it."""
 
-Means = Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+Means = Callable[[Index, int], Float64]
 
 
 class ScreenSignal(Struct, frozen=True):
@@ -110,13 +110,13 @@ class OnGpus(Struct, frozen=True):
     gpus: tuple[int, ...]
     here: int
     """The GPU of the scope, or of the row."""
-    elapsed_ns: NDArray[np.float64]
+    elapsed_ns: Float64
     """NaN where a GPU has no such row."""
     clocks: tuple[Figure | None, ...]
     """The mean clock; None where a GPU has no such row."""
     signal: Signal
     """The signal of the sparklines."""
-    shares: NDArray[np.float64]
+    shares: Float64
     """One row per GPU, one column per bin of the row's own time there; NaN where not known."""
 
     @property

@@ -10,17 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.util.arrays import Float64
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with the name of its ink."""
-Values = NDArray[np.float64]
 
 _FEW_TICKS: Final = 90
 """With as few bins, five labels of the time axis don't fit."""
@@ -122,7 +121,7 @@ def _marked(axis: str, inside: range, glyphs: Glyphs) -> str:
     )
 
 
-def _over_gpus(reduce: Callable[..., Values], chart: SignalChart) -> Values:
+def _over_gpus(reduce: Callable[..., Float64], chart: SignalChart) -> Float64:
     """One value per bin over all GPUs; NaN where no GPU has one."""
     known = np.isfinite(chart.values).any(axis=0)
     line = np.full(chart.values.shape[1], np.nan)
@@ -133,7 +132,7 @@ def _over_gpus(reduce: Callable[..., Values], chart: SignalChart) -> Values:
 
 def _rows(
     chart: SignalChart,
-    signals: tuple[Values, ...],
+    signals: tuple[Float64, ...],
     width: int,
     height: int,
     time_axis: bool,

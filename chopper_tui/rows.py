@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.charts import LineChart, Rows, Series
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_core.util.arrays import Float64
 from chopper_core.views.shared.groups import quantiles_along
 from chopper_tui.plot import Line
-
-Float64 = NDArray[np.float64]
 
 ENVELOPE: Final = 7
 """Lines that the chart of what all rows span has at least, with its legend and its axis."""

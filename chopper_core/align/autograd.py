@@ -7,15 +7,13 @@ import re
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
 from chopper_core.model.table import distinct
 from chopper_core.sources.trace import HostCategory
+from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import last_equal, ranked
-
-Index = NDArray[np.intp]
 
 _REENTRANT_FRAME = re.compile(r": backward$")
 _EVALUATE = re.compile(r"^autograd::engine::evaluate_function")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.column_names import (
     AT_PEAK,
@@ -21,8 +20,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.element_types import ElementType
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.table import KernelTable
-
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Mask
 
 _CHUNK: Final = 1 << 18
 
@@ -113,7 +111,7 @@ def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
     return np.where(known, total, np.nan)
 
 
-def _where(known: NDArray[np.bool_], has: NDArray[np.bool_], values: Float64) -> Float64:
+def _where(known: Mask, has: Mask, values: Float64) -> Float64:
     """Values where there are some, 0 where it is known that there are none, else NaN."""
     return np.where(has, values, np.where(known, 0.0, np.nan))
 

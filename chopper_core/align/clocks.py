@@ -14,13 +14,10 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.run import HostClock
 from chopper_core.model.table import KernelTable, Kind
-
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Int64
 
 SYNCHRONOUS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _GROUP_SIZE: Final = re.compile(r" of (\d+)$")

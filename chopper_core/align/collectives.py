@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE, collective_name
 from chopper_core.align.labels import numbered
 from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.trace import ABSENT, Collective
+from chopper_core.util.arrays import Int8, Int32, Int64
 
 _RANGES: Final = re.compile(
     r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"
@@ -33,15 +33,15 @@ class Collectives(Struct, frozen=True):
 
     names: tuple[str, ...]
     """Standard names; `codes` points into them."""
-    codes: NDArray[np.int32]
-    rules: NDArray[np.int8]
-    bytes: NDArray[np.int64]
+    codes: Int32
+    rules: Int8
+    bytes: Int64
     groups: tuple[str, ...]
-    group: NDArray[np.int32]
+    group: Int32
     without_arguments: int
 
 
-def read_collectives(host: Host, links: Links, kind: NDArray[np.int8]) -> Collectives:
+def read_collectives(host: Host, links: Links, kind: Int8) -> Collectives:
     """Name, bytes and group of the communication kernels.
 
     The name comes from the arguments on the kernel, else on the operator around its launch, else

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.align.host import Host
 from chopper_core.align.labels import Labels, Order, numbered
 from chopper_core.model.table import NO_LABEL, Rule
-
-Int64 = NDArray[np.int64]
+from chopper_core.util.arrays import Int32, Int64, Mask
 
 REACH: Final = 2
 """Kernels before and after that a context holds."""
@@ -20,7 +18,7 @@ REACH: Final = 2
 def contexts(
     host: Host,
     order: Order,
-    phase: NDArray[np.int32] | None = None,
+    phase: Int32 | None = None,
     *,
     before: int = REACH,
     after: int = REACH,
@@ -43,7 +41,7 @@ def like_context(
     labels: Labels,
     context: Int64,
     trusted: tuple[Rule, ...],
-    where: NDArray[np.bool_] | None = None,
+    where: Mask | None = None,
 ) -> None:
     """Give unlabelled activities the label of their context, where all that have one agree.
 

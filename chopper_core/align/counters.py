@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.launches import Dispatched, common_traits, same_launches
 from chopper_core.align.sequences import (
@@ -31,9 +30,7 @@ from chopper_core.align.sequences import (
 )
 from chopper_core.model.column_names import Match
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
-
-Index = NDArray[np.intp]
-Int64 = NDArray[np.int64]
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
 """Kernels in a row that mark a place in the template, the surest first."""
@@ -49,7 +46,7 @@ class CounterMatch(Struct, frozen=True):
 
     dispatch: Index
     """Row of the dispatches, or UNMATCHED."""
-    match: NDArray[np.int8]
+    match: Int8
     windows: int
     """How many iterations of the counter run were recognised."""
     unused_dispatches: int
@@ -101,7 +98,7 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     )
 
 
-def _into_template(kernels: Launched, template: Launched) -> tuple[Index, NDArray[np.bool_]]:
+def _into_template(kernels: Launched, template: Launched) -> tuple[Index, Mask]:
     """Where in the template each kernel of an iteration stands, and where that is ambiguous.
 
     An iteration that is cut is first laid where its unique runs of kernels lie in the template:
@@ -116,9 +113,7 @@ def _into_template(kernels: Launched, template: Launched) -> tuple[Index, NDArra
     return into, aligned.ambiguous
 
 
-def _with_borrowed(
-    fitted: list[tuple[Index, NDArray[np.bool_]]], window: int
-) -> tuple[Index, NDArray[np.int8]]:
+def _with_borrowed(fitted: list[tuple[Index, Mask]], window: int) -> tuple[Index, Int8]:
     """Partners and states of the template in a window; what it lacks comes from the nearest.
 
     A window before the first one is none of its own: all is borrowed.
@@ -199,9 +194,7 @@ def _runs(sequence: Int64, length: int) -> list[tuple[int, ...]]:
     return list(zip(*(values[shift:] for shift in range(length)), strict=False))
 
 
-def _fit(
-    template: Launched, sequence: Launched, starts: list[int]
-) -> list[tuple[Index, NDArray[np.bool_]]]:
+def _fit(template: Launched, sequence: Launched, starts: list[int]) -> list[tuple[Index, Mask]]:
     """For each window the partner in `sequence` of each element of the template."""
     fitted = []
     slack = len(template) // 20 + RUN_LENGTH
@@ -220,7 +213,7 @@ def _aligned(first: Launched, second: Launched) -> Alignment:
     return with_moved(align(first, second), first, second)
 
 
-def _template(iterations: NDArray[np.int32]) -> int:
+def _template(iterations: Int32) -> int:
     """The iteration with the commonest number of kernels; the last one of them."""
     numbers, counts = np.unique(iterations, return_counts=True)
     commonest = Counter(counts.tolist()).most_common()
@@ -246,9 +239,9 @@ def base_name(name: str) -> str:
 
 def _common_codes(
     trace_names: Sequence[str],
-    trace_name: NDArray[np.int32],
+    trace_name: Int32,
     dispatch_names: Sequence[str],
-    dispatch_name: NDArray[np.int32],
+    dispatch_name: Int32,
 ) -> tuple[Int64, Int64, str]:
     """Codes that are equal where the names of both sides mean the same kernel."""
     trace_used = np.unique(trace_name).tolist()

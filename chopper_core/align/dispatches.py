@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.align.rank import AlignedRank, align_rank, used_names
 from chopper_core.model.column_names import COUNTER_DURATION
@@ -24,6 +23,7 @@ from chopper_core.sources.trace import (
     Losses,
     Trace,
 )
+from chopper_core.util.arrays import Index
 
 
 class DispatchTable(Struct, frozen=True):
@@ -82,7 +82,7 @@ def align_dispatches(run: DispatchRun) -> DispatchTable:
     )
 
 
-def _order_of(aligned: AlignedRank, run: DispatchRun, timed: NDArray[np.intp]) -> NDArray[np.intp]:
+def _order_of(aligned: AlignedRank, run: DispatchRun, timed: Index) -> Index:
     """The dispatch behind each row of the aligned table."""
     table, dispatches = aligned.table, run.dispatches
     agent = np.array(aligned.devices)[table.gpu]
@@ -102,7 +102,7 @@ def _order_of(aligned: AlignedRank, run: DispatchRun, timed: NDArray[np.intp]) -
     return order
 
 
-def _trace(run: DispatchRun, rows: NDArray[np.intp]) -> Trace:
+def _trace(run: DispatchRun, rows: Index) -> Trace:
     dispatches, count = run.dispatches, len(rows)
     absent = np.full(count, ABSENT, np.int64)
     none32, none64 = np.empty(0, np.int32), np.empty(0, np.int64)

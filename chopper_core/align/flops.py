@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
@@ -29,10 +28,7 @@ from chopper_core.align.operator_work import (
 from chopper_core.model.element_types import ElementType, says_tf32
 from chopper_core.model.table import NO_TIME, distinct
 from chopper_core.sources.trace import ABSENT
-
-Float64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
 
 _STAND_IN: Final = 10
 """A kernel that has FLOPs this many times more seldom than another is no usual carrier."""
@@ -72,9 +68,7 @@ class Works(Struct, frozen=True):
         return np.array([work.element for work in self.distinct], np.float64)[self.work]
 
 
-def model_work(
-    host: Host, links: Links, backward: Backward, lenders: Sequence[NDArray[np.integer[Any]]]
-) -> ModelWork:
+def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[Codes]) -> ModelWork:
     """The model's work of each activity.
 
     It goes to the matrix kernels that take longest of those that the innermost counted operator
@@ -164,7 +158,7 @@ def _direction(kernel: str) -> str:
     return "weight" if _OF_WEIGHT.search(kernel) else "input" if _OF_INPUT.search(kernel) else ""
 
 
-def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask) -> None:
+def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
     """Take FLOPs from a helper kernel where the kernel that usually has them lacks its launch.
 
     The launch that is missing hides the main kernel, so that a lesser one of the same call came
@@ -179,7 +173,7 @@ def _without_stand_ins(flops: Float64, kernel: NDArray[np.int32], unlinked: Mask
             flops[rows[np.isin(kernel[rows], rare)]] = np.nan
 
 
-def lend(values: Float64, keys: Sequence[NDArray[np.integer[Any]]], lacks: Mask) -> Float64:
+def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
     """Values with those of equal activities given to activities that lack a launch record.
 
     Equal are those with the same keys (kernel, operation, phase) where all that are known agree.

@@ -9,17 +9,14 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.model.table import NO_TIME, distinct
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
+from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import ranked
 
 _STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
-
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 
 class Links(Struct, frozen=True):
@@ -27,7 +24,7 @@ class Links(Struct, frozen=True):
 
     launch: Index
     """Row of `Trace.launches`, or -1."""
-    launch_ns: NDArray[np.int64]
+    launch_ns: Int64
     """Begin of the launch call, or NO_TIME."""
     points: Points
     """Where on the host it was launched: by the launch call, else by its operator."""
@@ -89,7 +86,7 @@ def _orphans(trace: Trace, launch: Index) -> Index:
     return np.flatnonzero(starts_work)
 
 
-def _by_external_id(wanted: NDArray[np.int64], external_id: NDArray[np.int64]) -> Index:
+def _by_external_id(wanted: Int64, external_id: Int64) -> Index:
     """The first row with each wanted external id, or -1."""
     found = np.full(len(wanted), -1, np.intp)
     ids, number = ranked(wanted[wanted != ABSENT])
@@ -102,7 +99,7 @@ def _by_external_id(wanted: NDArray[np.int64], external_id: NDArray[np.int64]) -
     return found
 
 
-def _by_code(names: Sequence[str], codes: NDArray[np.int32], value: Callable[[str], int]) -> Index:
+def _by_code(names: Sequence[str], codes: Int32, value: Callable[[str], int]) -> Index:
     used = np.flatnonzero(np.bincount(codes, minlength=len(names)))
     numbers = np.zeros(len(names), np.intp)
     numbers[used] = [value(names[code]) for code in used.tolist()]
@@ -185,7 +182,7 @@ class Host:
         return np.equal(self.ranges.category, HostCategory.OPERATOR)
 
     @cached_property
-    def autograd_threads(self) -> NDArray[np.int32]:
+    def autograd_threads(self) -> Int32:
         """Threads that run backward and nothing else of the step."""
         evaluates = self.named(re.compile(r"^autograd::engine::evaluate_function"))
         backward = distinct(self.ranges.thread[evaluates])

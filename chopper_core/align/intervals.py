@@ -7,13 +7,9 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import stable_order
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
 
 NOWHERE = -1
 
@@ -31,7 +27,7 @@ class Points(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.thread)
 
-    def known(self) -> NDArray[np.bool_]:
+    def known(self) -> Mask:
         """Which of the points are somewhere."""
         return np.not_equal(self.thread, NOWHERE)
 

@@ -6,16 +6,13 @@ import re
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
 from chopper_core.model.table import NO_LABEL, Rule, distinct
-
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Index, Int32
 
 ANNOTATIONS: Final = (
     re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),
@@ -102,7 +99,7 @@ def _optimizer_ends(host: Host) -> list[int]:
     return ends
 
 
-def _kernel_bursts(host: Host) -> NDArray[np.int32]:
+def _kernel_bursts(host: Host) -> Int32:
     """Steps of a trace without any host: they end with a burst of optimizer kernels."""
     activities = host.trace.activities
     optimizes = host.by_kernel(lambda name: kernel_class(name) == OPTIMIZER_CLASS) > 0

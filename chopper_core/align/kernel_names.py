@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.table import Category, Kind, distinct
+from chopper_core.util.arrays import Int8, Int32
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 OPTIMIZER_CLASS: Final = "optimizer"
@@ -90,9 +90,7 @@ def kernel_class(name: str) -> str:
     return "other"
 
 
-def kinds(
-    names: Sequence[str], name: NDArray[np.int32], category: NDArray[np.int8]
-) -> NDArray[np.int8]:
+def kinds(names: Sequence[str], name: Int32, category: Int8) -> Int8:
     """The kind of each activity; memset counts as compute."""
     used = distinct(name)
     communicates = np.zeros(len(names), np.bool_)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.table import NO_LABEL, Rule
+from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers
 from chopper_core.util.grouping import ranked
-
-Mask = NDArray[np.bool_]
-Index = NDArray[np.intp]
-Int64 = NDArray[np.int64]
 
 
 class Labels(Struct, frozen=True):
     """Codes (`NO_LABEL` where none was found) and `Rule` codes, one per activity."""
 
-    codes: NDArray[np.int32]
-    rules: NDArray[np.int8]
+    codes: Int32
+    rules: Int8
 
     @classmethod
     def none(cls, count: int) -> Labels:
@@ -32,7 +27,7 @@ class Labels(Struct, frozen=True):
         """Which activities have no label."""
         return np.equal(self.codes, NO_LABEL)
 
-    def fill(self, codes: NDArray[np.generic], rule: Rule, where: Mask | None = None) -> None:
+    def fill(self, codes: Numbers, rule: Rule, where: Mask | None = None) -> None:
         """Label those that have no label yet; codes of NO_LABEL label nothing."""
         take = self.missing() & (codes != NO_LABEL)
         if where is not None:
@@ -50,7 +45,7 @@ class Order(Struct, frozen=True):
     """Where in `rows` another stream begins."""
 
     @classmethod
-    def of(cls, stream: NDArray[np.int64], start_ns: NDArray[np.int64]) -> Order:
+    def of(cls, stream: Int64, start_ns: Int64) -> Order:
         """The order of activities given by stream and start."""
         rows = np.lexsort((start_ns, stream))
         new_stream = np.ones(len(rows), np.bool_)
@@ -83,7 +78,7 @@ class Order(Struct, frozen=True):
         return nearest
 
 
-def numbered(columns: Sequence[NDArray[np.integer[Any]]]) -> Index:
+def numbered(columns: Sequence[Codes]) -> Index:
     """A number for each row, from 0 on, equal where the rows are equal in all columns."""
     numbers = np.zeros(len(columns[0]), np.intp)
     for column in columns:

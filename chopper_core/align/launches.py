@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.align.sequences import UNKNOWN, Launched
@@ -17,10 +16,7 @@ from chopper_core.model.column_names import CORRELATION, LAUNCH_SHAPE
 from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
-
-Index = NDArray[np.intp]
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
 
 _BLOCKS: Final = 2048
 """More than the work-items of a workgroup."""
@@ -31,7 +27,7 @@ _SAME_PROCESS: Final = 0.9
 """Share of launches with the same number that must be of the same kernel."""
 
 
-def packed_shapes(shapes: Sequence[LaunchShape], codes: NDArray[np.int32]) -> Float64:
+def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:
     """Grid and workgroup of each code as one number that a float holds exactly; NaN if unknown."""
     packed = [
         shape.grid * _BLOCKS + shape.block
@@ -46,12 +42,12 @@ class Dispatched(Struct, frozen=True):
     """The dispatches of one GPU in their order, as far as they tell which kernel each is."""
 
     names: Sequence[str]
-    name: NDArray[np.int32]
+    name: Int32
     """Code of the kernel's name in `names`."""
     items: Int64
     """Work-items of the grid; UNKNOWN where not given."""
     workgroup: Int64
-    region: NDArray[np.int32]
+    region: Int32
     """Code of the innermost roctx range in `names`, or UNKNOWN."""
     correlation: Int64
     """What the trace calls the launch too, or UNKNOWN."""
@@ -63,7 +59,7 @@ class Dispatched(Struct, frozen=True):
     def of(cls, run: DispatchRun, rows: Index, process: int = -1) -> Dispatched:
         """Dispatches of a run; of those of the trace's own process the correlation counts."""
 
-        def size(sizes: NDArray[np.int32]) -> Int64:
+        def size(sizes: Int32) -> Int64:
             whole = np.maximum(sizes.astype(np.int64), 1).prod(axis=1)
             return np.where((sizes > 0).any(axis=1), whole, UNKNOWN)
 
@@ -79,7 +75,7 @@ class Dispatched(Struct, frozen=True):
         )
 
     @classmethod
-    def named(cls, names: Sequence[str], name: NDArray[np.int32]) -> Dispatched:
+    def named(cls, names: Sequence[str], name: Int32) -> Dispatched:
         """Dispatches of which only the names are known."""
         nothing = np.full(len(name), UNKNOWN, np.int64)
         return cls(names, name, nothing, nothing, nothing.astype(np.int32), nothing)
@@ -129,7 +125,7 @@ def same_launches(
     return here[agree], there[agree]
 
 
-def _once(values: Int64, usable: NDArray[np.bool_]) -> Index:
+def _once(values: Int64, usable: Mask) -> Index:
     """Positions of usable values that occur once: a graph's launch has several kernels."""
     positions = np.flatnonzero(usable)
     _, first, count = np.unique(values[positions], return_index=True, return_counts=True)
@@ -206,7 +202,7 @@ def _sizes(
 def _share_found(
     trace_code: Int64,
     of_trace: Int64,
-    known: NDArray[np.bool_],
+    known: Mask,
     dispatch_code: Int64,
     of_dispatch: Int64,
 ) -> Float64:

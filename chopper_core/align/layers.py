@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
@@ -14,8 +13,6 @@ from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import Labels, Order, between
 from chopper_core.align.modules import Modules
 from chopper_core.model.table import NO_LABEL, Phase, Rule
-
-Index = NDArray[np.intp]
 
 _LAYER: Final = re.compile(r"^Layer[ _]?(\d{1,9})$")
 _FSDP: Final = re.compile(

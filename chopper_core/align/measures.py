@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
@@ -29,8 +28,7 @@ from chopper_core.model.run import Gpu, Identity
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
-
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Index
 
 _POWERS: Final = ("energy_rate_w", "power_w")
 """What energy comes from, the surer one first."""
@@ -110,7 +108,7 @@ def counter_columns(
     quality: list[GpuMatch] = []
     identities: list[Identity] = []
 
-    def store(name: str, rows: NDArray[np.intp], values: Float64) -> None:
+    def store(name: str, rows: Index, values: Float64) -> None:
         column = columns.setdefault(name, np.full(len(table), np.nan))
         empty = np.isnan(column[rows])
         column[rows[empty]] = values[empty]
@@ -140,11 +138,11 @@ def counter_columns(
 
 def _quality(
     table: KernelTable,
-    rows: NDArray[np.intp],
+    rows: Index,
     gpu: int,
     agent: int,
     run: DispatchRun,
-    found_in: NDArray[np.intp],
+    found_in: Index,
     found: CounterMatch,
 ) -> GpuMatch:
     kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == 0)

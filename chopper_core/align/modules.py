@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.host import Host, Index
+from chopper_core.align.host import Host
 from chopper_core.align.intervals import Intervals, parents
 from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Index
 
 _FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
 _BLOCK: Final = re.compile(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import Collectives
@@ -21,9 +20,7 @@ from chopper_core.align.layers import annotated_layers, layer_windows
 from chopper_core.align.modules import Modules
 from chopper_core.align.shapes import read_shapes
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule, distinct
-
-Mask = NDArray[np.bool_]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Index, Int8, Mask
 
 RECOMPUTE_SUFFIX: Final = " (recompute)"
 
@@ -92,7 +89,7 @@ def label_operations(
     backward: Backward,
     modules: Modules,
     collectives: Collectives,
-    kind: NDArray[np.int8],
+    kind: Int8,
     phases: Labels,
     order: Order,
 ) -> tuple[Labels, tuple[str, ...]]:

@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.context import contexts, like_context
@@ -14,8 +13,7 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
-
-Mask = NDArray[np.bool_]
+from chopper_core.util.arrays import Int8, Int32, Int64, Mask
 
 _OPTIMIZER: Final = re.compile(
     r"^(?:opt_(?:zg|gc|step|lr)$|b_ga$|Optimizer\.(?:step|zero_grad)|clip_grad"
@@ -37,7 +35,7 @@ def label_phases(
     host: Host,
     links: Links,
     backward: Backward,
-    kind: NDArray[np.int8],
+    kind: Int8,
     iterations: Labels,
     order: Order,
 ) -> Labels:
@@ -98,13 +96,13 @@ _BEFORE_ALL: Final = int(np.iinfo(np.int64).min)
 
 
 def _extreme(
-    step: NDArray[np.int32],
-    time_ns: NDArray[np.int64],
+    step: Int32,
+    time_ns: Int64,
     of: Mask,
     *,
     latest: bool,
     never: int = _AFTER_ALL,
-) -> NDArray[np.int64]:
+) -> Int64:
     """For each activity the latest or first time among those of its step that are in a mask."""
     steps, position = np.unique(step, return_inverse=True)
     extreme = np.full(len(steps), _BEFORE_ALL if latest else _AFTER_ALL, np.int64)

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
@@ -25,7 +24,8 @@ from chopper_core.align.tokens import activity_tokens
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
 from chopper_core.model.table import LEVELS, NO_TIME, KernelTable, Kind, distinct
-from chopper_core.sources.trace import Int64, Trace
+from chopper_core.sources.trace import Trace
+from chopper_core.util.arrays import Index, Int8, Int32, Int64
 
 _ACCOUNTED = (
     "compute_ns",
@@ -144,9 +144,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     )
 
 
-def _accounts(
-    trace: Trace, gpu: NDArray[np.intp], kind: NDArray[np.int8], launch_ns: Int64
-) -> dict[str, Int64]:
+def _accounts(trace: Trace, gpu: Index, kind: Int8, launch_ns: Int64) -> dict[str, Int64]:
     """What each activity is charged with."""
     activities = trace.activities
     columns = {name: np.zeros(len(gpu), np.int64) for name in _ACCOUNTED}
@@ -160,10 +158,10 @@ def _accounts(
 
 def _overheads(
     trace: Trace,
-    gpu: NDArray[np.intp],
-    kind: NDArray[np.int8],
+    gpu: Index,
+    kind: Int8,
     launch_ns: Int64,
-    iteration: NDArray[np.int32],
+    iteration: Int32,
 ) -> dict[str, Int64]:
     """Chopper's overheads of each activity."""
     activities = trace.activities
@@ -175,7 +173,7 @@ def _overheads(
     return {"launch_overhead_ns": launch, "prep_overhead_ns": prep, "call_overhead_ns": call}
 
 
-def _gpus(gpu: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+def _gpus(gpu: Index) -> Iterator[Index]:
     """The rows of each GPU."""
     for number in range(int(gpu.max(initial=-1)) + 1):
         yield np.flatnonzero(gpu == number)

@@ -8,9 +8,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Index, Int32, Int64, Mask
+
 Bits = NDArray[np.uint8]
 
 UNMATCHED: Final = -1
@@ -23,7 +22,7 @@ class Alignment(Struct, frozen=True):
 
     partner: Index
     """Position in the second sequence, or UNMATCHED."""
-    ambiguous: NDArray[np.bool_]
+    ambiguous: Mask
     """Where another equally long alignment pairs the element otherwise, or not at all."""
 
     @property
@@ -44,21 +43,21 @@ class Launched(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.code)
 
-    def take(self, rows: Index | slice | NDArray[np.bool_]) -> Launched:
+    def take(self, rows: Index | slice | Mask) -> Launched:
         """The kernels at the rows."""
         return Launched(self.code[rows], tuple(trait[rows] for trait in self.traits))
 
-    def alike(self, other: Launched, position: int) -> NDArray[np.bool_]:
+    def alike(self, other: Launched, position: int) -> Mask:
         """Which of the kernels may be the other one's at the position."""
-        same: NDArray[np.bool_] = self.code == other.code[position]
+        same: Mask = self.code == other.code[position]
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             if theirs[position] != UNKNOWN:
                 same &= (ours == theirs[position]) | (ours == UNKNOWN)
         return same
 
-    def may_be(self, other: Launched) -> NDArray[np.bool_]:
+    def may_be(self, other: Launched) -> Mask:
         """Whether each kernel may be that of the other at the same position."""
-        same: NDArray[np.bool_] = self.code == other.code
+        same: Mask = self.code == other.code
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             same &= (ours == theirs) | (ours == UNKNOWN) | (theirs == UNKNOWN)
         return same
@@ -160,7 +159,7 @@ def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment
     return Alignment(partner, ambiguous)
 
 
-def _by_gap(kernels: Launched, anchor: NDArray[np.bool_]) -> dict[tuple[int, int], Index]:
+def _by_gap(kernels: Launched, anchor: Mask) -> dict[tuple[int, int], Index]:
     """The kernels that are no anchors by (number of anchors before, code)."""
     found: dict[tuple[int, int], list[int]] = {}
     gap = np.cumsum(anchor)
@@ -198,7 +197,7 @@ def _row(packed: Bits, width: int) -> Int32:
     return lengths[::-1]
 
 
-def _next_row(row: Int32, equal: NDArray[np.bool_]) -> Int32:
+def _next_row(row: Int32, equal: Mask) -> Int32:
     """The lengths with each prefix of the second sequence, for one more element of the first."""
     following = row.copy()
     np.maximum(following[1:], row[:-1] + equal, out=following[1:])

@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.host import Host, Index
+from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.model.table import distinct
+from chopper_core.util.arrays import Index
 
 _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)

@@ -8,16 +8,13 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.column_names import part_of
 from chopper_core.model.signals import IntegralCurve, Signal, between, nearest, share_running
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.places import natural_key
 from chopper_core.sources.signals import ClockDomain, Samples, SignalName, Telemetry
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64
 
 REACH_PERIODS: Final = 8
 """A sample stands for times at most so many usual distances away."""

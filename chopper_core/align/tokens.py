@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.align.flops import lend
 from chopper_core.align.host import Host, Links
@@ -17,16 +16,14 @@ from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.align.operator_work import ATTENTION, Inputs
 from chopper_core.model.table import NO_LABEL, NO_TIME, Phase
 from chopper_core.sources.trace import ABSENT
-
-Float64 = NDArray[np.float64]
-Codes = NDArray[np.int32]
+from chopper_core.util.arrays import Codes, Float64, Int32, Mask
 
 _EMBEDDING: Final = re.compile(r"^aten::embedding$")
 _PACKED: Final = re.compile(r"varlen")
 
 
 def activity_tokens(
-    host: Host, links: Links, phase: Codes, layer: Codes, keys: Sequence[NDArray[np.integer[Any]]]
+    host: Host, links: Links, phase: Int32, layer: Int32, keys: Sequence[Codes]
 ) -> Float64:
     """The tokens that come into the model with each activity; NaN where none are known to.
 
@@ -42,7 +39,7 @@ def activity_tokens(
     return lend(found, keys, forward & (links.launch_ns == NO_TIME))
 
 
-def _of_embedding(host: Host, links: Links, forward: NDArray[np.bool_]) -> Float64:
+def _of_embedding(host: Host, links: Links, forward: Mask) -> Float64:
     entries: dict[int, int] = {}
     tokens: dict[int, int] = {}
     for row, inputs in _shaped(host, _EMBEDDING):
@@ -54,7 +51,7 @@ def _of_embedding(host: Host, links: Links, forward: NDArray[np.bool_]) -> Float
     return _on_longest(host, links, largest, forward)
 
 
-def _of_attention(host: Host, links: Links, forward: NDArray[np.bool_], layer: Codes) -> Float64:
+def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Float64:
     attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
     attends &= forward & (layer != NO_LABEL)
     if not attends.any():
@@ -81,9 +78,7 @@ def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
     return [(row, read[code]) for row, code in zip(rows.tolist(), shapes, strict=True)]
 
 
-def _on_longest(
-    host: Host, links: Links, tokens: dict[int, int], where: NDArray[np.bool_]
-) -> Float64:
+def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -> Float64:
     """The tokens of operators on the longest activity that each launched, of those `where`."""
     found = np.full(len(where), np.nan)
     operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(links.points)

@@ -183,7 +183,7 @@ def _code_stamp() -> str:
 
 def _code_files() -> list[str]:
     """What Python compiles of them comes and goes without a change."""
-    walked = os.walk(os.path.dirname(__file__))
+    walked = os.walk(Path(__file__).resolve().parents[1])
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
     return sorted(file for file in files if file.endswith((".py", ".toml")))
 

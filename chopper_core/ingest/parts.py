@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from pyarrow.lib import ArrowException
 
 from chopper_core.align.rank import AlignedRank
@@ -26,6 +25,7 @@ from chopper_core.ingest.rank_file import RankFile
 from chopper_core.model.run import Source
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate
 from chopper_core.model.tree import in_order, level_order
+from chopper_core.util.arrays import AnyArray
 from chopper_core.util.arrow_files import write_arrow
 from chopper_core.util.atomic import beside, put_folder, stamp_of, write_file
 from chopper_core.util.errors import ChopperError, DataError
@@ -167,7 +167,7 @@ def gather(tables: Sequence[KernelTable], folder: Path) -> KernelTable:
         for file in files.values():
             file.close()
 
-    def mapped(name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def mapped(name: str, dtype: np.dtype[Any]) -> AnyArray:
         path = Path(files[name].name)
         return np.frombuffer(content_of(path), dtype) if path.stat().st_size else np.empty(0, dtype)
 
@@ -182,7 +182,7 @@ def gather(tables: Sequence[KernelTable], folder: Path) -> KernelTable:
 @cache
 def _code() -> str:
     """Of what Chopper's files hold: another version may label and align otherwise."""
-    root = Path(__file__).parent
+    root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
@@ -216,7 +216,7 @@ def _part(folder: Path, trace: Path, outcome: RankFile | ChopperError) -> Part:
     if isinstance(outcome, ChopperError):
         return Part(path, _stamp(trace), code, str(outcome), (0, 0))
     table = outcome.aligned.table
-    columns: dict[str, NDArray[Any]] = {name: table.column(name) for name in COLUMNS}
+    columns: dict[str, AnyArray] = {name: table.column(name) for name in COLUMNS}
     columns |= {f"{_MEASURED}{name}": table.measured[name] for name in table.measured}
     places = write_arrow(folder / _TABLE, columns)
     return Part(

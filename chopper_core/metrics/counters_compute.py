@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics.counters_formula import (
     CYCLES,
@@ -18,6 +17,7 @@ from chopper_core.metrics.counters_formula import (
     per_cu_cycle,
     per_cycle,
 )
+from chopper_core.util.arrays import Float64
 
 _MFMA_TYPES: Final = ("BF16", "F16", "F8", "F32", "F64", "I8")
 _TRAINING_TYPES: Final = ("BF16", "F16", "F8")
@@ -34,7 +34,7 @@ def _bracketed(terms: str) -> str:
     return f"({terms})" if " " in terms else terms
 
 
-def _active_cus(slots: NDArray[np.float64], chip: Chip) -> NDArray[np.float64]:
+def _active_cus(slots: Float64, chip: Chip) -> Float64:
     """AMD's count of active compute units from 4 x the mean number of busy ones."""
     waves_per_cu = WAVES_PER_SIMD * chip.simds_per_cu
     busy = np.rint(slots)
@@ -80,7 +80,7 @@ def _mfma_peak(dtype: str) -> Formula:
     )
 
 
-def _possible_clock(mhz: NDArray[np.float64], chip: Chip) -> NDArray[np.float64]:
+def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
     """The clocks that the GPU can have."""
     return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, np.nan, mhz)
 

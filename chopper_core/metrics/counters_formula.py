@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import MATRIX_COUNTERS
 from chopper_core.model.hardware import Hardware
+from chopper_core.util.arrays import Float64
 
 TIME: Final = "counter_duration_ns"
 """How long the dispatch took in the run that counted, where dispatches run one by one."""
@@ -131,7 +131,7 @@ class Formula(Struct, frozen=True):
     part: str | Callable[[Chip], Weights]
     whole: str = ""
     scale: float | Callable[[Chip], float] = 1.0
-    then: Callable[[NDArray[np.float64], Chip], NDArray[np.float64]] | None = None
+    then: Callable[[Float64, Chip], Float64] | None = None
     """What is done to the ratio at the end."""
 
     def needs(self) -> tuple[str, ...]:
@@ -199,10 +199,8 @@ def per_engine_cycle(factor: float) -> Callable[[Chip], float]:
     return lambda chip: factor * chip.xccs / chip.shader_engines
 
 
-def _weighted(terms: Weights, sums: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-    total: NDArray[np.float64] = np.sum(
-        [factor * sums[counter] for counter, factor in terms.items()], axis=0
-    )
+def _weighted(terms: Weights, sums: Mapping[str, Float64]) -> Float64:
+    total: Float64 = np.sum([factor * sums[counter] for counter, factor in terms.items()], axis=0)
     return total
 
 

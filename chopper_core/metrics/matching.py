@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import COUNTER_MATCH, Match
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
+from chopper_core.util.arrays import Float64, Mask
 
 
 def _count(state: Match) -> Metric:
@@ -19,8 +19,8 @@ def _count(state: Match) -> Metric:
     }
     title, what = words[state]
 
-    def is_so(table: KernelTable, rows: Selection) -> NDArray[np.bool_]:
-        found: NDArray[np.float64] = table.measured[COUNTER_MATCH][rows]
+    def is_so(table: KernelTable, rows: Selection) -> Mask:
+        found: Float64 = table.measured[COUNTER_MATCH][rows]
         if state is not Match.NONE:
             return np.equal(found, float(state))
         computes = np.equal(table.kind[rows], Kind.COMPUTE)

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.signals import Signal
 from chopper_core.model.tree import Groups
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 
 IF_SAME: Final = "if all are equal"
 """How an identity, such as a stream, reduces."""
@@ -20,9 +20,9 @@ IF_SAME: Final = "if all are equal"
 class Values(Struct, frozen=True):
     """One value per node; `missing` marks those that can't be known."""
 
-    numbers: NDArray[np.int64] | NDArray[np.float64]
-    missing: NDArray[np.bool_] | None = None
-    held: NDArray[np.bool_] | None = None
+    numbers: Int64 | Float64
+    missing: Mask | None = None
+    held: Mask | None = None
     """Where the value is that of the nearest sample, none lying within the node."""
     words: tuple[str, ...] | None = None
     """For a column of words: what the numbers point into, in the order in which they sort."""
@@ -30,13 +30,13 @@ class Values(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def take(self, rows: NDArray[np.intp]) -> Values:
+    def take(self, rows: Index) -> Values:
         """The values of the given nodes, in their order."""
         missing = None if self.missing is None else self.missing[rows]
         held = None if self.held is None else self.held[rows]
         return Values(self.numbers[rows], missing, held, self.words)
 
-    def present(self) -> NDArray[np.bool_]:
+    def present(self) -> Mask:
         """Where there is a value."""
         if self.missing is None:
             return np.ones(len(self.numbers), np.bool_)
@@ -67,7 +67,7 @@ def worded(texts: Sequence[str | None]) -> Values:
     return Values(numbers, np.array([text is None for text in texts], np.bool_), words=words)
 
 
-def numbered(numbers: Sequence[float | None] | NDArray[np.generic]) -> Values:
+def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     """A column of figures; None and NaN are missing."""
     array = np.asarray(numbers)
     if array.dtype.kind in "iub":
@@ -141,9 +141,7 @@ def total(
     )
 
 
-def percent(
-    part: NDArray[np.int64] | NDArray[np.float64], whole: NDArray[np.int64] | NDArray[np.float64]
-) -> Values:
+def percent(part: Int64 | Float64, whole: Int64 | Float64) -> Values:
     """100 x part / whole; missing where the whole is 0."""
     missing = whole == 0
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -151,7 +149,7 @@ def percent(
     return Values(np.where(missing, np.nan, share), missing)
 
 
-def ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> Values:
+def ratio(part: Int64, whole: Int64) -> Values:
     """Part / whole; missing where the whole is 0."""
     missing = whole == 0
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.metrics.original_overlap import overlap_ratio
 from chopper_core.model.column_names import CYCLES, FLOPS, MATRIX_OPS, OPS_PER_COUNT
 from chopper_core.model.element_types import ElementType
+from chopper_core.util.arrays import Float64
 
-Float64 = NDArray[np.float64]
 _BUSY = "SQ_VALU_MFMA_BUSY_CYCLES"
 _SOURCE = "UnaryLab/chopper overhead_breakdown.py"
 _UNKNOWN = "the run has no such counters, no shapes, or a GPU that is not in hardware.toml"

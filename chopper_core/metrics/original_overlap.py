@@ -8,20 +8,16 @@ is the share of that in which communication runs on the GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import Values
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import KernelTable, Kind, Selection, distinct
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
 
 _KEYS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 _LATEST: Final = np.iinfo(np.int64).max
@@ -128,7 +124,7 @@ def _spans(
     )
 
 
-def changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
+def changes(keys: Sequence[AnyArray]) -> Mask | None:
     """Where a row differs from the one before; None where they are not in the order of keys."""
     is_new = np.ones(len(keys[0]), np.bool_)
     rest = is_new[1:]
@@ -142,8 +138,8 @@ def changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
 
 def running_ns(
     table: KernelTable,
-    running: NDArray[np.bool_],
-    gpu: NDArray[np.int32],
+    running: Mask,
+    gpu: Int32,
     start: Int64,
     end: Int64,
 ) -> Int64:
@@ -161,7 +157,7 @@ def running_ns(
     return beside
 
 
-def _are_alike(nodes: Groups) -> NDArray[np.bool_]:
+def _are_alike(nodes: Groups) -> Mask:
     alike = np.ones(len(nodes), np.bool_)
     for name in _SAME:
         alike &= nodes.min(name) == nodes.max(name)

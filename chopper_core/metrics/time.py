@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
 from chopper_core.model.table import NO_TIME, STATES
+from chopper_core.util.arrays import Int64
 
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
@@ -16,7 +16,7 @@ INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
 ACCOUNTING = "time accounting (docs/accounting.md)"
 
 
-def _elapsed(scope: Scope) -> NDArray[np.int64]:
+def _elapsed(scope: Scope) -> Int64:
     elapsed = np.zeros(len(scope.nodes), np.int64)
     for state in STATES:
         elapsed += scope.nodes.sum(state)

@@ -19,13 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.table import NO_TIME, Kind
-
-Int8 = NDArray[np.int8]
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 
 
 class Account(Struct, frozen=True):
@@ -53,10 +49,10 @@ class Pieces(Struct, frozen=True):
     """One more than there are pieces."""
     owner: Index
     """The activity that each piece is charged to."""
-    is_compute: NDArray[np.bool_]
+    is_compute: Mask
     """Whether compute runs; the owner is that compute then."""
-    is_comm: NDArray[np.bool_]
-    is_copy: NDArray[np.bool_]
+    is_comm: Mask
+    is_copy: Mask
 
 
 def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Pieces:
@@ -95,7 +91,7 @@ def account(
     edges, length = pieces.edges_ns, np.diff(pieces.edges_ns)
     compute, comm, copy = pieces.is_compute, pieces.is_comm, pieces.is_copy
 
-    def charge(where: NDArray[np.bool_], amount: Int64 = length) -> Int64:
+    def charge(where: Mask, amount: Int64 = length) -> Int64:
         # Sums of whole nanoseconds stay exact in float64 below 2**53 ns, which is 104 days.
         charged = np.bincount(pieces.owner[where], weights=amount[where], minlength=count)
         return charged.astype(np.int64)
@@ -149,7 +145,7 @@ class Overheads(Struct, frozen=True):
 
 
 def launch_overheads(
-    start_ns: Int64, duration_ns: Int64, kind: Int8, launch_ns: Int64, iteration: NDArray[np.int32]
+    start_ns: Int64, duration_ns: Int64, kind: Int8, launch_ns: Int64, iteration: Int32
 ) -> Overheads:
     """Chopper's launch, prep and call overheads of one GPU.
 

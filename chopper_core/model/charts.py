@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.model.window import Stretch
-
-Numbers = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Int64
 
 
 class Series(Struct, frozen=True, eq=False):
     """One line, or one part of every bar; NaN where nothing is known."""
 
     name: str
-    numbers: Numbers
+    numbers: Float64
 
 
 class BarChart(Struct, frozen=True, eq=False):
@@ -39,7 +36,7 @@ class LineChart(Struct, frozen=True, eq=False):
     unit: str
     x_title: str
     x_unit: str
-    x: tuple[Numbers, ...]
+    x: tuple[Float64, ...]
     """The places of each series' numbers."""
     series: tuple[Series, ...]
     points: bool = False
@@ -56,9 +53,9 @@ class Rows(Struct, frozen=True, eq=False):
     x: tuple[float, float]
     """Where the time begins and ends."""
     labels: tuple[str, ...]
-    numbers: Numbers
+    numbers: Float64
     """Rows x equal parts of the time: the mean in each, NaN where nothing is known."""
-    means: Numbers
+    means: Float64
     """The mean of each row."""
     apart: tuple[int, ...]
     """The rows whose mean is an outlier among the rows' means."""
@@ -72,7 +69,7 @@ class HeatMap(Struct, frozen=True, eq=False):
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     x_title: str
-    numbers: Numbers
+    numbers: Float64
     """Rows x columns."""
     has_own_rows: bool = False
     """Whether its rows are others than those of the table."""
@@ -84,7 +81,7 @@ class BoxChart(Struct, frozen=True, eq=False):
     title: str
     unit: str
     labels: tuple[str, ...]
-    quantiles: Numbers
+    quantiles: Float64
     """Labels x (min, q1, median, q3, max)."""
     level: str = ""
 
@@ -106,11 +103,11 @@ class Span(Struct, frozen=True):
 class LaneCells(Struct, frozen=True, eq=False):
     """What runs in each cell of a lane; integers, so that cells add up to their lane."""
 
-    kind_ns: NDArray[np.int64]
+    kind_ns: Int64
     """Kinds x cells: the time in which an activity of the kind runs."""
-    busy_ns: NDArray[np.int64]
+    busy_ns: Int64
     """The time in which any runs."""
-    width_ns: NDArray[np.int64]
+    width_ns: Int64
     """The time that each cell stands for."""
     spans: tuple[Span, ...]
     """Activities that are wide enough to be named."""
@@ -130,7 +127,7 @@ class Strip(Struct, frozen=True, eq=False):
     unit: str
     low: float
     high: float
-    numbers: Numbers
+    numbers: Float64
 
 
 class Pointed(Struct, frozen=True):

@@ -6,10 +6,8 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Int64
 
 NO_CORE: Final = -1
 

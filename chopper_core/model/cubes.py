@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, distinct, values_of
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
 
 MOST_CELLS: Final = 1 << 16
 ROWS_PER_CELL: Final = 64
@@ -40,7 +36,7 @@ class Cube(Struct, frozen=True, eq=False):
     """The cells of one set of levels, in the order of their codes."""
 
     levels: tuple[str, ...]
-    codes: Mapping[str, NDArray[np.int32]]
+    codes: Mapping[str, Int32]
     integers: Mapping[str, Int64]
     """`sum NAME`, `min NAME`, `max NAME` of columns; of each pattern `count N` and `time N`."""
     floats: Mapping[str, Float64]
@@ -63,9 +59,7 @@ class Cells(Struct, frozen=True, eq=False):
         """Sum of a column over each group."""
         return self.reduced(f"sum {column}", np.add.reduceat)
 
-    def reduced(
-        self, key: str, reduceat: Callable[[NDArray[Any], Index], NDArray[Any]]
-    ) -> NDArray[Any]:
+    def reduced(self, key: str, reduceat: Callable[[AnyArray, Index], AnyArray]) -> AnyArray:
         """What the cells hold under a key, over each group."""
         return reduceat(self.cube.integers[key][self.at], self.first)
 
@@ -84,7 +78,7 @@ class Cells(Struct, frozen=True, eq=False):
         """Sum of the durations of the activities that have a measured column."""
         return self.reduced(f"time {self.cube.patterns[column]}", np.add.reduceat)
 
-    def numbers(self, table: KernelTable) -> Callable[[slice], NDArray[np.int32]]:
+    def numbers(self, table: KernelTable) -> Callable[[slice], Int32]:
         """What says of rows of the table which group each is of; -1 for none."""
         levels = self.cube.levels
         sizes = tuple(int(self.cube.codes[level].max()) + 2 for level in levels)
@@ -100,7 +94,7 @@ class Cells(Struct, frozen=True, eq=False):
         looked_up[keys] = number
         return lambda rows: looked_up[_keys(table, levels, sizes, rows)]
 
-    def codes(self, level: str, group: int) -> NDArray[np.int32]:
+    def codes(self, level: str, group: int) -> Int32:
         """The codes of a level in one group."""
         end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
         return self.cube.codes[level][self.at[self.first[group] : end]]
@@ -173,7 +167,7 @@ def _rolled_up(cube: Cube, levels: tuple[str, ...]) -> Cube:
         changed[1:] |= codes[1:] != codes[:-1]
     first = np.flatnonzero(changed)
 
-    def reduced(key: str, values: NDArray[Any]) -> NDArray[Any]:
+    def reduced(key: str, values: AnyArray) -> AnyArray:
         how = {"min": np.minimum, "max": np.maximum}.get(key.split(" ")[0], np.add)
         return how.reduceat(values[order], first)
 
@@ -252,7 +246,7 @@ def _of_rows(
         first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
         at = cell[first]
 
-        def column(name: str, rows: slice = rows, order: Index = order) -> NDArray[Any]:
+        def column(name: str, rows: slice = rows, order: Index = order) -> AnyArray:
             return values_of(table, name, rows)[order].astype(np.int64)
 
         integers["sum activities"][at] += np.diff(np.append(first, len(cell)))

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.cubes import Cells
 from chopper_core.model.table import KernelTable, Selection, distinct, values_of
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Numbers
 from chopper_core.util.grouping import stable_order
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 _PIECE: Final = 1 << 18
 
@@ -42,7 +38,7 @@ class Groups:
         self._first = first
         self._find = find
         self.around = around
-        self._cache: dict[str, NDArray[Any]] = {}
+        self._cache: dict[str, AnyArray] = {}
 
     def __len__(self) -> int:
         return len(self.first if self.cells is None else self.cells.first)
@@ -71,7 +67,7 @@ class Groups:
         assert self._first is not None
         return self._first
 
-    def pieces(self) -> Iterator[tuple[Selection, NDArray[np.integer[Any]]]]:
+    def pieces(self) -> Iterator[tuple[Selection, Codes]]:
         """Some rows at a time, in any order, with the number of the group that each is of."""
         if self._selection is None and self.cells is not None and self.around is not None:
             numbers = self.cells.numbers(self.table)
@@ -93,7 +89,7 @@ class Groups:
             else:
                 yield selection[begin:end], group[begin:end]
 
-    def values(self, column: str) -> NDArray[Any]:
+    def values(self, column: str) -> AnyArray:
         """A column at the rows; measured ones too."""
         if column in self.table.measured:
             return self.table.measured[column][self.selection]
@@ -119,7 +115,7 @@ class Groups:
         """Largest value of a column in each group."""
         return self._reduced("max", column, np.maximum.reduceat)
 
-    def sum_of(self, values: Callable[[KernelTable, Selection], NDArray[np.generic]]) -> Int64:
+    def sum_of(self, values: Callable[[KernelTable, Selection], Numbers]) -> Int64:
         """Sum over each group of a small number that is worked out per row, as a condition is."""
         summed = np.zeros(len(self))
         for rows, group in self.pieces():
@@ -178,7 +174,7 @@ class Groups:
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         return Groups(self.table, selection, first), group[first]
 
-    def codes(self, level: str) -> NDArray[Any]:
+    def codes(self, level: str) -> AnyArray:
         """The code at a level of the first activity of each group."""
         if self.cells is not None and level in self.cells.cube.levels:
             return self.cells.cube.codes[level][self.cells.at[self.cells.first]]
@@ -223,7 +219,7 @@ class Groups:
         return rows[begin:] if last else rows[begin : int(first[group + 1])]
 
     def _reduced(
-        self, how: str, column: str, reduceat: Callable[[NDArray[Any], Index], NDArray[Any]]
+        self, how: str, column: str, reduceat: Callable[[AnyArray, Index], AnyArray]
     ) -> Int64:
         key = f"{how} {column}"
         if key not in self._cache:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.model.element_types import ElementType
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import DataError
 
 if TYPE_CHECKING:
     from chopper_core.model.counters import Agent
 
-Float64 = NDArray[np.float64]
 
 _TYPES: Final = {each.text: each for each in ElementType if each != ElementType.UNKNOWN}
 

@@ -25,8 +25,9 @@ from chopper_core.model.signals import (
     Stretches,
     share_running,
 )
-from chopper_core.model.table import LEVELS, Int64, KernelTable, Kind
+from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.tree import Tree
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 
 

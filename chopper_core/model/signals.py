@@ -9,10 +9,8 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Int64, Numbers
 
 
 class IntegralCurve(Struct, frozen=True):
@@ -26,7 +24,7 @@ class IntegralCurve(Struct, frozen=True):
     integral: Float64
     covered_ns: Float64
 
-    def integrals(self, times_ns: NDArray[np.generic]) -> tuple[Float64, Float64]:
+    def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
         """The running integral and the covered time at each time."""
         edges = self.edges_ns
         # Only the edges around the times: a curve may have millions.
@@ -75,7 +73,7 @@ class BusyCurve(IntegralCurve, frozen=True):
         span = np.array([parts.starts_ns.min(), parts.ends_ns.max()], np.int64)
         return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)
 
-    def integrals(self, times_ns: NDArray[np.generic]) -> tuple[Float64, Float64]:
+    def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
         """The running integral and the covered time at each time."""
         begin, end = (int(edge) for edge in self.edges_ns)
         at = np.clip((times_ns - self.edges_ns[0]).astype(np.float64), 0, end - begin)

@@ -9,14 +9,9 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
 from chopper_core.util.grouping import ranked
-
-Int8 = NDArray[np.int8]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
 ACTIVITY: Final = "activity"
@@ -155,9 +150,9 @@ class KernelTable(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.gpu)
 
-    def column(self, name: str) -> NDArray[np.int64]:
+    def column(self, name: str) -> Int64:
         """One column of labels, times or counts by its name."""
-        values: NDArray[np.int64] = getattr(self, name)
+        values: Int64 = getattr(self, name)
         return values
 
     @property
@@ -173,7 +168,7 @@ class KernelTable(Struct, frozen=True, eq=False):
         """The table without some of its measured columns."""
         return replace(self, measured={k: v for k, v in self.measured.items() if k not in names})
 
-    def take(self, rows: NDArray[np.intp] | slice) -> KernelTable:
+    def take(self, rows: Index | slice) -> KernelTable:
         """The table of the given rows, in their order; neighbouring ones are not copied."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         measured = {name: values[rows] for name, values in self.measured.items()}
@@ -224,10 +219,10 @@ def _index(texts: Sequence[str], text: str) -> int | None:
         return None
 
 
-Selection = slice | NDArray[np.intp]
+Selection = slice | Index
 """Rows of a table: neighbouring ones, which are never copied, or any."""
 
-DERIVED: Final[Mapping[str, Callable[[Callable[[str], NDArray[Any]]], NDArray[Any]]]] = {
+DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = {
     "end_ns": lambda column: column("start_ns") + column("duration_ns"),
     "kernels": lambda column: np.equal(column("category"), Category.KERNEL),
     "collectives": lambda column: np.equal(column("kind"), Kind.COMM),
@@ -238,7 +233,7 @@ DERIVED: Final[Mapping[str, Callable[[Callable[[str], NDArray[Any]]], NDArray[An
 """Columns that are worked out from others, activity by activity."""
 
 
-def values_of(table: KernelTable, column: str, rows: Selection) -> NDArray[Any]:
+def values_of(table: KernelTable, column: str, rows: Selection) -> AnyArray:
     """A column of the table, derived ones too, at some rows."""
     derived = DERIVED.get(column)
     if derived is not None:
@@ -268,7 +263,7 @@ ADDITIVE: Final = (
 _MANY: Final = 1 << 16
 
 
-def distinct(values: NDArray[Any]) -> NDArray[Any]:
+def distinct(values: AnyArray) -> AnyArray:
     """The different values, none of them NaN, in order."""
     # np.unique, and what rests on it, imports masked arrays at its first call, for 20 ms.
     if len(values) > _MANY and values.dtype.kind in "iu":
@@ -289,7 +284,7 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     """One table of several, with their dictionaries of texts merged."""
     names: dict[str, int] = {}
     operations: dict[str, int] = {}
-    recoded: list[dict[str, NDArray[np.int64]]] = []
+    recoded: list[dict[str, Int64]] = []
     for table in tables:
         name_codes = _merge(table.names, names)
         operation_codes = _merge(table.operations, operations)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.groups import Groups
@@ -26,10 +25,9 @@ from chopper_core.model.table import (
     Selection,
     distinct,
 )
+from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import stable_order
-
-Index = NDArray[np.intp]
 
 __all__ = ["Children", "Groups", "Tree", "in_order", "level_order"]
 
@@ -55,7 +53,7 @@ class Children(Struct, frozen=True):
 class Nodes(Struct, frozen=True):
     """Nodes anywhere in the tree, with their time."""
 
-    elapsed_ns: NDArray[np.int64]
+    elapsed_ns: Int64
     codes: Callable[[int], tuple[int, ...]]
     """The codes of a node's labels, level by level."""
 
@@ -95,8 +93,8 @@ class Tree:
         self._summary = summary
         # Rows of a table that is in no order are numbered by their place in the order.
         self._places = None if summary is not None else level_order(table)
-        self._keys: dict[str, NDArray[Any]] = {}
-        self._timed: dict[int, tuple[Index, NDArray[np.int64], NDArray[Any]]] = {}
+        self._keys: dict[str, AnyArray] = {}
+        self._timed: dict[int, tuple[Index, Int64, AnyArray]] = {}
         self._found: OrderedDict[tuple[str, ...], Index] = OrderedDict()
 
     def node(self, path: Sequence[str]) -> Groups:
@@ -152,12 +150,12 @@ class Tree:
             return Groups(self.table, *found())
         return Groups(self.table, None, None, cells, found, self._around(wanted))
 
-    def codes_of(self, level: str) -> NDArray[Any]:
+    def codes_of(self, level: str) -> AnyArray:
         """The codes of a level that the table has."""
         cube = None if self._summary is None else self._summary.cubes.get(frozenset([level]))
         return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
-    def nodes_named(self, levels: Sequence[str], level: str, wanted: NDArray[np.bool_]) -> Nodes:
+    def nodes_named(self, levels: Sequence[str], level: str, wanted: Mask) -> Nodes:
         """All nodes down to some levels with a wanted code (one mask for all codes) at a level."""
         table, summary = self.table, self._summary
         cube = None if summary is None else summary.cubes.get(frozenset(levels))
@@ -191,7 +189,7 @@ class Tree:
 
     def _times(
         self, rows: Selection, levels: Sequence[str], level: str
-    ) -> tuple[Index, NDArray[np.int64], NDArray[Any]]:
+    ) -> tuple[Index, Int64, AnyArray]:
         """Of nodes whose rows are neighbours: the first row, the time, the code at a level."""
         codes = {name: self.table.column(name)[rows] for name in levels}
         count = len(codes[level])
@@ -244,7 +242,7 @@ class Tree:
     def _rows(self, places: Selection) -> Selection:
         return places if self._places is None else self._places[places]
 
-    def _key(self, level: str) -> NDArray[Any]:
+    def _key(self, level: str) -> AnyArray:
         """A column in the order of the levels."""
         if self._places is None:
             return self.table.column(level)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Scope, Values, metric
 from chopper_core.metrics.reasons import sentences
@@ -22,8 +21,6 @@ from chopper_core.query.statistic import instance_levels, statistic_of
 
 if TYPE_CHECKING:
     pass
-
-Index = NDArray[np.intp]
 
 
 def children(run: Run, view: View) -> Frame:

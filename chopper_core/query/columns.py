@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from chopper_core.metrics import Metric, default_columns, metric
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model.run import Run
@@ -15,8 +12,6 @@ from chopper_core.query.statistic import Statistic
 
 if TYPE_CHECKING:
     pass
-
-Index = NDArray[np.intp]
 
 
 def names_of(run: Run, view: View) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
@@ -35,12 +34,12 @@ from chopper_core.query.notes import notes_of
 from chopper_core.query.renamed_kernels import Side, counterparts
 from chopper_core.query.rows import ordered
 from chopper_core.query.statistic import Statistic, statistic_of
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode
 
 if TYPE_CHECKING:
     pass
 
-Index = NDArray[np.intp]
 
 _KERNEL = "kernel"
 
@@ -116,7 +115,7 @@ def compared(run: Run, view: View) -> Frame:
             return base.opens(int(pairs.base[shown[row]]))
         return view if view.is_leaf else enter(view, labels[row], partners[row])
 
-    def means(rows: Index, bins: int) -> NDArray[np.float64]:
+    def means(rows: Index, bins: int) -> Float64:
         result = np.full((len(rows), bins), np.nan)
         places = pairs.ours[shown[rows]]
         result[places >= 0] = ours.means(places[places >= 0], bins)

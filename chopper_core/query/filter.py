@@ -16,14 +16,12 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Values, nearest
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.query.comparison import underlying
+from chopper_core.util.arrays import Mask, Numbers
 from chopper_core.util.errors import UsageError
-
-Mask = NDArray[np.bool_]
 
 _COMPARISON: Final = re.compile(
     r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
@@ -50,7 +48,7 @@ _SCALE: Final = {
 }
 _USUAL: Final = {"ns": "ms", "B": "MB"}
 """Units that people write for figures that span many scales, by those they are kept in."""
-_OPERATORS: Final[dict[str, Callable[[NDArray[np.generic], float], Mask]]] = {
+_OPERATORS: Final[dict[str, Callable[[Numbers, float], Mask]]] = {
     ">": np.greater,
     ">=": np.greater_equal,
     "<": np.less,

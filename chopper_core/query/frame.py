@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
 from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,14 +43,14 @@ class Frame(Struct, frozen=True, eq=False):
     """The elapsed_ns of the hidden rows."""
     parent_ns: int
     """The elapsed_ns of the node, hidden rows included."""
-    elapsed_ns: NDArray[np.int64]
+    elapsed_ns: Int64
     """The elapsed_ns of each row, also where a column of that name is a statistic."""
     notes: tuple[str, ...]
     opens: Callable[[int], View]
     """Where a row leads."""
     signal: Signal
     """The signal of the sparklines."""
-    means: Callable[[NDArray[np.intp], int], NDArray[np.float64]]
+    means: Callable[[Index, int], Float64]
     partners: Sequence[str] = ()
     """What each row is called in the baseline, where that is another name; else empty."""
     sparks: bool = True

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.statistic import instance_levels, leaves_out_cut
 
 if TYPE_CHECKING:
     pass
-
-Index = NDArray[np.intp]
 
 
 def notes_of(

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.tree import Groups
+from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 
 LEAST_SHARED: Final = 0.5
 _MOST: Final = 1 << 20
@@ -78,7 +78,7 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
     before, since = _from_anchors(changed, is_common)
     alone = np.flatnonzero(~is_common)
     columns = [table.column(part)[rows[alone]] for part in free]
-    stacked: list[NDArray[Any]] = [*columns, before[alone], since[alone], names[alone]]
+    stacked: list[AnyArray] = [*columns, before[alone], since[alone], names[alone]]
     places, counts = _counted([each.astype(np.int64) for each in stacked])
     at: dict[Place, dict[str, float]] = defaultdict(dict)
     for *place, name, count in zip(*places.tolist(), counts.tolist(), strict=True):
@@ -93,22 +93,22 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
     }
 
 
-def _sampled(node: Groups) -> NDArray[np.intp]:
+def _sampled(node: Groups) -> Index:
     """The rows, or of very many those of some iterations of some GPUs: they are much alike."""
     table, rows = node.table, node.rows
     every = -(-len(rows) // _MOST)
     if every < 2:
         return rows
-    gpus: NDArray[np.int64] = table.column("gpu")[rows].astype(np.int64)
-    iterations: NDArray[np.int64] = table.column("iteration")[rows].astype(np.int64)
+    gpus: Int64 = table.column("gpu")[rows].astype(np.int64)
+    iterations: Int64 = table.column("iteration")[rows].astype(np.int64)
     step = gpus * (int(iterations.max()) + 2) + iterations
     _, number = np.unique(step, return_inverse=True)
     return rows[number % every == every // 2] if number.max() >= every else rows
 
 
 def _counted(
-    columns: Sequence[NDArray[np.int64]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    columns: Sequence[Int64],
+) -> tuple[Int64, Int64]:
     """The different combinations, as columns x combinations, and how often each is there."""
     low = [int(column.min(initial=0)) for column in columns]
     sizes = [
@@ -128,14 +128,12 @@ def _counted(
     return np.stack(unpacked[::-1]), counts
 
 
-def _from_anchors(
-    changed: NDArray[np.bool_], is_common: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _from_anchors(changed: Mask, is_common: Mask) -> tuple[Int64, Int64]:
     """Of each row how many common ones come before it in its part, and how far the last is."""
     position = np.arange(len(changed))
     begin = np.maximum.accumulate(np.where(changed, position, 0))
-    count: NDArray[np.int64] = np.cumsum(is_common)
-    before: NDArray[np.int64] = count - is_common - (count - is_common)[begin]
+    count: Int64 = np.cumsum(is_common)
+    before: Int64 = count - is_common - (count - is_common)[begin]
     anchor = np.maximum.accumulate(np.where(is_common, position, -1))
     return before, position - np.maximum(anchor, begin - 1)
 

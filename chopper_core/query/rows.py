@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Values
 from chopper_core.model.signals import Signal, mean_known
@@ -14,11 +13,11 @@ from chopper_core.model.tree import Groups
 from chopper_core.query.comparison import (
     is_difference,
 )
+from chopper_core.util.arrays import Float64, Index
 
 if TYPE_CHECKING:
     pass
 
-Index = NDArray[np.intp]
 
 NAME = "name"
 """The column of the labels, for sorting."""
@@ -51,16 +50,14 @@ MOST_ACTIVITIES: Final = 1 << 24
 """Activities that are brought together to know on which GPUs the rows are."""
 
 
-def means_of(
-    signal: Signal, nodes: Groups, shown: Index
-) -> Callable[[Index, int], NDArray[np.float64]]:
+def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, int], Float64]:
     """The means of a track over the time of the shown nodes, as a frame has them.
 
     Of nodes on very many GPUs, or of very many activities whose GPUs aren't at hand, none are
     known: they would take longer than anybody waits.
     """
 
-    def means(rows: Index, bins: int) -> NDArray[np.float64]:
+    def means(rows: Index, bins: int) -> Float64:
         result = np.full((len(rows), bins), np.nan)
         if not nodes.has_gpus and int(nodes.sizes().sum()) > MOST_ACTIVITIES:
             return result

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.scope import scope_of, seen_in
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64
 from chopper_core.util.progress import Cancelled
 
 
@@ -25,7 +25,7 @@ class SignalChart(Struct, frozen=True):
     scope_ns: tuple[int, int]
     """The node's own time."""
     gpus: tuple[int, ...]
-    values: NDArray[np.float64]
+    values: Float64
     """One row per GPU, one column per bin of equal width; NaN where nothing is known."""
 
     @property

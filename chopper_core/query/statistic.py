@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Scope, Values, numbered
 from chopper_core.metrics.metric import IF_SAME
@@ -24,9 +23,7 @@ from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
-
-Index = NDArray[np.intp]
-Floats = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 
 OF_SUMS: Final = "statistic of sums"
 OF_MEANS: Final = "statistic of ratios"
@@ -74,7 +71,7 @@ class Instances(Struct, frozen=True, eq=False):
     groups: Groups
     node: Index
     """The node of each instance, ascending."""
-    whole: NDArray[np.bool_]
+    whole: Mask
     """Which of them count."""
 
 
@@ -104,7 +101,7 @@ class Statistic(Struct, frozen=True, dict=True):
             self._made[id(nodes)] = Instances(nodes, groups, node, self._whole(groups))
         return self._made[id(nodes)]
 
-    def _whole(self, groups: Groups) -> NDArray[np.bool_]:
+    def _whole(self, groups: Groups) -> Mask:
         whole = np.ones(len(groups), np.bool_)
         for gpu, iterations in self.cut.items():
             is_cut = np.isin(groups.codes(_ITERATION), list(iterations))
@@ -132,7 +129,7 @@ def named(metric: Metric, name: str) -> Metric:
     )
 
 
-def reduced_along(name: str, numbers: NDArray[np.generic]) -> Floats:
+def reduced_along(name: str, numbers: Numbers) -> Float64:
     """One statistic along the first axis, of what is known; NaN where nothing is."""
     values = np.asarray(numbers, np.float64)
     rest = values.shape[1:]
@@ -146,7 +143,7 @@ def reduced_along(name: str, numbers: NDArray[np.generic]) -> Floats:
 
 def counted_instances(
     view: View, cut: Mapping[int, frozenset[int]], gpu: Index, iteration: Index, is_one: bool
-) -> NDArray[np.bool_]:
+) -> Mask:
     """Which instances count: all, but those of iterations that are not whole beside others."""
     counts = np.ones(len(gpu), np.bool_)
     if is_one or _ITERATION in dict(view.scope):
@@ -156,9 +153,7 @@ def counted_instances(
     return counts if counts.any() else ~counts
 
 
-def reduced(
-    name: str, values: Values, node: Index, count: int, counted: NDArray[np.bool_]
-) -> Values:
+def reduced(name: str, values: Values, node: Index, count: int, counted: Mask) -> Values:
     """One statistic per node of the values of its instances that count; `node` ascends."""
     there = values.present() & counted
     numbers, node = values.numbers[there], node[there]
@@ -177,11 +172,11 @@ def reduced(
 
 def _over(
     name: str,
-    numbers: NDArray[np.int64] | Floats,
+    numbers: Int64 | Float64,
     node: Index,
     first: Index,
-    sizes: NDArray[np.int64],
-) -> NDArray[np.int64] | Floats:
+    sizes: Int64,
+) -> Int64 | Float64:
     match name:
         case "mean":
             return np.asarray(np.add.reduceat(numbers, first) / sizes, np.float64)
@@ -190,12 +185,12 @@ def _over(
         case "min":
             return np.minimum.reduceat(numbers, first)
         case "spread":
-            spread: Floats = np.maximum.reduceat(numbers, first)
+            spread: Float64 = np.maximum.reduceat(numbers, first)
             return spread - np.minimum.reduceat(numbers, first)
     ordered = numbers[np.lexsort((numbers, node))].astype(np.float64)
     place = (sizes - 1) * _QUANTILES[name]
     low = np.floor(place).astype(np.intp)
     high = np.minimum(low + 1, sizes - 1)
     below, above = ordered[first + low], ordered[first + high]
-    between: Floats = below + (above - below) * (place - low)
+    between: Float64 = below + (above - below) * (place - low)
     return between

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+
+from chopper_core.util.arrays import Float64
 
 
 class Glyphs(Struct, frozen=True):
@@ -58,7 +59,7 @@ def bar(share: float, width: int, glyphs: Glyphs) -> str:
     return (glyphs.bar[-1] * whole + (glyphs.bar[rest - 1] if rest else "")).ljust(width)
 
 
-def sparkline(shares: NDArray[np.float64], glyphs: Glyphs) -> str:
+def sparkline(shares: Float64, glyphs: Glyphs) -> str:
     """A line of levels of shares (0..1); a space where there is no value."""
     top = len(glyphs.spark) - 1
     known = np.isfinite(shares)

@@ -10,16 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.stamps import LATEST_NS, clock_named
 from chopper_core.sources.telemetry.text import TelemetryText, csv_cells, read_text, sniff
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 CSV_FORMAT: Final = "CPU samples CSV"
 PARQUET_FORMAT: Final = "CPU samples Parquet"

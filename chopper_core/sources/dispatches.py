@@ -6,18 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.counters import Agent, CounterInfo
+from chopper_core.util.arrays import Float64, Int32, Int64
 
 if TYPE_CHECKING:
     from chopper_core.sources.trace import Losses
 
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 CLOCK_BOOTTIME: Final = "boottime"
 """ns since the boot, as rocprofiler stamps."""

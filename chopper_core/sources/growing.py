@@ -7,9 +7,10 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from chopper_core.sources.kineto.columns import Columns
+from chopper_core.util.arrays import AnyArray
 
 _FIRST_ROWS: Final = 1 << 12
 _PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
@@ -19,14 +20,14 @@ class GrowingColumn:
     """Numbers in one array, which has room for more: memory that is not touched is not taken."""
 
     def __init__(self, kind: DTypeLike) -> None:
-        self._array: NDArray[Any] = np.empty(0, kind)
+        self._array: AnyArray = np.empty(0, kind)
         self._room: mmap | None = None
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def append(self, values: NDArray[Any]) -> None:
+    def append(self, values: AnyArray) -> None:
         """Append numbers."""
         end = self._count + len(values)
         if end > len(self._array):
@@ -34,7 +35,7 @@ class GrowingColumn:
         self._array[self._count : end] = values
         self._count = end
 
-    def whole(self) -> NDArray[Any]:
+    def whole(self) -> AnyArray:
         """Return all numbers, as long as none is appended."""
         return self._array[: self._count]
 

@@ -7,11 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.sources.trace import Losses
+from chopper_core.util.arrays import Float64, Int64
 
 
 class ClockDomain(StrEnum):
@@ -63,11 +62,11 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
 class Samples(Struct, frozen=True):
     """One signal of one GPU; times rise."""
 
-    time_ns: NDArray[np.int64]
-    value: NDArray[np.float64]
+    time_ns: Int64
+    value: Float64
     part: str = ""
     """Which instance (`xcd3`) where a signal has several; '' is the GPU's own figure."""
-    begin_ns: NDArray[np.int64] | None = None
+    begin_ns: Int64 | None = None
     """Where each value is the mean from here to its time; None: it is of that moment."""
 
     def __len__(self) -> int:

@@ -13,13 +13,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
-Int8 = NDArray[np.int8]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from chopper_core.util.arrays import Int8, Int32, Int64, Mask
 
 ABSENT = -1
 
@@ -122,7 +118,7 @@ class Flows(Struct, frozen=True):
     """One row per end of a forward→backward flow."""
 
     id: Int64
-    is_start: NDArray[np.bool_]
+    is_start: Mask
     thread: Int32
     time_ns: Int64
 

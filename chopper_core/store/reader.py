@@ -20,7 +20,6 @@ from typing import Any, Final, get_type_hints
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from numpy.typing import NDArray
 
 from chopper_core.model.counters import CounterInfo
 from chopper_core.model.cpu_samples import CpuFile, CpuSamples
@@ -37,8 +36,9 @@ from chopper_core.model.run import (
     TelemetrySource,
 )
 from chopper_core.model.signals import IntegralCurve, Signal
-from chopper_core.model.table import COLUMNS, Float64, KernelTable
+from chopper_core.model.table import COLUMNS, KernelTable
 from chopper_core.store.paths import STORE_INDEX
+from chopper_core.util.arrays import AnyArray, Float64
 from chopper_core.util.atomic import stamp_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.mmap_columns import (
@@ -67,7 +67,7 @@ _APART: Final = ("table", "measured", "cpu", "others", "summary")
 """Fields of a run that have files of their own, or are worked out."""
 
 
-class Index(Struct, frozen=True):
+class StoreIndex(Struct, frozen=True):
     """What a store says of itself."""
 
     schema: str
@@ -156,14 +156,14 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
     raise DataError(f"{folder} is being replaced again and again; try later")
 
 
-def _index_now(folder: Path) -> Index | None:
+def _index_now(folder: Path) -> StoreIndex | None:
     try:
         return read_index(folder)
     except DataError:
         return None
 
 
-def _read_files(folder: Path, index: Index) -> Run:
+def _read_files(folder: Path, index: StoreIndex) -> Run:
     try:
         contents = {name: _content(folder / name, stamp) for name, stamp in index.files.items()}
         described = msgspec.json.decode(contents[RUN], type=Described)
@@ -208,10 +208,10 @@ def verify(folder: Path) -> None:
             raise DataError(_changed(folder / name))
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path) -> StoreIndex:
     """What a store says of itself; raises DataError where this Chopper can't read it."""
     try:
-        index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=Index)
+        index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=StoreIndex)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
     if index.schema != SCHEMA or index.fingerprint != fingerprint():
@@ -245,7 +245,7 @@ def fingerprint() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _cubes(columns: Mapping[str, NDArray[Any]], described: Described) -> dict[frozenset[str], Cube]:
+def _cubes(columns: Mapping[str, AnyArray], described: Described) -> dict[frozenset[str], Cube]:
     cubes, begin = {}, 0
     for levels, count in described.cubes:
         own = {name: values[begin : begin + count] for name, values in columns.items()}
@@ -265,7 +265,7 @@ def _changed(path: Path) -> str:
 
 
 def _tracks(
-    columns: Mapping[str, NDArray[Any]], signals: tuple[StoredSignal, ...]
+    columns: Mapping[str, AnyArray], signals: tuple[StoredSignal, ...]
 ) -> dict[str, Signal]:
     rows = zip(*(lists_of(columns, name) for name in IntegralCurve.__struct_fields__), strict=True)
     return {
@@ -281,7 +281,7 @@ def _tracks(
     }
 
 
-def _cpu(columns: Mapping[str, NDArray[Any]], files: tuple[CpuFile, ...]) -> tuple[CpuSamples, ...]:
+def _cpu(columns: Mapping[str, AnyArray], files: tuple[CpuFile, ...]) -> tuple[CpuSamples, ...]:
     found = []
     rows = zip(*(lists_of(columns, name) for name in CPU_ARRAYS), strict=True)
     for file, (cpus, cores, times_ns, percent) in zip(files, rows, strict=True):

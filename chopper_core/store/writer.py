@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 from pyarrow.lib import ArrowException
 
 from chopper_core.model.cpu_samples import CpuFile, CpuSamples
@@ -30,11 +29,12 @@ from chopper_core.store.reader import (
     SCHEMA,
     SERIES,
     Described,
-    Index,
     StoredSignal,
+    StoreIndex,
     fingerprint,
     run_fields,
 )
+from chopper_core.util.arrays import AnyArray
 from chopper_core.util.arrow_files import write_arrow, write_lists
 from chopper_core.util.atomic import beside, put_folder, stamp_of, write_file
 from chopper_core.util.errors import DataError, UsageError
@@ -100,7 +100,7 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
     )
     write_file(folder / RUN, msgspec.json.encode(described))
     files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
-    index = Index(SCHEMA, fingerprint(), run.name, of, files)
+    index = StoreIndex(SCHEMA, fingerprint(), run.name, of, files)
     write_file(folder / STORE_INDEX, msgspec.json.encode(index))
 
 
@@ -123,11 +123,11 @@ def _said(file: CpuSamples) -> CpuFile:
     return CpuFile(*(getattr(file, name) for name in CpuFile.__struct_fields__))
 
 
-def _cells(cubes: Sequence[Cube]) -> dict[str, NDArray[Any]]:
+def _cells(cubes: Sequence[Cube]) -> dict[str, AnyArray]:
     """All cubes below each other."""
     if not cubes:
         return {}
-    columns: dict[str, list[NDArray[Any]]] = {
+    columns: dict[str, list[AnyArray]] = {
         level: [cube.codes.get(level, np.full(len(cube), _ABSENT, np.int32)) for cube in cubes]
         for level in LEVELS
     }
@@ -138,12 +138,12 @@ def _cells(cubes: Sequence[Cube]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 
-def _series(run: Run) -> dict[str, list[NDArray[Any]]]:
+def _series(run: Run) -> dict[str, list[AnyArray]]:
     curves = [curve for signal in run.measured.values() for curve in signal.curves.values()]
     return {
         name: [getattr(curve, name) for curve in curves] for name in IntegralCurve.__struct_fields__
     }
 
 
-def _samples(run: Run) -> dict[str, list[NDArray[Any]]]:
+def _samples(run: Run) -> dict[str, list[AnyArray]]:
     return {name: [getattr(file, name).ravel() for file in run.cpu] for name in CPU_ARRAYS}

@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from chopper_core.util.arrays import AnyArray, Mask
 from chopper_core.util.mmap_columns import ENDS, Place
 
 
-def write_arrow(path: Path, columns: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, Place]:
     """Write columns of a length down to the disk; where in the file they lie."""
     return _write(path, pa.table({name: array_of(values) for name, values in columns.items()}))
 
 
-def write_lists(path: Path, columns: Mapping[str, Sequence[NDArray[Any]]]) -> dict[str, Place]:
+def write_lists(path: Path, columns: Mapping[str, Sequence[AnyArray]]) -> dict[str, Place]:
     """Write columns of which each row has several numbers, and tell where they lie."""
     return _write(path, pa.table({name: _lists(rows) for name, rows in columns.items()}))
 
 
-def _lists(rows: Sequence[NDArray[Any]]) -> pa.LargeListArray:
+def _lists(rows: Sequence[AnyArray]) -> pa.LargeListArray:
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     values = np.concatenate(rows) if rows else np.empty(0)
     return pa.LargeListArray.from_arrays(array_of(ends), array_of(values))
@@ -59,7 +59,7 @@ def _place(array: pa.Array, content: pa.Buffer) -> Place:
     return Place(str(_dtype(array.type)), array.buffers()[1].address - content.address, len(array))
 
 
-def array_of(numbers: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
+def array_of(numbers: AnyArray, known: Mask | None = None) -> pa.Array:
     """Numbers as an array, without a copy; `pa.array` imports pandas, which takes 0.4 s."""
     numbers = np.ascontiguousarray(numbers)
     validity = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
@@ -75,7 +75,7 @@ def texts_of(texts: Sequence[str]) -> pa.StringArray:
     return pa.Array.from_buffers(pa.string(), len(texts), buffers)
 
 
-def numbers_of(array: pa.Array) -> NDArray[Any]:
+def numbers_of(array: pa.Array) -> AnyArray:
     """The numbers of an array without nulls; pyarrow's own way there imports pandas: 0.4 s."""
     if not len(array):
         return np.empty(0, _dtype(array.type))
@@ -83,7 +83,7 @@ def numbers_of(array: pa.Array) -> NDArray[Any]:
     return numbers[array.offset : array.offset + len(array)]
 
 
-def numbers_or(column: pa.Array | pa.ChunkedArray, missing: float) -> NDArray[Any]:
+def numbers_or(column: pa.Array | pa.ChunkedArray, missing: float) -> AnyArray:
     """The numbers of a column, and another where there is none."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     numbers, validity = numbers_of(array), array.buffers()[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Index = NDArray[np.intp]
+from chopper_core.util.arrays import Codes, Index
 
 _DIGIT: Final = 16
 _MOST_BITS: Final = 48
@@ -18,7 +17,7 @@ _SPARSE: Final = 4
 """So many places per code are looked up in an array of them all."""
 
 
-def stable_order(codes: NDArray[np.integer[Any]]) -> Index:
+def stable_order(codes: Codes) -> Index:
     """What `argsort(codes, kind="stable")` gives.
 
     numpy sorts 16-bit integers by radix, so wider ones go digit by digit, from the lowest on.
@@ -40,7 +39,7 @@ def stable_order(codes: NDArray[np.integer[Any]]) -> Index:
     return order
 
 
-def ranked(codes: NDArray[np.integer[Any]]) -> tuple[Index, Index]:
+def ranked(codes: Codes) -> tuple[Index, Index]:
     """The different codes, in order, and the place of each code among them."""
     if not len(codes):
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
@@ -58,7 +57,7 @@ def ranked(codes: NDArray[np.integer[Any]]) -> tuple[Index, Index]:
     return ordered[is_new], place
 
 
-def last_equal(values: NDArray[np.integer[Any]], wanted: NDArray[np.integer[Any]]) -> Index:
+def last_equal(values: Codes, wanted: Codes) -> Index:
     """The position of the last of the values that equals each wanted one, -1 where none does."""
     if not len(values):
         return np.full(len(wanted), -1, np.intp)

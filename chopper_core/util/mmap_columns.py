@@ -10,11 +10,12 @@ import mmap
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+
+from chopper_core.util.arrays import AnyArray
 
 ENDS: Final = " ends"
 """Behind the name of a column of lists: where its rows begin and end."""
@@ -39,17 +40,17 @@ def content_of(path: Path) -> Content:
         return path.read_bytes()
 
 
-def numbers_at(content: Content, place: Place) -> NDArray[Any]:
+def numbers_at(content: Content, place: Place) -> AnyArray:
     """The numbers at a place; ValueError where the file is too short for them."""
     return np.frombuffer(content, np.dtype(place.kind), place.count, place.begin)
 
 
-def columns_of(content: Content, places: Mapping[str, Place]) -> dict[str, NDArray[Any]]:
+def columns_of(content: Content, places: Mapping[str, Place]) -> dict[str, AnyArray]:
     """All columns of a file."""
     return {name: numbers_at(content, place) for name, place in places.items()}
 
 
-def lists_of(columns: Mapping[str, NDArray[Any]], name: str) -> list[NDArray[Any]]:
+def lists_of(columns: Mapping[str, AnyArray], name: str) -> list[AnyArray]:
     """The rows of a column of lists; none where the file has no rows."""
     values = columns.get(name, np.empty(0))
     ends = columns.get(f"{name}{ENDS}", np.empty(0, np.int64)).tolist()

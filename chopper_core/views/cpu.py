@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values, column, numbered
 from chopper_core.model.charts import Chart, HeatMap, LineChart, Series
@@ -16,13 +15,10 @@ from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 _OPTION: Final = re.compile(r"(above):(\d{1,3}(?:\.\d+)?)|(file):([^,:]+)")
 _NO_SAMPLES: Final = (

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Values
 from chopper_core.model.run import Run
@@ -15,6 +14,7 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Stretch
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views import timeline
 
@@ -72,7 +72,7 @@ def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Stretch
     return timeline.next_of_names(run, view, step, kernels, operations, text)
 
 
-def _longest(elapsed_ns: NDArray[np.int64], limit: int) -> NDArray[np.intp]:
+def _longest(elapsed_ns: Int64, limit: int) -> Index:
     if len(elapsed_ns) > limit:
         # The shortest that is shown, and all as long: which of them is shown is up to their order.
         bound = np.partition(elapsed_ns, len(elapsed_ns) - limit)[len(elapsed_ns) - limit]
@@ -94,7 +94,7 @@ def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
     return tuple(int(row) for row in np.flatnonzero(mask))
 
 
-def _matching_names(names: Sequence[str], text: str) -> NDArray[np.bool_]:
+def _matching_names(names: Sequence[str], text: str) -> Mask:
     def values(column: str) -> Values:
         raise UsageError(f"find looks for names; {column} is a figure: / filters by it")
 

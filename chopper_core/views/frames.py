@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, metric
 from chopper_core.metrics.time import INSTANCES
@@ -18,12 +17,11 @@ from chopper_core.query.frame import Frame
 from chopper_core.query.notes import filter_note, run_notes, statistic_note
 from chopper_core.query.rows import means_of, ordered
 from chopper_core.query.statistic import instance_levels, statistic_of
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import UsageError
 
 if TYPE_CHECKING:
     from chopper_core.views import ViewResult
-
-Index = NDArray[np.intp]
 
 
 def answered(run: Run, view: View) -> Frame:
@@ -132,5 +130,5 @@ def _searched(answer: ViewResult) -> list[str]:
     return texts
 
 
-def _no_means(rows: Index, bins: int) -> NDArray[np.float64]:
+def _no_means(rows: Index, bins: int) -> Float64:
     return np.full((len(rows), bins), np.nan)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered, worded
 from chopper_core.model.charts import HeatMap
@@ -13,6 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT, distinct
 from chopper_core.model.tree import Groups, Tree
 from chopper_core.model.view import View, pivot
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ranked
 from chopper_core.views.ranks.nodes import node_names
@@ -21,8 +21,6 @@ from chopper_core.views.shared.groups import into, quantiles_along
 from chopper_core.views.shared.leads import beyond_others, of_all_gpus, others_median
 from chopper_core.views.shared.matched_kernels import cut_iterations
 
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 Own = list[tuple[Metric, Values]]
 
 USUAL: Final = "elapsed_ns"
@@ -104,7 +102,7 @@ def _telling(tree: Tree, view: View) -> str:
 
 def _matrix(
     run: Run, figure: Metric, parent: Groups, gpus: Groups, cells: Groups, by: str
-) -> tuple[Float64, NDArray[np.int64]]:
+) -> tuple[Float64, Int64]:
     """The figure as GPUs x labels, NaN where a GPU has none; and the codes of the labels."""
     values = figure.compute(Scope(cells, parent, run.origin_ns, run.hardware))
     if values.words is not None:
@@ -151,14 +149,14 @@ def _like(figure: Metric, numbers: Float64) -> Values:
     return Values(np.nan_to_num(numbers), ~np.isfinite(numbers))
 
 
-def _words(labels: list[str], at: Index, missing: NDArray[np.bool_]) -> Values:
+def _words(labels: list[str], at: Index, missing: Mask) -> Values:
     pairs = zip(at.tolist(), missing.tolist(), strict=True)
     return worded([None if unknown else labels[place] for place, unknown in pairs])
 
 
 def _spread(figure: Metric, by: str, numbers: Float64, labels: list[str]) -> Own:
     """The least, the median and the largest of each row, and where the ends are."""
-    missing: NDArray[np.bool_] = np.logical_and.reduce(np.isnan(numbers), axis=1)
+    missing: Mask = np.logical_and.reduce(np.isnan(numbers), axis=1)
     padded = np.where(missing[:, None], 0.0, numbers)
     found: Own = []
     ends = (("min", np.nanmin, np.nanargmin), ("max", np.nanmax, np.nanargmax))

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.align.kernel_names import kernel_class
 from chopper_core.metrics import (
@@ -25,6 +24,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import stable_order
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import grouped, quantiles
@@ -140,12 +140,10 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
-def _by_class(
-    parent: Groups, kernels: Groups, codes_of: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Groups]:
+def _by_class(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[Int64, Groups]:
     """The classes in a node, and their activities, from those of each kernel where cells say it."""
 
-    def found() -> tuple[NDArray[np.int64], Groups]:
+    def found() -> tuple[Int64, Groups]:
         return grouped(parent, codes_of[parent.table.kernel[parent.rows]])
 
     cells = kernels.cells
@@ -156,7 +154,7 @@ def _by_class(
     codes = codes[order]
     first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
 
-    def rows() -> tuple[Selection, NDArray[np.intp]]:
+    def rows() -> tuple[Selection, Index]:
         nodes = found()[1]
         return nodes.selection, nodes.first
 
@@ -164,7 +162,7 @@ def _by_class(
     return codes[first], Groups(parent.table, None, None, of_class, rows, kernels.around)
 
 
-def _classes(run: Run) -> tuple[list[str], NDArray[np.int64]]:
+def _classes(run: Run) -> tuple[list[str], Int64]:
     """The classes of the run's kernel names, and the class of each name."""
     words: dict[str, int] = {}
     codes = [words.setdefault(kernel_class(name), len(words)) for name in run.table.names]
@@ -207,9 +205,7 @@ def _opens(view: View, by: str, label: str) -> View:
     return replace(split, path=(*split.path, label), sort="", filter="")
 
 
-def _headline(
-    labels: list[str], kernel_ns: NDArray[np.int64], order: NDArray[np.intp], total: int, by: str
-) -> str:
+def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by: str) -> str:
     top = order[:5]
     share = 100.0 * kernel_ns[top].sum() / total
     one, what = {

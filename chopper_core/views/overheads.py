@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
@@ -17,11 +16,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Groups, Tree
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
-
-Int64 = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {
@@ -182,7 +179,7 @@ def _in_percent(parts: Parts, name: str) -> Values:
         return numbered(np.where(known, 100.0 * values.numbers / parts.elapsed_ns, np.nan))
 
 
-def _with_matrix(kernels: Groups, codes: NDArray[np.integer[Any]], level: str) -> Mask | None:
+def _with_matrix(kernels: Groups, codes: Codes, level: str) -> Mask | None:
     """Which labels of a level have matrix kernels that are charged; None if only rows say it."""
     if kernels.cells is None:
         return None
@@ -192,7 +189,7 @@ def _with_matrix(kernels: Groups, codes: NDArray[np.integer[Any]], level: str) -
     return np.isin(codes, kernels.codes(level)[of_matrix])
 
 
-def _is_matrix(table: KernelTable, rows: Selection) -> NDArray[np.bool_]:
+def _is_matrix(table: KernelTable, rows: Selection) -> Mask:
     """Whether an activity is charged compute time as a matrix kernel by its name."""
     used = np.flatnonzero(np.bincount(table.kernel[rows]))
     matrix = np.zeros(len(table.names), np.bool_)
@@ -272,9 +269,7 @@ def _without_flops(kernels: Groups) -> float:
     return float(100.0 * duration[~known].sum() / duration.sum())
 
 
-def _stacked(
-    parts: Parts, labels: list[str], rows: NDArray[np.intp], used: list[str], by: str
-) -> BarChart:
+def _stacked(parts: Parts, labels: list[str], rows: Index, used: list[str], by: str) -> BarChart:
     words = {THEORY: "theoretical", **LOSSES}
     return BarChart(
         f"time by {by} and what it is made of",

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest import batches as batch
+from chopper_core.ingest import parts
 from chopper_core.ingest.batches import finish, ingest_into, ingest_store
-from chopper_core.ingest.open import open_run, parts
+from chopper_core.ingest.open import open_run
 from chopper_core.ingest.rank_file import RankFile
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS

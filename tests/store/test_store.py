@@ -359,7 +359,7 @@ def test_what_a_person_says_of_gpus_counts_and_not_where(
 
 def test_what_python_compiles_is_no_change(trace: Path) -> None:
     names = {Path(path).name for path in cache._code_files()}
-    assert {"store.py", "hardware.toml", "rank.py"} <= names
+    assert {"reader.py", "hardware.toml", "rank.py"} <= names
     assert all(name.endswith((".py", ".toml")) for name in names)
 
 

@@ -9,20 +9,20 @@ from rich.console import ColorSystem
 
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_core.views import VIEW_SPECS
+from chopper_core.views import VIEWS
 from chopper_tui.app import ChopperApp
 from tests.tui.explorer import explorer, measured_run
 from tests.tui.terminal_harness import Terminal
 
 SIZE = (120, 40)
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
-VIEWS = [known.name for known in VIEW_SPECS]
+NAMES = [known.name for known in VIEWS]
 PLACES = [
     *(View("sample.json", DEEP[:depth]) for depth in (0, 1, 5, 7)),
     View("sample.json", ("3", "11"), baseline=Baseline("", ("0", "11"))),
     *(
         View("sample.json", ("1",), name=name, baseline=Baseline("", ("0",)))
-        for name in VIEWS
+        for name in NAMES
     ),
 ]  # fmt: skip
 RICH, SIXTEEN, NONE = ColorSystem.TRUECOLOR, ColorSystem.STANDARD, None
@@ -109,7 +109,7 @@ def test_what_a_terminal_is_sent_by_every_view(
     with Terminal("views", SIZE, **environment) as terminal:
         terminal.until_text("4 of 4 rows")
         terminal.send("\r:baseline gpu=0\r")
-        for name in VIEWS:
+        for name in NAMES:
             terminal.send(f":view {name}\r")
             terminal.until(lambda name=name: f" {name}" in terminal.screen.display[0])
             terminal.quiet(0.1)

@@ -96,7 +96,7 @@ async def test_a_snapshot_as_picture_and_as_md(
 
 
 @pytest.mark.parametrize(
-    ("path", "analysis"),
+    ("path", "name"),
     [((), ""), (("1", "11"), "kernels"), ((), "heatmap"), (("0", "10", "forward", "1"), "compare")],
 )
 async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], name: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import asdict
-from numpy.typing import NDArray
 
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.cpu_samples import CpuSamples
@@ -17,6 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
 from chopper_core.render.info.numbers import numbers_text
 from chopper_core.sources.counters.names import counter_info
+from chopper_core.util.arrays import Mask
 
 INFO_SCHEMA: Final = "chopper.info/1"
 LABELLED: Final = ("iteration", "phase", "layer", "operation")
@@ -163,7 +163,7 @@ def _gpu_counts(run: Run) -> list[dict[str, int | None]]:
     table, size = run.table, max(gpu.index for gpu in run.gpus) + 1
     kernel = table.category == Category.KERNEL
 
-    def counted(which: NDArray[np.bool_]) -> list[int]:
+    def counted(which: Mask) -> list[int]:
         found: list[int] = np.bincount(table.gpu[which], minlength=size).tolist()
         return found
 

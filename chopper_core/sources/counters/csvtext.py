@@ -17,8 +17,8 @@ import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 
 from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.dispatches import Float64, Int64
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.arrow_files import numbers_of, texts_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

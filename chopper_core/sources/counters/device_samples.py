@@ -19,11 +19,12 @@ from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.csvtext import CsvFile, floats, integers
 from chopper_core.sources.counters.names import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
-from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Float64, Int32, Int64
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.columns import Columns, Interner
 from chopper_core.sources.telemetry.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -20,8 +20,9 @@ from chopper_core.sources.counters.device_samples import (
 )
 from chopper_core.sources.counters.joining_notes import merged_losses
 from chopper_core.sources.counters.names import counter_infos
-from chopper_core.sources.dispatches import Dispatches, DispatchRun, Float64, Int64
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.trace import ABSENT
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -22,9 +22,10 @@ from chopper_core.sources.counters.joining_notes import (
     shared_gpu_note,
 )
 from chopper_core.sources.counters.tables import dispatch_order
-from chopper_core.sources.dispatches import Dispatches, DispatchRun, Float64, Int32, Int64
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.kineto.columns import Interner
 from chopper_core.sources.trace import ABSENT
+from chopper_core.util.arrays import Float64, Int32, Int64
 
 _Int = TypeVar("_Int", np.int32, np.int64)
 

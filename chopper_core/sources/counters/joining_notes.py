@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.sources.dispatches import Dispatches, DispatchRun, Int64
+from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.trace import Losses
+from chopper_core.util.arrays import Int64
 
 DIFFERS_BY: Final = 0.01
 """Values of one counter in two passes that are further apart than this share are told."""

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.sources.dispatches import Int32, Int64
 from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT
+from chopper_core.util.arrays import Int32, Int64
 
 BY_GPU_TIME: Final = (
     "Launches were not traced: the roctx range of a dispatch is the one that was open when it "

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.sources.counters.rocpd_relations import DISPATCHES, Relations
-from chopper_core.sources.dispatches import Int64
 from chopper_core.sources.kineto.columns import int_column
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.arrays import Int64, Mask
 
 _NOTHING: Final = np.empty(0, np.int64)
 
@@ -95,11 +94,11 @@ class Events:
             known = _is_in(events, dispatched.get(guid, _NOTHING))
             self._add(guid, events, numbers, _is_in(numbers, wanted.get(guid, _NOTHING)) & ~known)
 
-    def _marks(self, guid: str, categories: Sequence[Any]) -> NDArray[np.bool_]:
+    def _marks(self, guid: str, categories: Sequence[Any]) -> Mask:
         is_marker = {one: self._is_marker(guid, one) for one in set(categories)}
         return np.array([is_marker[one] for one in categories], np.bool_)
 
-    def _add(self, guid: str, events: Int64, stacks: Int64, which: NDArray[np.bool_]) -> None:
+    def _add(self, guid: str, events: Int64, stacks: Int64, which: Mask) -> None:
         self.stacks.setdefault(guid, Stacks()).add(events[which], stacks[which])
 
 
@@ -116,9 +115,9 @@ def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
     return np.where(found > 0, found, other)
 
 
-def _is_in(values: Int64, ordered: Int64) -> NDArray[np.bool_]:
+def _is_in(values: Int64, ordered: Int64) -> Mask:
     if not len(ordered):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: NDArray[np.bool_] = (ordered[place] == values) & (values >= 0)
+    found: Mask = (ordered[place] == values) & (values >= 0)
     return found

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.counters import Agent
 from chopper_core.sources.bytesource import ByteSource
@@ -20,9 +19,10 @@ from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
 from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.dispatches import DispatchRun, Int64
+from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -125,7 +125,7 @@ def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
     table.add_values(numbers[row], codes[counter[usable]], values[usable])
 
 
-def _first_rows(columns: Columns, usable: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
     """Return the first row of each run of rows of one dispatch, and the run of each usable row."""
     rows = np.flatnonzero(usable)
     is_new = np.zeros(len(rows), np.bool_)

@@ -29,9 +29,10 @@ from chopper_core.sources.counters.rocprofv3_records import (
 )
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.counters.values import CounterValues
-from chopper_core.sources.dispatches import DispatchRun, Int64
+from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.columns import Columns, Interner, int_column
 from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

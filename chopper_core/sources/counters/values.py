@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.sources.dispatches import Float64, Int32, Int64
 from chopper_core.sources.growing import GrowingColumn
+from chopper_core.util.arrays import Float64, Int32, Int64
 
 _MOST_APART: Final = 1 << 20
 """Values that may wait to be added up, besides those that are added up."""

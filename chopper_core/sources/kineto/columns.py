@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from chopper_core.sources.trace import ABSENT, Int64
+from chopper_core.sources.trace import ABSENT
+from chopper_core.util.arrays import AnyArray, Int64
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, AnyArray]
 
 _INT64_LIMIT: Final = 2**63
 

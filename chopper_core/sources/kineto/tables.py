@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.categories import (
@@ -40,11 +40,10 @@ from chopper_core.sources.trace import (
     Collective,
     Flows,
     HostRanges,
-    Int32,
-    Int64,
     Launches,
     LaunchShape,
 )
+from chopper_core.util.arrays import Int32, Int64, Mask
 
 _ACTIVITY_TYPES: Final[Mapping[str, DTypeLike]] = {
     "name": np.int32,
@@ -315,7 +314,7 @@ class TraceTables:
             start_ns, duration_ns = start_ns[usable], duration_ns[usable]
         return complete, {"start_ns": start_ns, "duration_ns": duration_ns}
 
-    def _without(self, events: Sequence[Event], usable: NDArray[np.bool_]) -> list[Event]:
+    def _without(self, events: Sequence[Event], usable: Mask) -> list[Event]:
         """Return the events with usable times, and count the others."""
         self.bad_times += int(np.count_nonzero(~usable))
         self._count_unused(compress(events, (~usable).tolist()))

@@ -8,16 +8,15 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.sources.kineto.events import FLOAT_EXACT_BELOW_US
-from chopper_core.sources.trace import Int64
+from chopper_core.util.arrays import Int64, Mask
 
 _LATEST_US: Final = 2**52
 """142 years; leaves room to add the base time within int64."""
 
 
-def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
+def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
     """Return the values as nanoseconds, and which of them are usable times.
 
     Values are int, float, Decimal or text; what has more than three decimals is rounded to the
@@ -48,7 +47,7 @@ def _from_decimals(values_us: Sequence[Any]) -> Int64:
     return whole_us * 1000 + np.rint(fraction_us * 1000).astype(np.int64)
 
 
-def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, NDArray[np.bool_]]:
+def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
     exact = [_exact_nanoseconds(value) for value in values_us]
     usable = np.fromiter((value is not None for value in exact), np.bool_, len(exact))
     return np.fromiter((value or 0 for value in exact), np.int64, len(exact)), usable

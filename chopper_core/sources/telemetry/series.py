@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.sources.places import natural_key
 from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, SignalName, Telemetry
@@ -19,6 +18,7 @@ from chopper_core.sources.telemetry.quantities import Flaw
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss, Series
 from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.trace import Losses
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 
 NOT_STAMPED: Final = (
@@ -32,7 +32,7 @@ _FLAW_TEXTS: Final = {
 }
 _ROUNDING_PCT: Final = 1.0
 _XCD: Final = "xcd"
-_COMBINED: Final[Mapping[SignalName, Callable[..., NDArray[np.float64]]]] = {
+_COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
     SignalName.GFX_MHZ: np.nanmean,
     SignalName.THROTTLE_PCT: np.nanmax,
     SignalName.XGMI_READ_BYTES: np.sum,
@@ -173,14 +173,12 @@ def _gpu_order(gpu: GpuName) -> tuple[int, int, list[tuple[int, str]], str]:
     return gpu.index, gpu.kfd_node, natural_key(Path(gpu.card)), gpu.pci
 
 
-def _mean_of_ties(
-    times_ns: NDArray[np.int64], values: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _mean_of_ties(times_ns: Int64, values: Float64) -> tuple[Int64, Float64]:
     rising, which, ties = np.unique(times_ns, return_inverse=True, return_counts=True)
     return rising, np.bincount(which, weights=values, minlength=len(rising)) / ties
 
 
-def _last_of_ties(times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _last_of_ties(times_ns: Int64) -> Int64:
     """Return the positions that put the times in rising order, the last one of equal times."""
     order = np.argsort(times_ns, kind="stable")
     ordered = times_ns[order]

@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Values, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.comms.charts import charts
 from chopper_core.views.result import ViewResult
@@ -33,9 +33,6 @@ from chopper_core.views.shared.collective_figures import (
 )
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.groups import activity, grouped, into, quantiles, quantiles_of
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 COLLECTIVE: Final = "collective"
 _LEVEL_OF: Final = {"kind": "operation"}

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.charts import BoxChart, Chart, LineChart, Series
 from chopper_core.model.table import distinct
 from chopper_core.model.tree import Groups
+from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import ranked
 from chopper_core.views.shared.collective_figures import Chosen
 from chopper_core.views.shared.groups import grouped, quantiles, quantiles_along
-
-Float64 = NDArray[np.float64]
 
 _POINTS: Final = 1_500
 """Collectives that are drawn one by one; of more, evenly chosen ones."""

@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, metric
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.comparison import delta_of
+from chopper_core.util.arrays import Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.views.compare.columns import (
     USUAL,
@@ -94,9 +94,7 @@ def _part(both: Halves, half: Half, row: int) -> View:
     return view
 
 
-def _headline(
-    both: Halves, figure: Metric, numbers: NDArray[np.generic], top: list[int]
-) -> tuple[str, ...]:
+def _headline(both: Halves, figure: Metric, numbers: Numbers, top: list[int]) -> tuple[str, ...]:
     ours, base = both.wholes(figure)
     change = change_of(both, figure)
     percent = f" ({100 * change / base:+.1f} %)" if base else ""
@@ -134,9 +132,7 @@ def _notes(both: Halves) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _picture(
-    both: Halves, figure: Metric, numbers: NDArray[np.generic], top: list[int]
-) -> BarChart:
+def _picture(both: Halves, figure: Metric, numbers: Numbers, top: list[int]) -> BarChart:
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
     drawn = np.asarray(numbers, np.float64)[top] / scale
     return BarChart(

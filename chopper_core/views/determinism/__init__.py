@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, beside
+from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.determinism.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
 from chopper_core.views.determinism.steadiness import (
@@ -29,7 +29,6 @@ from chopper_core.views.determinism.steadiness import (
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 
-Float64 = NDArray[np.float64]
 Own = list[tuple[Metric, Values]]
 
 _WITHIN: Final = "within noise"

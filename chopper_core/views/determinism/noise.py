@@ -6,9 +6,8 @@ from math import erfc, sqrt
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64
 
 LEVEL: Final = 0.05
 """A difference that chance alone gives less often is beyond noise."""

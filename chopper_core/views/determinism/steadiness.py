@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
@@ -15,12 +14,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.samples import Stretches, sampled
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 MOST_ROWS: Final = 1 << 18
 """Activities that are compared from iteration to iteration; of more, evenly chosen iterations."""

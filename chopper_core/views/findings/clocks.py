@@ -6,7 +6,8 @@ import numpy as np
 
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of, samples_in
-from chopper_core.views.findings.context import Case, Float64, Index, summed
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.views.findings.context import Case, summed
 from chopper_core.views.findings.finding import Finding, confidence
 from chopper_core.views.findings.phrases import percent, places, time
 from chopper_core.views.findings.thresholds import SAMPLES, THROTTLED, UNSTEADY

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.metrics.original_overlap import changes
@@ -17,15 +16,11 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, STATES, KernelTable, Kind, distinct
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
+from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.views.findings.thresholds import FEWEST, IRREGULAR
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 _DENSE: Final = 1 << 22
 _FAR_APART: Final = 1 << 16
@@ -114,7 +109,7 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         """The place of each cell's iteration in `iterations`."""
         return _places(self.iterations, self.codes("iteration"))
 
-    def by_gpu_and_iteration(self, figure: Callable[[Groups], NDArray[np.generic]]) -> Float64:
+    def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
         """A figure of the activities, as GPUs x iterations."""
         nodes = self._steps
         found = np.zeros((len(self.gpus), len(self.iterations)))
@@ -275,12 +270,12 @@ def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
     return iterations.astype(np.int64), took
 
 
-def summed(place: Index, values: NDArray[np.generic], count: int = 0) -> Float64:
+def summed(place: Index, values: Numbers, count: int = 0) -> Float64:
     """Values added up by their places."""
     return np.asarray(np.bincount(place, np.asarray(values, np.float64), count), np.float64)
 
 
-def combined(columns: Sequence[NDArray[np.generic]]) -> tuple[Int64, Index]:
+def combined(columns: Sequence[Numbers]) -> tuple[Int64, Index]:
     """The different rows of columns of codes, in order, and which of them each row is."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:

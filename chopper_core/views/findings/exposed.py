@@ -6,7 +6,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.views.findings.context import Case, Int64, labelled, summed
+from chopper_core.util.arrays import Int64
+from chopper_core.views.findings.context import Case, labelled, summed
 from chopper_core.views.findings.finding import Finding, confidence
 from chopper_core.views.findings.phrases import percent, time
 from chopper_core.views.findings.thresholds import EXPOSED

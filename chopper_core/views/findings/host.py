@@ -9,15 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL, NO_LABEL_TEXT
-from chopper_core.views.findings.context import (
-    Case,
-    Float64,
-    Index,
-    Int64,
-    elapsed_of,
-    labelled,
-    summed,
-)
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.views.findings.context import Case, elapsed_of, labelled, summed
 from chopper_core.views.findings.finding import Finding, confidence
 from chopper_core.views.findings.phrases import percent, places, time
 from chopper_core.views.findings.thresholds import (

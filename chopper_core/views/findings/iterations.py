@@ -6,14 +6,8 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.query.outliers import MAD_TO_SIGMA
-from chopper_core.views.findings.context import (
-    Case,
-    Float64,
-    Index,
-    Int64,
-    labelled,
-    summed,
-)
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.views.findings.context import Case, labelled, summed
 from chopper_core.views.findings.finding import Finding, confidence
 from chopper_core.views.findings.phrases import count, time
 from chopper_core.views.findings.thresholds import FEWEST, ITERATION, LEAST_SPREAD, ROBUST_Z

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import ranked, stable_order
-from chopper_core.views.findings.context import Case, Float64, Mask, labelled, summed
+from chopper_core.views.findings.context import Case, labelled, summed
 from chopper_core.views.findings.finding import Finding, confidence
 from chopper_core.views.findings.iterations import slow_iterations
 from chopper_core.views.findings.phrases import percent, time

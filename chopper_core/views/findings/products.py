@@ -9,7 +9,8 @@ from chopper_core.align.kernel_names import kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.tree import Groups
-from chopper_core.views.findings.context import Case, Index, labelled
+from chopper_core.util.arrays import Index
+from chopper_core.views.findings.context import Case, labelled
 from chopper_core.views.findings.finding import Finding, confidence
 from chopper_core.views.findings.phrases import time
 from chopper_core.views.findings.thresholds import LARGE_PRODUCT, MATRIX_USE, PEAK_REACHED

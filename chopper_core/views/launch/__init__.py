@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.metrics.time import INSTANCE_LEVELS
@@ -17,6 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.views.launch.queue import queue_of
 from chopper_core.views.launch.sums import (
     NEVER,
@@ -27,10 +27,6 @@ from chopper_core.views.launch.sums import (
 )
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 _STATISTICS: Final = ("mean", "median")
 _CHARTED: Final = 12

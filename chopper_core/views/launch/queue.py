@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.table import NO_TIME, KernelTable, Selection
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Int64
 
 _BLOCK: Final = 32
 """Neighbouring times that are looked at as one."""

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.groups import gpu_by_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection, distinct
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import ranked
 from chopper_core.views.shared.groups import quantiles_of
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 NEVER: Final = np.iinfo(np.int64).max
@@ -103,7 +98,7 @@ def launches_of(
     run: Run,
     rows: Selection,
     level: str,
-    labels: NDArray[np.integer[Any]],
+    labels: Codes,
     over: Sequence[str],
     cut: Mapping[int, frozenset[int]],
 ) -> Launches:
@@ -146,7 +141,7 @@ def waited_ns(table: KernelTable, rows: Selection) -> Int64:
     return np.where(unlinked, NEVER, waited) if unlinked.any() else waited
 
 
-def _span(codes: NDArray[np.integer[Any]]) -> tuple[int, int]:
+def _span(codes: Codes) -> tuple[int, int]:
     low = int(codes.min())
     return low, int(codes.max()) - low + 1
 
@@ -158,12 +153,12 @@ def _codes(
     over: Sequence[str],
     spans: Sequence[tuple[int, int]],
     count: int,
-) -> NDArray[Any]:
+) -> AnyArray:
     """One number for the instance of each row: by GPU, label, and the other levels."""
     (low_gpu, gpus), *others = spans
     most = gpus * count * int(np.prod([width for _, width in others], dtype=np.int64))
     narrow = most <= np.iinfo(np.int32).max
-    code: NDArray[Any] = label.astype(np.int32 if narrow else np.int64)
+    code: AnyArray = label.astype(np.int32 if narrow else np.int64)
     code += (table.gpu[rows] - low_gpu).astype(code.dtype) * count
     for name, (low, width) in zip(over[1:], others, strict=True):
         code *= width
@@ -175,7 +170,7 @@ def _codes(
 Part = tuple[Int64, Mask, list[Int64]]
 
 
-def _summed(table: KernelTable, rows: Selection, code: NDArray[Any], waited: Int64) -> Part:
+def _summed(table: KernelTable, rows: Selection, code: AnyArray, waited: Int64) -> Part:
     """The different codes of instances, which have a launch record, and sums of the overheads."""
     low, width = _span(code)
     if width <= _DENSE * len(code):
@@ -187,7 +182,7 @@ def _summed(table: KernelTable, rows: Selection, code: NDArray[Any], waited: Int
         codes, place = ranked(code)
         there, width = np.arange(len(codes)), len(codes)
 
-    def summed(values: NDArray[np.generic], at: Index) -> Int64:
+    def summed(values: Numbers, at: Index) -> Int64:
         return np.bincount(at, weights=values, minlength=width)[there].astype(np.int64)
 
     prep, call = (summed(table.column(name)[rows], place) for name in OVERHEADS[1:])

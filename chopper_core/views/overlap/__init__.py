@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
 from chopper_core.model.charts import Chart, LineChart, Series
@@ -14,6 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.statistic import counted_instances, named, reduced
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import stable_order
 from chopper_core.views.overlap import columns
@@ -21,9 +21,6 @@ from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into, quantiles_of
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 Own = list[tuple[Metric, Values]]
 
 INSTANCE: Final = "instance"

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
 from chopper_core.model.run import Run
@@ -16,6 +15,7 @@ from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
@@ -30,8 +30,6 @@ from chopper_core.views.shared.samples import (
 )
 from chopper_core.views.shared.tokens import tokens_in
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 Own = list[tuple[Metric, Values]]
 
 WINDOW_NS: Final = 100e6
@@ -275,9 +273,7 @@ def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float
     return means, per_token
 
 
-def _energy_of_steps(
-    run: Run, view: View
-) -> tuple[list[int], list[int], Float64, NDArray[np.bool_]]:
+def _energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float64, Mask]:
     """GPUs, iterations, J of each GPU in each iteration, and whether it is whole there."""
     scoped = run.tree(view.order).split(view.path, ("gpu", "iteration"))
     gpus = np.unique(scoped.codes("gpu")).tolist()

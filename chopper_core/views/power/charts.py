@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.metrics import numbered
 from chopper_core.model.charts import BarChart, LineChart, Rows, Series
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.query.outliers import outliers
+from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.views.shared.samples import Sampled, beside_of
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 _POINTS: Final = 240
 """Points of a line or a cloud, at most."""
@@ -60,7 +57,7 @@ def charts(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | Rows, 
     return tuple(chart for chart in drawn if chart is not None)
 
 
-def _thin(count: int) -> NDArray[np.intp]:
+def _thin(count: int) -> Index:
     """Places of at most `_POINTS` of so many, evenly."""
     return np.unique(np.linspace(0, count - 1, min(count, _POINTS)).round().astype(np.intp))
 

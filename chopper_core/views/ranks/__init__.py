@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered, worded
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Int64
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.ranks.headline import headline, notes
 from chopper_core.views.ranks.nodes import NODE, by_node
@@ -29,8 +29,6 @@ from chopper_core.views.shared.leads import (
     sums_by,
 )
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 Own = list[tuple[Metric, Values]]
 
 _BESIDE: Final = ("gfx_mhz", "hotspot_c", "power_w", "idle_host_ns", "exposed_comm_ns")

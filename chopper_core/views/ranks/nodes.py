@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Index
 from chopper_core.util.errors import UsageError
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.result import ViewResult
@@ -85,17 +85,13 @@ def by_node(run: Run, view: View, gpus: tuple[int, ...], each: ViewResult) -> Vi
     )
 
 
-def _summed(
-    metric: Metric, values: Values, places: list[NDArray[np.intp]]
-) -> tuple[Metric, Values]:
+def _summed(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric, Values]:
     missing = np.array([not values.present()[rows].any() for rows in places])
     sums = [values.numbers[rows][values.present()[rows]].sum() for rows in places]
     return metric, Values(np.array(sums, np.int64), missing)
 
 
-def _median(
-    metric: Metric, values: Values, places: list[NDArray[np.intp]]
-) -> tuple[Metric, Values]:
+def _median(metric: Metric, values: Values, places: list[Index]) -> tuple[Metric, Values]:
     numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
     found = []
     for rows in places:
@@ -110,12 +106,12 @@ def _median(
     return of_node, numbered(found)
 
 
-def _causes(values: Values, rows: NDArray[np.intp]) -> str | None:
+def _causes(values: Values, rows: Index) -> str | None:
     words = Counter(str(word) for row in rows.tolist() if (word := values.cell(row)) is not None)
     return ", ".join(f"{count} {word}" for word, count in words.most_common()) or None
 
 
-def _filter(gpus: tuple[int, ...], rows: NDArray[np.intp]) -> str:
+def _filter(gpus: tuple[int, ...], rows: Index) -> str:
     """The filter that leaves these GPUs: `gpu:0-7,12`."""
     numbers = sorted(gpus[row] for row in rows.tolist())
     spans: list[list[int]] = []

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 import chopper_core.views.shared.collective_columns as collective_columns
 from chopper_core.metrics import Metric, Values
 from chopper_core.model.charts import Chart, HeatMap
+from chopper_core.util.arrays import Int64, Numbers
 from chopper_core.views.shared.leads import RankLeads
 
-Int64 = NDArray[np.int64]
 Own = list[tuple[Metric, Values]]
 
 _LARGEST_MAP: Final = 64
@@ -52,7 +51,7 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
     return places[stand.table.gpu[chosen.rows]], places[last]
 
 
-def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: NDArray[np.generic]) -> Own:
+def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
     """Waits within the rows: of all GPUs, and for the GPU behind in the scope."""
     chosen, count = stand.collectives, len(codes)
     if chosen is None or not chosen.complete.any():

@@ -16,15 +16,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable, distinct
 from chopper_core.model.tree import Groups
 from chopper_core.query.outliers import outliers
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ranked
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
 from chopper_core.views.shared.groups import quantiles_of
 
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 Own = list[tuple[Metric, Values]]
 
 _FACTORS: Final[dict[str, Callable[[Float64], Float64]]] = {
@@ -55,11 +53,11 @@ class Chosen(Struct, frozen=True, eq=False):
         return self.run.table
 
     @property
-    def complete(self) -> NDArray[np.bool_]:
+    def complete(self) -> Mask:
         """Of which collectives all ranks are seen."""
         return self.all.complete[self.sets]
 
-    def known(self, per_set: NDArray[np.generic]) -> Values:
+    def known(self, per_set: AnyArray) -> Values:
         """A figure of the collectives that takes all ranks to be known."""
         return Values(np.asarray(per_set[self.sets]), ~self.complete)
 
@@ -68,7 +66,7 @@ class Chosen(Struct, frozen=True, eq=False):
         names = (*self.table.operations, UNKNOWN_COLLECTIVE)
         return [names[code] for code in self.all.kind[self.sets].tolist()]
 
-    def of_kind(self, kind: str) -> NDArray[np.bool_]:
+    def of_kind(self, kind: str) -> Mask:
         """Which of the collectives are of a kind."""
         codes = [code for code, name in enumerate(self.table.operations) if name == kind]
         codes += [NO_LABEL] * (kind == UNKNOWN_COLLECTIVE)
@@ -102,7 +100,7 @@ def _factors(chosen: Chosen) -> Float64:
     return factors
 
 
-def rates(chosen: Chosen, owner: NDArray[np.intp], count: int, member_owner: Index) -> Own:
+def rates(chosen: Chosen, owner: Index, count: int, member_owner: Index) -> Own:
     """Bandwidths of groups of collectives: ratios of sums over those of known size.
 
     `owner` is the group of each collective, `member_owner` that of each kernel.
@@ -113,7 +111,7 @@ def rates(chosen: Chosen, owner: NDArray[np.intp], count: int, member_owner: Ind
     known = (size >= 0) & chosen.complete
     moved = np.where(size >= 0, size * factors, np.nan)[chosen.owner]
 
-    def ratio(moved: Float64, time: Float64, where: NDArray[np.bool_], groups: Index) -> Values:
+    def ratio(moved: Float64, time: Float64, where: Mask, groups: Index) -> Values:
         bytes_moved = np.bincount(groups[where], weights=moved[where], minlength=count)
         taken = np.bincount(groups[where], weights=time[where], minlength=count)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -159,7 +157,7 @@ def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
     return times[chosen.sets], [words[number] for number in chosen.sets.tolist()]
 
 
-def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: NDArray[np.bool_]) -> Own:
+def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
     """Per GPU: the time that the others wait for it, how often it is last, and by how much."""
     found, sets, count = chosen.all, chosen.sets, len(codes)
     last, complete = found.last_gpu[sets], chosen.complete
@@ -195,7 +193,7 @@ def latest(chosen: Chosen, owner: Index, count: int) -> Own:
     ]
 
 
-def gpu_words(gpus: NDArray[np.integer], known: NDArray[np.bool_]) -> Values:
+def gpu_words(gpus: NDArray[np.integer], known: Mask) -> Values:
     """GPUs as words; missing where they aren't known."""
     pairs = zip(gpus.tolist(), known.tolist(), strict=True)
     return worded([f"GPU {gpu}" if sure else None for gpu, sure in pairs])
@@ -205,7 +203,7 @@ def shares(chosen: Chosen, owner: Index, count: int) -> Own:
     """Of groups of kernels: which part of their durations is waiting, exposed, hidden."""
     table, rows = chosen.table, chosen.rows
 
-    def summed(values: NDArray[np.generic], where: NDArray[np.generic]) -> Float64:
+    def summed(values: Numbers, where: Numbers) -> Float64:
         total = np.bincount(owner[where], weights=values[where], minlength=count)
         return total.astype(np.float64)
 
@@ -213,7 +211,7 @@ def shares(chosen: Chosen, owner: Index, count: int) -> Own:
     seen = chosen.complete[chosen.owner]
     duration = table.duration_ns[rows]
 
-    def percent(values: Int64, where: NDArray[np.bool_]) -> Values:
+    def percent(values: Int64, where: Mask) -> Values:
         whole = summed(duration, where)
         with np.errstate(invalid="ignore", divide="ignore"):
             part = 100.0 * summed(values, where) / whole
@@ -226,7 +224,7 @@ def shares(chosen: Chosen, owner: Index, count: int) -> Own:
     ]
 
 
-def moved(chosen: Chosen, owner: NDArray[np.intp], count: int) -> Own:
+def moved(chosen: Chosen, owner: Index, count: int) -> Own:
     """The bytes of groups of collectives; `owner` is the group of each."""
     size = chosen.all.bytes[chosen.sets]
     known = size >= 0

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind, distinct
 from chopper_core.model.tree import Groups
+from chopper_core.util.arrays import Codes, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import ranked, stable_order
-
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 PAIRWISE: Final = "send_recv"
 """The kind of which each kernel stands alone: not all ranks of the group take part."""
@@ -118,7 +114,7 @@ def _matched(run: Run) -> Collectives | None:
     return _described(run, rows[order], _numbers(block[order], place[order]), size[order], shared)
 
 
-def _together(*columns: NDArray[np.integer[Any]]) -> Int64:
+def _together(*columns: Codes) -> Int64:
     """One number for the codes of each row, in the order of the columns."""
     code, codes = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
@@ -134,7 +130,7 @@ def _together(*columns: NDArray[np.integer[Any]]) -> Int64:
     return code
 
 
-def _numbers(*columns: NDArray[np.generic]) -> Int64:
+def _numbers(*columns: Numbers) -> Int64:
     """Numbers from 0 of the runs of equal values; the columns are sorted together."""
     changes = np.zeros(len(columns[0]), np.bool_)
     for column in columns:

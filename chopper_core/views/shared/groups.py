@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, values_of
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
+from chopper_core.util.arrays import Codes, Float64, Index, Int64, Numbers
 from chopper_core.util.grouping import stable_order
 
 _FEW: Final = 4_096
@@ -22,7 +22,7 @@ _MANTISSA_BITS: Final = 8
 _MOST_COUNTED: Final = 1 << 20
 
 
-def grouped(parent: Groups, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Groups]:
+def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
     """The different codes in rising order, and the rows of each in their order.
 
     `codes` has one code per row of `parent.rows`.
@@ -36,7 +36,7 @@ def grouped(parent: Groups, codes: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
 
 
-def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[np.float64]:
+def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     """Quantiles of a column over each group, as groups x shares, by linear interpolation."""
     if groups.sizes().sum() > _MANY and (groups.min(column) >= 0).all():
         return _of_many(groups, column, shares)
@@ -45,7 +45,7 @@ def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray
     return quantiles_of(values, owner, len(groups), shares)
 
 
-def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[np.float64]:
+def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     """As `quantiles`, of integers that aren't negative, without bringing them together.
 
     They are counted by group and size; then those near a quantile are looked for.
@@ -58,7 +58,7 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[
             break
         bits -= 1
 
-    def classed() -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+    def classed() -> Iterator[tuple[Index, Int64]]:
         for rows, group in groups.pieces():
             values = values_of(groups.table, column, rows).astype(np.int64, copy=False)
             yield group * np.intp(width) + (_size_classes(values, bits) - lowest), values
@@ -78,8 +78,8 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[
     order = np.lexsort((values, keys))
     keys, values = keys[order], values[order].astype(np.float64)
 
-    def at(place: NDArray[np.intp], key: NDArray[np.intp]) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = values[
+    def at(place: Index, key: Index) -> Float64:
+        found: Float64 = values[
             np.searchsorted(keys, key, "left") + place - (ends[key] - counts[key])
         ]
         return found
@@ -88,17 +88,17 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> NDArray[
     return at(low, key_of_low) * (1 - weight) + at(high, key_of_high) * weight
 
 
-def _size_classes(values: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
+def _size_classes(values: Int64, bits: int) -> Int64:
     """Numbers that rise with the values: the exponent of a double and the first of its bits."""
     return (values + 1).astype(np.float64).view(np.int64) >> (52 - bits)
 
 
 def quantiles_of(
-    values: NDArray[np.generic],
-    owner: NDArray[np.integer[Any]],
+    values: Numbers,
+    owner: Codes,
     count: int,
     shares: tuple[float, ...],
-) -> NDArray[np.float64]:
+) -> Float64:
     """Quantiles of the values of each owner, as owners x shares; NaN for one that has none."""
     sizes = np.bincount(owner, minlength=count)
     first = np.cumsum(sizes) - sizes
@@ -117,11 +117,11 @@ def quantiles_of(
     high = np.ceil(places).astype(np.intp)
     weight = places - low
     padded = np.append(ordered, np.nan)
-    found: NDArray[np.float64] = padded[low] * (1 - weight) + padded[high] * weight
+    found: Float64 = padded[low] * (1 - weight) + padded[high] * weight
     return np.where(sizes[:, None] > 0, found, np.nan)
 
 
-def quantiles_along(numbers: NDArray[np.float64], shares: tuple[float, ...]) -> NDArray[np.float64]:
+def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
     """Quantiles, along the first axis, of what is known; NaN where nothing is."""
     ordered = np.sort(numbers, axis=0)
     known = np.isfinite(ordered).sum(axis=0, keepdims=True)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from chopper_core.metrics.original_overlap import instances, running_ns
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
+from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import ranked, stable_order
 from chopper_core.views.shared.groups import quantiles_of
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 """How the operations begin in which FSDP copies what it gathers and scatters."""
@@ -81,7 +76,7 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     def _ranked(self) -> dict[str, tuple[Index, Index]]:
         return {}
 
-    def take(self, chosen: NDArray[np.generic]) -> Overlaps:
+    def take(self, chosen: Numbers) -> Overlaps:
         """Some of the instances."""
         columns = (self.row, self.start_ns, self.elapsed_ns, self.comm_ns, self.masked_ns)
         return Overlaps(self.table, *(values[chosen] for values in columns))
@@ -147,7 +142,7 @@ class _Alike(Struct, frozen=True, eq=False):
     elapsed: Float64
 
     @classmethod
-    def of(cls, found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> _Alike:
+    def of(cls, found: Overlaps, owner: Codes, count: int) -> _Alike:
         """The sets of like instances within the rows to which `owner` gives the instances."""
         like = _like(found, owner, count)
         order = stable_order(like)
@@ -165,12 +160,12 @@ class _Alike(Struct, frozen=True, eq=False):
         """Values of the instances, added up by set."""
         return np.add.reduceat(values, self.first) if len(self.first) else values[:0]
 
-    def spread(self, of_sets: NDArray[Any]) -> NDArray[Any]:
+    def spread(self, of_sets: AnyArray) -> AnyArray:
         """What each set has, for each of its instances."""
         return np.repeat(of_sets, self.size)
 
 
-def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effect:
+def effect(found: Overlaps, owner: Codes, count: int) -> Effect:
     """How durations go with overlap in the rows to which `owner` gives the instances."""
     alike = _Alike.of(found, owner, count)
     mean = np.maximum(alike.summed(alike.elapsed) / alike.size, 1e-9)
@@ -183,14 +178,12 @@ def effect(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Effe
     )
 
 
-def slowdown(
-    found: Overlaps, owner: NDArray[np.integer[Any]], count: int
-) -> tuple[Float64, Float64]:
+def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float64]:
     """The slowdown and its cost alone, as of `effect`."""
     return _slowdown(_Alike.of(found, owner, count), count)
 
 
-def _like(found: Overlaps, owner: NDArray[np.integer[Any]], count: int) -> Int64:
+def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
     """A code of the like instances of each row."""
     code, width = np.asarray(owner, np.int64), count
     for level in ("gpu", "phase", "operation"):

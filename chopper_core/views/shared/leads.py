@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import METRICS, Scope
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
+from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import ranked, stable_order
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
@@ -26,10 +26,6 @@ from chopper_core.views.shared.matched_kernels import (
     occurrences_of,
     within,
 )
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 SHARE_THAT_COUNTS: Final = 0.01
 """What is less of the iteration's time is no cause."""
@@ -256,7 +252,7 @@ def _stand(
     )
 
 
-def others_median(values: NDArray[np.generic]) -> Float64:
+def others_median(values: Numbers) -> Float64:
     """For each value the median of the others along the first axis, NaNs aside."""
     numbers = np.asarray(values, np.float64)
     order = np.argsort(numbers, axis=0, kind="stable")
@@ -276,7 +272,7 @@ def others_median(values: NDArray[np.generic]) -> Float64:
     return np.where(left > 0, middle, np.nan)
 
 
-def beyond_others(values: NDArray[np.generic]) -> Float64:
+def beyond_others(values: Numbers) -> Float64:
     """Each value less the median of the others."""
     return np.asarray(values, np.float64) - others_median(values)
 

@@ -8,23 +8,19 @@ the GPU that starts it last (Lit Silicon, algorithm 1, over every occurrence).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
+from chopper_core.util.arrays import AnyArray, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import ranked, stable_order
-
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 
 class Occurrences(Struct, frozen=True, eq=False):
@@ -48,7 +44,7 @@ class Occurrences(Struct, frozen=True, eq=False):
         """How long each takes, GPU by GPU."""
         return (self.table.duration_ns[own] for own in self.rows.T)
 
-    def take(self, chosen: NDArray[np.generic]) -> Occurrences:
+    def take(self, chosen: Numbers) -> Occurrences:
         """Some of the occurrences."""
         return replace(
             self,
@@ -168,7 +164,7 @@ def _common(run: Run, parts: list[Index]) -> list[Index]:
     return [np.concatenate([*kept, rest]) for kept, rest in zip(same, left, strict=True)]
 
 
-def _are_alike(columns: list[list[NDArray[Any]]], spans: list[slice]) -> bool:
+def _are_alike(columns: list[list[AnyArray]], spans: list[slice]) -> bool:
     """Whether all GPUs have the same labels in their spans."""
     return all(
         np.array_equal(first[spans[0]], own[span])

@@ -8,14 +8,11 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve, union
 from chopper_core.model.view import View
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64, Index, Int64
 
 _MOST_ROLLED: Final = 1 << 16
 """Values that rolling quantiles look at, at most; of longer series windows are left out evenly."""
@@ -63,7 +60,7 @@ class Sampled(Struct, frozen=True, eq=False):
         """The middle of each sample's time."""
         return self.begins_ns + (self.ends_ns - self.begins_ns) // 2
 
-    def at(self, places: NDArray[np.intp]) -> Sampled:
+    def at(self, places: Index) -> Sampled:
         """Some of the samples."""
         return Sampled(
             self.begins_ns[places],

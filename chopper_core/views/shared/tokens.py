@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.column_names import TOKENS
 from chopper_core.model.run import Run
-
-Float64 = NDArray[np.float64]
+from chopper_core.util.arrays import Float64
 
 
 def tokens_in(run: Run, gpus: Sequence[int], iterations: Sequence[int]) -> Float64:

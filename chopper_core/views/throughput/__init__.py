@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import BarChart, LineChart, Series
@@ -16,14 +15,12 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, PHASES
 from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
+from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.throughput.parts import PARTS, step_times
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
 
 _GIVEN: Final = re.compile(r"tokens:(\d{1,12})")
 _NO_TOKENS: Final = (
@@ -137,9 +134,9 @@ class Steps(Struct, frozen=True, eq=False):
     """GPUs x iterations x parts."""
     span_ns: Int64
     """GPUs x iterations."""
-    there: NDArray[np.bool_]
+    there: Mask
     """Where a GPU has the iteration at all."""
-    steady: NDArray[np.bool_]
+    steady: Mask
     """Which iterations are whole on all GPUs."""
     tokens: Float64
     """Per GPU and iteration; NaN where they aren't known."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.align.kernel_names import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
 from chopper_core.model.table import KernelTable, Phase
-
-Int64 = NDArray[np.int64]
+from chopper_core.util.arrays import AnyArray, Index, Int64
 
 PARTS: Final = (
     "forward GEMM",
@@ -76,7 +74,7 @@ def _codes(words: list[str]) -> Int64:
     return np.array([classes.index(word) if word else _UNSAID for word in words], np.int64)
 
 
-def part_of(table: KernelTable, rows: NDArray[np.intp] | slice) -> Int64:
+def part_of(table: KernelTable, rows: Index | slice) -> Int64:
     """The part that each activity's compute belongs to, as a place in `PARTS`."""
     codes = [table.column(name)[rows] for name in ("phase", "operation", "kernel")]
     sizes = (len(Phase) + 1, len(table.operations) + 1, len(table.names) + 1)
@@ -89,9 +87,7 @@ def part_of(table: KernelTable, rows: NDArray[np.intp] | slice) -> Int64:
     return known.reshape(sizes)[phase, operation, kernel]
 
 
-def _part_of(
-    table: KernelTable, phase: NDArray[Any], operation: NDArray[Any], kernel: NDArray[Any]
-) -> Int64:
+def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: AnyArray) -> Int64:
     of_operation = _codes([operation_class(name) for name in table.operations] + [""])
     of_kernel = _codes([_class_of_kernel(name) for name in table.names])
     found = of_operation[operation]
@@ -106,9 +102,7 @@ def _part_of(
     return part
 
 
-def step_times(
-    table: KernelTable, rows: NDArray[np.intp] | slice, step: Int64, count: int
-) -> Int64:
+def step_times(table: KernelTable, rows: Index | slice, step: Int64, count: int) -> Int64:
     """The ns of each part in each step: steps x parts; `step` numbers the step of each row."""
     part = part_of(table, rows)
     computing = table.compute_ns[rows] + table.overlap_ns[rows]

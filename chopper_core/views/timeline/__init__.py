@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import Pointed
@@ -16,20 +15,18 @@ from chopper_core.model.scope import seen_in
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME, Stretch, pointing
+from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import activity
 from chopper_core.views.timeline.chart import KIND_NAMES, own_stretches, picture_of
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
     Lane,
-    Mask,
     Stretches,
     gpus_of,
     lanes_of,
     starts_of_names,
 )
-
-Int64 = NDArray[np.int64]
 
 MOST_GPUS: Final = 64
 """Of a scope with more GPUs the first ones are shown."""

@@ -7,16 +7,14 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed, Span, Strip
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import Stretch
+from chopper_core.util.arrays import Int64
 from chopper_core.views.timeline.lanes import Lane, Stretches, edges, lanes_of, segments_of
-
-Int64 = NDArray[np.int64]
 
 KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
 STRIPS: Final = ("gfx_mhz", "power_w")

@@ -12,16 +12,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind, distinct
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import stable_order
-
-Int64 = NDArray[np.int64]
-Index = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 _KEPT: Final = 8
 """Scopes of which it is remembered what took long to find."""
