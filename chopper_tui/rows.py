@@ -10,7 +10,7 @@ from chopper_core.model.charts import LineChart, Rows, Series
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64
-from chopper_core.views.shared.groups import quantiles_along
+from chopper_core.util.grouping import quantiles_along
 from chopper_tui.plot import Line
 
 ENVELOPE: Final = 7

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
-from chopper_core.model.table import distinct
 from chopper_core.sources.trace import HostCategory
 from chopper_core.util.arrays import Index
-from chopper_core.util.grouping import last_equal, ranked
+from chopper_core.util.grouping import distinct, last_equal, ranked
 
 _REENTRANT_FRAME = re.compile(r": backward$")
 _EVALUATE = re.compile(r"^autograd::engine::evaluate_function")

@@ -26,9 +26,10 @@ from chopper_core.align.operator_work import (
     operator_work,
 )
 from chopper_core.model.element_types import ElementType, says_tf32
-from chopper_core.model.table import NO_TIME, distinct
+from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
+from chopper_core.util.grouping import distinct
 
 _STAND_IN: Final = 10
 """A kernel that has FLOPs this many times more seldom than another is no usual carrier."""

@@ -11,10 +11,10 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.intervals import Intervals, Points
-from chopper_core.model.table import NO_TIME, distinct
+from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import distinct, ranked
 
 _STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 

@@ -11,8 +11,9 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
 from chopper_core.align.labels import Labels, Order
-from chopper_core.model.table import NO_LABEL, Rule, distinct
+from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.util.arrays import Index, Int32
+from chopper_core.util.grouping import distinct
 
 ANNOTATIONS: Final = (
     re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),

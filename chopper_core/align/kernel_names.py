@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.table import Category, Kind, distinct
+from chopper_core.model.table import Category, Kind
 from chopper_core.util.arrays import Int8, Int32
+from chopper_core.util.grouping import distinct
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 OPTIMIZER_CLASS: Final = "optimizer"

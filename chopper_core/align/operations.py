@@ -19,8 +19,9 @@ from chopper_core.align.labels import Labels, Order
 from chopper_core.align.layers import annotated_layers, layer_windows
 from chopper_core.align.modules import Modules
 from chopper_core.align.shapes import read_shapes
-from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule, distinct
+from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Mask
+from chopper_core.util.grouping import distinct
 
 RECOMPUTE_SUFFIX: Final = " (recompute)"
 

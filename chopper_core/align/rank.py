@@ -23,9 +23,10 @@ from chopper_core.align.phases import label_phases
 from chopper_core.align.tokens import activity_tokens
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
-from chopper_core.model.table import LEVELS, NO_TIME, KernelTable, Kind, distinct
+from chopper_core.model.table import LEVELS, NO_TIME, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.grouping import distinct
 
 _ACCOUNTED = (
     "compute_ns",

@@ -11,8 +11,8 @@ import numpy as np
 
 from chopper_core.align.host import Host
 from chopper_core.align.intervals import NOWHERE, Intervals
-from chopper_core.model.table import distinct
 from chopper_core.util.arrays import Index
+from chopper_core.util.grouping import distinct
 
 _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)

@@ -16,8 +16,9 @@ from msgspec import Struct
 from chopper_core.metrics.metric import Values
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
-from chopper_core.model.table import KernelTable, Kind, Selection, distinct
+from chopper_core.model.table import KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
+from chopper_core.util.grouping import distinct
 
 _KEYS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 _LATEST: Final = np.iinfo(np.int64).max

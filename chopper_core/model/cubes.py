@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 
-from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, distinct, values_of
+from chopper_core.model.table import ADDITIVE, LEVELS, KernelTable, values_of
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64
+from chopper_core.util.grouping import distinct, run_starts
 
 MOST_CELLS: Final = 1 << 16
 ROWS_PER_CELL: Final = 64
@@ -243,7 +244,7 @@ def _of_rows(
         # Rows of one cell together: then every reduction runs over neighbours.
         order = np.argsort(cell, kind="stable")
         cell = cell[order]
-        first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
+        first = run_starts(cell)
         at = cell[first]
 
         def column(name: str, rows: slice = rows, order: Index = order) -> AnyArray:

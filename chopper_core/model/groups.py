@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.cubes import Cells
-from chopper_core.model.table import KernelTable, Selection, distinct, values_of
+from chopper_core.model.table import KernelTable, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import distinct, run_starts, stable_order
 
 _PIECE: Final = 1 << 18
 
@@ -171,7 +171,7 @@ class Groups:
             order = stable_order(keys)
             keys, selection = keys[order], self.rows[order]
         # Rows stay within their group, so that `group` fits their new order as well.
-        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        first = run_starts(keys)
         return Groups(self.table, selection, first), group[first]
 
     def codes(self, level: str) -> AnyArray:

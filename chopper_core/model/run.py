@@ -16,6 +16,7 @@ from chopper_core.model.counters import CounterInfo
 from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import Hardware, hardware_of
+from chopper_core.model.memo import Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.signals import (
     BusyCurve,
@@ -213,6 +214,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def origin_ns(self) -> int:
         """The start of the run's first activity on the run's clock."""
         return int(self.tree().node(()).min("start_ns")[0]) if len(self.table) else 0
+
+    @cached_property
+    def memo(self) -> Memo:
+        """What views and findings work out once for this run: `run.memo(key, make)`."""
+        return Memo()
 
     @cached_property
     def answers(self) -> OrderedDict[Any, Any]:

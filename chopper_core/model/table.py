@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
-from chopper_core.util.grouping import ranked
 
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
 ACTIVITY: Final = "activity"
@@ -258,26 +257,6 @@ ADDITIVE: Final = (
     "prep_overhead_ns",
     "call_overhead_ns",
 )
-
-
-_MANY: Final = 1 << 16
-
-
-def distinct(values: AnyArray) -> AnyArray:
-    """The different values, none of them NaN, in order."""
-    # np.unique, and what rests on it, imports masked arrays at its first call, for 20 ms.
-    if len(values) > _MANY and values.dtype.kind in "iu":
-        low = int(values.min())
-        width = int(values.max()) - low + 1
-        if width > len(values):
-            return ranked(values)[0].astype(values.dtype)
-        there = np.zeros(width, np.bool_)
-        there[values.astype(np.intp) - low if low else values] = True
-        return (np.flatnonzero(there) + low).astype(values.dtype)
-    ordered = np.sort(values)
-    is_new = np.ones(len(ordered), np.bool_)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_new]
 
 
 def concatenate(tables: Sequence[KernelTable]) -> KernelTable:

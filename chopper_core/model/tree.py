@@ -16,18 +16,10 @@ from msgspec import Struct
 
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.groups import Groups
-from chopper_core.model.table import (
-    ACTIVITY,
-    LEVELS,
-    NO_LABEL_TEXT,
-    STATES,
-    KernelTable,
-    Selection,
-    distinct,
-)
+from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import distinct, run_starts, stable_order
 
 __all__ = ["Children", "Groups", "Tree", "in_order", "level_order"]
 
@@ -236,7 +228,7 @@ class Tree:
             order = stable_order(codes)
             at = order + places.start if isinstance(places, slice) else places[order]
             codes, places = codes[order], at
-        first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        first = run_starts(codes)
         return self._rows(places), first
 
     def _rows(self, places: Selection) -> Selection:

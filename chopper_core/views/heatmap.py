@@ -9,15 +9,15 @@ import numpy as np
 from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered, worded
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL_TEXT, distinct
+from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Groups, Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import distinct, quantiles_along, ranked
 from chopper_core.views.ranks.nodes import node_names
 from chopper_core.views.result import ViewResult
-from chopper_core.views.shared.groups import into, quantiles_along
+from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.leads import beyond_others, of_all_gpus, others_median
 from chopper_core.views.shared.matched_kernels import cut_iterations
 

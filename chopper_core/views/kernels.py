@@ -25,7 +25,7 @@ from chopper_core.model.table import Selection
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import grouped, quantiles
 
@@ -152,7 +152,7 @@ def _by_class(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[Int64, 
     codes = codes_of[cells.cube.codes["kernel"][cells.at]]
     order = stable_order(codes)
     codes = codes[order]
-    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    first = run_starts(codes)
 
     def rows() -> tuple[Selection, Index]:
         nodes = found()[1]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.model.table import distinct
-from chopper_core.util.grouping import last_equal, ranked, stable_order
-from chopper_core.views.shared.groups import quantiles_of
+from chopper_core.util.grouping import distinct, last_equal, quantiles_of, ranked, stable_order
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 5_000])

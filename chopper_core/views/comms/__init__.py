@@ -14,6 +14,7 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.grouping import quantiles_of
 from chopper_core.views.comms.charts import charts
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared import collective_columns as columns
@@ -32,7 +33,7 @@ from chopper_core.views.shared.collective_figures import (
     shares,
 )
 from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.groups import activity, grouped, into, quantiles, quantiles_of
+from chopper_core.views.shared.groups import activity, grouped, into, quantiles
 
 COLLECTIVE: Final = "collective"
 _LEVEL_OF: Final = {"kind": "operation"}

@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.charts import BoxChart, Chart, LineChart, Series
-from chopper_core.model.table import distinct
 from chopper_core.model.tree import Groups
 from chopper_core.util.arrays import Float64
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import distinct, quantiles_along, ranked
 from chopper_core.views.shared.collective_figures import Chosen
-from chopper_core.views.shared.groups import grouped, quantiles, quantiles_along
+from chopper_core.views.shared.groups import grouped, quantiles
 
 _POINTS: Final = 1_500
 """Collectives that are drawn one by one; of more, evenly chosen ones."""

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.metrics.original_overlap import changes
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, STATES, KernelTable, Kind, distinct
+from chopper_core.model.table import LEVELS, NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import distinct
 from chopper_core.views.findings.thresholds import FEWEST, IRREGULAR
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations

@@ -12,10 +12,9 @@ from msgspec import Struct
 from chopper_core.model.groups import gpu_by_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
-from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection, distinct
+from chopper_core.model.table import NO_TIME, KernelTable, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import ranked
-from chopper_core.views.shared.groups import quantiles_of
+from chopper_core.util.grouping import distinct, quantiles_of, ranked
 
 OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 NEVER: Final = np.iinfo(np.int64).max

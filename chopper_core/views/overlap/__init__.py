@@ -15,10 +15,10 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.query.statistic import counted_instances, named, reduced
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import quantiles_of, stable_order
 from chopper_core.views.overlap import columns
 from chopper_core.views.result import ViewResult
-from chopper_core.views.shared.groups import into, quantiles_of
+from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 
 Own = list[tuple[Metric, Values]]

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
 from chopper_core.metrics import Metric, Values, numbered, worded
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL, KernelTable, distinct
+from chopper_core.model.table import NO_LABEL, KernelTable
 from chopper_core.model.tree import Groups
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import distinct, quantiles_of, ranked
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collectives import PAIRWISE, Collectives
-from chopper_core.views.shared.groups import quantiles_of
 
 Own = list[tuple[Metric, Values]]
 

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
-from chopper_core.model.table import NO_LABEL, KernelTable, Kind, distinct
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.util.arrays import Codes, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import ranked, stable_order
+from chopper_core.util.grouping import distinct, ranked, stable_order
 
 PAIRWISE: Final = "send_recv"
 """The kind of which each kernel stands alone: not all ranks of the group take part."""

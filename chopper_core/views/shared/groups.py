@@ -12,10 +12,9 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, values_of
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
-from chopper_core.util.arrays import Codes, Float64, Index, Int64, Numbers
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import quantiles_of, run_starts, stable_order
 
-_FEW: Final = 4_096
 _MANY: Final = 1 << 20
 """Values that are not sorted."""
 _MANTISSA_BITS: Final = 8
@@ -32,7 +31,7 @@ def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
     else:
         order = stable_order(codes)
         ordered, rows = codes[order], parent.rows[order]
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    first = run_starts(ordered)
     return ordered[first].astype(np.int64), Groups(parent.table, rows, first)
 
 
@@ -91,47 +90,6 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
 def _size_classes(values: Int64, bits: int) -> Int64:
     """Numbers that rise with the values: the exponent of a double and the first of its bits."""
     return (values + 1).astype(np.float64).view(np.int64) >> (52 - bits)
-
-
-def quantiles_of(
-    values: Numbers,
-    owner: Codes,
-    count: int,
-    shares: tuple[float, ...],
-) -> Float64:
-    """Quantiles of the values of each owner, as owners x shares; NaN for one that has none."""
-    sizes = np.bincount(owner, minlength=count)
-    first = np.cumsum(sizes) - sizes
-    numbers = np.asarray(values, np.float64)
-    if count > _FEW:
-        order = np.argsort(numbers)
-        ordered = numbers[order[stable_order(owner[order])]]
-    else:
-        # A few large groups are sorted fastest one by one.
-        in_order = (owner[1:] >= owner[:-1]).all()
-        ordered = numbers.copy() if in_order else numbers[stable_order(owner)]
-        for begin, size in zip(first.tolist(), sizes.tolist(), strict=True):
-            ordered[begin : begin + size].sort()
-    places = first[:, None] + np.asarray(shares) * (np.maximum(sizes, 1) - 1)[:, None]
-    low = np.floor(places).astype(np.intp)
-    high = np.ceil(places).astype(np.intp)
-    weight = places - low
-    padded = np.append(ordered, np.nan)
-    found: Float64 = padded[low] * (1 - weight) + padded[high] * weight
-    return np.where(sizes[:, None] > 0, found, np.nan)
-
-
-def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
-    """Quantiles, along the first axis, of what is known; NaN where nothing is."""
-    ordered = np.sort(numbers, axis=0)
-    known = np.isfinite(ordered).sum(axis=0, keepdims=True)
-    found = []
-    for share in shares:
-        place = share * np.maximum(known - 1, 0)
-        low, high = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
-        below, above = (np.take_along_axis(ordered, at, 0) for at in (low, high))
-        found.append((below + (above - below) * (place - low))[0])
-    return np.stack(found)
 
 
 def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:

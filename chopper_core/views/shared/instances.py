@@ -14,8 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import ranked, stable_order
-from chopper_core.views.shared.groups import quantiles_of
+from chopper_core.util.grouping import quantiles_of, ranked, run_starts, stable_order
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 """How the operations begin in which FSDP copies what it gathers and scatters."""
@@ -147,7 +146,7 @@ class _Alike(Struct, frozen=True, eq=False):
         like = _like(found, owner, count)
         order = stable_order(like)
         like = like[order]
-        first = np.flatnonzero(np.concatenate([[True], like[1:] != like[:-1]]))[: len(like)]
+        first = run_starts(like)[: len(like)]
         return cls(
             first,
             np.diff(np.append(first, len(like))),

@@ -16,7 +16,7 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import ranked, stable_order
+from chopper_core.util.grouping import ranked, run_starts, stable_order
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.matched_kernels import (
@@ -299,7 +299,7 @@ def lead_changes(stand: RankLeads) -> Float64:
 
 def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
-    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    first = run_starts(codes)
     if len(codes) and _LONG * len(first) < len(codes):
         # Neighbours of one code are added up sooner than dealt out.
         codes, values = codes[first], (np.add.reduceat(own, first) for own in values)

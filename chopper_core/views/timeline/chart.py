@@ -14,6 +14,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import Stretch
 from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import run_starts
 from chopper_core.views.timeline.lanes import Lane, Stretches, edges, lanes_of, segments_of
 
 KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
@@ -139,7 +140,7 @@ def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
 
 def _spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
     """Runs of cells with one key."""
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    first = run_starts(keys)
     last = np.append(first[1:], len(keys))
     return tuple(
         Span(

@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct, field
 
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable, Kind, distinct
+from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import stable_order
+from chopper_core.util.grouping import distinct, stable_order
 
 _KEPT: Final = 8
 """Scopes of which it is remembered what took long to find."""
