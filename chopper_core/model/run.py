@@ -215,10 +215,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """The start of the run's first activity on the run's clock."""
         return int(self.tree().node(()).min("start_ns")[0]) if len(self.table) else 0
 
-    @cached_property
+    @property
     def memo(self) -> Memo:
         """What views and findings work out once for this run: `run.memo(key, make)`."""
-        return Memo()
+        memo: Memo | None = self.__dict__.get("_memo")
+        # Of two threads that come first, both get the one that was put there first.
+        return self.__dict__.setdefault("_memo", Memo()) if memo is None else memo
 
     @cached_property
     def answers(self) -> OrderedDict[Any, Any]:
