@@ -29,14 +29,14 @@ from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import Action
 from chopper_tui.actions.key_names import PALETTE_KEY
 from chopper_tui.ahead import work_ahead
-from chopper_tui.ascii import AsciiFilter
 from chopper_tui.background import away
 from chopper_tui.config import AS_IT_COMES, Config
+from chopper_tui.draw.ascii import AsciiFilter
+from chopper_tui.draw.theme import THEMES, Inks, inks, textual_theme
 from chopper_tui.opening import Opening
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.screens.loading import LoadingScreen
 from chopper_tui.terminal import glyphs_of, is_old, terse, understood
-from chopper_tui.theme import THEMES, Inks, inks, textual_theme
 from chopper_tui.widgets.prompt import Line
 
 INTERRUPTED = 130

@@ -188,6 +188,6 @@ def _with_keys(action: Action, keys: tuple[str, ...] | None, owners: Mapping[str
 
 
 def _themes() -> tuple[str, ...]:
-    from chopper_tui.theme import THEMES
+    from chopper_tui.draw.theme import THEMES
 
     return THEMES

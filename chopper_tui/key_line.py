@@ -7,7 +7,7 @@ from typing import Final
 
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.figures import Figure
+from chopper_tui.draw.figures import Figure
 
 KEY_FIGURES: Final = {
     "elapsed_ns": "time",

@@ -19,7 +19,7 @@ from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.views.query import query
-from chopper_tui.figures import Figure, figures_of
+from chopper_tui.draw.figures import Figure, figures_of
 from chopper_tui.key_line import KEY_FIGURES
 
 _SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")

@@ -17,8 +17,8 @@ _CHART_LINES: Final = 12
 def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
     """The key figures of a node and the chart of its signal, as lines of text."""
     from chopper_core.query.signal_chart import signal_chart
-    from chopper_tui import plot
-    from chopper_tui.figures import figures_of
+    from chopper_tui.draw import signal_plot as plot
+    from chopper_tui.draw.figures import figures_of
     from chopper_tui.key_line import KEY_FIGURES, key_line
 
     line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
@@ -50,7 +50,7 @@ def printed(
     if format_name in ("text", "markdown") and charted is not None and not frame.view.name:
         drawn = scope_lines(charted, frame.view, min(width or _WIDTH, _WIDTH), glyphs)
     if format_name in ("text", "markdown") and frame.charts:
-        from chopper_tui.drawing import as_lines
+        from chopper_tui.draw.charts import as_lines
 
         drawn = as_lines(frame.charts, min(width, 120), glyphs)
     return render(frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn)

@@ -16,8 +16,8 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views import VIEWS, view_spec
 from chopper_tui.actions import ACTIONS, parse_command
 from chopper_tui.actions.action import ALL, EXPLORE, INFO
+from chopper_tui.draw.theme import THEMES
 from chopper_tui.snapshot import SNAPSHOTS
-from chopper_tui.theme import THEMES
 
 Words = Mapping[str, Sequence[str]]
 """Action → what may follow it; `ACTION…` → what may follow that."""

@@ -25,7 +25,8 @@ from chopper_tui import looks
 from chopper_tui.actions import ACTIONS, TYPED, parse_command
 from chopper_tui.actions.action import MOVE
 from chopper_tui.background import away
-from chopper_tui.figures import detail as detail_of
+from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.draw.theme import THEMES
 from chopper_tui.history import charted, columns_for, tallied
 from chopper_tui.keys import bindings_of
 from chopper_tui.printing import printed
@@ -35,7 +36,6 @@ from chopper_tui.screens.reader import Reader
 from chopper_tui.screens.timekeeper import Timekeeper
 from chopper_tui.snapshot import is_picture, write_snapshot
 from chopper_tui.terminal import has_clipboard
-from chopper_tui.theme import THEMES
 from chopper_tui.widgets.address_bar import AddressBar
 from chopper_tui.widgets.detail import full_detail
 from chopper_tui.widgets.prompt import Prompt

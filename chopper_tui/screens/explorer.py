@@ -26,8 +26,8 @@ from chopper_tui import looks
 from chopper_tui.actions import ACTIONS
 from chopper_tui.background import away
 from chopper_tui.config import AS_IT_COMES, Config
-from chopper_tui.drawing import lines_below
-from chopper_tui.figures import detail as detail_of
+from chopper_tui.draw.charts import lines_below
+from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
 from chopper_tui.keys import bindings_of
 from chopper_tui.marks import Marks, marked_in

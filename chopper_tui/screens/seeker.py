@@ -18,7 +18,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.find import Found, find, hit_rows
 from chopper_core.views.query import query
 from chopper_tui.background import away
-from chopper_tui.figures import Figure
+from chopper_tui.draw.figures import Figure
 from chopper_tui.screens.chooser import Chooser, room_of
 from chopper_tui.screens.walker import Walker
 

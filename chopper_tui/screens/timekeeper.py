@@ -28,8 +28,8 @@ from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.find import next_named
 from chopper_tui.actions.action import TIMELINE
 from chopper_tui.background import away
+from chopper_tui.draw.timeline import bins_of
 from chopper_tui.history import Place
-from chopper_tui.lanes import bins_of
 from chopper_tui.screens.asker import Asker, key_of
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.status import Status

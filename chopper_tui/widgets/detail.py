@@ -10,7 +10,7 @@ from chopper_core.metrics import Metric
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.render.cells import clean, display_name, level_title
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.figures import Detail
+from chopper_tui.draw.figures import Detail
 from chopper_tui.widgets.pane import Pane, Pieces, fit
 
 _GAP: Final = 2

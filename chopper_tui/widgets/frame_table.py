@@ -12,9 +12,9 @@ from textual.strip import Strip
 
 from chopper_core.query.frame import Frame
 from chopper_tui.background import away
+from chopper_tui.draw.table import TableLayout, plan
 from chopper_tui.looks import ScreenSignal, Sparks
 from chopper_tui.widgets.pane import ChopperWidget, strip_of
-from chopper_tui.widgets.table_layout import TableLayout, plan
 
 
 class FrameTable(ScrollView, ChopperWidget, can_focus=False):

@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 from chopper_core.render.cells import elide
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.theme import Inks
+from chopper_tui.draw.theme import Inks
 
 if TYPE_CHECKING:
     from chopper_tui.app import ChopperApp

@@ -8,9 +8,9 @@ from textual import events, work
 from textual.message import Message
 
 from chopper_core.model.charts import Chart, Lanes
-from chopper_tui import drawing
 from chopper_tui.background import away
-from chopper_tui.lanes import label_width
+from chopper_tui.draw import charts as drawing
+from chopper_tui.draw.timeline import label_width
 from chopper_tui.widgets.pane import Pane, Pieces
 
 

@@ -14,8 +14,8 @@ from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
 from chopper_core.query.signal_chart import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
-from chopper_tui import plot
 from chopper_tui.background import away
+from chopper_tui.draw import signal_plot as plot
 from chopper_tui.widgets.pane import Pane, Pieces, fit
 
 _KEPT: Final = 8

@@ -24,7 +24,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_tui.figures import Figure, detail
+from chopper_tui.draw.figures import Figure, detail
 
 HEADINGS = (
     "Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,Kernel_Name,"

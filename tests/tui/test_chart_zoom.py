@@ -14,7 +14,7 @@ from chopper_core.query.signal_chart import signal_chart
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_tui import plot
+from chopper_tui.draw import signal_plot as plot
 from chopper_tui.screens.explore import ExploreScreen
 from chopper_tui.widgets.track_chart import SignalPane
 from tests.tui.explorer import Driven, explorer, measured_run

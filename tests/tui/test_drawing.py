@@ -8,7 +8,7 @@ import pytest
 from chopper_core.model.charts import BarChart, BoxChart, Chart, HeatMap, LineChart, Rows, Series
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.drawing import draw, draw_below, lines_below
+from chopper_tui.draw.charts import draw, draw_below, lines_below
 
 NAN = float("nan")
 

@@ -16,14 +16,14 @@ from chopper_core.model.view import View
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
-from chopper_tui import plot
-from chopper_tui.ascii import to_ascii
+from chopper_tui.draw import signal_plot as plot
+from chopper_tui.draw.ascii import to_ascii
+from chopper_tui.draw.table import plan
+from chopper_tui.draw.theme import THEMES, Inks, inks
 from chopper_tui.history import beside, into, moved, out, trail_to
 from chopper_tui.screens.arrangement import arrange
-from chopper_tui.theme import THEMES, Inks, inks
 from chopper_tui.widgets.crumbs import path_pieces
 from chopper_tui.widgets.pane import fit, width_of
-from chopper_tui.widgets.table_layout import plan
 from tests.tui.explorer import sample_run
 
 INK_NAMES = list(Inks.__struct_fields__)

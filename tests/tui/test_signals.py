@@ -17,7 +17,7 @@ from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.views.query import query
 from chopper_tui import looks
-from chopper_tui.figures import detail, figures_of
+from chopper_tui.draw.figures import detail, figures_of
 from chopper_tui.screens.chooser import Chooser
 from chopper_tui.widgets import track_chart
 from chopper_tui.widgets.detail import full_detail

@@ -13,7 +13,7 @@ from chopper_core.model.window import Stretch, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import TIMELINE
-from chopper_tui.lanes import bins_of, draw_lanes
+from chopper_tui.draw.timeline import bins_of, draw_lanes
 from chopper_tui.widgets.picture_pane import PicturePane
 from chopper_tui.widgets.status import Status
 from tests.support import Row, run_of

@@ -11,7 +11,7 @@ from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import quantiles_along
-from chopper_tui.plot import Line
+from chopper_tui.draw.signal_plot import Line
 
 ENVELOPE: Final = 7
 """Lines that the chart of what all rows span has at least, with its legend and its axis."""

@@ -14,7 +14,7 @@ from chopper_core.model.window import Stretch
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
-from chopper_tui.plot import Line
+from chopper_tui.draw.signal_plot import Line
 
 KIND_INKS: Final = ("accent", "second", "third")
 _FILLS: Final = {

@@ -27,10 +27,10 @@ from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64, Int64
-from chopper_tui.lanes import cut, draw_lanes
-from chopper_tui.lanes import rows_of as lanes_rows
-from chopper_tui.plot import ASCII_AXES, PLOTEXT, Line
-from chopper_tui.rows import ENVELOPE, envelope, row_lines, scale_ends, short_number
+from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
+from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, scale_ends, short_number
+from chopper_tui.draw.timeline import cut, draw_lanes
+from chopper_tui.draw.timeline import rows_of as lanes_rows
 
 SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
 """Inks of series, in their order; the glyphs tell them apart without colours."""

@@ -1,0 +1,1 @@
+"""Charts, tables and figures drawn as characters in named styles."""
