@@ -17,8 +17,7 @@ from chopper_core.model.column_names import (
     integral_of,
     known_of,
 )
-from chopper_core.model.element_types import ElementType
-from chopper_core.model.hardware import Hardware
+from chopper_core.model.hardware import ElementType, Hardware
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Float64, Mask
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import TelemetrySource
+from chopper_core.model.signals import CpuSamples
 from chopper_core.sources.cpu import CpuFile
 from chopper_core.sources.signals import ClockDomain
 

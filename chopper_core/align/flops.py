@@ -25,7 +25,7 @@ from chopper_core.align.operator_work import (
     Work,
     operator_work,
 )
-from chopper_core.model.element_types import ElementType, says_tf32
+from chopper_core.model.hardware import ElementType, says_tf32
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask

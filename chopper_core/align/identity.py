@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 from chopper_core.model.run import BY_HAND, Gpu
 from chopper_core.sources.signals import GpuName
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from chopper_core.model.element_types import ElementType, element_type
+from chopper_core.model.hardware import ElementType, element_type
 
 Shape = list[int]
 

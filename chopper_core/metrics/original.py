@@ -9,7 +9,7 @@ import numpy as np
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.metrics.original_overlap import overlap_ratio
 from chopper_core.model.column_names import CYCLES, FLOPS, MATRIX_OPS, OPS_PER_COUNT
-from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import ElementType
 from chopper_core.util.arrays import Float64
 
 _BUSY = "SQ_VALU_MFMA_BUSY_CYCLES"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import ElementType
 
 FLOPS: Final = "model_flops"
 """The floating-point operations that the model asks for."""

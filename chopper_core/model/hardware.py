@@ -1,25 +1,98 @@
-"""What is known of GPUs by their name: units, clocks, peaks; data in `hardware.toml`."""
+"""GPUs: element types, devices as profilers describe them, peaks by name (`hardware.toml`)."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from functools import cache
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.element_types import ElementType
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import DataError
 
-if TYPE_CHECKING:
-    from chopper_core.model.counters import Agent
+
+class ElementType(IntEnum):
+    """A type of elements; `text` is its name in `hardware.toml` and for people."""
+
+    UNKNOWN = 0
+    FP64 = 1
+    FP32 = 2
+    TF32 = 3
+    FP16 = 4
+    BF16 = 5
+    FP8 = 6
+    INT8 = 7
+    FP4 = 8
+
+    @property
+    def text(self) -> str:
+        """Its name in lower case."""
+        return self.name.lower()
+
+
+_SPELLINGS: Final = {
+    "double": ElementType.FP64,
+    "float": ElementType.FP32,
+    "half": ElementType.FP16,
+    "bfloat16": ElementType.BF16,
+    "float8_e4m3fn": ElementType.FP8,
+    "float8_e4m3fnuz": ElementType.FP8,
+    "float8_e5m2": ElementType.FP8,
+    "float8_e5m2fnuz": ElementType.FP8,
+    "float4_e2m1fn_x2": ElementType.FP4,
+    "signedchar": ElementType.INT8,
+    "unsignedchar": ElementType.INT8,
+}
+_NAMESPACE: Final = re.compile(r"^(?:c10|at)::|\s+")
+_SAYS_TF32: Final = re.compile(r"tf32", re.IGNORECASE)
+
+
+def element_type(spellings: Iterable[str]) -> ElementType:
+    """The type that PyTorch spells so for each of some tensors, UNKNOWN where they differ."""
+    found = {
+        _SPELLINGS.get(_NAMESPACE.sub("", text).lower(), ElementType.UNKNOWN) for text in spellings
+    }
+    return found.pop() if len(found) == 1 else ElementType.UNKNOWN
+
+
+def says_tf32(kernel: str) -> bool:
+    """Whether a kernel's name says that it computes in TF32, which its operands do not tell."""
+    return _SAYS_TF32.search(kernel) is not None
+
+
+class Agent(Struct, frozen=True):
+    """A device as the profiler numbers and describes it; 0 and '' where the file doesn't say."""
+
+    node_id: int
+    logical_id: int = -1
+    type_index: int = -1
+    """Its number among the GPUs, from 0; -1 where unknown."""
+    name: str = ""
+    """The architecture, such as `gfx942`."""
+    product: str = ""
+    compute_units: int = 0
+    simds_per_cu: int = 0
+    xccs: int = 0
+    max_clock_mhz: float = 0.0
+    pci: str = ""
+    """Domain, bus, device and function, as `0000:0c:00.0`."""
+
+
+class CounterInfo(Struct, frozen=True):
+    """What a counter is."""
+
+    name: str
+    unit: str = ""
+    description: str = ""
+    aggregation: str = "sum over instances"
 
 
 _TYPES: Final = {each.text: each for each in ElementType if each != ElementType.UNKNOWN}

@@ -12,14 +12,13 @@ import numpy as np
 from msgspec import Struct, field
 
 from chopper_core.model.column_names import is_part
-from chopper_core.model.counters import CounterInfo
-from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.cubes import Cubes
-from chopper_core.model.hardware import Hardware, hardware_of
+from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of
 from chopper_core.model.memo import Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.signals import (
     BusyCurve,
+    CpuSamples,
     IntegralCurve,
     LazyCurves,
     Signal,
@@ -28,6 +27,8 @@ from chopper_core.model.signals import (
 )
 from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.tree import Tree
+from chopper_core.model.view import View
+from chopper_core.model.window import Stretch, resolved
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 
@@ -285,3 +286,19 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
         starts, ends = parts.min("start_ns"), parts.max("end_ns")
         return BusyCurve.of(Stretches(starts, ends, parts.sum("idle_ns"), activities))
+
+
+def scope_of(run: Run, view: View) -> tuple[int, int]:
+    """From the first start to the last end of a view's node, in ns since the run's first start."""
+    node = run.tree(view.order).node(view.path)
+    start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
+    return start - run.origin_ns, end - run.origin_ns
+
+
+def interval_of(run: Run, view: View) -> Stretch:
+    """The stretch that a view shows: that of its scope where it doesn't say.
+
+    Raises NoSuchNode, and UsageError where its window holds no time of the run.
+    """
+    end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
+    return resolved(view.window, scope_of(run, view), end)

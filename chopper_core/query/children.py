@@ -9,8 +9,7 @@ import numpy as np
 from chopper_core.metrics import Scope, Values, metric
 from chopper_core.metrics.reasons import sentences
 from chopper_core.model import address
-from chopper_core.model.run import Run
-from chopper_core.model.scope import seen_in
+from chopper_core.model.run import Run, interval_of
 from chopper_core.model.view import View, enter
 from chopper_core.query.columns import column_of, names_of
 from chopper_core.query.filter import Rows, matching
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def children(run: Run, view: View) -> Frame:
     """The children of a view's node and their figures, whatever its screen and baseline."""
     if view.window:
-        seen_in(run, view)
+        interval_of(run, view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
     signal = run.signal(view.metric)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.run import Run
-from chopper_core.model.scope import scope_of, seen_in
+from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64
@@ -50,7 +49,7 @@ def signal_chart(
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
-        seen = seen_in(run, view)
+        seen = interval_of(run, view)
         start, end = seen.from_ns, seen.to_ns
     gpus = [gpu for gpu in node.gpus(0) if gpu in signal.curves]
     bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)

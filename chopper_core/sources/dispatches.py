@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from chopper_core.model.counters import Agent, CounterInfo
+from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.util.arrays import Float64, Int32, Int64
 
 if TYPE_CHECKING:

@@ -21,10 +21,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from chopper_core.model.counters import CounterInfo
-from chopper_core.model.cpu_samples import CpuFile, CpuSamples
 from chopper_core.model.cubes import Cube, Cubes
-from chopper_core.model.hardware import Hardware
+from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import (
     CounterSource,
@@ -35,7 +33,7 @@ from chopper_core.model.run import (
     Source,
     TelemetrySource,
 )
-from chopper_core.model.signals import IntegralCurve, Signal
+from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS, KernelTable
 from chopper_core.store.paths import STORE_INDEX
 from chopper_core.util.arrays import AnyArray, Float64
@@ -58,7 +56,7 @@ SERIES: Final = "series.arrow"
 CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
-CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuFile.__struct_fields__) :]
+CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
 _LARGE_BYTES: Final = 1 << 25
 """Size from which a file is not read whole on opening."""
 _ATTEMPTS: Final = 5
@@ -102,7 +100,7 @@ class Described(Struct, frozen=True):
     cubes: tuple[tuple[tuple[str, ...], int], ...]
     """Their levels and how many cells they have, in the order of the file."""
     patterns: Mapping[str, int]
-    cpu: tuple[CpuFile, ...]
+    cpu: tuple[CpuSource, ...]
     """The samples of processors without their arrays."""
     places: Mapping[str, Mapping[str, Place]]
     """Where the columns of each file lie."""
@@ -281,7 +279,7 @@ def _tracks(
     }
 
 
-def _cpu(columns: Mapping[str, AnyArray], files: tuple[CpuFile, ...]) -> tuple[CpuSamples, ...]:
+def _cpu(columns: Mapping[str, AnyArray], files: tuple[CpuSource, ...]) -> tuple[CpuSamples, ...]:
     found = []
     rows = zip(*(lists_of(columns, name) for name in CPU_ARRAYS), strict=True)
     for file, (cpus, cores, times_ns, percent) in zip(files, rows, strict=True):

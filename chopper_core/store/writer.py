@@ -12,10 +12,9 @@ import numpy as np
 from msgspec import Struct
 from pyarrow.lib import ArrowException
 
-from chopper_core.model.cpu_samples import CpuFile, CpuSamples
 from chopper_core.model.cubes import Cube, summarise
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve
+from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import in_order, level_order
 from chopper_core.store.paths import STORE_INDEX, is_store
@@ -119,8 +118,8 @@ def _json(values: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(plain(values))
 
 
-def _said(file: CpuSamples) -> CpuFile:
-    return CpuFile(*(getattr(file, name) for name in CpuFile.__struct_fields__))
+def _said(file: CpuSamples) -> CpuSource:
+    return CpuSource(*(getattr(file, name) for name in CpuSource.__struct_fields__))
 
 
 def _cells(cubes: Sequence[Cube]) -> dict[str, AnyArray]:

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from chopper_core.metrics import Metric, Values, column, numbered
 from chopper_core.model.charts import Chart, HeatMap, LineChart, Series
-from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import Run
+from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask

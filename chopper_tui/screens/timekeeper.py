@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from chopper_core.model.charts import Lanes
-from chopper_core.model.scope import scope_of, seen_in
+from chopper_core.model.run import interval_of, scope_of
 from chopper_core.model.table import Kind
 from chopper_core.model.view import with_view
 from chopper_core.model.window import (
@@ -206,7 +206,7 @@ class Timekeeper(Asker):
 
     def _charted(self) -> Stretch:
         """What the chart shows, with the row under the cursor as what it is zoomed around."""
-        seen, row = seen_in(self.run, self.view), self.table.cursor
+        seen, row = interval_of(self.run, self.view), self.table.cursor
         try:
             begin, end = scope_of(
                 self.run, self.frame.opens(row) if row < len(self.frame) else self.view

@@ -10,7 +10,7 @@ import pytest
 
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
-from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import ElementType
 from chopper_core.render.info import as_text, describe
 from chopper_core.views.query import query
 from tests.align.traces import AUTOGRAD, EVALUATE, FLASH, GEMM, TinyTrace, align

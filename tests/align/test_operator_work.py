@@ -9,7 +9,7 @@ from math import isnan
 import pytest
 
 from chopper_core.align.operator_work import Inputs, Shape, Work, operator_work
-from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import ElementType
 
 BATCH, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 32, 8, 4096, 4096, 128
 SDPA = "aten::_scaled_dot_product_flash_attention"

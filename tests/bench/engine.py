@@ -15,7 +15,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from chopper_core.ingest.cache import open_kept
-from chopper_core.model.scope import seen_in
+from chopper_core.model.run import interval_of
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter, filtered, pivot, sorted_by, with_view
 from chopper_core.model.window import zoomed
@@ -84,7 +84,7 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
 
     for what, scope in (("of a GPU", wide), ("of the run", root)):
         whole = with_view(scope, "timeline")
-        seen = seen_in(run, whole)  # type: ignore[arg-type]
+        seen = interval_of(run, whole)  # type: ignore[arg-type]
         yield f"timeline {what}, first", lambda whole=whole: cells(whole)
         for _ in range(14):
             seen = zoomed(seen, 0.5)

@@ -18,8 +18,7 @@ from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.metrics import METRICS
 from chopper_core.metrics.metric import Scope
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, FLOPS, FLOPS_TYPE, MATRIX_COUNTERS
-from chopper_core.model.element_types import ElementType
-from chopper_core.model.hardware import hardware_of
+from chopper_core.model.hardware import ElementType, hardware_of
 from chopper_core.model.table import KernelTable
 from chopper_core.model.tree import Tree
 

@@ -18,7 +18,7 @@ from chopper_core.align.identity import (
     with_places,
 )
 from chopper_core.ingest.open import open_run
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 from chopper_core.model.overrides import overrides_of, parse_gpu
 from chopper_core.model.run import Gpu
 from chopper_core.render.info import as_text, describe

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.model.element_types import ElementType
-from chopper_core.model.hardware import hardware_of, specifications
+from chopper_core.model.hardware import ElementType, hardware_of, specifications
 from chopper_core.util.errors import DataError
 
 

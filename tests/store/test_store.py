@@ -18,10 +18,9 @@ from msgspec.structs import fields, replace
 from chopper_core.ingest import cache
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
-from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve
+from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.query.signal_chart import signal_chart
 from chopper_core.render import info, render

@@ -16,9 +16,8 @@ from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
 from chopper_core.align.measures import telemetry_columns
-from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import Run
-from chopper_core.model.signals import Signal, nearest
+from chopper_core.model.signals import CpuSamples, Signal, nearest
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs

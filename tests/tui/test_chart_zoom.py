@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.scope import scope_of
+from chopper_core.model.run import scope_of
 from chopper_core.model.view import View, enter, up
 from chopper_core.model.window import ALL_TIME, Window
 from chopper_core.query.signal_chart import signal_chart

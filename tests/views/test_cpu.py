@@ -21,8 +21,8 @@ from chopper_core.align.cpu import placed_cpu
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.charts import HeatMap, LineChart
-from chopper_core.model.cpu_samples import CpuSamples
 from chopper_core.model.run import Run, TelemetrySource
+from chopper_core.model.signals import CpuSamples
 from chopper_core.render.info import as_text, describe
 from chopper_core.sources.cpu import find_cpu, is_cpu_file, read_cpu
 from chopper_core.sources.signals import ClockDomain

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.metrics import METRICS
-from chopper_core.model.cpu_samples import CpuSamples
-from chopper_core.model.element_types import ElementType
+from chopper_core.model.hardware import ElementType
 from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
+from chopper_core.model.signals import CpuSamples
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.info.document import LABELLED, describe
 from chopper_core.render.info.numbers import aligned, numbers_text

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 
 _REFERENCE: Final = re.compile(r"\s*(agent|gpu|cpu)?[\s_:-]*(\d{1,9})(?:\.0*)?\s*", re.IGNORECASE)
 

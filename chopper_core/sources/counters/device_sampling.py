@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 from chopper_core.model.signals import between
 from chopper_core.sources.counters.device_samples import (
     DeviceCounter,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from chopper_core.model.counters import CounterInfo
+from chopper_core.model.hardware import CounterInfo
 
 SUM: Final = "sum over instances"
 ONE_INSTANCE: Final = "one instance"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.model.counters import Agent, CounterInfo
+from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.names import counter_info, counter_infos
 from chopper_core.sources.counters.rocpd_events import Events, Stacks, integers

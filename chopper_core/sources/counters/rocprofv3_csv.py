@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
 from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile

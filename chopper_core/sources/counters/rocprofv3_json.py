@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.model.counters import CounterInfo
+from chopper_core.model.hardware import CounterInfo
 from chopper_core.sources.counters.agents import AgentTable
 from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide

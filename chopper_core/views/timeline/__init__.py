@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import Pointed
-from chopper_core.model.run import Run
-from chopper_core.model.scope import seen_in
+from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME, Stretch, pointing
@@ -132,7 +131,7 @@ NEXT: Final = column(
 def answer(run: Run, view: View) -> ViewResult:
     """A row for each stream, or GPU, of the scope: what runs on it in the window."""
     lanes, left_out = lanes_in(run, view)
-    seen = seen_in(run, view)
+    seen = interval_of(run, view)
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
     at = run.origin_ns + seen.at_ns
     whole = np.array([begin, end], np.int64)
@@ -213,7 +212,7 @@ def next_start(
 
     Without a kind it is that of an activity of the lane; else of a kind anywhere on its GPU.
     """
-    lanes, seen = lanes_in(run, view)[0], seen_in(run, view)
+    lanes, seen = lanes_in(run, view)[0], interval_of(run, view)
     own = _named(lanes, name)
     if kind is None:
         return _nearest(run, seen, step, [(own, own.starts_ns)])
@@ -239,7 +238,7 @@ def next_of_names(
     A mask has a value per name, and one more for a missing one; `key` says what they are of.
     """
     lanes, _ = lanes_in(run, view)
-    seen = seen_in(run, view)
+    seen = interval_of(run, view)
     starts = [(lane, starts_of_names(run, lane, kernels, operations, key)) for lane in lanes]
     return _nearest(run, seen, step, starts)
 
@@ -266,7 +265,7 @@ def _nearest(
 def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     """Start and end of what runs at the cursor on a lane, since the run's first activity."""
     lane = _named(lanes_in(run, view)[0], name)
-    place = lane.running(run.origin_ns + seen_in(run, view).at_ns)
+    place = lane.running(run.origin_ns + interval_of(run, view).at_ns)
     if place is None:
         return None
     start, end = int(lane.starts_ns[place]), int(lane.ends_ns[place])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chopper_core.model.counters import Agent
+from chopper_core.model.hardware import Agent
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.trace import Losses
 
