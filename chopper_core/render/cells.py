@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final
 
@@ -184,17 +183,20 @@ def _escape(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+_NARROW: Final = re.compile(
+    "[ -~\u00a1-\u02ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2800-\u28ff]*"
+)
+"""Text of one-cell characters; importing `wcwidth`, which knows the others, takes as
+long as opening a store."""
+
+
 def cell_width(text: str) -> int:
     """How many cells of a terminal a cleaned text takes."""
-    if text.isascii():
+    if _NARROW.fullmatch(text):
         return len(text)
-    return sum(map(_character_width, text))
+    from wcwidth import wcswidth
 
-
-def _character_width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return max(wcswidth(text), 0)
 
 
 def pad(text: str, width: int) -> str:
@@ -284,7 +286,7 @@ def elide(text: str, width: int, glyphs: Glyphs) -> str:
         return before + arrow + elide(after, width - len(arrow) - cell_width(before), glyphs)
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
-    return first_cells(text, head) + glyphs.ellipsis + first_cells(text[::-1], tail)[::-1]
+    return first_cells(text, head) + glyphs.ellipsis + _last_cells(text, tail)
 
 
 def beginning(text: str, width: int, glyphs: Glyphs) -> str:
@@ -296,14 +298,29 @@ def beginning(text: str, width: int, glyphs: Glyphs) -> str:
 
 def first_cells(text: str, width: int) -> str:
     """The longest beginning of a text that takes at most `width` cells."""
-    if text.isascii():
+    if _NARROW.fullmatch(text):
         return text[:width]
-    used = 0
-    for position, character in enumerate(text):
-        used += _character_width(character)
-        if used > width:
-            return text[:position]
-    return text
+    from wcwidth import iter_graphemes
+
+    return "".join(_within(iter_graphemes(text), width))
+
+
+def _last_cells(text: str, width: int) -> str:
+    """The longest end of a text that takes at most `width` cells."""
+    if _NARROW.fullmatch(text):
+        return text[len(text) - width :]
+    from wcwidth import iter_graphemes
+
+    return "".join([*_within(reversed([*iter_graphemes(text)]), width)][::-1])
+
+
+def _within(graphemes: Iterable[str], width: int) -> Iterator[str]:
+    """Graphemes up to a width: a character and what combines with it are never parted."""
+    for grapheme in graphemes:
+        width -= cell_width(grapheme)
+        if width < 0:
+            return
+        yield grapheme
 
 
 def fitting(widths: Iterable[int], available: int, gap: int = 1) -> int:

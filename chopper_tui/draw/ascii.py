@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
+
+from chopper_core.render.cells import cell_width
 
 _STAND_INS: Final = str.maketrans(
     dict.fromkeys("─━▔▁", "-")
@@ -27,7 +28,7 @@ _STAND_INS: Final = str.maketrans(
 def to_ascii(text: str) -> str:
     """Text in ASCII that takes as many cells as before."""
     return "".join(
-        char if char.isascii() else "?" * cell_len(char) for char in text.translate(_STAND_INS)
+        char if char.isascii() else "?" * cell_width(char) for char in text.translate(_STAND_INS)
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
-from rich.cells import cell_len, set_cell_size
 
 from chopper_core.model.signals import Signal
 from chopper_core.query.frame import Frame
@@ -14,11 +13,13 @@ from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
     beginning,
+    cell_width,
     clean,
     column_texts,
     display_name,
     fitting,
     level_title,
+    pad,
     scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
@@ -103,7 +104,7 @@ class TableLayout(Struct, frozen=True):
         """A name in its cells; a sentence is read from its beginning."""
         width, glyphs, name = self.name_width, self.glyphs, self.name(row)
         if self.frame.level in SENTENCES:
-            return set_cell_size(beginning(name, width, glyphs), width)
+            return pad(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
 
     def header(self) -> Pieces:
@@ -211,11 +212,11 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     extremes = [present.min().item(), present.max().item()] if len(present) else []
     if values.words is not None:
         shown = (clean(values.words[int(code)]) for code in set(present.tolist()))
-        widths = sorted(cell_len(word) for word in shown)
-        return Column(text, header, max(cell_len(header), *widths, 1), 0)
+        widths = sorted(cell_width(word) for word in shown)
+        return Column(text, header, max(cell_width(header), *widths, 1), 0)
     mark = "~" if values.held is not None and values.held.any() else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
-    width = max(cell_len(cell) for cell in (header, *cells))
+    width = max(cell_width(cell) for cell in (header, *cells))
     return Column(text, header, width, bar_width if name == "share_pct" else 0)
 
 
@@ -225,4 +226,4 @@ def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -
         if len(names) <= _MEASURED:
             names = [shown_name(name, frame.level, full_names) for name in names]
     title = len(level_title(frame.level)) + 1
-    return max(title, max(map(cell_len, names), default=0))
+    return max(title, max(map(cell_width, names), default=0))

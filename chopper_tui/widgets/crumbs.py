@@ -6,11 +6,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from rich.cells import cell_len
 from textual.message import Message
 
 from chopper_core.query.frame import Frame
-from chopper_core.render.cells import baseline_title, clean, crumb, elide, statistic_title, title_of
+from chopper_core.render.cells import (
+    baseline_title,
+    cell_width,
+    clean,
+    crumb,
+    elide,
+    statistic_title,
+    title_of,
+)
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
 
@@ -94,16 +101,16 @@ def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs) -> Pieces:
     arrow = f" {glyphs.crumb} "
     *before, last = _narrowed(steps, room - len(arrow) * (len(steps) - 1), glyphs)
     dropped, path = 0, "".join(step + arrow for step in before)
-    while dropped < len(before) and cell_len(path + last) > room:
+    while dropped < len(before) and cell_width(path + last) > room:
         dropped += 1
         path = "".join(step + arrow for step in (glyphs.ellipsis, *before[dropped:]))
-    last = fit(steps[-1], max(room - cell_len(path), 0), glyphs).rstrip()
+    last = fit(steps[-1], max(room - cell_width(path), 0), glyphs).rstrip()
     return [(path, "dim"), (last, "strong")]
 
 
 def _narrowed(steps: Sequence[str], room: int, glyphs: Glyphs) -> list[str]:
     """The steps, of which the longest give way in their middle as far as there isn't room."""
-    widths = [cell_len(step) for step in steps]
+    widths = [cell_width(step) for step in steps]
     while sum(widths) > room and max(widths) > _LEAST_STEP:
         widest = widths.index(max(widths))
         widths[widest] = max(widths[widest] - (sum(widths) - room), _LEAST_STEP)

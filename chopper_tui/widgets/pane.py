@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Region, Size
@@ -13,7 +12,7 @@ from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from chopper_core.render.cells import elide
+from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.theme import Inks
 
@@ -26,17 +25,12 @@ Pieces = Sequence[tuple[str, str]]
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:
     """Text of exactly `width` cells: its middle gives way, or spaces follow."""
-    if cell_len(text) != len(text):
-        room = width
-        while cell_len(shorter := elide(text, room, glyphs)) > width:
-            room -= 1
-        return set_cell_size(shorter, width)
-    return elide(text, width, glyphs).ljust(width)
+    return pad(elide(text, width, glyphs), width)
 
 
 def width_of(pieces: Pieces) -> int:
     """The cells that a line takes."""
-    return sum(cell_len(text) for text, _ in pieces)
+    return sum(cell_width(text) for text, _ in pieces)
 
 
 def strip_of(pieces: Pieces, width: int, inks: Inks) -> Strip:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.render.cells import cell_width
+from chopper_core.render import cells
+from chopper_core.render.cells import cell_width, first_cells
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.render.names import FOLDED, display_names, fitting_names
 
@@ -142,3 +143,17 @@ def test_cut_names_have_their_width_and_differ_where_they_can(
         assert text == label or cell_width(label) > width
     if width >= 20:
         assert len(set(shown)) == len(set(labels))
+
+
+def test_text_called_narrow_takes_a_cell_for_each_character() -> None:
+    wcwidth = pytest.importorskip("wcwidth").wcwidth
+    narrow = [chr(code) for code in range(0x3000) if cells._NARROW.fullmatch(chr(code))]
+    assert len(narrow) > 1500
+    assert {wcwidth(char) for char in narrow if char.isprintable()} == {1}
+
+
+@pytest.mark.parametrize("text", ["☁️x", "e\u0301x", "👨\u200d👩\u200d👧x", "一二x", "🇩🇪x"])
+def test_a_character_and_what_combines_with_it_are_never_parted(text: str) -> None:
+    whole = text[:-1] if text[0] != "一" else "一"
+    assert first_cells(text, cell_width(whole)) == whole
+    assert first_cells(text, cell_width(whole) - 1) == ""
