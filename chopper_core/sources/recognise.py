@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.jsonscan import members, skip_space
+from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.util.errors import DataError
 
 EVENTS_KEY: Final = "traceEvents"

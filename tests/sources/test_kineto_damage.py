@@ -16,8 +16,8 @@ from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
 
 from chopper_core.ingest.open import read_rank
-from chopper_core.sources import bytesource
 from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import Trace
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Cancelled
@@ -138,11 +138,11 @@ def test_bytes_after_the_end_are_counted(read: Callable[..., Trace]) -> None:
     assert trace.losses.notes == ["9 bytes follow the end of the trace."]
 
 
-@pytest.mark.parametrize("inflate", [bytesource._INFLATE, zlib], ids=["fastest", "zlib"])
+@pytest.mark.parametrize("inflate", [byte_source._INFLATE, zlib], ids=["fastest", "zlib"])
 def test_a_cut_gzip_stream_keeps_what_came_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inflate: object
 ) -> None:
-    monkeypatch.setattr(bytesource, "_INFLATE", inflate)
+    monkeypatch.setattr(byte_source, "_INFLATE", inflate)
     data = gzip.compress(LAYOUTS["libkineto"](kernels(4000), KEYS).encode(), mtime=0)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(data[: len(data) // 2])

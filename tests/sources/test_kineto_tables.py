@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from kineto_oracle import REAL_DATA, expected_tables, tables_of, text_of
 from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
 
-from chopper_core.sources import bytesource
 from chopper_core.sources.discover import find_traces
 from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import ActivityCategory
 
 TRICKY_NAME = 'lambda {"a"}, {"ph": "X", [}],\n  {\n"traceEvents": [ \\" \\ \t \u00e9 \x01'
@@ -123,12 +123,12 @@ def test_a_piece_may_be_one_byte(write: Callable[[str], Path]) -> None:
     assert tables_of(trace) == expected_tables(text.encode())
 
 
-@pytest.mark.parametrize("inflate", [bytesource._INFLATE, zlib], ids=["fastest", "zlib"])
+@pytest.mark.parametrize("inflate", [byte_source._INFLATE, zlib], ids=["fastest", "zlib"])
 @pytest.mark.parametrize("piece_bytes", PIECES)
 def test_gzip_is_told_by_its_first_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, inflate: object
 ) -> None:
-    monkeypatch.setattr(bytesource, "_INFLATE", inflate)
+    monkeypatch.setattr(byte_source, "_INFLATE", inflate)
     text = LAYOUTS["compact"](EVENTS * 9, KEYS).encode()
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.compress(text[:999]) + gzip.compress(text[999:]) + bytes(10))

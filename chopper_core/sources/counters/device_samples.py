@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.counters.csvtext import CsvFile, floats, integers
 from chopper_core.sources.counters.names import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
-from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.columns import Columns, Interner
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.columns import GrowingColumns
+from chopper_core.sources.shared.csv_stream import CsvFile, floats, integers
 from chopper_core.sources.telemetry.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64

@@ -6,10 +6,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.counters.csvtext import CsvFile
 from chopper_core.sources.counters.rocpd_relations import SQLITE_MAGIC, why_no_rocpd
 from chopper_core.sources.counters.rocprofv3_json import TOOL_KEY
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.csv_stream import CsvFile
 from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 

@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, normalised
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.columns import Columns
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, normalised
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

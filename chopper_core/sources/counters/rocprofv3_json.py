@@ -16,9 +16,7 @@ import msgspec
 import numpy as np
 
 from chopper_core.model.hardware import Agent
-from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of
 from chopper_core.sources.counters.names import counter_info, counter_infos
 from chopper_core.sources.counters.rocprofv3_records import (
     RECORD_TYPES,
@@ -31,6 +29,8 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.counters.values import CounterValues
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.kineto.columns import Columns, Interner, int_column
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.json_stream import JsonPieces, TextEnded, elements_of
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.sources.growing import GrowingColumn
+from chopper_core.sources.shared.columns import GrowingColumn
 from chopper_core.util.arrays import Float64, Int32, Int64
 
 _MOST_APART: Final = 1 << 20

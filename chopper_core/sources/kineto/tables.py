@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.sources.growing import GrowingColumns
 from chopper_core.sources.kineto.categories import (
     ACTIVITY_CATEGORIES,
     FLOW_CATEGORIES,
@@ -34,6 +33,7 @@ from chopper_core.sources.kineto.columns import (
 )
 from chopper_core.sources.kineto.events import COMPLETE, Args, Event
 from chopper_core.sources.kineto.times import nanoseconds
+from chopper_core.sources.shared.columns import GrowingColumns
 from chopper_core.sources.trace import (
     ABSENT,
     Activities,

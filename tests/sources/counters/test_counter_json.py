@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from chopper_core.sources.bytesource import PIECE_BYTES, ByteSource
-from chopper_core.sources.counters.jsonpieces import JsonPieces, TextEnded, elements_of
 from chopper_core.sources.counters.rocprofv3_json import read_json
+from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
+from chopper_core.sources.shared.json_stream import JsonPieces, TextEnded, elements_of
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import table_of
 

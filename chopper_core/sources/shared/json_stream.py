@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from chopper_core.sources.bytesource import ByteSource
 from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, skip_space
 from chopper_core.sources.recognise import BYTE_ORDER_MARK
+from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.util.progress import Progress, silent
 
 _UP_TO_BRACKET: Final = re.compile(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 
-from chopper_core.sources.bytesource import ByteSource
+from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.arrow_files import numbers_of, texts_of

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from chopper_core.sources.bytesource import ByteSource
-from chopper_core.sources.counters.csvtext import CsvBatch, CsvFile, floats, integers, times_ns
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, floats, integers, times_ns
 from chopper_core.sources.trace import Losses
 
 FIELDS = ["", "1", "907", "0x1f", "a b", "k<int, 4>", "x,y", 'say "hi"', "é", " 7 ", "two\nlines"]

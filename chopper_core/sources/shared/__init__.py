@@ -1,0 +1,1 @@
+"""Reading that formats share: bytes, JSON, CSV, columns that grow."""
