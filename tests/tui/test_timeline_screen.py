@@ -34,12 +34,11 @@ def pointed(at: Driven) -> str:
     return at.explore.query_one(Status).pointed
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("keys", ["", "ccww"], ids=["whole", "near"])
-async def test_the_screen(size: tuple[int, int], keys: str) -> None:
-    async with explorer(size, measured_run(), View("sample.json", SCOPE)) as at:
+async def test_the_screen(keys: str) -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("2", *keys)
-        compare(f"timeline-{'near' if keys else 'whole'}_{size[0]}x{size[1]}", at.text())
+        compare(f"timeline-{'near' if keys else 'whole'}_80x24", at.text())
 
 
 async def test_the_screen_in_ascii_and_while_measuring() -> None:
@@ -234,7 +233,7 @@ def test_a_picture_fits_and_shows_the_selected_lane(height: int, glyphs: Glyphs)
     run = run_of(rows)
     from chopper_core.views.query import query
 
-    picture = query(run, parse("R?view=timeline")).pictures[0]
+    picture = query(run, parse("R?view=timeline")).charts[0]
     assert isinstance(picture, Lanes)
     for selected in (0, 11, 19):
         lines = draw_lanes(picture, 90, height, glyphs, selected)
