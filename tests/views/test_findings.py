@@ -20,11 +20,11 @@ from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase
 from chopper_core.query.frame import Frame
 from chopper_core.render.text import as_markdown, as_text
-from chopper_core.views.findings import MEANING, RULES, THRESHOLDS
-from chopper_core.views.findings.context import _places
+from chopper_core.views.findings import MODULES, RULES, tables
 from chopper_core.views.query import query
 from tests.demo import demo_run, generated_run
 from tests.support import Row, run_of
+from tests.test_readme import check
 from tests.views.conftest import DEMO
 
 MS = 1_000_000
@@ -628,18 +628,15 @@ def test_whatever_is_in_a_run_is_looked_at(seed: int) -> None:
 # The page
 
 
-def test_the_page_lists_rules_thresholds_and_confidences() -> None:
-    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    for rule in RULES:
-        assert f"| `{rule.name}` | {rule.asks} | {rule.stake} |" in page
-    for limit in THRESHOLDS:
-        assert f"| {limit.name} | {limit.value:g} {limit.unit} | {limit.why} |" in page
-    for confidence, meaning in MEANING.items():
-        assert f"| {confidence.text} | {meaning} |" in page
+@pytest.mark.parametrize("name", tables())
+def test_the_page_has_the_tables_of_the_rules(name: str) -> None:
+    check(name, tables()[name], ROOT / "docs" / "findings.md")
 
 
-@pytest.mark.parametrize("last", [9, 2_000_000_000])
-def test_the_places_of_iterations_whose_numbers_lie_far_apart(last: int) -> None:
-    """As after a restart that counts anew: no array is as long as what lies between."""
-    numbers, places = (3, 4, last), np.array([0, 2, 1, 1, 2, 0])
-    assert _places(numbers, np.array(numbers)[places]).tolist() == places.tolist()
+def test_every_module_of_a_rule_is_registered() -> None:
+    folder = ROOT / "chopper_core" / "views" / "findings"
+    modules = {path.stem for path in folder.glob("*.py") if "@rule(" in path.read_text()}
+    assert modules - {"rule"} == set(MODULES)
+    names = [rule.name for rule in RULES]
+    assert len(names) == len(set(names))
+    assert all(rule.looks_for.endswith(".") and rule.saving for rule in RULES)

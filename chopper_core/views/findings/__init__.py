@@ -1,7 +1,12 @@
-"""Findings: the tool's own reading of a run, ranked by the time at stake."""
+"""Findings: the tool's own reading of a run, ranked by potential saving.
+
+To add a rule, write a module like `contention` and add its name to `MODULES`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Final
 
 import numpy as np
@@ -10,17 +15,41 @@ from msgspec.structs import replace
 from chopper_core.metrics import Values, column, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.views.findings.context import Case, case_of
-from chopper_core.views.findings.finding import MEANING, Confidence, Finding
-from chopper_core.views.findings.phrases import count, places, time
-from chopper_core.views.findings.rules import RULES, Rule, find
-from chopper_core.views.findings.thresholds import IRREGULAR, THRESHOLDS, Threshold
+from chopper_core.views.findings.context import (
+    GENERAL,
+    IRREGULAR,
+    SMALLEST_SAVING,
+    FindingsContext,
+    context_of,
+)
+from chopper_core.views.findings.phrases import count, ranges, time
+from chopper_core.views.findings.rule import MEANING, Finding, FindingRule
 from chopper_core.views.result import ViewResult
 
-__all__ = ["MEANING", "RULES", "THRESHOLDS", "Confidence", "Finding", "Rule", "Threshold", "find"]
+MODULES: Final = (
+    "straggler",
+    "overhead",
+    "exposed",
+    "host",
+    "late_host",
+    "clock",
+    "throttled",
+    "slow_operations",
+    "iteration",
+    "contention",
+    "products",
+    "imbalance",
+    "missing",
+)
+RULES: Final[tuple[FindingRule, ...]] = tuple(
+    each
+    for name in MODULES
+    for each in vars(import_module(f"{__name__}.{name}")).values()
+    if isinstance(each, FindingRule)
+)
+"""All rules; a run in which none finds anything is quiet."""
 
-
-STAKE: Final = column(
+SAVING: Final = column(
     "stake_ns",
     "ns",
     "at stake",
@@ -33,7 +62,7 @@ SHARE: Final = column(
     "%",
     "%",
     "stake_ns in % of the iteration: the median over the iterations of the longest GPU's time.",
-    missing_because=STAKE.missing_because,
+    missing_because=SAVING.missing_because,
 )
 TOTAL: Final = column(
     "gpu_time_ns",
@@ -52,44 +81,44 @@ RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """What stands out in a scope, one row per finding."""
+    """A row per finding in the scope, the largest potential saving first."""
     scope = View(view.run, view.path, view.order, metric=view.metric, overrides=view.overrides)
-    case = case_of(run, scope)
-    found = find(case)
+    context = context_of(run, scope)
+    found = _find(context)
     findings = [finding for _, finding in found]
-    shares = [
-        None if finding.stake_ns is None else 100 * case.share(finding.stake_ns)
-        for finding in findings
-    ]
+    savings = [finding.saving_ns for finding in findings]
+    shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     return ViewResult(
         level="finding",
         labels=[finding.sentence for finding in findings],
         columns=(
-            (STAKE, _rounded([finding.stake_ns for finding in findings])),
+            (SAVING, _rounded(savings)),
             (SHARE, numbered(shares)),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (RULE, worded([rule.name for rule, _ in found])),
             (TOTAL, _rounded([finding.total_ns for finding in findings])),
         ),
-        opens=lambda row: _beside(findings[row].evidence, view),
-        headline=(_headline(case, len(findings)),),
-        notes=_notes(case),
+        opens=lambda row: _with_baseline(findings[row].evidence, view),
+        headline=(_headline(context, len(findings)),),
+        notes=_notes(context),
     )
 
 
-def _beside(evidence: View, view: View) -> View:
+def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
+    """What all rules find, the largest saving first; findings of unknown saving come last."""
+    found = [
+        (rule, finding)
+        for rule in RULES
+        for finding in rule.find(context)
+        if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
+    ]
+    return sorted(found, key=lambda each: -1.0 if (s := each[1].saving_ns) is None else s)[::-1]
+
+
+def _with_baseline(evidence: View, view: View) -> View:
     """The evidence with the other run that the view is compared with, if there is one."""
     same = view.baseline is not None and view.baseline.path is None
     return replace(evidence, baseline=view.baseline) if same else evidence
-
-
-def _headline(case: Case, findings: int) -> str:
-    said = count(findings, "finding") if findings else "nothing stands out"
-    activities = int(case.node.sizes()[0])
-    return (
-        f"{said}: {len(RULES)} rules looked at {activities:,} activities, "
-        f"{time(case.step_ns)}{case.each}"
-    )
 
 
 def _rounded(times_ns: list[float | None]) -> Values:
@@ -98,20 +127,57 @@ def _rounded(times_ns: list[float | None]) -> Values:
     return Values(whole, np.array([each is None for each in times_ns], np.bool_))
 
 
-def _notes(case: Case) -> tuple[str, ...]:
+def _headline(context: FindingsContext, findings: int) -> str:
+    said = count(findings, "finding") if findings else "nothing stands out"
+    activities = int(context.node.sizes()[0])
+    return (
+        f"{said}: {len(RULES)} rules looked at {activities:,} activities, "
+        f"{time(context.step_ns)}{context.each}"
+    )
+
+
+def _notes(context: FindingsContext) -> tuple[str, ...]:
     notes = []
-    if case.left_out:
+    if context.left_out:
         notes.append(
-            f"iteration {places(case.left_out)} is left out: the profiler's start or end cuts it"
+            f"iteration {ranges(context.left_out)} is left out: the profiler's start or end cuts it"
         )
-    if case.irregular:
+    if context.irregular:
         notes.append(
-            f"iteration {places(case.irregular)} is left out: it takes over "
+            f"iteration {ranges(context.irregular)} is left out: it takes over "
             f"{IRREGULAR.value:g} times as long as usual"
         )
-    if case.of is not None:
+    if context.of is not None:
         notes.append(
-            f"{len(case.iterations)} of {case.of} iterations, evenly chosen, are looked at: all "
-            "are too many activities; contention is not looked for"
+            f"{len(context.iterations)} of {context.of} iterations, evenly chosen, are looked at: "
+            "all are too many activities; contention is not looked for"
         )
     return tuple(notes)
+
+
+def tables() -> dict[str, str]:
+    """The tables of docs/findings.md, as markdown by the name of their block."""
+    limits = [("any rule", each) for each in GENERAL]
+    limits += [(f"`{rule.name}`", each) for rule in RULES for each in rule.thresholds]
+    return {
+        "columns": _table(
+            ("column", "meaning"),
+            ((f"`{each.name}`", each.definition) for each in (SAVING, SHARE, TOTAL)),
+        ),
+        "confidence": _table(
+            ("confidence", "meaning"), ((each.text, text) for each, text in MEANING.items())
+        ),
+        "rules": _table(
+            ("rule", "looks for", "potential saving", "needs"),
+            ((f"`{each.name}`", each.looks_for, each.saving, each.needs) for each in RULES),
+        ),
+        "thresholds": _table(
+            ("rule", "threshold", "value", "why"),
+            ((rule, each.name, f"{each.value:g} {each.unit}", each.why) for rule, each in limits),
+        ),
+    }
+
+
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = (titles, (":--",) * len(titles), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
-from chopper_core.views.findings.context import Case, combined
-from chopper_core.views.findings.finding import Finding, confidence
+from chopper_core.views.findings.context import FindingsContext, combined
 from chopper_core.views.findings.phrases import percent, time
-from chopper_core.views.findings.thresholds import (
-    CONTENTION,
-    CONTENTION_STAKE,
-    CORRELATION,
-)
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.instances import effect, overlaps_in, slowdown
 
+SLOWED: Final = Threshold(
+    "slower beside communication",
+    20.0,
+    "%",
+    "the copies of a collective always cost the kernels beside them a few percent",
+)
+CORRELATION: Final = Threshold(
+    "correlation of overlap and duration",
+    0.5,
+    "Pearson's r, at least",
+    "Lit Silicon finds them highly correlated; kernels that differ for other reasons scatter",
+)
+SLOWED_COST: Final = Threshold(
+    "cost of slowness beside communication",
+    0.25,
+    "% of the iteration",
+    "it results from comparing kernels of different layers, where small differences mean nothing",
+)
 
-def contention(case: Case) -> list[Finding]:
-    """Operations of layers whose instances take longer the more communication runs beside them.
 
-    Without layers an operation has one instance per phase and iteration, and nothing is alike.
+@rule(
+    "contention",
+    saving="time of instances with much overlap beyond that of instances with little, mean over "
+    "GPUs",
+    needs="communication and labelled layers",
+    thresholds=(SLOWED, CORRELATION, SLOWED_COST),
+)
+def contention(context: FindingsContext) -> list[Finding]:
+    """Operations of layers that take longer the more communication runs beside them.
+
+    Without layers an operation has one instance per phase and iteration, and none to compare with.
     """
-    if case.of is not None:
+    if context.of is not None:
         return []
-    found = overlaps_in(case.run, case.view)
-    counted = np.isin(found.codes("iteration"), case.iterations)
+    found = overlaps_in(context.run, context.view)
+    counted = np.isin(found.codes("iteration"), context.iterations)
     found = found.take(counted & (found.codes("layer") != NO_LABEL))
     if not len(found) or not found.comm_ns.any():
         return []
     pairs, owner = combined([found.codes("phase"), found.codes("operation")])
     ratio, cost = (np.nan_to_num(values) for values in slowdown(found, owner, len(pairs)))
-    least = CONTENTION_STAKE.value / 100 * case.step_ns * len(case.gpus) * len(case.iterations)
-    chosen = (ratio >= 1 + CONTENTION.value / 100) & (cost >= least)
+    least = SLOWED_COST.share * context.step_ns * len(context.gpus) * len(context.iterations)
+    chosen = (ratio >= 1 + SLOWED.share) & (cost >= least)
     if not chosen.any():
         return []
     known = effect(found, owner, len(pairs))
@@ -40,21 +63,22 @@ def contention(case: Case) -> list[Finding]:
     findings = []
     for place in np.flatnonzero(chosen).tolist():
         phase, operation = (
-            case.text(level, code)
+            context.text(level, code)
             for level, code in zip(("phase", "operation"), pairs[place], strict=True)
         )
-        stake = case.per_iteration(float(cost[place]))
-        evidence = case.with_view("overlap", "instance", phase=phase, operation=operation)
+        saving = context.per_iteration(float(cost[place]))
+        evidence = context.with_view("overlap", "instance", phase=phase, operation=operation)
         findings.append(
             Finding(
                 sentence=(
                     f"{operation} in {phase} takes {percent(float(known.slowdown[place]) - 1)} "
                     "longer with much communication beside it than with little on the same GPU "
-                    f"(r = {known.pearson[place]:.2f}): {time(stake)}{case.each}{case.on_each}"
+                    f"(r = {known.pearson[place]:.2f}): "
+                    f"{time(saving)}{context.each}{context.on_each}"
                 ),
                 evidence=replace(evidence, sort="-instance_ns"),
-                confidence=confidence(read=False, repeated=case.repeats),
-                stake_ns=stake,
+                confidence=confidence(read=False, repeated=context.repeats),
+                saving_ns=saving,
                 total_ns=float(cost[place]),
             )
         )

@@ -1,8 +1,8 @@
-"""The case that the rules look into: the scope's activities of whole iterations, added up."""
+"""What the rules look into: the scope's activities of whole iterations, added up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -13,24 +13,55 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.metrics.original_overlap import changes
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, STATES, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, STATES, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
+from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct
-from chopper_core.views.findings.thresholds import FEWEST, IRREGULAR
+from chopper_core.util.grouping import distinct, ranked
+from chopper_core.views.findings.rule import Threshold
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations
 
-_DENSE: Final = 1 << 22
-_FAR_APART: Final = 1 << 16
-"""Numbers that aren't there, from which places are looked up among those that are."""
+FEWEST: Final = Threshold(
+    "layers or iterations needed to tell one that differs",
+    4,
+    "at least",
+    "the median of fewer means little",
+)
+IRREGULAR: Final = Threshold(
+    "irregular iteration",
+    2.0,
+    "times the median",
+    "warm-up, compilation, evaluation or a checkpoint: not a regular step. A note names them, and "
+    "no other rule looks at them",
+)
+SMALLEST_SAVING: Final = Threshold(
+    "smallest potential saving",
+    0.1,
+    "% of the iteration",
+    "iteration times of a steady run vary by about as much; a smaller saving is not worth a look",
+)
+ROBUST_Z: Final = Threshold(
+    "distance from the median",
+    6.0,
+    "x 1.4826 x MAD",
+    "the usual 3.5 (Iglewicz and Hoaglin) is for a single test; here every operation is tested",
+)
+LEAST_SPREAD: Final = Threshold(
+    "smallest spread assumed",
+    1.0,
+    "% of the median",
+    "a MAD near zero would make everything an outlier",
+)
+GENERAL: Final = (SMALLEST_SAVING, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
+"""Thresholds that several rules share."""
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
 
 
-class Case(Struct, frozen=True, eq=False, dict=True):
+class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     """What the rules look into."""
 
     run: Run
@@ -82,13 +113,7 @@ class Case(Struct, frozen=True, eq=False, dict=True):
 
     def codes(self, level: str) -> Int64:
         """The code of each cell at a level."""
-        if level not in self._codes:
-            self._codes[level] = self.cells.codes(level).astype(np.int64)
-        return self._codes[level]
-
-    @cached_property
-    def _codes(self) -> dict[str, Int64]:
-        return {}
+        return self.cells.codes(level).astype(np.int64)
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
         """The different codes at some levels, one row each, and which of them each cell has."""
@@ -103,12 +128,12 @@ class Case(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def gpu_place(self) -> Index:
         """The place of each cell's GPU in `gpus`."""
-        return _places(self.gpus, self.codes("gpu"))
+        return ranked(self.codes("gpu"))[1]
 
     @cached_property
     def iteration_place(self) -> Index:
         """The place of each cell's iteration in `iterations`."""
-        return _places(self.iterations, self.codes("iteration"))
+        return ranked(self.codes("iteration"))[1]
 
     def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
         """A figure of the activities, as GPUs x iterations."""
@@ -128,9 +153,9 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         """The median over the iterations of the time on the GPU that takes longest."""
         return float(np.median(self.by_gpu_and_iteration(elapsed_of).max(axis=0)))
 
-    def share(self, stake_ns: float) -> float:
+    def share(self, time_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""
-        return stake_ns / max(self.step_ns, 1.0)
+        return time_ns / max(self.step_ns, 1.0)
 
     def per_iteration(self, total_ns: float) -> float:
         """A sum over GPUs and iterations, per GPU and iteration."""
@@ -167,12 +192,12 @@ class Case(Struct, frozen=True, eq=False, dict=True):
             return None
 
     def figure(self, name: str, nodes: Groups) -> Values:
-        """A figure of the registry for some groups of the case's activities."""
+        """A figure of the registry for some groups of the context's activities."""
         scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
         return METRICS[name].compute(scope)
 
     def at(self, **labels: str) -> View:
-        """The view of the case's scope, with more labels on its path."""
+        """The view of the context's scope, with more labels on its path."""
         steps = dict(self.view.scope) | labels
         levels = [level for level in LEVELS if level in steps]
         return replace(
@@ -188,7 +213,7 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         )
 
     def with_view(self, name: str, by: str = "", **labels: str) -> View:
-        """The view of another question, of the case's scope or a part of it."""
+        """The view of another question, of the context's scope or a part of it."""
         return replace(self.at(**labels), name=name, by=by)
 
     def with_signal(self, signal: str) -> View:
@@ -201,9 +226,14 @@ class Case(Struct, frozen=True, eq=False, dict=True):
         """A label as a path spells it."""
         return self.table.text_of(level, int(code))
 
+    def phase(self, code: int) -> str:
+        """A phase in a sentence."""
+        text = self.text("phase", code)
+        return "what is of no known phase" if text == NO_LABEL_TEXT else text
 
-def case_of(run: Run, view: View) -> Case:
-    """The case of a view's scope; raises NoSuchNode where there is nothing in it."""
+
+def context_of(run: Run, view: View) -> FindingsContext:
+    """The context of a view's scope; raises NoSuchNode where there is nothing in it."""
     tree, table = run.tree(view.order), run.table
     found = tree.split(view.path, ("iteration",))
     numbers = found.codes("iteration").astype(np.int64)
@@ -228,7 +258,7 @@ def case_of(run: Run, view: View) -> Case:
         rows = rows[np.isin(table.iteration[node.selection], looked_at)]
     if (rows[1:] < rows[:-1]).any():
         rows = np.sort(rows)
-    return Case(
+    return FindingsContext(
         run=run,
         view=replace(view, columns=(), sort="", filter="", name="", by="", of=""),
         node=_as_one(table, rows),
@@ -271,42 +301,25 @@ def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
     return iterations.astype(np.int64), took
 
 
+def outlier_limit(values: Float64, least: Threshold) -> float:
+    """Beyond what one of several similar values stands out: by robust z, and by a least excess."""
+    middle = float(np.median(values))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
+    spread = max(spread, LEAST_SPREAD.share * middle)
+    return middle + max(ROBUST_Z.value * spread, least.share * middle)
+
+
 def summed(place: Index, values: Numbers, count: int = 0) -> Float64:
     """Values added up by their places."""
     return np.asarray(np.bincount(place, np.asarray(values, np.float64), count), np.float64)
 
 
-def combined(columns: Sequence[Numbers]) -> tuple[Int64, Index]:
+def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
     """The different rows of columns of codes, in order, and which of them each row is."""
-    code = np.zeros(len(columns[0]), np.int64)
+    owner = np.zeros(len(columns[0]), np.intp)
     for column in columns:
-        values = np.asarray(column, np.int64)
-        low, width = (int(values.min()), int(np.ptp(values)) + 1) if len(values) else (0, 1)
-        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
-            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-        code = code * width + (values - low)
-    if int(code.max(initial=0)) < _DENSE:
-        there = np.bincount(code) > 0
-        owner = (np.cumsum(there) - 1)[code]
-        first = np.empty(int(there.sum()), np.intp)
-        first[owner] = np.arange(len(code))
-    else:
-        _, first, owner = np.unique(code, return_index=True, return_inverse=True)
-    rows = np.stack([np.asarray(column, np.int64)[first] for column in columns], axis=1)
-    return rows, owner.ravel().astype(np.intp, copy=False)
-
-
-def _places(numbers: Sequence[int], codes: Int64) -> Index:
-    """The place of each code among numbers that rise, all of which it is one of."""
-    if numbers[-1] - numbers[0] > len(codes) + _FAR_APART:
-        return np.searchsorted(np.array(numbers), codes).astype(np.intp)
-    place = np.zeros(numbers[-1] - numbers[0] + 1, np.intp)
-    place[np.array(numbers) - numbers[0]] = np.arange(len(numbers))
-    return place[codes - numbers[0]]
-
-
-def labelled(names: Iterable[str], most: int = 4) -> str:
-    """Some names as a list in a sentence."""
-    listed = list(names)
-    shown = ", ".join(listed[:most])
-    return shown if len(listed) <= most else f"{shown} and {len(listed) - most} more"
+        codes, place = ranked(column)
+        owner = ranked(owner * len(codes) + place)[1]
+    first = np.empty(int(owner.max(initial=-1)) + 1, np.intp)
+    first[owner] = np.arange(len(owner))
+    return np.stack([column[first] for column in columns], axis=1), owner

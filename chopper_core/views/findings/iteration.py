@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from chopper_core.model.table import NO_LABEL
-from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.views.findings.context import Case, labelled, summed
-from chopper_core.views.findings.finding import Finding, confidence
-from chopper_core.views.findings.phrases import count, time
-from chopper_core.views.findings.thresholds import FEWEST, ITERATION, LEAST_SPREAD, ROBUST_Z
+from chopper_core.views.findings.context import FEWEST, FindingsContext, outlier_limit, summed
+from chopper_core.views.findings.phrases import count, listed, time
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 
-_PARTS = {
+LONGER: Final = Threshold(
+    "longer iteration",
+    5.0,
+    "% of the median",
+    "a rule of thumb: iterations of a steady run vary by 1 to 2 %",
+)
+
+_PARTS: Final = {
     "compute": ("compute_ns", "overlap_ns"),
     "communication without compute": ("exposed_comm_ns",),
     "copies": ("exposed_copy_ns",),
@@ -21,19 +28,22 @@ _PARTS = {
 }
 
 
-def differing_iterations(case: Case) -> list[Finding]:
-    """Iterations that take longer than the others, and what of them does.
-
-    The run's first iteration warms up; it is no surprise that it takes long.
-    """
-    iterations, took, slow = slow_iterations(case)
+@rule(
+    "iteration",
+    saving="their time beyond the median, spread over all iterations",
+    needs="four iterations or more",
+    thresholds=(LONGER,),
+)
+def differing_iterations(context: FindingsContext) -> list[Finding]:
+    """Iterations that take longer than the others."""
+    iterations, took, slow = slow_iterations(context)
     if not len(slow):
         return []
     usual = float(np.median(took))
     slow = slow[np.argsort(-took[slow], kind="stable")]
     lost = took[slow] - usual
-    word, grown = _grown(case, slow)
-    named = labelled((f"{iterations[place]} {time(took[place])}" for place in slow), 3)
+    word, grown = _grown(context, slow)
+    named = listed((f"{iterations[place]} {time(took[place])}" for place in slow), 3)
     one = len(slow) == 1
     return [
         Finding(
@@ -43,32 +53,31 @@ def differing_iterations(case: Case) -> list[Finding]:
                 f"{named}; most of it is {word}, {time(grown)} more per GPU"
                 f"{'' if one else ' and slow iteration'}"
             ),
-            evidence=case.with_view("throughput", "iteration"),
+            evidence=context.with_view("throughput", "iteration"),
             confidence=confidence(read=True, repeated=not one),
-            stake_ns=float(lost.sum()) / len(iterations),
-            total_ns=float(lost.sum()) * len(case.gpus),
+            saving_ns=float(lost.sum()) / len(iterations),
+            total_ns=float(lost.sum()) * len(context.gpus),
         )
     ]
 
 
-def slow_iterations(case: Case) -> tuple[Int64, Float64, Index]:
-    """All whole iterations, how long they take, and the places of those that take longer."""
-    iterations, took = case.all_iterations, case.took_ns
-    none = np.zeros(0, np.intp)
+def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
+    """All whole iterations, how long they take, and the places of those that take longer.
+
+    The run's first iteration warms up; that it takes long is no surprise.
+    """
+    iterations, took = context.all_iterations, context.took_ns
     if len(iterations) < FEWEST.value:
-        return iterations, took, none
-    labelled_rows = case.run.table.iteration[case.run.table.iteration != NO_LABEL]
-    first = int(labelled_rows.min()) if len(labelled_rows) else NO_LABEL
-    usual = float(np.median(took))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(took - usual)))
-    spread = max(spread, LEAST_SPREAD.value / 100 * usual)
-    limit = usual + max(ROBUST_Z.value * spread, ITERATION.value / 100 * usual)
-    return iterations, took, np.flatnonzero((took > limit) & (iterations != first))
+        return iterations, took, np.zeros(0, np.intp)
+    numbers = context.run.table.iteration
+    first = numbers.min(where=numbers != NO_LABEL, initial=np.iinfo(numbers.dtype).max)
+    slow = (took > outlier_limit(took, LONGER)) & (iterations != first)
+    return iterations, took, np.flatnonzero(slow)
 
 
-def _grown(case: Case, slow: Index) -> tuple[str, float]:
+def _grown(context: FindingsContext, slow: Index) -> tuple[str, float]:
     """What slow iterations have more of than the others, and how much, mean over GPUs and them."""
-    cells = case.by_iteration
+    cells = context.by_iteration
     place = np.unique(cells.codes("iteration"), return_inverse=True)[1]
     gpus = len(np.unique(cells.codes("gpu")))
     grown = {}

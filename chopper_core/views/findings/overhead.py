@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from chopper_core.model.tree import Groups
-from chopper_core.views.findings.context import Case
-from chopper_core.views.findings.finding import Finding, confidence
-from chopper_core.views.findings.phrases import percent, places, time
-from chopper_core.views.findings.thresholds import LARGEST, OVERHEAD
+from chopper_core.views.findings.context import FindingsContext
+from chopper_core.views.findings.phrases import gpus_named, percent, time
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.overheads import LOSSES, parts_of
 
-_SAID = {
+OVERHEAD: Final = Threshold(
+    "largest overhead",
+    15.0,
+    "% of the GPUs' time",
+    "DVFS, the largest overhead in the paper, costs about a fifth; below this it is one of many",
+)
+LARGEST: Final = Threshold(
+    "largest overhead, relative to the next",
+    1.2,
+    "times",
+    "of losses of similar size none stands out",
+)
+
+_SAID: Final = {
     "extra_inst_ns": "matrix instructions beyond the model's FLOPs are",
     "mfma_loss_ns": "matrix units that stand idle while matrix kernels run are",
     "vector_ns": "work without matrix instructions is",
@@ -20,54 +34,60 @@ _SAID = {
     "unseparated_ns": "the clock and what runs beside compute are",
 }
 """The losses of compute; communication, copies and idle time have rules of their own."""
-_UNKNOWN = "unmodelled_ns"
-_SPLIT = 0.1
+_UNKNOWN: Final = "unmodelled_ns"
+_MAX_UNKNOWN: Final = 0.1
 """The share of unmodelled time up to which a GPU's time is taken apart."""
 
 
-def largest_overhead(case: Case) -> list[Finding]:
-    """The largest loss of the GPUs whose time can be taken apart, if it is one of compute."""
-    by_gpu = case.split("gpu")
+@rule(
+    "overhead",
+    saving="that part of the breakdown, on GPUs whose compute can be split",
+    needs="hardware counters",
+    thresholds=(OVERHEAD, LARGEST),
+)
+def largest_overhead(context: FindingsContext) -> list[Finding]:
+    """A loss of compute that is larger than every other loss by far."""
+    by_gpu = context.split("gpu")
     labels = by_gpu.codes("gpu")
-    each = parts_of(case.run, by_gpu)
+    each = parts_of(context.run, by_gpu)
     unknown = each.numbers(_UNKNOWN) / np.maximum(each.elapsed_ns, 1)
-    split = np.flatnonzero(unknown <= _SPLIT)
+    split = np.flatnonzero(unknown <= _MAX_UNKNOWN)
     if not len(split):
         return []
     if len(split) == len(labels):
-        parts = parts_of(case.run, case.split())
+        parts = parts_of(context.run, context.split())
     else:
         rows = np.concatenate([by_gpu.rows_of(int(place)) for place in split])
-        parts = parts_of(case.run, Groups(case.table, rows, np.zeros(1, np.intp)))
+        parts = parts_of(context.run, Groups(context.table, rows, np.zeros(1, np.intp)))
     elapsed = int(parts.elapsed_ns[0])
     sizes = {name: int(parts.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
     ranked = sorted(sizes, key=lambda name: -sizes[name])
     name, size, after = ranked[0], sizes[ranked[0]], sizes[ranked[1]]
-    if size <= 0 or size < elapsed * OVERHEAD.value / 100 or size < LARGEST.value * after:
+    if size <= 0 or size < elapsed * OVERHEAD.share or size < LARGEST.value * after:
         return []
     if name not in _SAID:
         return []
     gpus = [int(labels[place]) for place in split]
-    count = len(gpus) * len(case.iterations)
-    all_gpus = len(gpus) == len(case.gpus)
-    which = "" if all_gpus else f" on GPU{'s' if len(gpus) > 1 else ''} {places(gpus)}"
-    what = {"frequency_ns": _clock(case)}.get(name, "")
+    count = len(gpus) * len(context.iterations)
+    all_gpus = len(gpus) == len(context.gpus)
+    which = "" if all_gpus else f" on {gpus_named(gpus)}"
+    what = {"frequency_ns": _clock(context)}.get(name, "")
     return [
         Finding(
             sentence=(
-                f"{_SAID[name]} the largest overhead{which}: {time(size / count)}{case.each}, "
+                f"{_SAID[name]} the largest overhead{which}: {time(size / count)}{context.each}, "
                 f"{percent(size / elapsed)} of the time{what}; the next is {LOSSES[ranked[1]]} "
                 f"with {percent(after / elapsed)}"
             ),
-            evidence=case.with_view("overheads", "" if len(gpus) == 1 or all_gpus else "gpu"),
+            evidence=context.with_view("overheads", "" if len(gpus) == 1 or all_gpus else "gpu"),
             confidence=confidence(read=False, repeated=count > 1),
-            stake_ns=size / count,
+            saving_ns=size / count,
             total_ns=float(size),
         )
     ]
 
 
-def _clock(case: Case) -> str:
+def _clock(context: FindingsContext) -> str:
     """What the nominal clock is."""
-    hardware = case.run.hardware
+    hardware = context.run.hardware
     return "" if hardware is None else f" (nominal: {hardware.clock_mhz:,.0f} MHz)"

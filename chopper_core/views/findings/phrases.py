@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def time(ns: float) -> str:
@@ -35,7 +35,7 @@ def others(number: int) -> str:
     return f"the other {_SMALL[number] if number < len(_SMALL) else number}"
 
 
-def places(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """Numbers with neighbours brought together: `3`, `10 to 12`, `1, 4 and 7 to 9`."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
@@ -47,3 +47,15 @@ def places(numbers: Sequence[int]) -> str:
     for each in ranges:
         words += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def gpus_named(numbers: Sequence[int]) -> str:
+    """Some GPUs: `GPU 3`, `GPUs 0 to 7`."""
+    return f"GPU{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """Some names as a list in a sentence."""
+    every = list(names)
+    shown = ", ".join(every[:most])
+    return shown if len(every) <= most else f"{shown} and {len(every) - most} more"

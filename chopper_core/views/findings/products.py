@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -10,51 +12,75 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.tree import Groups
 from chopper_core.util.arrays import Index
-from chopper_core.views.findings.context import Case, labelled
-from chopper_core.views.findings.finding import Finding, confidence
-from chopper_core.views.findings.phrases import time
-from chopper_core.views.findings.thresholds import LARGE_PRODUCT, MATRIX_USE, PEAK_REACHED
+from chopper_core.views.findings.context import FindingsContext
+from chopper_core.views.findings.phrases import listed, time
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.groups import grouped
 
-_PRODUCT = "gemm"
-_NAMED = 3
+MATRIX_USE: Final = Threshold(
+    "use of the matrix units in large products",
+    50.0,
+    "%",
+    "a rule of thumb: libraries tuned for the shapes reach 70 to 80 %",
+)
+PEAK_REACHED: Final = Threshold(
+    "FLOPs of large products, relative to the peak",
+    40.0,
+    "%",
+    "use of 50 % at a clock of 80 % of the nominal one, where no counters tell the two apart",
+)
+LARGE_PRODUCT: Final = Threshold(
+    "large product", 1.0, "% of the iteration", "a smaller one is hardly worth tuning"
+)
+
+_PRODUCT: Final = "gemm"
+_MAX_LISTED: Final = 3
 
 
-def poor_products(case: Case) -> list[Finding]:
-    """Operations with large products that reach little: by counters, else by the model's FLOPs."""
-    table, rows = case.table, case.node.rows
+@rule(
+    "products",
+    saving="kernel time beyond what they would take at the threshold, mean over GPUs",
+    needs="hardware counters, or shapes in the trace",
+    thresholds=(MATRIX_USE, PEAK_REACHED, LARGE_PRODUCT),
+)
+def poor_products(context: FindingsContext) -> list[Finding]:
+    """Large matrix products that make little use of the matrix units.
+
+    Counters tell the use; without them it is the model's FLOPs relative to the peak.
+    """
+    table, rows = context.table, context.node.rows
     kernels = np.flatnonzero(np.bincount(table.kernel[rows], minlength=len(table.names)))
     product = np.zeros(len(table.names), np.bool_)
     product[kernels] = [kernel_class(table.names[code]) == _PRODUCT for code in kernels.tolist()]
     rows = rows[product[table.kernel[rows]]]
     if not len(rows):
         return []
-    known = _measured(case, rows)
+    known = _measured(context, rows)
     if known is None:
         return []
     metric, limit, rows, what = known
     nodes = Groups(table, rows, np.zeros(1, np.intp))
     codes, nodes = grouped(nodes, table.operation[rows].astype(np.int64))
-    reached = case.figure(metric, nodes)
-    spots = len(np.unique(table.gpu[rows])) * len(case.iterations)
+    reached = context.figure(metric, nodes)
+    spots = len(np.unique(table.gpu[rows])) * len(context.iterations)
     took = nodes.sum("duration_ns") / spots
     poor = reached.present() & (np.nan_to_num(reached.numbers) < limit)
-    poor &= took >= LARGE_PRODUCT.value / 100 * case.step_ns
+    poor &= took >= LARGE_PRODUCT.share * context.step_ns
     if not poor.any():
         return []
     lost = np.where(poor, took * (1 - np.nan_to_num(reached.numbers) / limit), 0.0)
     order = [place for place in np.argsort(-lost, kind="stable").tolist() if poor[place]]
-    named = labelled(
+    named = listed(
         (
-            f"{case.text('operation', codes[place])} {reached.numbers[place]:.0f} % of "
+            f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % of "
             f"{time(took[place])}"
             for place in order
         ),
-        _NAMED,
+        _MAX_LISTED,
     )
-    stake = float(lost.sum())
+    saving = float(lost.sum())
     evidence = replace(
-        case.with_view("kernels", "operation"),
+        context.with_view("kernels", "operation"),
         columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
         filter=f"{metric}<{limit:g}",
         sort="-kernel_ns",
@@ -63,24 +89,24 @@ def poor_products(case: Case) -> list[Finding]:
         Finding(
             sentence=(
                 f"large matrix products {what}: {named}; at {limit:.0f} % they would take "
-                f"{time(stake)} less{case.each}"
+                f"{time(saving)} less{context.each}"
             ),
             evidence=evidence,
-            confidence=confidence(read=metric == "mfma_util_pct", repeated=case.repeats),
-            stake_ns=stake,
-            total_ns=stake * spots,
+            confidence=confidence(read=metric == "mfma_util_pct", repeated=context.repeats),
+            saving_ns=saving,
+            total_ns=saving * spots,
         )
     ]
 
 
-def _measured(case: Case, rows: Index) -> tuple[str, float, Index, str] | None:
+def _measured(context: FindingsContext, rows: Index) -> tuple[str, float, Index, str] | None:
     """What tells how well products run: a metric, its limit, the rows that have it, in words."""
-    if is_measured("mfma_util_pct", case.table):
-        counted = np.isfinite(case.table.measured["SQ_VALU_MFMA_BUSY_CYCLES"][rows])
+    if is_measured("mfma_util_pct", context.table):
+        counted = np.isfinite(context.table.measured["SQ_VALU_MFMA_BUSY_CYCLES"][rows])
         if counted.any():
             said = "use little of the matrix units' time"
             return "mfma_util_pct", MATRIX_USE.value, rows[counted], said
-    at_peak = case.table.measured.get(AT_PEAK)
+    at_peak = context.table.measured.get(AT_PEAK)
     if at_peak is None or not np.isfinite(at_peak[rows]).any():
         return None
     known = rows[np.isfinite(at_peak[rows])]

@@ -1,13 +1,36 @@
-"""A finding: one sentence with its numbers, what it costs, how sure it is, and where to look."""
+"""What a rule module of the findings offers: thresholds, and decorated functions that find things.
+
+A module of rules defines its `Threshold`s and one or more functions decorated with `@rule`; their
+docstrings say what they look for. It is registered by its name in `findings.MODULES`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from chopper_core.model.view import View
+
+if TYPE_CHECKING:
+    from chopper_core.views.findings.context import FindingsContext
+
+
+class Threshold(Struct, frozen=True):
+    """A limit that a rule goes by."""
+
+    name: str
+    value: float
+    unit: str
+    why: str
+
+    @property
+    def share(self) -> float:
+        """The value of a threshold in %, as a share from 0 to 1."""
+        return self.value / 100
 
 
 class Confidence(IntEnum):
@@ -39,13 +62,41 @@ def confidence(*, read: bool, repeated: bool) -> Confidence:
 
 
 class Finding(Struct, frozen=True):
-    """What a rule found."""
+    """One sentence with its numbers, what it costs, how sure it is, and where to look."""
 
     sentence: str
     evidence: View
     """The view that shows it."""
     confidence: Confidence
-    stake_ns: float | None = None
+    saving_ns: float | None = None
     """By how much an iteration would be shorter without it, at most; None where none can say."""
     total_ns: float | None = None
     """The GPU time in it, summed over the GPUs and the counted iterations."""
+
+
+Find = Callable[["FindingsContext"], list[Finding]]
+
+
+class FindingRule(Struct, frozen=True):
+    """A way to find something: a pure function over the context."""
+
+    name: str
+    looks_for: str
+    saving: str
+    """How the potential saving is estimated."""
+    needs: str
+    """What a run must have for the rule to find anything; empty: a trace."""
+    thresholds: tuple[Threshold, ...]
+    find: Find
+
+
+def rule(
+    name: str, *, saving: str, needs: str = "", thresholds: tuple[Threshold, ...] = ()
+) -> Callable[[Find], FindingRule]:
+    """Make a rule of a function; the first paragraph of its docstring says what it looks for."""
+
+    def decorate(find: Find) -> FindingRule:
+        paragraph = cleandoc(find.__doc__ or "").partition("\n\n")[0]
+        return FindingRule(name, " ".join(paragraph.split()), saving, needs, thresholds, find)
+
+    return decorate

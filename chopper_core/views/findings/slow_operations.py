@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import ranked, stable_order
-from chopper_core.views.findings.context import Case, labelled, summed
-from chopper_core.views.findings.finding import Finding, confidence
-from chopper_core.views.findings.iterations import slow_iterations
-from chopper_core.views.findings.phrases import percent, time
-from chopper_core.views.findings.thresholds import (
-    CONSISTENT,
+from chopper_core.views.findings.context import (
     FEWEST,
-    LEAST_SPREAD,
-    ROBUST_Z,
-    SLOWER,
-    SMALLEST_STAKE,
+    SMALLEST_SAVING,
+    FindingsContext,
+    outlier_limit,
+    summed,
+)
+from chopper_core.views.findings.iteration import slow_iterations
+from chopper_core.views.findings.phrases import listed, percent, time
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+
+SLOWER: Final = Threshold(
+    "slower than elsewhere",
+    10.0,
+    "%",
+    "clocks vary by a few percent within an iteration, and kernels with them",
+)
+CONSISTENT: Final = Threshold(
+    "where it is slower",
+    75.0,
+    "% of GPUs and iterations",
+    "what a layer or an operation causes shows on every GPU and in every iteration",
 )
 
-_NAMED = 3
+_MAX_LISTED: Final = 3
 
 
 class Slow(Struct, frozen=True):
@@ -39,73 +51,90 @@ class Slow(Struct, frozen=True):
     """Summed over GPUs and iterations."""
 
 
-def slow_in_a_layer(case: Case) -> list[Finding]:
-    """Operations with a layer in which they take longer, on every GPU and in every iteration."""
+@rule(
+    "layer",
+    saving="kernel time there beyond the median of the other layers, mean over GPUs",
+    needs="labelled layers",
+    thresholds=(SLOWER, CONSISTENT),
+)
+def slow_in_a_layer(context: FindingsContext) -> list[Finding]:
+    """Operations that take longer in one layer than in the others, wherever they run."""
     found: dict[tuple[int, int], list[Slow]] = {}
-    for slow in _slow(case, "layer"):
+    for slow in _slow(context, "layer"):
         found.setdefault((slow.operation, slow.where), []).append(slow)
     return [
         finding
         for (operation, layer), parts in found.items()
-        for finding in _told(case, parts, f"layer {layer}", "layers", _by(case, operation, "layer"))
+        for finding in _told(
+            context, parts, f"layer {layer}", "layers", _by(context, operation, "layer")
+        )
     ]
 
 
-def slow_in_an_iteration(case: Case) -> list[Finding]:
-    """Operations with an iteration in which they take longer, on every GPU.
+@rule(
+    "operation",
+    saving="kernel time there beyond the median of the other iterations, mean over GPUs, spread "
+    "over all iterations",
+    needs="labelled iterations",
+    thresholds=(SLOWER, CONSISTENT),
+)
+def slow_in_an_iteration(context: FindingsContext) -> list[Finding]:
+    """Operations that take longer in one iteration than in the others, on every GPU.
 
     An iteration that is slow as a whole is another finding.
     """
-    iterations, _, slow = slow_iterations(case)
+    iterations, _, slow = slow_iterations(context)
     found: dict[int, list[Slow]] = {}
-    for one in _slow(case, "iteration"):
+    for one in _slow(context, "iteration"):
         if one.where not in iterations[slow]:
             found.setdefault(one.where, []).append(one)
     findings = []
     for iteration, parts in found.items():
         if len({part.operation for part in parts}) == 1:
-            evidence = _by(case, parts[0].operation, "iteration")
+            evidence = _by(context, parts[0].operation, "iteration")
         else:
-            view = case.at(iteration=str(iteration))
+            view = context.at(iteration=str(iteration))
             evidence = replace(view, order=_split(view, "operation"), sort="-kernel_ns")
-        findings += _told(case, parts, f"iteration {iteration}", "iterations", evidence)
+        findings += _told(context, parts, f"iteration {iteration}", "iterations", evidence)
     return findings
 
 
-def _told(case: Case, parts: list[Slow], where: str, others: str, evidence: View) -> list[Finding]:
+def _told(
+    context: FindingsContext, parts: list[Slow], where: str, others: str, evidence: View
+) -> list[Finding]:
     total = sum(part.excess_ns for part in parts)
-    stake = case.per_iteration(total)
-    if case.share(stake) < SMALLEST_STAKE.value / 100:
+    saving = context.per_iteration(total)
+    if context.share(saving) < SMALLEST_SAVING.share:
         return []
-    names = {part.operation: case.text("operation", part.operation) for part in parts}
+    names = {part.operation: context.text("operation", part.operation) for part in parts}
     parts = sorted(parts, key=lambda part: -part.excess_ns)
     one = len(names) == 1
-    sizes = labelled(
+    sizes = listed(
         (
             f"{percent(part.ratio - 1)} longer"
-            f"{'' if one else f' {names[part.operation]}'} in {case.text('phase', part.phase)}"
+            f"{'' if one else f' {names[part.operation]}'} in {context.text('phase', part.phase)}"
             for part in parts
         ),
-        _NAMED,
+        _MAX_LISTED,
     )
     said = f"{next(iter(names.values()))} takes" if one else f"{len(names)} operations take"
     return [
         Finding(
             sentence=(
                 f"{said} longer in {where} than in the other {others}: {sizes}; "
-                f"{time(stake)}{case.each}{case.on_each}"
+                f"{time(saving)}{context.each}{context.on_each}"
             ),
             evidence=evidence,
-            confidence=confidence(read=True, repeated=case.repeats),
-            stake_ns=stake,
+            confidence=confidence(read=True, repeated=context.repeats),
+            saving_ns=saving,
             total_ns=total,
         )
     ]
 
 
-def _by(case: Case, operation: int, level: str) -> View:
+def _by(context: FindingsContext, operation: int, level: str) -> View:
     """The layers, or iterations, of an operation by the mean of their kernels."""
-    view = case.at(operation=case.text("operation", operation))
+    view = context.at(operation=context.text("operation", operation))
     columns = ("mean_ns", "max_ns", "kernels", "kernel_ns")
     return replace(view, order=_split(view, level), columns=columns, sort="-mean_ns")
 
@@ -116,22 +145,22 @@ def _split(view: View, level: str) -> tuple[str, ...]:
     return view.order if level in levels else complete_order([*levels, level])
 
 
-def _slow(case: Case, level: str) -> list[Slow]:
+def _slow(context: FindingsContext, level: str) -> list[Slow]:
     """Every operation and phase with a layer, or iteration, that stands out from the others."""
-    codes = case.codes(level)
-    chosen = np.flatnonzero(case.computes & (codes != NO_LABEL))
+    codes = context.codes(level)
+    chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
     if not len(chosen):
         return []
-    pairs, every = case.together("phase", "operation")
+    pairs, every = context.together("phase", "operation")
     owner, codes = every[chosen], codes[chosen]
-    duration = case.cells.sum("duration_ns")[chosen].astype(np.float64)
-    spot = case.gpu_place[chosen]
-    spots = len(case.gpus)
+    duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
+    spot = context.gpu_place[chosen]
+    spots = len(context.gpus)
     if level == "layer":
-        spot = spot * len(case.iterations) + case.iteration_place[chosen]
-        spots *= len(case.iterations)
-    least = case.step_ns * SMALLEST_STAKE.value / 100
-    totals = summed(owner, duration, len(pairs)) / (len(case.gpus) * len(case.iterations))
+        spot = spot * len(context.iterations) + context.iteration_place[chosen]
+        spots *= len(context.iterations)
+    least = context.step_ns * SMALLEST_SAVING.share
+    totals = summed(owner, duration, len(pairs)) / (len(context.gpus) * len(context.iterations))
     order = stable_order(owner)
     ends = np.cumsum(np.bincount(owner, minlength=len(pairs)))
     slow: list[Slow] = []
@@ -170,9 +199,6 @@ def _outlying(times: Float64) -> Mask:
     """Which columns stand out in most rows, by their distance from the columns' median."""
     relative = times / _middle(times)[:, None]
     typical = _middle(relative.T)
-    middle = float(np.median(typical))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(typical - middle)))
-    spread = max(spread, LEAST_SPREAD.value / 100 * middle)
-    limit = middle + max(ROBUST_Z.value * spread, SLOWER.value / 100 * middle)
-    there: Mask = (relative > limit).mean(axis=0) >= CONSISTENT.value / 100
+    limit = outlier_limit(typical, SLOWER)
+    there: Mask = (relative > limit).mean(axis=0) >= CONSISTENT.share
     return there & (typical > limit)

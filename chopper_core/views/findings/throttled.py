@@ -1,0 +1,84 @@
+"""GPUs that a limiter slows down."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from chopper_core.metrics import is_measured
+from chopper_core.util.arrays import Float64
+from chopper_core.views.findings.context import FindingsContext
+from chopper_core.views.findings.phrases import gpus_named, time
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.power import LIMITER, samples_of
+from chopper_core.views.shared.groups import by_level
+
+THROTTLED: Final = Threshold(
+    "throttled", 10.0, "% of the time", "single samples under a limiter are normal at full load"
+)
+
+
+@rule(
+    "throttled",
+    saving="time that the clock below the nominal one costs them, beyond GPUs not throttled",
+    needs="telemetry of limiters; hardware counters for the saving",
+    thresholds=(THROTTLED,),
+)
+def throttled(context: FindingsContext) -> list[Finding]:
+    """GPUs that a limiter slows down, as their driver reports."""
+    if not is_measured("throttle_pct", context.table):
+        return []
+    _, by_gpu = by_level(context.node, "gpu")
+    share = context.figure("throttle_pct", by_gpu)
+    held = np.flatnonzero(share.present() & (np.nan_to_num(share.numbers) >= THROTTLED.value))
+    if not len(held):
+        return []
+    gpus = [context.gpus[place] for place in held.tolist()]
+    lost = _lost_to_clock(context)
+    free = np.setdiff1d(np.arange(len(context.gpus)), held)
+    saving = None
+    if lost is not None:
+        usual = float(np.median(lost[free])) if len(free) else 0.0
+        saving = max(float(lost[held].max()) - usual, 0.0)
+    most, least = (float(pick(share.numbers[held])) for pick in (np.max, np.min))
+    size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
+    beyond = "" if saving is None else f"; its clock costs {time(saving)}{context.each}"
+    if saving is not None and len(free):
+        beyond += " more than that of the others"
+    return [
+        Finding(
+            sentence=(
+                f"{gpus_named(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
+                f"{size} of the time{_limiter(context, gpus)}{beyond}"
+            ),
+            evidence=context.with_signal("throttle_pct"),
+            confidence=confidence(read=False, repeated=context.repeats),
+            saving_ns=saving,
+            total_ns=None if saving is None else saving * len(gpus) * len(context.iterations),
+        )
+    ]
+
+
+def _limiter(context: FindingsContext, gpus: list[int]) -> str:
+    """Which limiter it is most, where the telemetry tells them apart."""
+    if not any(name.startswith(LIMITER) for name in context.run.measured):
+        return ""
+    means: dict[str, float] = {}
+    for own in samples_of(context.run, context.view):
+        for name, values in own.signals.items():
+            if own.gpu in gpus and name.startswith(LIMITER) and len(values):
+                means[name] = max(means.get(name, 0.0), values.mean())
+    if not means:
+        return ""
+    most = max(means, key=lambda name: means[name])
+    return f", most by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
+
+
+def _lost_to_clock(context: FindingsContext) -> Float64 | None:
+    """The time per iteration that each GPU loses to a clock below the nominal one."""
+    _, by_gpu = by_level(context.node, "gpu")
+    lost = context.figure("frequency_ns", by_gpu)
+    if not lost.present().all():
+        return None
+    return lost.numbers.astype(np.float64) / len(context.iterations)
