@@ -38,7 +38,7 @@ class IntegralCurve(Struct, frozen=True):
             np.interp(at, near, self.covered_ns[low:high]),
         )
 
-    def means(self, bounds_ns: Float64) -> Float64:
+    def means(self, bounds_ns: Numbers) -> Float64:
         """The mean between neighbouring bounds, along the last axis; NaN where nothing is known."""
         integral, covered = self.integrals(bounds_ns)
         known = np.diff(covered, axis=-1)

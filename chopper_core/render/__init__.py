@@ -8,9 +8,9 @@ from typing import Final
 from chopper_core.query.frame import Frame
 from chopper_core.render.exchange import as_csv, as_json
 from chopper_core.render.glyphs import UNICODE, Glyphs
-from chopper_core.render.text import as_markdown, as_text
+from chopper_core.render.text import as_html, as_markdown, as_text
 
-__all__ = ["FORMATS", "as_csv", "as_json", "as_markdown", "as_text", "render"]
+__all__ = ["FORMATS", "as_csv", "as_html", "as_json", "as_markdown", "as_text", "render"]
 
 FORMATS: Final = ("text", "markdown", "csv", "json")
 

@@ -33,6 +33,7 @@ BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
 _MIN_NAME: Final = 16
 _MAX_NAME: Final = 100
+_HTML_ROWS: Final = 60
 _TOTAL: Final = "total"
 _SCOPE: Final = "scope"
 
@@ -126,6 +127,40 @@ def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] 
         lines.append(_markdown_row([f"**{_total_title(frame)}**", *totals]))
     lines += ["", *(f"- {_escaped(note)}" for note in (*frame.notes, *limit_notes(frame, count)))]
     lines += ["", "```sh", command(frame.address, charted=_is_charted(frame, drawn)), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def as_html(frame: Frame, *, limit: int = _HTML_ROWS) -> str:
+    """A frame as an HTML table for notebooks, at most `limit` rows, with totals and notes."""
+    from html import escape
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        aligned = [f"<{tag} style='text-align:left'>{escape(cells[0])}</{tag}>"]
+        aligned += [f"<{tag} style='text-align:right'>{escape(cell)}</{tag}>" for cell in cells[1:]]
+        return f"<tr>{''.join(aligned)}</tr>"
+
+    count = min(limit, len(frame))
+    columns = column_texts(frame)
+    names = row_names(frame, UNICODE)
+    lines = [
+        f"<p><b>{escape(_breadcrumb(frame, UNICODE))}</b></p>",
+        *(f"<p>{escape(clean(line))}</p>" for line in frame.headline),
+        "<table><thead>",
+        row("th", [level_title(frame.level), *(column.header for column in columns)]),
+        "</thead><tbody>",
+    ]
+    for number in range(count):
+        cells = [
+            column.cell(frame.values[column.metric.name], number, UNICODE) for column in columns
+        ]
+        lines.append(row("td", [names[number], *cells]))
+    if _has_total(frame):
+        totals = [_total_cell(frame, column, UNICODE) for column in columns]
+        lines.append(row("th", [_total_title(frame), *totals]))
+    lines.append("</tbody></table>")
+    notes = (*frame.notes, *limit_notes(frame, count))
+    lines += [f"<p>{escape(clean(note))}</p>" for note in notes]
+    lines.append(f"<p><code>{escape(command(frame.address))}</code></p>")
     return "\n".join(lines) + "\n"
 
 

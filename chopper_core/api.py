@@ -1,0 +1,254 @@
+"""The Python API: a run to script with, its tables, and frames that notebooks show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.model import address
+from chopper_core.model.column_names import integral_of, is_counted, known_of
+from chopper_core.model.overrides import overrides_of, parse_clock, parse_gpu
+from chopper_core.model.run import Gpu, Run
+from chopper_core.model.signals import BusyCurve, share_running
+from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind
+from chopper_core.model.view import Baseline, View
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import AnyArray, Mask
+from chopper_core.util.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KERNELS_SCHEMA: Final = "chopper.kernels/1"
+"""Version of the columns of `OpenRun.kernels`, also in the metadata of its Arrow schema."""
+
+
+class ResultFrame(Frame, frozen=True, eq=False):
+    """A frame that prints as text and shows as a table in notebooks."""
+
+    def __str__(self) -> str:
+        from chopper_core.render import as_text
+
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Frame {self.address}: {len(self)} rows x {len(self.columns)} columns>"
+
+    def _repr_html_(self) -> str:
+        from chopper_core.render import as_html
+
+        return as_html(self)
+
+    def to_json(self) -> str:
+        """The frame as JSON of the schema `chopper.frame/1`."""
+        from chopper_core.render import as_json
+
+        return as_json(self)
+
+
+class OpenRun:
+    """An open run: its GPUs, kernels, signals, and the frame of any view."""
+
+    def __init__(self, run: Run) -> None:
+        """Wrap an aligned run; `chopper_core.open` opens one."""
+        self.run = run
+
+    def __repr__(self) -> str:
+        activities = f"{len(self.run.table):,} activities"
+        return f"<Run {self.name}: {len(self.gpus)} GPUs, {activities}>"
+
+    @property
+    def name(self) -> str:
+        """The run as it was opened."""
+        return self.run.name
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs: index, rank, device, hardware."""
+        return self.run.gpus
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The names that `signal` takes."""
+        return self.run.metrics
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """The hardware counters that `kernels` can add."""
+        return tuple(name for name in self.run.table.measured if is_counted(name))
+
+    @property
+    def origin_ns(self) -> int:
+        """The start of the first activity on the run's clock; all times here are since then."""
+        return self.run.origin_ns
+
+    def info(self) -> dict[str, Any]:
+        """What was found in the files and what was not: the document of `chopper info`."""
+        from chopper_core.render.info import describe
+
+        return describe(self.run)
+
+    def view(self, text: str = "") -> View:
+        """The view of an address, with or without the run's name; raises UsageError."""
+        rest = text.removeprefix(self.name) if text.startswith(self.name) else text
+        separator = "" if not rest or rest[0] in ":?" else ":"
+        return replace(address.parse(f"R{separator}{rest}"), run=self.name)
+
+    def frame(self, view: str | View = "") -> ResultFrame:
+        """The frame of a view: an address below the run, or a `View`.
+
+        Raises NoSuchNode or UsageError where the view doesn't fit the run.
+        """
+        from chopper_core.views.query import query
+
+        asked = self.view(view) if isinstance(view, str) else view
+        run = self.run
+        baseline = asked.baseline.run if asked.baseline is not None else ""
+        if baseline not in ("", self.name) and baseline not in run.others:
+            run = replace(run, others={**run.others, baseline: open(baseline).run})
+        found = query(run, asked)
+        return ResultFrame(**{name: getattr(found, name) for name in Frame.__struct_fields__})
+
+    def kernels(
+        self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
+    ) -> pa.Table:
+        """Every activity as a row of an Arrow table of the schema `KERNELS_SCHEMA`.
+
+        Labels and names are dictionaries, times int64 ns since `origin_ns`, missing values null.
+        `counters` and `signals` add columns: all, or those named; a signal is its time-weighted
+        mean over the activity. Raises UsageError for a name that the run lacks.
+        """
+        import pyarrow as pa
+
+        from chopper_core.util.arrow_files import array_of
+
+        table = self.run.table
+        columns: dict[str, pa.Array] = {
+            "gpu": array_of(table.gpu),
+            "iteration": array_of(table.iteration, table.iteration != NO_LABEL),
+            "phase": _dictionary(table.phase, PHASES),
+            "layer": array_of(table.layer, table.layer != NO_LABEL),
+            "operation": _dictionary(table.operation, table.operations),
+            "kernel": _dictionary(table.kernel, table.names),
+            "kind": _dictionary(table.kind, [kind.name.lower() for kind in Kind]),
+            "category": _dictionary(table.category, [each.name.lower() for each in Category]),
+            "stream": array_of(table.stream),
+            "start_ns": array_of(table.start_ns - self.origin_ns),
+            "duration_ns": array_of(table.duration_ns),
+            "launch_ns": array_of(table.launch_ns - self.origin_ns, table.launch_ns != NO_TIME),
+            "bytes": array_of(table.bytes, table.bytes >= 0),
+            "group": _dictionary(table.group, table.names),
+        }
+        columns |= {name: array_of(table.column(name)) for name in ADDITIVE}
+        for name in _named(counters, self.counters, "counter"):
+            values = table.measured[name]
+            columns[name] = array_of(values, np.isfinite(values))
+        measured = [name for name in self.signals if integral_of(name) in table.measured]
+        for name in _named(signals, measured, "signal"):
+            known_ns = table.measured[known_of(name)]
+            is_known = known_ns > 0
+            mean = table.measured[integral_of(name)] / np.where(is_known, known_ns, 1.0)
+            columns[name] = array_of(mean, is_known)
+        made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+        return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA})
+
+    def signal(self, name: str, gpu: int, bins: int = 0) -> pa.Table:
+        """A signal of a GPU as intervals (`start_ns`, `end_ns`) with its `value` in each.
+
+        The intervals are those of the samples, or `bins` equal ones; where nothing is known there
+        is no interval. Raises UsageError for a signal or a GPU that the run lacks.
+        """
+        import pyarrow as pa
+
+        from chopper_core.util.arrow_files import array_of
+
+        signal = self.run.signal(name)
+        if gpu not in signal.curves:
+            there = ", ".join(map(str, signal.curves)) or "none"
+            raise UsageError(f"{name} is not known of GPU {gpu}; GPUs with it: {there}")
+        curve = signal.curves[gpu]
+        if isinstance(curve, BusyCurve) and not bins:
+            rows = self.run.tree().node((str(gpu),)).selection
+            table, span = self.run.table, curve.edges_ns
+            start_ns, duration_ns = table.start_ns[rows], table.duration_ns[rows]
+            curve = share_running(start_ns, duration_ns, (int(span[0]), int(span[-1])))
+        edges = curve.edges_ns
+        if bins:
+            edges = np.linspace(int(edges[0]), int(edges[-1]), bins + 1).astype(np.int64)
+        values = curve.means(edges)
+        known = np.isfinite(values) & (np.diff(edges) > 0)
+        columns = {
+            "start_ns": edges[:-1][known] - self.origin_ns,
+            "end_ns": edges[1:][known] - self.origin_ns,
+            "value": values[known],
+        }
+        return pa.Table.from_arrays([array_of(each) for each in columns.values()], list(columns))
+
+
+def open(  # noqa: A001
+    run: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    jobs: int | None = None,
+    cache: bool = True,
+    clock: Sequence[str] = (),
+    gpu: Sequence[str] = (),
+    hardware: str = "",
+) -> OpenRun:
+    """Open a run: a trace, a directory of traces, a store, or several files.
+
+    `jobs` processes read the files (default: as many as pay); with `cache` a run that was read
+    before opens from the cache. `clock`, `gpu` and `hardware` are the options of the command line.
+    Raises DataError where nothing can be read, UsageError for an option that doesn't fit.
+    """
+    name = (
+        fspath(run) if isinstance(run, str | PathLike) else ",".join([fspath(path) for path in run])
+    )
+    overrides = overrides_of(
+        [parse_clock(text) for text in clock], [parse_gpu(text) for text in gpu], hardware=hardware
+    )
+    if cache:
+        from chopper_core.ingest.cache import open_kept
+
+        return OpenRun(open_kept(name, jobs=jobs, overrides=overrides))
+    from chopper_core.ingest.open import open_run
+
+    return OpenRun(open_run(name, jobs=jobs, overrides=overrides))
+
+
+def diff(
+    a: str | PathLike[str] | OpenRun, b: str | PathLike[str] | OpenRun, path: str = ""
+) -> ResultFrame:
+    """What changed from run `a`, the baseline, to run `b`, largest first: the view `compare`.
+
+    `path` compares a part of both, such as `gpu=0/iteration=11`.
+    """
+    before, after = (each if isinstance(each, OpenRun) else open(each) for each in (a, b))
+    view = replace(after.view(path), name="compare", baseline=Baseline(before.name))
+    run = replace(after.run, others={**after.run.others, before.name: before.run})
+    return OpenRun(run).frame(view)
+
+
+def _dictionary(codes: AnyArray, texts: Sequence[str]) -> pa.DictionaryArray:
+    """Codes into texts as a dictionary column; a missing label is null."""
+    import pyarrow as pa
+
+    from chopper_core.util.arrow_files import array_of, texts_of
+
+    known: Mask = codes != NO_LABEL
+    indices = array_of(np.where(known, codes, 0).astype(np.int32), known)
+    return pa.DictionaryArray.from_arrays(indices, texts_of(texts))
+
+
+def _named(asked: bool | Iterable[str], present: Sequence[str], what: str) -> tuple[str, ...]:
+    if isinstance(asked, bool):
+        return tuple(present) if asked else ()
+    names = tuple(asked)
+    for name in names:
+        if name not in present:
+            there = ", ".join(present) or "none"
+            raise UsageError(f"no {what} {name!r} in this run; it has {there}")
+    return names

@@ -1,0 +1,122 @@
+"""The Python API: what docs/python.md shows works, and its figures are those of the frames."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import chopper_core as chopper
+from chopper_core.model.table import STATES
+from chopper_core.util.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = str(ROOT / "demo_data" / "fsdp2")
+PAGE = ROOT / "docs" / "python.md"
+
+
+@pytest.fixture(scope="module")
+def run() -> chopper.OpenRun:
+    return chopper.open(DEMO)
+
+
+def test_kernels_are_a_table_with_labels_and_add_up_to_the_frame(run: chopper.OpenRun) -> None:
+    table = run.kernels()
+    assert len(table) == len(run.run.table)
+    assert table.schema.metadata == {b"chopper": b"chopper.kernels/1"}
+    assert pa.types.is_dictionary(table.schema.field("operation").type)
+    frame = table.to_pandas()
+    assert frame["start_ns"].min() == 0
+    of_gpu = frame[(frame.gpu == 5) & (frame.iteration == 11)]
+    per_phase = of_gpu.groupby("phase", observed=True)[list(STATES)].sum().sum(axis=1)
+    shown = run.frame("gpu=5/iteration=11")
+    assert per_phase.to_dict() == dict(
+        zip(shown.labels, shown.values["elapsed_ns"].numbers.tolist(), strict=True)
+    )
+    assert of_gpu.category.eq("kernel").sum() == shown.total["kernels"]
+
+
+def test_counters_and_signals_are_columns_on_request(run: chopper.OpenRun) -> None:
+    table = run.kernels(counters=["SQ_WAVES"], signals=["gfx_mhz"])
+    assert table.column_names[-2:] == ["SQ_WAVES", "gfx_mhz"]
+    waves = run.run.table.measured["SQ_WAVES"]
+    assert table["SQ_WAVES"].null_count == np.isnan(waves).sum() > 0
+    mhz = table["gfx_mhz"].drop_null().to_numpy()
+    assert 500 < mhz.min() < mhz.max() < 2200
+    with pytest.raises(UsageError, match="no counter 'SQ_NONE'"):
+        run.kernels(counters=["SQ_NONE"])
+
+
+def test_a_signal_is_intervals_whose_mean_is_the_frame_s(run: chopper.OpenRun) -> None:
+    samples = run.signal("gfx_mhz", gpu=5).to_pandas()
+    assert (samples.end_ns > samples.start_ns).all() and samples.start_ns.is_monotonic_increasing
+    (mean,) = run.signal("busy_pct", gpu=5, bins=1)["value"].to_pylist()
+    frame = run.frame("?columns=busy_pct")
+    assert mean == pytest.approx(frame.values["busy_pct"].at(5), rel=1e-9)
+    exact = run.signal("busy_pct", gpu=5).to_pandas()
+    length = exact.end_ns - exact.start_ns
+    assert (exact.value * length).sum() / length.sum() == pytest.approx(mean, rel=1e-9)
+    with pytest.raises(UsageError, match="GPU 99"):
+        run.signal("gfx_mhz", gpu=99)
+
+
+def test_a_frame_prints_and_shows_itself_in_a_notebook(run: chopper.OpenRun) -> None:
+    frame = run.frame("gpu=5?view=kernels")
+    assert str(frame).startswith(f"{DEMO} ")
+    html = frame._repr_html_()
+    assert html.count("<tr>") == min(len(frame), 60) + 2 and "<script" not in html
+    assert json.loads(frame.to_json())["schema"] == "chopper.frame/1"
+    data = frame.to_pandas()
+    assert list(data["name"]) == list(frame.labels)
+
+
+def test_two_runs_are_compared_as_the_command_line_does(run: chopper.OpenRun) -> None:
+    other = chopper.open(ROOT / "demo_data" / "fsdp1")
+    found = chopper.diff(other, run, "gpu=0")
+    assert found.view.name == "compare" and found.view.baseline is not None
+    same = run.frame(f"gpu=0?view=compare&base={other.name}")
+    assert same.to_json() == found.to_json()
+
+
+def test_it_works_in_a_thread(run: chopper.OpenRun) -> None:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(len(chopper.open(DEMO).frame())))
+    thread.start()
+    thread.join()
+    assert found == [len(run.gpus)]
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys, chopper_core; print([m for m in ('numpy', 'msgspec') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_snippets_of_the_page_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = PAGE.read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for code, output in re.findall(
+        r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL
+    ):
+        exec(compile(code, str(PAGE), "exec"), names)
+        printed = capsys.readouterr().out
+        if output:
+            assert printed == output
+
+
+def test_every_column_of_the_kernel_table_is_documented(run: chopper.OpenRun) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name in run.kernels().column_names:
+        assert f"| `{name}` |" in text
