@@ -1,13 +1,19 @@
-"""Reading many files, in worker processes where that pays, with one progress for all."""
+"""Reading many files, in worker processes where that pays, with one progress for all.
+
+Workers are plain interpreters that are sent a reader and a path. `multiprocessing` isn't used: its
+workers import the main script again, and so repeat all that a script without a `__main__` guard
+does.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
@@ -23,7 +29,7 @@ Reader = Callable[[Path, Progress], Read]
 PARALLEL_FROM_BYTES: Final = 4_000_000
 """Compressed size of all files together from which worker processes pay for their start."""
 _GZIP_FACTOR: Final = 12
-"""How much a trace grows when it is unpacked, about."""
+"""How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
 
 
@@ -34,133 +40,202 @@ def read_all(
     jobs: int | None,
     executor: Executor | None = None,
 ) -> list[Read | ChopperError]:
-    """What the reader makes of each file, or the error that it raised for it.
+    """Call the reader for each file and return its results, or the errors it raised, in order.
 
-    `jobs` processes share the files; None decides by their size and the processors. Another
-    executor may do it instead. The reader is a function of a module, so that a worker can import
-    it.
+    `jobs` processes share the files; None decides by their size and the number of processors.
+    An `executor` takes the place of these processes; a file that it fails at for its own reasons
+    gets a DataError. The reader is a module-level function or a callable that can be pickled.
     """
-    if executor is not None:
-        return _by_executor(paths, reader, progress, executor)
     sizes = [path.stat().st_size for path in paths]
+    if executor is not None:
+        futures: list[Future[Read | ChopperError]] = [
+            executor.submit(reader, path, silent) for path in paths
+        ]
+        _wait(futures, sizes, [0] * len(paths), progress)
+        return [_outcome(future, path) for future, path in zip(futures, paths, strict=True)]
     workers = min(jobs or os.cpu_count() or 1, len(paths))
     packed = sum(
         size if path.suffix == ".gz" else size // _GZIP_FACTOR
         for path, size in zip(paths, sizes, strict=True)
     )
     if workers > 1 and (jobs is not None or packed >= PARALLEL_FROM_BYTES):
-        from concurrent.futures.process import BrokenProcessPool
-
-        try:
-            return _in_processes(paths, reader, progress, sum(sizes), workers)
-        except BrokenProcessPool:
-            # A worker was killed, or couldn't start (a script without a main guard): once more.
-            pass
-    return _here(paths, sizes, reader, progress)
+        return _read_in_processes(paths, sizes, reader, progress, workers)
+    return [
+        _read(path, reader, _FileProgress(progress, number, sizes))
+        for number, path in enumerate(paths)
+    ]
 
 
-def _here(
-    paths: Sequence[Path], sizes: Sequence[int], reader: Reader[Read], progress: Progress
-) -> list[Read | ChopperError]:
-    outcomes: list[Read | ChopperError] = []
-    for number, path in enumerate(paths):
-        try:
-            outcomes.append(reader(path, _Part(progress, sum(sizes[:number]), sum(sizes))))
-        except ChopperError as error:
-            outcomes.append(error)
-    return outcomes
+def _read(path: Path, reader: Reader[Read], progress: Progress) -> Read | ChopperError:
+    try:
+        return reader(path, progress)
+    except ChopperError as error:
+        return error
 
 
-def _by_executor(
-    paths: Sequence[Path], reader: Reader[Read], progress: Progress, executor: Executor
-) -> list[Read | ChopperError]:
-    """As `read_all`; what the executor itself can't do for a file is an error of that file."""
+class _FileProgress(Struct, frozen=True):
+    """The progress of one file within that of all files."""
+
+    whole: Progress
+    number: int
+    sizes: Sequence[int]
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self.whole(step, sum(self.sizes[: self.number]) + done, sum(self.sizes))
+
+
+def _wait(
+    futures: Sequence[Future[Any]], sizes: Sequence[int], done: list[int], progress: Progress
+) -> None:
+    """Wait for all futures while reporting progress in bytes; cancel them if it raises."""
     from concurrent.futures import FIRST_COMPLETED, wait
 
-    futures = {executor.submit(reader, path, silent): n for n, path in enumerate(paths)}
-    outcomes: dict[int, Read | ChopperError] = {}
+    numbers = {future: number for number, future in enumerate(futures)}
     waiting = set(futures)
     try:
         while waiting:
             finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
-                number, error = futures[future], future.exception()
-                if error is None:
-                    outcomes[number] = future.result()
-                elif isinstance(error, ChopperError):
-                    outcomes[number] = error
-                else:
-                    words = str(error) or type(error).__name__
-                    outcomes[number] = DataError(f"{paths[number]} was not read: {words}")
-            count = len(outcomes)
-            progress(f"read and align {count} of {len(paths)} ranks", count, len(paths))
+                done[numbers[future]] = sizes[numbers[future]]
+            step = f"read and align {len(futures) - len(waiting)} of {len(futures)} ranks"
+            progress(step, sum(done), sum(sizes))
     finally:
         for future in waiting:
             future.cancel()
-    return [outcomes[number] for number in range(len(paths))]
 
 
-class _Part(Struct, frozen=True):
-    """The progress of one file within that of all files."""
-
-    whole: Progress
-    before: int
-    total: int
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        self.whole(step, self.before + done, self.total)
+def _outcome(future: Future[Read | ChopperError], path: Path) -> Read | ChopperError:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, ChopperError):
+        return error
+    return DataError(f"{path} was not read: {str(error) or type(error).__name__}")
 
 
-def _in_processes(
-    paths: Sequence[Path], reader: Reader[Read], progress: Progress, total: int, workers: int
+def _read_in_processes(
+    paths: Sequence[Path],
+    sizes: Sequence[int],
+    reader: Reader[Read],
+    progress: Progress,
+    workers: int,
 ) -> list[Read | ChopperError]:
-    # They take as long to import as a small trace to read.
-    import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-    from multiprocessing import resource_tracker
+    # They take long to import beside a small trace.
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import Event
 
-    # It takes a standard error with a file to start, and under an app there is another one.
-    with redirect_stderr(sys.__stderr__):
-        resource_tracker.ensure_running()
-    # Threads of the interface may hold locks at a fork, so workers start from a clean process.
-    context = multiprocessing.get_context("forkserver")
-    # Imported once, for all workers; a module that can't be is passed over.
-    context.set_forkserver_preload([reader.__module__])
-    done = context.Array("q", len(paths), lock=False)
-    stop = context.Event()
-    executor = ProcessPoolExecutor(workers, context, _set_up_worker, (done, stop))
+    idle: list[_Worker] = []
+    bytes_done, stop = [0] * len(paths), Event()
+
+    def read(number: int) -> Read | ChopperError:
+        def report(step: str, done: int, total: int) -> None:
+            if stop.is_set():
+                raise Cancelled
+            bytes_done[number] = done
+
+        try:
+            worker = idle.pop()
+        except IndexError:
+            worker = _Worker()
+        try:
+            outcome: Read | ChopperError = worker.read(reader, paths[number], report)
+        except BaseException:
+            worker.end(kill=True)
+            raise
+        idle.append(worker)
+        return outcome
+
+    threads = ThreadPoolExecutor(workers)
     try:
-        futures: dict[Future[Read], int] = {
-            executor.submit(_in_worker, reader, path, number): number
-            for number, path in enumerate(paths)
-        }
-        outcomes: dict[int, Read | ChopperError] = {}
-        waiting = set(futures)
-        while waiting:
-            finished, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-            for future in finished:
-                error = future.exception()
-                if error is not None and not isinstance(error, ChopperError):
-                    raise error
-                outcomes[futures[future]] = error if error is not None else future.result()
-            progress(f"read and align {len(outcomes)} of {len(paths)} ranks", sum(done), total)
-        return [outcomes[number] for number in range(len(paths))]
+        futures = [threads.submit(read, number) for number in range(len(paths))]
+        _wait(futures, sizes, bytes_done, progress)
     finally:
         stop.set()
-        executor.shutdown(wait=True, cancel_futures=True)
+        threads.shutdown(wait=True, cancel_futures=True)
+        for worker in idle:
+            worker.end()
+    return [
+        # A worker that died (killed for its memory, say) leaves its file to this process.
+        _read(paths[number], reader, _FileProgress(progress, number, sizes))
+        if isinstance(future.exception(), _WorkerDied)
+        else future.result()
+        for number, future in enumerate(futures)
+    ]
 
 
-_worker: dict[str, Any] = {}
+class _WorkerDied(Exception):
+    """A worker process ended, or couldn't be started, before it answered."""
 
 
-def _set_up_worker(done: Any, stop: Any) -> None:
-    _worker.update(done=done, stop=stop)
+class _Worker:
+    """A process that reads one file at a time."""
+
+    def __init__(self) -> None:
+        # Its import takes several ms, and most runs need no workers.
+        import subprocess
+
+        code = (
+            f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
+            f"from {__name__} import serve; serve()"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        except OSError as error:
+            raise _WorkerDied from error
+        self._requests = cast(IO[bytes], self._process.stdin)
+        self._answers = cast(IO[bytes], self._process.stdout)
+
+    def read(self, reader: Reader[Read], path: Path, progress: Progress) -> Read | ChopperError:
+        """Read a file; what `progress` raises comes out of here, and leaves the worker busy."""
+        self._send((reader, path))
+        while True:
+            report, outcome = self._receive()
+            if report is None:
+                return cast("Read | ChopperError", outcome)
+            progress(*report)
+
+    def end(self, *, kill: bool = False) -> None:
+        """End the process, which waits for its next request, or kill it."""
+        if kill:
+            self._process.kill()
+        with suppress(OSError):
+            self._requests.close()
+        self._answers.close()
+        self._process.wait()
+
+    def _send(self, request: Any) -> None:
+        try:
+            _dump(request, self._requests)
+        except OSError as error:
+            raise _WorkerDied from error
+
+    def _receive(self) -> Any:
+        try:
+            return pickle.load(self._answers)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise _WorkerDied from error
 
 
-def _in_worker(reader: Reader[Read], path: Path, number: int) -> Read:
+def serve() -> None:
+    """Answer the requests of a `_Worker` until it closes them; the main loop of its process."""
+    # What a library prints must not get between the answers; the parent handles Ctrl-C.
+    import signal
+
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def report(step: str, done: int, total: int) -> None:
-        if _worker["stop"].is_set():
-            raise Cancelled
-        _worker["done"][number] = done
+        _dump(((step, done, total), None), answers)
 
-    return reader(path, report)
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            reader, path = pickle.load(sys.stdin.buffer)
+            _dump((None, _read(path, reader, report)), answers)
+
+
+def _dump(message: Any, file: IO[bytes]) -> None:
+    pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
+    file.flush()

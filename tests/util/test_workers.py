@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,34 @@ def test_workers_start_where_standard_error_is_an_apps(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[1, 1]"
+
+
+@pytest.mark.parametrize("where", ["the script", "a thread"])
+def test_a_script_without_a_main_guard_runs_once(tmp_path: Path, where: str) -> None:
+    """Workers that import the main script again would repeat what it does."""
+    for rank in (0, 3):
+        shutil.copy(ROOT / "demo_data" / "fsdp2" / f"rank{rank}.json.gz", tmp_path)
+    call = "found.append(open_run(sys.argv[1], jobs=2))"
+    if where == "a thread":
+        call = f"t = threading.Thread(target=lambda: {call}); t.start(); t.join()"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, threading\nfrom chopper_core.ingest.open import open_run\n"
+        f"print('top level')\nfound = []\n{call}\nprint(len(found[0].gpus))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.split("\n"), done.stderr) == (["top level", "2", ""], "")
+
+
+def print_and_read(path: Path, progress: Progress) -> int:
+    print("a library's banner")
+    return read_size(path, progress)
+
+
+def test_what_a_worker_prints_does_no_harm(files: list[Path]) -> None:
+    assert read_all([files[0], files[2]], print_and_read, silent, 2) == [0, 2]
