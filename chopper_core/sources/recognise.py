@@ -7,12 +7,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.kineto.jsonscan import members, skip_space
-from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.sources.shared.json_stream import members, skip_space
 from chopper_core.util.errors import DataError
 
 EVENTS_KEY: Final = "traceEvents"
-BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 FOREIGN_KEYS: Final = {
     "nodes": "is an execution trace (operators without times on the GPU), not a profiler trace; "
     "give the Kineto trace of the same run",

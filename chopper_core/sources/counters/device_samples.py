@@ -18,9 +18,8 @@ from msgspec import Struct
 from chopper_core.sources.counters.names import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
-from chopper_core.sources.kineto.columns import Columns, Interner
 from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import GrowingColumns
+from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
 from chopper_core.sources.shared.csv_stream import CsvFile, floats, integers
 from chopper_core.sources.telemetry.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses

@@ -23,7 +23,7 @@ from chopper_core.sources.counters.joining_notes import (
 )
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
-from chopper_core.sources.kineto.columns import Interner
+from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Float64, Int32, Int64
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.columns import Columns
 from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, normalised
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.errors import DataError

@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.sources.kineto.columns import Columns
-from chopper_core.sources.shared.columns import GrowingColumns
+from chopper_core.sources.shared.columns import Columns, GrowingColumns
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Int32, Int64
 

@@ -21,8 +21,7 @@ from chopper_core.sources.counters.rocpd_events import Events, Stacks, integers
 from chopper_core.sources.counters.rocpd_relations import DISPATCHES, SQLITE_ERRORS, Relations
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.kineto.columns import Columns, int_column
-from chopper_core.sources.shared.columns import GrowingColumn
+from chopper_core.sources.shared.columns import Columns, GrowingColumn, int_column
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.sources.counters.rocpd_relations import DISPATCHES, Relations
-from chopper_core.sources.kineto.columns import int_column
+from chopper_core.sources.shared.columns import int_column
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64, Mask
 

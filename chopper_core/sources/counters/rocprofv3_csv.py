@@ -18,8 +18,8 @@ from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.kineto.columns import Columns
 from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.columns import Columns
 from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64, Mask

@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from chopper_core.model.hardware import Agent
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.names import counter_info, counter_infos
-from chopper_core.sources.counters.rocprofv3_records import (
-    RECORD_TYPES,
-    ApiCall,
-    CounterCollection,
-    CounterDescription,
-    KernelDispatch,
-)
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.counters.values import CounterValues
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.kineto.columns import Columns, Interner, int_column
 from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.json_stream import JsonPieces, TextEnded, elements_of
+from chopper_core.sources.shared.columns import Columns, Interner, int_column
+from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
@@ -39,12 +34,113 @@ from chopper_core.util.progress import Progress, silent
 FORMAT: Final = "rocprofv3 JSON"
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
 
-_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+class Handle(Struct, frozen=True, gc=False):
+    """An id."""
+
+    handle: int = ABSENT
+
+
+class Size(Struct, frozen=True, gc=False):
+    """Work-items in three directions."""
+
+    x: int = 0
+    y: int = 0
+    z: int = 0
+
+
+class Correlation(Struct, frozen=True, gc=False):
+    """The number that an API call and its dispatches share."""
+
+    internal: int = ABSENT
+
+
+class DispatchInfo(Struct, gc=False):
+    """What was dispatched where."""
+
+    kernel_id: int
+    agent_id: Handle = Handle()
+    queue_id: Handle = Handle()
+    dispatch_id: int = ABSENT
+    workgroup_size: Size = Size()
+    grid_size: Size = Size()
+
+
+class KernelDispatch(Struct, gc=False):
+    """An element of `kernel_dispatch`, and the `dispatch_data` of `counter_collection`."""
+
+    dispatch_info: DispatchInfo
+    thread_id: int = ABSENT
+    correlation_id: Correlation = Correlation()
+    start_timestamp: int = ABSENT
+    end_timestamp: int = ABSENT
+
+
+class CounterRecord(Struct, gc=False):
+    """The value of one instance of a counter."""
+
+    counter_id: Handle
+    value: float | None = None
+
+
+class CounterCollection(Struct, gc=False):
+    """What was counted for one dispatch."""
+
+    dispatch_data: KernelDispatch
+    thread_id: int = ABSENT
+    records: list[CounterRecord] = []
+
+
+class ApiCall(Struct, gc=False):
+    """A call of the runtime, or a roctx range."""
+
+    start_timestamp: int
+    end_timestamp: int
+    thread_id: int = ABSENT
+    correlation_id: Correlation = Correlation()
+
+
+class Message(Struct, gc=False):
+    """The text of a roctx range, by its correlation id."""
+
+    key: int
+    value: str
+
+
+class KernelSymbol(Struct, gc=False):
+    """The names of a kernel."""
+
+    kernel_id: int
+    formatted_kernel_name: str = ""
+    demangled_kernel_name: str = ""
+    kernel_name: str = ""
+
+
+class CounterDescription(Struct, gc=False):
+    """What a counter is."""
+
+    id: Handle
+    name: str
+    description: str = ""
+
+
+_RECORD_TYPES: Final[Mapping[str, Any]] = {
+    "agents": dict[str, Any],
+    "counters": CounterDescription,
+    "kernel_symbols": KernelSymbol,
+    "strings/marker_api": Message,
+    "callback_records/counter_collection": CounterCollection,
+    "buffer_records/kernel_dispatch": KernelDispatch,
+    "buffer_records/hip_api": ApiCall,
+    "buffer_records/marker_api": ApiCall,
+}
+"""What the elements of each list are, by the keys that lead to it."""
+
 _DECODERS: Final = {
     name: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-    for name, kind in RECORD_TYPES.items()
+    for name, kind in _RECORD_TYPES.items()
 }
-_OBJECTS: Final = frozenset(name.partition("/")[0] for name in RECORD_TYPES if "/" in name)
+_OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
 
 
 def read_json(path: Path, progress: Progress = silent) -> list[DispatchRun]:
@@ -56,11 +152,11 @@ def read_json(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     processes: list[_Process] = []
     with ByteSource(path) as source:
         try:
-            pieces = JsonPieces(source, progress)
-            _enter_processes(pieces, path)
-            while pieces.next_element():
+            stream = JsonStream(source, progress)
+            _enter_processes(stream, path)
+            while stream.next_element():
                 processes.append(_Process())
-                processes[-1].read(pieces)
+                processes[-1].read(stream)
         except TextEnded:
             if processes:
                 problem = source.problem or "It ends, or is broken, before its records end"
@@ -75,12 +171,12 @@ def read_json(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     return runs
 
 
-def _enter_processes(pieces: JsonPieces, path: Path) -> None:
-    if pieces.enter(b"{"):
-        while (key := pieces.key()) is not None:
-            if key == TOOL_KEY and pieces.enter(b"["):
+def _enter_processes(stream: JsonStream, path: Path) -> None:
+    if stream.enter(b"{"):
+        while (key := stream.key()) is not None:
+            if key == TOOL_KEY and stream.enter(b"["):
                 return
-            pieces.skip_value()
+            stream.skip_value()
     raise DataError(f"{path} is no rocprofv3 JSON: it has no list {TOOL_KEY}.")
 
 
@@ -104,22 +200,23 @@ class _Process:
         self._counters = Interner()
         self._values = CounterValues(sums=True)
 
-    def read(self, pieces: JsonPieces, prefix: str = "") -> None:
+    def read(self, stream: JsonStream, prefix: str = "") -> None:
         """Take what matters of the object that comes next."""
-        if not pieces.enter(b"{"):
-            pieces.skip_value()
+        if not stream.enter(b"{"):
+            stream.skip_value()
             return
-        while (key := pieces.key()) is not None:
+        while (key := stream.key()) is not None:
             name = prefix + key
-            if name in RECORD_TYPES and pieces.enter(b"["):
-                while (batch := pieces.batch()) is not None:
-                    self._take(name, self._decoded(name, batch))
+            if name in _RECORD_TYPES and stream.enter(b"["):
+                decode, repair = _DECODERS[name].decode, partial(self._repaired, name)
+                while (records := stream.records(decode, repair)) is not None:
+                    self._take(name, records)
             elif name in _OBJECTS:
-                self.read(pieces, f"{name}/")
+                self.read(stream, f"{name}/")
             elif name == "metadata":
-                self._take_metadata(pieces.value())
+                self._take_metadata(stream.value())
             else:
-                pieces.skip_value()
+                stream.skip_value()
 
     def finish(self, path: Path) -> DispatchRun:
         """Return the dispatches, with the names that the ids stand for."""
@@ -162,21 +259,6 @@ class _Process:
                 infos[known.name] = counter_info(known.name, description=known.description)
         return table.finish([path], FORMAT, infos)
 
-    def _decoded(self, name: str, batch: bytes) -> list[Any]:
-        """Return the records of a batch; those that can't be decoded are counted."""
-        decoder = _DECODERS[name]
-        try:
-            return decoder.decode(batch)
-        except _DECODE_ERRORS:
-            pass
-        records: list[Any] = []
-        for element in elements_of(batch):
-            try:
-                records += decoder.decode(b"[" + element + b"]")
-            except _DECODE_ERRORS:
-                records += self._repaired(name, element)
-        return records
-
     def _repaired(self, name: str, element: bytes) -> list[Any]:
         """Return a record with control characters or foreign bytes in its names; [] if it has more.
 
@@ -184,7 +266,7 @@ class _Process:
         """
         try:
             fields = json.loads(element.decode("utf-8", "replace"), strict=False)
-            record = msgspec.convert(fields, RECORD_TYPES[name], strict=False)
+            record = msgspec.convert(fields, _RECORD_TYPES[name], strict=False)
         except (ValueError, RecursionError):
             self.losses.unreadable_events += 1
             return []

@@ -15,8 +15,7 @@ from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
 from chopper_core.sources.counters.values import CounterValues
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
-from chopper_core.sources.kineto.columns import Columns, Interner
-from chopper_core.sources.shared.columns import GrowingColumns
+from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 

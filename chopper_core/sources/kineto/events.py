@@ -20,12 +20,11 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.kineto.categories import CATEGORIES
+from chopper_core.sources.shared.json_stream import DECODE_ERRORS
 from chopper_core.sources.trace import ABSENT
 
 FLOAT_EXACT_BELOW_US: Final = float(2**43)
 """A float holds microseconds with three decimals to the nanosecond below this value."""
-
-DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Number = int | str | float | None
 NOTHING: Final = msgspec.Raw(b"")

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from chopper_core.sources.kineto.events import Event, EventDecoder
-from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, skip_space
+from chopper_core.sources.shared.json_stream import INCOMPLETE, element_end, skip_space
 
 MAX_EVENT_BYTES: Final = 2 << 20
 """An event that holds lists of objects and goes on for longer is taken for damaged."""

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.sources.kineto.columns import integer
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.tracetext import TraceText
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
+from chopper_core.sources.shared.columns import integer
 from chopper_core.sources.trace import Losses, Trace
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

@@ -24,16 +24,16 @@ from chopper_core.sources.kineto.categories import (
     Kept,
     kept_inputs,
 )
-from chopper_core.sources.kineto.columns import (
+from chopper_core.sources.kineto.events import COMPLETE, Args, Event
+from chopper_core.sources.kineto.times import nanoseconds
+from chopper_core.sources.shared.columns import (
     Columns,
+    GrowingColumns,
     Interner,
     bounded,
     int_column,
     integer,
 )
-from chopper_core.sources.kineto.events import COMPLETE, Args, Event
-from chopper_core.sources.kineto.times import nanoseconds
-from chopper_core.sources.shared.columns import GrowingColumns
 from chopper_core.sources.trace import (
     ABSENT,
     Activities,

@@ -11,11 +11,17 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from chopper_core.sources.kineto.events import DECODE_ERRORS, Event, EventDecoder
+from chopper_core.sources.kineto.events import Event, EventDecoder
 from chopper_core.sources.kineto.eventwalk import EventWalk
-from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, members, skip_space
-from chopper_core.sources.recognise import BYTE_ORDER_MARK, EVENTS_KEY, FOREIGN_KEYS
-from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.recognise import EVENTS_KEY, FOREIGN_KEYS
+from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
+from chopper_core.sources.shared.json_stream import (
+    DECODE_ERRORS,
+    INCOMPLETE,
+    element_end,
+    members,
+    skip_space,
+)
 from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 

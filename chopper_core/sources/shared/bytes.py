@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 
 from chopper_core.util.errors import DataError
 
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 1 << 16
 _RESCUE_BLOCK_BYTES: Final = 256

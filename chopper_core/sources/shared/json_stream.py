@@ -1,35 +1,107 @@
-"""Walking through JSON text piece by piece: into what matters, past what doesn't."""
+"""JSON text scanned for its structure, and walked through piece by piece, without decoding it all.
+
+Strings and their escapes are followed, so braces and key names inside strings mean nothing. Control
+characters and bytes that are not UTF-8 do no harm.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Final
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 
-from chopper_core.sources.kineto.jsonscan import INCOMPLETE, element_end, skip_space
-from chopper_core.sources.recognise import BYTE_ORDER_MARK
-from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
 from chopper_core.util.progress import Progress, silent
 
+INCOMPLETE: Final = -1
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_BRACKET: Final = re.compile(_STRING + rb'|["{}\[\]]', re.DOTALL)
+_MEMBER_TOKEN: Final = re.compile(_STRING + rb'|["{}\[\],:]', re.DOTALL)
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_SCALAR: Final = re.compile(_STRING + rb'|[^,\]}"\s][^,\]}]*', re.DOTALL)
 _UP_TO_BRACKET: Final = re.compile(
-    rb'[^"{}\[\]]*+(?:"(?:[^"\\]++|\\.)*+"[^"{}\[\]]*+)*+([{}\[\]])', re.DOTALL
+    rb'[^"{}\[\]]*+(?:' + _STRING + rb'[^"{}\[\]]*+)*+([{}\[\]])', re.DOTALL
 )
-_KEY: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"(?=\s*:)', re.DOTALL)
-_SCALAR: Final = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"|[^\s,"{}\[\]]++)(?=[\s,}\]])', re.DOTALL)
+_KEY: Final = re.compile(_STRING + rb"(?=\s*:)", re.DOTALL)
+_WHOLE_SCALAR: Final = re.compile(rb"(?:" + _STRING + rb'|[^\s,"{}\[\]]++)(?=[\s,}\]])', re.DOTALL)
 _NEXT_OBJECT: Final = re.compile(rb'\s*,\s*{\s*"[^"\\]*"\s*:')
-_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _OPENING: Final = (b"{", b"[")
 _CLOSING: Final = (b"}", b"]")
+
+
+def skip_space(text: bytes, start: int = 0) -> int:
+    """Return the position of the first byte at or after `start` that is not white space."""
+    match = _SPACE.match(text, start)
+    return match.end() if match else start
+
+
+def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
+    """Return the end of the JSON value at `start`; INCOMPLETE if it goes on, or beyond `limit`."""
+    if text[start : start + 1] not in _OPENING:
+        scalar = _SCALAR.match(text, start)
+        return scalar.end() if scalar and scalar.end() < len(text) else INCOMPLETE
+    depth = 0
+    for token in _BRACKET.finditer(text, start, limit):
+        mark = token.group()
+        if mark in _OPENING:
+            depth += 1
+        elif mark in _CLOSING:
+            depth -= 1
+            if depth == 0:
+                return token.end()
+        elif mark == b'"':
+            return INCOMPLETE
+    return INCOMPLETE
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One key of an object and where its value lies; `end` is INCOMPLETE if it goes on."""
+
+    key: str
+    start: int
+    end: int
+
+
+def members(text: bytes, start: int, stop_at: str | None = None) -> Iterator[Member]:
+    """Yield the members of the object whose inside starts at `start`, up to its end or the text's.
+
+    A member whose value goes on beyond the text is the last one, and so is the one named `stop_at`,
+    whose value isn't scanned.
+    """
+    position = start
+    while True:
+        position = skip_space(text, position)
+        key = _MEMBER_TOKEN.match(text, position)
+        if key is None or len(key.group()) < 2:
+            return
+        colon = skip_space(text, key.end())
+        if text[colon : colon + 1] != b":":
+            return
+        value = skip_space(text, colon + 1)
+        if value >= len(text):
+            return
+        name = key.group()[1:-1].decode("utf-8", "replace")
+        end = INCOMPLETE if name == stop_at else element_end(text, value)
+        yield Member(name, value, end)
+        if end == INCOMPLETE:
+            return
+        position = skip_space(text, end)
+        if text[position : position + 1] != b",":
+            return
+        position += 1
 
 
 class TextEnded(Exception):
     """The text ends, or is broken, before what was begun is closed."""
 
 
-class JsonPieces:
+class JsonStream:
     """A position in JSON text that only moves forward.
 
     Every method raises `TextEnded` where the text ends too early or is no JSON.
@@ -66,20 +138,17 @@ class JsonPieces:
 
     def value(self) -> bytes:
         """Go past the value that comes next, and return its text."""
-        mark = self._next_mark()
-        while True:
-            end = element_end(self._text, self._position)
-            if end != INCOMPLETE:
-                break
+        self._next_mark()
+        while (end := element_end(self._text, self._position)) == INCOMPLETE:
             self._read_more()
         text = self._text[self._position : end]
         self._position = end
-        return text if mark else b""
+        return text
 
     def skip_value(self) -> None:
         """Go past the value that comes next, however long it is."""
         if self._next_mark() not in _OPENING:
-            while (match := _SCALAR.match(self._text, self._position)) is None:
+            while (match := _WHOLE_SCALAR.match(self._text, self._position)) is None:
                 self._read_more()
             self._position = match.end()
             return
@@ -94,42 +163,44 @@ class JsonPieces:
             if depth == 0:
                 return
 
-    def batch(self) -> bytes | None:
-        """Go past the next whole elements of a list of objects, and return them as a JSON list.
+    def records(
+        self, decode: Callable[[bytes], list[Any]], repair: Callable[[bytes], list[Any]]
+    ) -> list[Any] | None:
+        """Go past the next whole elements of a list, and return them decoded.
 
-        None, and past its end, if the list has no more.
+        `decode` takes a JSON list; an element on which it raises one of DECODE_ERRORS goes to
+        `repair`. None, and past its end, if the list has no more.
         """
         if not self.next_element():
             return None
         if self._next_mark() != b"{":
-            return b"[" + self.value() + b"]"
+            return _decoded(self.value(), decode, repair)
         while True:
+            if (found := self._alike_objects(decode)) is not None:
+                return found
             start = self._position
-            if (batch := self._alike_objects(start)) is not None:
-                return batch
             if (end := self._end_of_objects(start)) != start:
                 self._position = end
-                return b"[" + self._text[start:end] + b"]"
+                return _decoded(self._text[start:end], decode, repair)
             self._read_more()
 
-    def _alike_objects(self, start: int) -> bytes | None:
-        """Go past objects that begin with one key, as the first of them, and return them as a list.
+    def _alike_objects(self, decode: Callable[[bytes], list[Any]]) -> list[Any] | None:
+        """Go past objects that begin with the same key as the first of them, and decode them.
 
-        Where the last of them begins is found by that key; that all before it are whole, by
-        decoding. None if it isn't so, or the first isn't whole.
+        That key shows where the last of them begins; that they decode shows that those before it
+        are whole. None if they don't, or the first isn't whole.
         """
-        end = element_end(self._text, start)
+        end = element_end(self._text, self._position)
         following = None if end == INCOMPLETE else _NEXT_OBJECT.match(self._text, end)
         if following is None:
             return None
         last = self._text.rfind(following.group(), end)
-        batch = b"[" + self._text[start:last] + b"]"
         try:
-            _ELEMENTS.decode(batch)
-        except (msgspec.DecodeError, RecursionError):
+            found = decode(b"[" + self._text[self._position : last] + b"]")
+        except DECODE_ERRORS:
             return None
         self._position = last
-        return batch
+        return found
 
     def _end_of_objects(self, start: int) -> int:
         """Return the end of the last whole object of those that follow one another from `start`."""
@@ -177,15 +248,32 @@ class JsonPieces:
         self._progress(name, self._source.file_position, self._source.size_bytes)
 
 
-def elements_of(batch: bytes) -> Iterator[bytes]:
-    """Yield the elements of a JSON list that `JsonPieces.batch` gave."""
-    position = 1
+def _decoded(
+    elements: bytes, decode: Callable[[bytes], list[Any]], repair: Callable[[bytes], list[Any]]
+) -> list[Any]:
+    """Return decoded elements of a list; those that can't be decoded one by one are repaired."""
+    try:
+        return decode(b"[" + elements + b"]")
+    except DECODE_ERRORS:
+        pass
+    found: list[Any] = []
+    for element in _elements(elements + b"]"):
+        try:
+            found += decode(b"[" + element + b"]")
+        except DECODE_ERRORS:
+            found += repair(element)
+    return found
+
+
+def _elements(text: bytes) -> Iterator[bytes]:
+    """Yield the elements of the JSON list whose inside the text is."""
+    position = 0
     while True:
-        position = skip_space(batch, position)
-        if batch[position : position + 1] == b",":
-            position = skip_space(batch, position + 1)
-        end = element_end(batch, position)
-        if batch[position : position + 1] in (b"]", b"") or end == INCOMPLETE:
+        position = skip_space(text, position)
+        if text[position : position + 1] == b",":
+            position = skip_space(text, position + 1)
+        end = element_end(text, position)
+        if text[position : position + 1] in (b"]", b"") or end == INCOMPLETE:
             return
-        yield batch[position:end]
+        yield text[position:end]
         position = end

@@ -8,8 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.recognise import BYTE_ORDER_MARK
-from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
 from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 

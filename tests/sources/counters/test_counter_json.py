@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from chopper_core.sources.counters.rocprofv3_json import read_json
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
-from chopper_core.sources.shared.json_stream import JsonPieces, TextEnded, elements_of
+from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import table_of
 
@@ -139,16 +140,21 @@ def test_layout_and_order_of_keys_mean_nothing(tmp_path: Path, options: dict[str
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 64, PIECE_BYTES])
 def test_pieces_of_any_size(tmp_path: Path, piece_bytes: int) -> None:
-    value = {"a": [{"b": '"}]\\'}, {"b": [1, {"c": 2}]}], "skipped": {"x": ["]", {}]}, "last": 3}
+    value = {
+        "a": [{"b": '"}]\\'}, {"b": [1, {"c": 2}]}, 7, {"b": 8}, [{"b": 9}]],
+        "skipped": {"x": ["]", {}]},
+        "last": 3,
+    }
+    decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
     path = write(tmp_path / "a.json", value)
     with ByteSource(path, piece_bytes) as source:
-        pieces = JsonPieces(source)
+        pieces = JsonStream(source)
         assert pieces.enter(b"{") and pieces.key() == "a" and pieces.enter(b"[")
         found = []
-        while (batch := pieces.batch()) is not None:
-            assert json.loads(batch) == [json.loads(one) for one in elements_of(batch)]
-            found += json.loads(batch)
-        assert found == value["a"]
+        while (batch := pieces.records(decode, lambda one: [("repaired", one)])) is not None:
+            found += batch
+        objects = value["a"]
+        assert found == [*objects[:2], ("repaired", b"7"), objects[3], ("repaired", b'[{"b": 9}]')]
         assert pieces.key() == "skipped"
         pieces.skip_value()
         assert pieces.key() == "last" and pieces.value() == b"3" and pieces.key() is None
