@@ -1,8 +1,10 @@
-"""One event of a Chrome trace as a typed struct, decoded fast where the JSON is clean and patiently
-where it isn't.
+"""One event of a Chrome trace: its categories, its fields as a typed struct, its times in ns.
 
-Numbers of `ts` and `dur` come as `int` or `float`, and as `Decimal` in a file whose times a float
-can't hold to the nanosecond.
+Events are decoded fast where the JSON is clean and patiently where it isn't. Numbers of `ts` and
+`dur` come as `int` or `float`, and as `Decimal` in a file whose times a float can't hold to the
+nanosecond. Spellings of categories: libkineto's `ActivityType.cpp` and `output_json.cpp`;
+`Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset` are those of torch 1.8, known to its
+TensorBoard plugin (`EventTypes`).
 """
 
 from __future__ import annotations
@@ -11,20 +13,103 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from enum import StrEnum
+from decimal import Decimal, InvalidOperation
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.kineto.categories import CATEGORIES
 from chopper_core.sources.shared.json_stream import DECODE_ERRORS
-from chopper_core.sources.trace import ABSENT
+from chopper_core.sources.trace import ABSENT, ActivityCategory, HostCategory
+from chopper_core.util.arrays import Int64, Mask
 
 FLOAT_EXACT_BELOW_US: Final = float(2**43)
 """A float holds microseconds with three decimals to the nanosecond below this value."""
+
+_LATEST_US: Final = 2**52
+"""142 years; leaves room to add the base time within int64."""
+
+ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {
+    "kernel": int(ActivityCategory.KERNEL),
+    "Kernel": int(ActivityCategory.KERNEL),
+    "gpu_memcpy": int(ActivityCategory.MEMCPY),
+    "Memcpy": int(ActivityCategory.MEMCPY),
+    "gpu_memset": int(ActivityCategory.MEMSET),
+    "Memset": int(ActivityCategory.MEMSET),
+}
+LAUNCH_CATEGORIES: Final = frozenset(
+    ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+)
+RANGE_CATEGORIES: Final[Mapping[str, int]] = {
+    "cpu_op": int(HostCategory.OPERATOR),
+    "Operator": int(HostCategory.OPERATOR),
+    "user_annotation": int(HostCategory.ANNOTATION),
+}
+FRAME_CATEGORY: Final = "python_function"
+
+FORWARD_BACKWARD: Final = "fwdbwd"
+HOST_DEVICE: Final = "ac2g"
+FLOW_CATEGORIES: Final[Mapping[str, str]] = {
+    "fwdbwd": FORWARD_BACKWARD,
+    "fwd_bwd": FORWARD_BACKWARD,
+    "forward_backward": FORWARD_BACKWARD,
+    "ac2g": HOST_DEVICE,
+    "async_gpu": HOST_DEVICE,
+    "async_cpu_to_gpu": HOST_DEVICE,
+}
+
+CATEGORIES: Final = (
+    *ACTIVITY_CATEGORIES,
+    *LAUNCH_CATEGORIES,
+    *RANGE_CATEGORIES,
+    FRAME_CATEGORY,
+    *FLOW_CATEGORIES,
+    "gpu_user_annotation",
+)
+"""Those that come often."""
+
+_MODULE_PREFIX: Final = "nn.Module: "
+_RECOMPUTE_FRAME: Final = re.compile(
+    r"(?:checkpoint(?:ing)?|tensor_parallel/random)\.py\(\d+\): (?:recompute_fn|backward)$"
+)
+_SHAPED_OPERATOR: Final = re.compile(
+    r"mm(?:[_.<]|$)|matmul|linear|attention|attn|conv|embedding", re.I
+)
+_TYPED_OPERATOR: Final = re.compile(
+    r"^aten::(?:linear|(?:add|_scaled_|_int_)?mm|(?:badd)?bmm)$|attention|attn|conv", re.I
+)
+
+
+class FrameKinds(dict[str, int]):
+    """Which kind of host range a Python frame is, by its name; ABSENT for those not kept."""
+
+    def __missing__(self, name: str) -> int:
+        kind = ABSENT
+        if name.startswith(_MODULE_PREFIX):
+            kind = HostCategory.MODULE
+        elif _RECOMPUTE_FRAME.search(name):
+            kind = HostCategory.RECOMPUTE
+        self[name] = kind
+        return kind
+
+
+class Kept(IntEnum):
+    """What is kept of an operator's inputs."""
+
+    NOTHING = 0
+    SHAPES = 1
+    ALL = 2
+    """Their shapes, types and, of those that are no tensors, values."""
+
+
+def kept_inputs(name: str) -> int:
+    """Return what is kept of the inputs of an operator of this name."""
+    if not _SHAPED_OPERATOR.search(name):
+        return int(Kept.NOTHING)
+    return int(Kept.ALL if _TYPED_OPERATOR.search(name) else Kept.SHAPES)
+
 
 Number = int | str | float | None
 NOTHING: Final = msgspec.Raw(b"")
@@ -229,3 +314,51 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, int | float | str | Decimal) else None
+
+
+def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
+    """Return the values as nanoseconds, and which of them are usable times.
+
+    Values are int, float, Decimal or text; what has more than three decimals is rounded to the
+    nearest nanosecond. Unusable ones are 0.
+    """
+    count = len(values_us)
+    try:
+        as_float = np.frombuffer(struct.pack(f"={count}d", *values_us), np.float64)
+    except (struct.error, OverflowError):
+        return _one_by_one(values_us)
+    if np.abs(as_float).max(initial=0) < FLOAT_EXACT_BELOW_US:
+        whole = np.floor(as_float)
+        part_ns = np.rint((as_float - whole) * 1000)
+        return whole.astype(np.int64) * 1000 + part_ns.astype(np.int64), np.ones(count, np.bool_)
+    usable = np.abs(as_float) < _LATEST_US
+    types = set(map(type, values_us))
+    if types == {int}:
+        return np.where(usable, as_float, 0.0).astype(np.int64) * 1000, usable
+    if types <= {int, Decimal} and usable.all():
+        return _from_decimals(values_us), usable
+    return _one_by_one(values_us)
+
+
+def _from_decimals(values_us: Sequence[Any]) -> Int64:
+    count = len(values_us)
+    whole_us = np.fromiter(map(int, values_us), np.int64, count)
+    fraction_us = np.fromiter((value % 1 for value in values_us), np.float64, count)
+    return whole_us * 1000 + np.rint(fraction_us * 1000).astype(np.int64)
+
+
+def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
+    exact = [_exact_nanoseconds(value) for value in values_us]
+    usable = np.fromiter((value is not None for value in exact), np.bool_, len(exact))
+    return np.fromiter((value or 0 for value in exact), np.int64, len(exact)), usable
+
+
+def _exact_nanoseconds(value_us: Any) -> int | None:
+    """Return whole nanoseconds; None for what is no time."""
+    if isinstance(value_us, int):
+        return value_us * 1000 if abs(value_us) < _LATEST_US else None
+    try:
+        exact = Decimal(value_us)
+    except (InvalidOperation, TypeError, ValueError):
+        return None
+    return round(exact * 1000) if exact.is_finite() and abs(exact) < _LATEST_US else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.kineto.tables import TraceTables
-from chopper_core.sources.kineto.tracetext import TraceText
+from chopper_core.sources.kineto.text import TraceText
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
 from chopper_core.sources.shared.columns import integer
 from chopper_core.sources.trace import Losses, Trace

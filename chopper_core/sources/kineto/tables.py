@@ -12,25 +12,28 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.sources.kineto.categories import (
+from chopper_core.sources.kineto.events import (
     ACTIVITY_CATEGORIES,
+    COMPLETE,
     FLOW_CATEGORIES,
     FORWARD_BACKWARD,
     FRAME_CATEGORY,
     HOST_DEVICE,
     LAUNCH_CATEGORIES,
     RANGE_CATEGORIES,
+    Args,
+    Event,
     FrameKinds,
     Kept,
     kept_inputs,
+    nanoseconds,
 )
-from chopper_core.sources.kineto.events import COMPLETE, Args, Event
-from chopper_core.sources.kineto.times import nanoseconds
 from chopper_core.sources.shared.columns import (
     Columns,
     GrowingColumns,
     Interner,
     bounded,
+    column_types,
     int_column,
     integer,
 )
@@ -44,47 +47,8 @@ from chopper_core.sources.trace import (
     LaunchShape,
 )
 from chopper_core.util.arrays import Int32, Int64, Mask
+from chopper_core.util.grouping import distinct
 
-_ACTIVITY_TYPES: Final[Mapping[str, DTypeLike]] = {
-    "name": np.int32,
-    "category": np.int8,
-    "device": np.int32,
-    "stream": np.int64,
-    "start_ns": np.int64,
-    "duration_ns": np.int64,
-    "correlation": np.int64,
-    "external_id": np.int64,
-    "bytes": np.int64,
-    "collective": np.int32,
-    "launch_shape": np.int32,
-}
-_LAUNCH_TYPES: Final[Mapping[str, DTypeLike]] = {
-    "name": np.int32,
-    "thread": np.int32,
-    "start_ns": np.int64,
-    "duration_ns": np.int64,
-    "correlation": np.int64,
-}
-_RANGE_TYPES: Final[Mapping[str, DTypeLike]] = {
-    "name": np.int32,
-    "category": np.int8,
-    "thread": np.int32,
-    "start_ns": np.int64,
-    "duration_ns": np.int64,
-    "external_id": np.int64,
-    "sequence": np.int64,
-    "forward_thread": np.int64,
-    "shapes": np.int32,
-    "types": np.int32,
-    "values": np.int32,
-    "collective": np.int32,
-}
-_FLOW_TYPES: Final[Mapping[str, DTypeLike]] = {
-    "id": np.int64,
-    "is_start": np.bool_,
-    "thread": np.int32,
-    "time_ns": np.int64,
-}
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
 
 _NO_ARGS: Final = Args()
@@ -158,11 +122,11 @@ class TraceTables:
         self.event_counts: Counter[str] = Counter()
         self._unused_counts: Counter[str] = Counter()
         self.bad_times = 0
-        self._activities = GrowingColumns(_ACTIVITY_TYPES)
-        self._launches = GrowingColumns(_LAUNCH_TYPES)
-        self._ranges = GrowingColumns(_RANGE_TYPES)
-        self._frames = GrowingColumns(_RANGE_TYPES)
-        self._flows = GrowingColumns(_FLOW_TYPES)
+        self._activities = GrowingColumns(column_types(Activities))
+        self._launches = GrowingColumns(column_types(Launches))
+        self._ranges = GrowingColumns(column_types(HostRanges))
+        self._frames = GrowingColumns(column_types(HostRanges))
+        self._flows = GrowingColumns(column_types(Flows))
         self._flow_ends = {
             kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
@@ -225,9 +189,9 @@ class TraceTables:
         counts: dict[str, int] = {}
         for kind, chunks in self._flow_ends.items():
             ends = chunks.joined()
-            starts = _distinct(ends["id"][ends["is_start"]])
-            finishes = _distinct(ends["id"][~ends["is_start"]])
-            counts[kind] = 2 * len(_distinct(np.concatenate([starts, finishes]))) - (
+            starts = distinct(ends["id"][ends["is_start"]])
+            finishes = distinct(ends["id"][~ends["is_start"]])
+            counts[kind] = 2 * len(distinct(np.concatenate([starts, finishes]))) - (
                 len(starts) + len(finishes)
             )
         return counts
@@ -374,13 +338,6 @@ class TraceTables:
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
     """Return the code of each key."""
     return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
-
-
-def _distinct(values: Int64) -> Int64:
-    ordered = np.sort(values)
-    is_new = np.ones(len(ordered), np.bool_)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_new]
 
 
 def _thread_key(value: Any) -> int | str:
