@@ -12,14 +12,15 @@ nearest one's. Where the counters are of the trace's own process, the numbers of
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.identity import devices_of_agents, gpus_of_agents
+from chopper_core.align.kernel_names import common_codes
 from chopper_core.align.launches import Dispatched, common_traits, same_launches
 from chopper_core.align.sequences import (
     UNMATCHED,
@@ -28,15 +29,20 @@ from chopper_core.align.sequences import (
     align,
     with_moved,
 )
-from chopper_core.model.column_names import Match
+from chopper_core.model.column_names import (
+    COUNTER_DURATION,
+    COUNTER_MATCH,
+    Match,
+)
+from chopper_core.model.overrides import Overrides
+from chopper_core.model.run import Gpu, Identity
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
 """Kernels in a row that mark a place in the template, the surest first."""
 RUN_LENGTH: Final = RUN_LENGTHS[0]
-_ENOUGH_NAMES: Final = 0.9
-"""Share of dispatches whose names are found in the trace that makes a way of comparing good."""
 _MIN_WINDOW: Final = 0.2
 """Share of the template's marks that a recurrence must show."""
 
@@ -58,7 +64,7 @@ class CounterMatch(Struct, frozen=True):
 def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> CounterMatch:
     """Match the activities `rows` of one GPU with the dispatches of its counter run."""
     sequence = launch_order(table, rows)
-    codes = _common_codes(table.names, table.kernel[sequence], dispatched.names, dispatched.name)
+    codes = common_codes(table.names, table.kernel[sequence], dispatched.names, dispatched.name)
     trace_codes, dispatch_codes, comparison = codes
     dispatch = np.full(len(table), UNMATCHED, np.intp)
     match = np.full(len(table), Match.NONE, np.int8)
@@ -222,60 +228,94 @@ def _template(iterations: Int32) -> int:
     return int(numbers[counts == size][-1])
 
 
-_CLONE: Final = re.compile(r"(?:\s*\[clone[^\]]*\]|\s*\(\.kd\)|\.kd)+$")
-_QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
+class GpuMatch(Struct, frozen=True):
+    """How the counters of one GPU were matched with its activities."""
+
+    gpu: int
+    agent: int
+    """Its number among the agents of the counter run."""
+    run: DispatchRun
+    dispatches: int
+    matched: int
+    borrowed: int
+    ambiguous: int
+    unmatched: int
+    """Compute kernels without counters."""
+    unused_dispatches: int
+    windows: int
+    comparison: str
 
 
-def plain_name(name: str) -> str:
-    """A kernel's name without the suffixes that tools add and without its return type."""
-    return _QUALIFIERS.sub("", _CLONE.sub("", name.strip()))
+def counter_columns(
+    table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], overrides: Overrides
+) -> tuple[dict[str, Float64], list[GpuMatch], list[Identity]]:
+    """The counters of each activity, how well the sequences fit, and whose they are."""
+    columns: dict[str, Float64] = {}
+    quality: list[GpuMatch] = []
+    identities: list[Identity] = []
+
+    def store(name: str, rows: Index, values: Float64) -> None:
+        column = columns.setdefault(name, np.full(len(table), np.nan))
+        empty = np.isnan(column[rows])
+        column[rows[empty]] = values[empty]
+
+    for run in runs:
+        found_agents = _identities(run, gpus, overrides)
+        identities += found_agents.values()
+        for agent, identity in found_agents.items():
+            gpu = identity.gpu
+            if gpu is None:
+                continue
+            dispatches = np.flatnonzero(run.dispatches.gpu == agent)
+            rows = np.flatnonzero(table.gpu == gpu)
+            process = next(each.process for each in gpus if each.index == gpu)
+            found = match_counters(table, rows, Dispatched.of(run, dispatches, process))
+            hit = found.dispatch != UNMATCHED
+            taken = dispatches[found.dispatch[hit]]
+            for name, values in run.dispatches.counters.items():
+                store(name, rows[hit], values[taken])
+            start, end = run.dispatches.start_ns[taken], run.dispatches.end_ns[taken]
+            duration = np.where((start >= 0) & (end > start), end - start, np.nan)
+            store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
+            store(COUNTER_MATCH, rows[hit], found.match[hit].astype(np.float64))
+            quality.append(_quality(table, rows, gpu, agent, run, dispatches, found))
+    return columns, quality, identities
 
 
-def base_name(name: str) -> str:
-    """The last part of a kernel's name before its template and call parameters."""
-    name = re.sub(r"\(anonymous namespace\)::", "", plain_name(name))
-    return re.split(r"[<(]", name, maxsplit=1)[0].rsplit("::", 1)[-1]
+def _quality(
+    table: KernelTable,
+    rows: Index,
+    gpu: int,
+    agent: int,
+    run: DispatchRun,
+    found_in: Index,
+    found: CounterMatch,
+) -> GpuMatch:
+    kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == 0)
+    return GpuMatch(
+        gpu=gpu,
+        agent=agent,
+        run=run,
+        dispatches=len(found_in),
+        matched=int((found.match == Match.MATCHED).sum()),
+        borrowed=int((found.match == Match.BORROWED).sum()),
+        ambiguous=int((found.match == Match.AMBIGUOUS).sum()),
+        unmatched=int((kernels & (found.match == Match.NONE)).sum()),
+        unused_dispatches=found.unused_dispatches,
+        windows=found.windows,
+        comparison=found.comparison,
+    )
 
 
-def _common_codes(
-    trace_names: Sequence[str],
-    trace_name: Int32,
-    dispatch_names: Sequence[str],
-    dispatch_name: Int32,
-) -> tuple[Int64, Int64, str]:
-    """Codes that are equal where the names of both sides mean the same kernel."""
-    trace_used = np.unique(trace_name).tolist()
-    dispatch_used = np.unique(dispatch_name).tolist()
-    weight = np.bincount(dispatch_name, minlength=len(dispatch_names))
-
-    def shortened(names: Sequence[str], used: list[int]) -> Callable[[str], str]:
-        cuts = sorted({plain_name(names[code]) for code in used}, key=len)
-
-        def cut(name: str) -> str:
-            plain = plain_name(name)
-            return next((c for c in cuts if len(c) >= RUN_LENGTH and plain.startswith(c)), plain)
-
-        return cut
-
-    ways: list[tuple[str, Callable[[str], str]]] = [
-        ("exact", plain_name),
-        ("prefix", shortened(dispatch_names, dispatch_used)),
-        ("base name", base_name),
-    ]
-    compared = []
-    for title, way in ways:
-        codes: dict[str, int] = {}
-        of_trace = np.full(len(trace_names), -1, np.int64)
-        for code in trace_used:
-            of_trace[code] = codes.setdefault(way(trace_names[code]), len(codes))
-        in_trace = len(codes)
-        of_dispatch = np.full(len(dispatch_names), -2, np.int64)
-        for code in dispatch_used:
-            of_dispatch[code] = codes.setdefault(way(dispatch_names[code]), len(codes))
-        known = (of_dispatch >= 0) & (of_dispatch < in_trace)
-        found = float(weight[known].sum()) / max(float(weight.sum()), 1.0)
-        compared.append((found, of_trace[trace_name], of_dispatch[dispatch_name], title))
-        if found >= _ENOUGH_NAMES:
-            break
-    _, trace_codes, dispatch_codes, title = max(compared, key=lambda way: way[0])
-    return trace_codes, dispatch_codes, title
+def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> dict[int, Identity]:
+    """Agent that dispatched → which GPU it is."""
+    paths = tuple(map(str, run.paths))
+    used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
+    agents = [run.agents[agent] for agent in used]
+    said = overrides.devices(run.format, *(path.name for path in run.paths))
+    return {
+        agent: Identity(", ".join(paths), run.format, device.names, device.text, who.gpu, who.by)
+        for agent, device, who in zip(
+            used, devices_of_agents(agents), gpus_of_agents(agents, gpus, said), strict=True
+        )
+    }

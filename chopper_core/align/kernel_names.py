@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from chopper_core.model.table import Category, Kind
-from chopper_core.util.arrays import Int8, Int32
+from chopper_core.util.arrays import Int8, Int32, Int64
 from chopper_core.util.grouping import distinct
 
 UNKNOWN_COLLECTIVE: Final = "collective"
 OPTIMIZER_CLASS: Final = "optimizer"
 ATTENTION_CLASS: Final = "attention"
-
 _COMM: Final = re.compile(
     r"^(?:nccl|rccl)(?:Dev)?Kernel|msccl|mscclpp|rocshmem|nvshmem|deep_ep"
     r"|(?:cross_device|custom|quick)_(?:all_?)?reduce|all_?reduce\w*kernel",
@@ -100,3 +99,66 @@ def kinds(names: Sequence[str], name: Int32, category: Int8) -> Int8:
     kind[category == Category.MEMCPY] = Kind.COPY
     kind[category == Category.MEMSET] = Kind.COMPUTE
     return kind.astype(np.int8)
+
+
+_ENOUGH_NAMES: Final = 0.9
+"""Share of dispatches whose names are found in the trace that makes a way of comparing good."""
+_MIN_PREFIX: Final = 6
+\"\"\"Shorter names would be the beginning of too many others.\"\"\"
+_CLONE: Final = re.compile(r"(?:\s*\[clone[^\]]*\]|\s*\(\.kd\)|\.kd)+$")
+_QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
+
+
+def plain_name(name: str) -> str:
+    """A kernel's name without the suffixes that tools add and without its return type."""
+    return _QUALIFIERS.sub("", _CLONE.sub("", name.strip()))
+
+
+def base_name(name: str) -> str:
+    """The last part of a kernel's name before its template and call parameters."""
+    name = re.sub(r"\(anonymous namespace\)::", "", plain_name(name))
+    return re.split(r"[<(]", name, maxsplit=1)[0].rsplit("::", 1)[-1]
+
+
+def common_codes(
+    trace_names: Sequence[str],
+    trace_name: Int32,
+    dispatch_names: Sequence[str],
+    dispatch_name: Int32,
+) -> tuple[Int64, Int64, str]:
+    """Codes that are equal where the names of both sides mean the same kernel."""
+    trace_used = np.unique(trace_name).tolist()
+    dispatch_used = np.unique(dispatch_name).tolist()
+    weight = np.bincount(dispatch_name, minlength=len(dispatch_names))
+
+    def shortened(names: Sequence[str], used: list[int]) -> Callable[[str], str]:
+        cuts = sorted({plain_name(names[code]) for code in used}, key=len)
+
+        def cut(name: str) -> str:
+            plain = plain_name(name)
+            return next((c for c in cuts if len(c) >= _MIN_PREFIX and plain.startswith(c)), plain)
+
+        return cut
+
+    ways: list[tuple[str, Callable[[str], str]]] = [
+        ("exact", plain_name),
+        ("prefix", shortened(dispatch_names, dispatch_used)),
+        ("base name", base_name),
+    ]
+    compared = []
+    for title, way in ways:
+        codes: dict[str, int] = {}
+        of_trace = np.full(len(trace_names), -1, np.int64)
+        for code in trace_used:
+            of_trace[code] = codes.setdefault(way(trace_names[code]), len(codes))
+        in_trace = len(codes)
+        of_dispatch = np.full(len(dispatch_names), -2, np.int64)
+        for code in dispatch_used:
+            of_dispatch[code] = codes.setdefault(way(dispatch_names[code]), len(codes))
+        known = (of_dispatch >= 0) & (of_dispatch < in_trace)
+        found = float(weight[known].sum()) / max(float(weight.sum()), 1.0)
+        compared.append((found, of_trace[trace_name], of_dispatch[dispatch_name], title))
+        if found >= _ENOUGH_NAMES:
+            break
+    _, trace_codes, dispatch_codes, title = max(compared, key=lambda way: way[0])
+    return trace_codes, dispatch_codes, title

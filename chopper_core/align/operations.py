@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import Collectives
-from chopper_core.align.context import REACH, contexts, like_context
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
-from chopper_core.align.labels import Labels, Order
-from chopper_core.align.layers import annotated_layers, layer_windows
-from chopper_core.align.modules import Modules
+from chopper_core.align.labels import REACH, Labels, Order, contexts, like_context
+from chopper_core.align.layers import Modules, annotated_layers, layer_windows
 from chopper_core.align.shapes import read_shapes
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Mask

@@ -10,17 +10,14 @@ from msgspec import Struct
 
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
-from chopper_core.align.flops import model_work
 from chopper_core.align.host import Host, link
-from chopper_core.align.iterations import label_iterations
 from chopper_core.align.kernel_names import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
-from chopper_core.align.layers import label_layers
-from chopper_core.align.modules import read_modules
+from chopper_core.align.layers import label_layers, read_modules
+from chopper_core.align.model_work import activity_tokens, model_work
 from chopper_core.align.operations import label_operations
-from chopper_core.align.phases import label_phases
-from chopper_core.align.tokens import activity_tokens
+from chopper_core.align.steps import label_iterations, label_phases
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
 from chopper_core.model.table import LEVELS, NO_TIME, KernelTable, Kind

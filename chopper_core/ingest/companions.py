@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from chopper_core.align.cpu import placed_cpu
+from chopper_core.align.counters import counter_columns
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
-from chopper_core.align.measures import counter_columns, telemetry_columns
-from chopper_core.align.telemetry import KnownClock, Placement, place, signals
+from chopper_core.align.telemetry import signals, telemetry_columns
+from chopper_core.align.telemetry_clock import KnownClock, Placement, place, placed_cpu
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.sources.counters.files import find_counters, read_found

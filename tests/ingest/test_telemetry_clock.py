@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
-from chopper_core.align.telemetry import (
+from chopper_core.align.telemetry import signals
+from chopper_core.align.telemetry_clock import (
     Estimate,
     KnownClock,
     Placement,
     estimate_offset,
     place,
-    signals,
 )
 from chopper_core.model.run import Gpu
 from chopper_core.model.table import KernelTable, Kind

@@ -15,7 +15,7 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
-from chopper_core.align.measures import telemetry_columns
+from chopper_core.align.telemetry import telemetry_columns
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, Signal, nearest
 from chopper_core.model.view import View

@@ -1,0 +1,336 @@
+"""Putting telemetry and CPU samples on the run's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.run import TelemetrySource
+from chopper_core.model.signals import (
+    CpuSamples,
+    IntegralCurve,
+    nearest,
+    share_running,
+)
+from chopper_core.model.table import KernelTable, Kind
+from chopper_core.sources.cpu import CpuFile
+from chopper_core.sources.signals import ClockDomain, Samples, SignalName, Telemetry
+from chopper_core.util.arrays import Float64
+
+REACH_PERIODS: Final = 8
+"""A sample stands for times at most so many usual distances away."""
+_ACTIVITY_SIGNALS: Final = (SignalName.POWER_W, SignalName.GFX_UTIL_PCT, SignalName.GFX_MHZ)
+"""What follows the work of a GPU, the best first."""
+_MIN_CORRELATION: Final = 0.6
+_CHANCE_LEVEL: Final = 0.3
+_CHANCE: Final = 4.0
+"""Unrelated signals reach the chance level and this over the root of the number of bins."""
+_CLEAR: Final = 0.8
+"""A second place whose correlation reaches this part of the best one makes it ambiguous."""
+_QUARTER_NS: Final = 15 * 60 * 1_000_000_000
+_WEST: Final = -12 * 4
+_EAST: Final = 14 * 4
+_ZONE_DOUBT_NS: Final = 5_000_000_000
+"""Clocks of two hosts are no further apart."""
+_MAX_BINS: Final = 1 << 21
+_FINE_STEPS: Final = 40
+
+
+class Placement(Struct, frozen=True):
+    """Where a telemetry file stands on the run's clock, and how sure that is."""
+
+    path: Path
+    format: str
+    clock: str
+    offset_ns: int | None
+    """What its stamps need to be on the run's clock; None where it can't be placed."""
+    uncertainty_ns: int
+    method: str
+    """How the offset was found, or why it was not."""
+    gpus: Mapping[int, int]
+    """GPU of the file → GPU of the run."""
+    samples: int
+    notes: Sequence[str] = ()
+
+
+class KnownClock(Struct, frozen=True):
+    """What the stamps of a clock need to be on the run's, and why."""
+
+    offset_ns: int
+    why: str
+
+
+def place(
+    telemetry: Telemetry,
+    table: KernelTable,
+    gpus: Mapping[int, int],
+    clocks: Mapping[ClockDomain, KnownClock],
+    shift_ns: int = 0,
+) -> Placement:
+    """Find the offset of a file: by its clock where its way to the run's is known, else by signals.
+
+    `gpus` says which GPU of the run each of the file's is, `clocks` what stamps of a clock need to
+    be on the run's. `shift_ns` is added to what is found; where nothing is, it is the whole offset.
+    """
+    count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
+
+    def placed(
+        offset_ns: int | None, uncertainty_ns: int, method: str, *, can_shift: bool = True
+    ) -> Placement:
+        if shift_ns and can_shift:
+            by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
+            method = f"{method}, {by_hand}" if offset_ns is not None else f"{by_hand}: {method}"
+            offset_ns = (offset_ns or 0) + shift_ns
+        return Placement(
+            telemetry.path,
+            telemetry.format,
+            str(telemetry.clock),
+            offset_ns,
+            uncertainty_ns,
+            method,
+            gpus,
+            count,
+            telemetry.notes,
+        )
+
+    if not gpus:
+        return placed(None, 0, "none of its GPUs is one of the run's", can_shift=False)
+    if telemetry.resolution_ns == 0:
+        return placed(None, 0, "its samples have no times", can_shift=False)
+    if (known := clocks.get(telemetry.clock)) is not None:
+        if _covers(telemetry, table, known.offset_ns + shift_ns):
+            return placed(known.offset_ns, telemetry.resolution_ns, known.why)
+        if telemetry.clock is ClockDomain.EPOCH:
+            return placed(None, 0, "by its clock it covers another time than the run")
+    if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
+        zoned = in_a_zone(telemetry, table, gpus, clocks[ClockDomain.EPOCH].offset_ns)
+        if isinstance(zoned, str):
+            return placed(None, 0, zoned)
+        return placed(zoned.offset_ns, zoned.uncertainty_ns, zoned.method)
+    found = estimate_offset(telemetry, table, gpus)
+    if isinstance(found, str):
+        return placed(None, 0, found)
+    return placed(found.offset_ns, found.uncertainty_ns, found.method)
+
+
+def in_a_zone(
+    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], epoch_ns: int
+) -> Estimate | str:
+    """The offset of local time without a zone: the one zone in which it covers the run.
+
+    Zones are whole quarters of an hour apart. Where several fit, the signals tell which.
+    """
+    stamps = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
+    first = min(int(times[0]) for times in stamps if len(times))
+    last = max(int(times[-1]) for times in stamps if len(times))
+    begin, end = int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max())
+    zones = range(_WEST * _QUARTER_NS, (_EAST + 1) * _QUARTER_NS, _QUARTER_NS)
+    doubt = telemetry.resolution_ns
+    fitting = [
+        zone
+        for zone in zones
+        if first - zone + epoch_ns <= begin + doubt and last - zone + epoch_ns >= end - doubt
+    ]
+    if not fitting:
+        return "in no time zone it covers the run"
+    if len(fitting) == 1:
+        how = f"local time of {_zone_text(fitting[0])}, the only zone in which it covers the run"
+        return Estimate(epoch_ns - fitting[0], doubt, how)
+    found = estimate_offset(telemetry, table, gpus)
+    if isinstance(found, str):
+        return f"local time that covers the run in {len(fitting)} zones, and {found}"
+    nearest_zone = min(fitting, key=lambda zone: abs(epoch_ns - zone - found.offset_ns))
+    if abs(epoch_ns - nearest_zone - found.offset_ns) > _ZONE_DOUBT_NS + found.uncertainty_ns:
+        return f"local time of no whole zone, though {found.method}"
+    how = f"local time of {_zone_text(nearest_zone)}: of {len(fitting)} zones the one that is "
+    return Estimate(epoch_ns - nearest_zone, doubt, f"{how}{found.method}")
+
+
+def _zone_text(zone_ns: int) -> str:
+    minutes = abs(zone_ns) // 60_000_000_000
+    return f"UTC{'-' if zone_ns < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
+    """Whether any sample of a file on the run's clock lies within the run."""
+    begin = int(table.start_ns.min()) - telemetry.resolution_ns
+    end = int((table.start_ns + table.duration_ns).max()) + telemetry.resolution_ns
+    every = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
+    return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in every)
+
+
+class Estimate(Struct, frozen=True):
+    """An offset that signals tell."""
+
+    offset_ns: int
+    uncertainty_ns: int
+    method: str
+
+
+def estimate_offset(
+    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int]
+) -> Estimate | str:
+    """The offset at which a signal follows the compute of the trace best, or why there is none.
+
+    The share of time with compute running, per GPU, slides over the signal; the mean of the
+    GPUs' correlations peaks at the offset. The uncertainty is the larger of half the distance of
+    the samples and the stretch around the peak in which the correlation stays within 1 %.
+    """
+    signal = next(
+        (s for s in _ACTIVITY_SIGNALS if any((number, s) in telemetry.signals for number in gpus)),
+        None,
+    )
+    if signal is None:
+        return "it has no signal that follows the work of a GPU"
+    pairs = []
+    for number, gpu in gpus.items():
+        samples = own_figure(telemetry, number, signal)
+        rows = (table.gpu == gpu) & (table.kind == Kind.COMPUTE)
+        if samples is not None and len(samples) > 2 and rows.any():
+            pairs.append((samples, table.start_ns[rows], table.duration_ns[rows]))
+    if not pairs:
+        return f"its {signal.value} has too few samples"
+    period = int(np.median(np.concatenate([np.diff(samples.time_ns) for samples, _, _ in pairs])))
+    begin = min(int(start.min()) for _, start, _ in pairs)
+    end = max(int((start + duration).max()) for _, start, duration in pairs)
+    first = min(int(samples.time_ns[0]) for samples, _, _ in pairs)
+    last = max(int(samples.time_ns[-1]) for samples, _, _ in pairs)
+    if last - first < end - begin:
+        return "it covers less time than the trace"
+    step = max(period, (last - first) // _MAX_BINS)
+    bins = int((end - begin) // step)
+    if bins < 20:
+        return "the trace is too short for its distance of samples"
+
+    work = [
+        share_running(start, duration, (begin, end)).means(begin + step * np.arange(bins + 1.0))
+        for _, start, duration in pairs
+    ]
+    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s, _, _ in pairs]
+    places = int((last - first) // step) - bins + 1
+    coarse = np.mean(
+        [
+            _sliding(busy, curve.means(first + step * np.arange(places + bins + 0.0)))
+            for busy, curve in zip(work, curves, strict=True)
+        ],
+        axis=0,
+    )
+    peak = int(np.argmax(coarse))
+    away = np.abs(np.arange(len(coarse)) - peak) > max(bins // 50, 3)
+    rival = float(coarse[away].max()) if away.any() else 0.0
+    best = float(coarse[peak])
+    if best < max(_MIN_CORRELATION, _CHANCE_LEVEL + _CHANCE / np.sqrt(bins)):
+        return f"its {signal.value} doesn't follow the trace (correlation {best:.2f} at best)"
+    if rival > _CLEAR * best:
+        return f"its {signal.value} fits at several places ({best:.2f} and {rival:.2f})"
+    lags = first + step * (peak + np.linspace(-1.5, 1.5, 3 * _FINE_STEPS + 1))
+    fine = np.array([_correlation_at(lag, step, work, curves) for lag in lags])
+    top = int(np.argmax(fine))
+    near = lags[fine > 0.99 * fine[top]]
+    width = int(max(period // 2, (near[-1] - near[0]) / 2))
+    return Estimate(
+        begin - int(lags[top]),
+        width,
+        f"estimated from {signal.value} against compute, correlation {fine[top]:.2f} "
+        f"(next place {rival:.2f})",
+    )
+
+
+def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> Samples | None:
+    """A GPU's own figure of a signal, not those of its parts."""
+    parts = telemetry.signals.get((number, signal), ())
+    return next((samples for samples in parts if samples.part == ""), None)
+
+
+def _correlation_at(
+    lag: float, step: int, work: Sequence[Float64], curves: Sequence[IntegralCurve]
+) -> float:
+    bounds = lag + step * np.arange(len(work[0]) + 1.0)
+    values = [
+        _sliding(busy, curve.means(bounds))[0] for busy, curve in zip(work, curves, strict=True)
+    ]
+    return float(np.mean(values))
+
+
+def _sliding(short: Float64, long: Float64) -> Float64:
+    """Pearson's correlation of `short` with each stretch of `long`, unknown values left out."""
+    known = np.isfinite(long)
+    filled = np.where(known, long, np.nanmean(long) if known.any() else 0.0)
+    filled = filled - filled.mean()
+    own = short - short.mean()
+    count = len(short)
+    size = 1 << int(np.ceil(np.log2(len(long) + count)))
+    product = np.fft.irfft(np.fft.rfft(filled, size) * np.conj(np.fft.rfft(own, size)), size)
+    places = len(long) - count + 1
+    sums = np.concatenate([[0.0], np.cumsum(filled)])
+    squares = np.concatenate([[0.0], np.cumsum(filled**2)])
+    mean = (sums[count:] - sums[:-count]) / count
+    variance = (squares[count:] - squares[:-count]) / count - mean**2
+    scale = np.sqrt(np.maximum(variance, 0.0)) * own.std() * count
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation: Float64 = np.where(scale > 1e-9, product[:places] / scale, 0.0)
+    return correlation
+
+
+def placed_cpu(
+    file: CpuFile,
+    span: tuple[int, int],
+    telemetry: Sequence[TelemetrySource],
+    epoch_ns: int | None,
+    shift_ns: int = 0,
+) -> CpuSamples:
+    """The samples of a file within the run's span, and one on either side.
+
+    A file on the run's clock stays as it is but for `epoch_ns`, the correction of its host, None
+    where the run's clock isn't the epoch's. One on another clock is placed as telemetry on the
+    same clock was. `shift_ns` is added; where nothing is known it is the whole offset.
+    """
+    offset_ns, uncertainty_ns, method = _offset(file, telemetry, epoch_ns)
+    if shift_ns:
+        by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
+        method = f"{method}, {by_hand}" if offset_ns is not None else f"{by_hand}: {method}"
+        offset_ns = (offset_ns or 0) + shift_ns
+    inside = slice(0, 0)
+    if offset_ns is not None:
+        times = file.times_ns + offset_ns
+        low = int(np.searchsorted(times, span[0]))
+        high = int(np.searchsorted(times, span[1], "right"))
+        if low < high or 0 < low < len(times):
+            inside = slice(max(low - 1, 0), high + 1)
+        else:
+            offset_ns, method = None, f"{method}: it covers another time than the run"
+    return CpuSamples(
+        str(file.path),
+        file.format,
+        str(file.clock),
+        offset_ns,
+        uncertainty_ns,
+        method,
+        len(file.times_ns),
+        file.notes,
+        file.cpus,
+        file.cores,
+        file.times_ns[inside] + (offset_ns or 0),
+        file.percent[inside],
+    )
+
+
+def _offset(
+    file: CpuFile, telemetry: Sequence[TelemetrySource], epoch_ns: int | None
+) -> tuple[int | None, int, str]:
+    if file.clock is ClockDomain.EPOCH and epoch_ns is not None:
+        corrected = f", corrected by {epoch_ns} ns as its host's" if epoch_ns else ""
+        return epoch_ns, 1, f"its clock is the run's{corrected}"
+    alike = [
+        source
+        for source in telemetry
+        if source.clock == str(file.clock) and source.offset_ns is not None
+    ]
+    if file.clock in (ClockDomain.MONOTONIC, ClockDomain.BOOTTIME) and alike:
+        finest = min(alike, key=lambda source: source.uncertainty_ns)
+        return finest.offset_ns, finest.uncertainty_ns, f"as {finest.path}, on the same clock"
+    return None, 0, f"its clock ({file.clock}) is not the run's, and no telemetry has the same"
