@@ -122,7 +122,7 @@ def _values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> Sequenc
         "over": LEVELS,
         "columns": names,
         "sort": ("name", *(f"-{name}" for name in names), *names),
-        "metric": run.metrics,
+        "metric": run.signal_names,
         "stat": [name for name in STATISTICS if name != SUM],
     }
     return given.get(key, ())

@@ -84,13 +84,13 @@ def look(run: Run, view: View) -> Look:
 
 def second_signal(run: Run, chosen: str) -> str:
     """The name of the signal to show beside the chosen one."""
-    return next(name for name in _SECOND if name in run.metrics and name != chosen)
+    return next(name for name in _SECOND if name in run.signal_names and name != chosen)
 
 
 def next_signal(run: Run, chosen: str) -> str:
     """The name of the signal after the chosen one; after the last, the first; not of parts."""
-    after = run.metrics.index(chosen) + 1
-    later = (*run.metrics[after:], *run.metrics)
+    after = run.signal_names.index(chosen) + 1
+    later = (*run.signal_names[after:], *run.signal_names)
     return next(name for name in later if not is_part(name))
 
 

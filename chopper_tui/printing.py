@@ -22,7 +22,7 @@ def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
     from chopper_tui.key_line import KEY_FIGURES, key_line
 
     line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
-    seen = signal_chart(run, view, plot.bins_for(run.signal(view.metric), width, glyphs))
+    seen = signal_chart(run, view, plot.bins_for(run.signal(view.signal), width, glyphs))
     rows = plot.draw(seen, width, _CHART_LINES, glyphs)
     lines = [
         "  ".join(f"{title} {text}".strip() for title, text in line),

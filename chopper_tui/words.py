@@ -46,7 +46,7 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
         () if frame.level == ACTIVITY else tuple(filter(_PLAIN.fullmatch, frame.labels[:_MOST]))
     )
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
-    signals = run.metrics
+    signals = run.signal_names
     return {
         "view": (EXPLORE, *(each.name for each in VIEWS), INFO),
         "at": (),

@@ -28,7 +28,7 @@ _DTYPE_BYTES: Final = {
 }  # fmt: skip
 
 
-class Collectives(Struct, frozen=True):
+class CollectiveLabels(Struct, frozen=True):
     """What is known of each communication kernel; the others have empty names."""
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Collectives(Struct, frozen=True):
     without_arguments: int
 
 
-def read_collectives(host: Host, links: Links, kind: Int8) -> Collectives:
+def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     """Name, bytes and group of the communication kernels.
 
     The name comes from the arguments on the kernel, else on the operator around its launch, else
@@ -94,7 +94,7 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> Collectives:
     group = np.full(count, -1, np.int32)
     codes[rows], rules[rows], size[rows], group[rows] = known[:, number]
     without = int(np.count_nonzero(argument == ABSENT))
-    return Collectives(tuple(names), codes, rules, size, tuple(groups), group, without)
+    return CollectiveLabels(tuple(names), codes, rules, size, tuple(groups), group, without)
 
 
 def message_bytes(arguments: Collective) -> int:

@@ -26,7 +26,7 @@ from chopper_core.sources.trace import (
 from chopper_core.util.arrays import Index
 
 
-class DispatchTable(Struct, frozen=True):
+class AlignedDispatches(Struct, frozen=True):
     """The aligned dispatches, their counters as measured columns."""
 
     aligned: AlignedRank
@@ -38,7 +38,7 @@ class DispatchTable(Struct, frozen=True):
     """Dispatches that no pass timed; they are left out."""
 
 
-def align_dispatches(run: DispatchRun) -> DispatchTable:
+def align_dispatches(run: DispatchRun) -> AlignedDispatches:
     """Label and account the dispatches as far as kernel names and roctx ranges tell.
 
     Streams are queues. The operation is the innermost roctx range, else the kernel's class. Where
@@ -74,7 +74,7 @@ def align_dispatches(run: DispatchRun) -> DispatchTable:
         )
     products = [run.agents[agent].product or run.agents[agent].name for agent in aligned.devices]
     devices = tuple(run.agents[agent].node_id for agent in aligned.devices)
-    return DispatchTable(
+    return AlignedDispatches(
         replace(aligned, table=table, devices=devices),
         aligned.devices,
         products,

@@ -51,7 +51,7 @@ class Device(Struct, frozen=True):
         return ", ".join(part for part in parts if part) or "no name"
 
 
-class Found(Struct, frozen=True):
+class DeviceMatch(Struct, frozen=True):
     """The GPU of a device, and what told it."""
 
     gpu: int | None
@@ -82,46 +82,46 @@ def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]
 
 def gpus_of_telemetry(
     devices: Sequence[Device], gpus: Sequence[Gpu], said: Mapping[str, int | None]
-) -> list[Found]:
+) -> list[DeviceMatch]:
     """The GPU of each device of a telemetry file: by its place on the PCI bus, by KFD node, else by
     number, else by order."""
     by_node = _unique_nodes(gpus)
     by_place = {_place(gpu.pci): gpu.index for gpu in gpus if _place(gpu.pci)}
     places = [_place(device.pci) for device in devices]
     if len(by_place) == sum(bool(gpu.pci) for gpu in gpus) and any(p in by_place for p in places):
-        told = [Found(by_place.get(place), "PCI bus") for place in places]
+        told = [DeviceMatch(by_place.get(place), "PCI bus") for place in places]
         return _with_said(told, devices, said)
     nodes = [device.node for device in devices]
     if all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
-        told = [Found(by_node.get(node), "KFD node") for node in nodes]
+        told = [DeviceMatch(by_node.get(node), "KFD node") for node in nodes]
     else:
         numbers = {gpu.index for gpu in gpus}
         told = []
         for place, device in enumerate(devices):
             number = device.number if device.number >= 0 else place
             by = "number" if device.number >= 0 else "order in the file"
-            told.append(Found(number if number in numbers else None, by))
+            told.append(DeviceMatch(number if number in numbers else None, by))
     return _with_said(told, devices, said)
 
 
 def gpus_of_agents(
     agents: Sequence[Agent], gpus: Sequence[Gpu], said: Mapping[str, int | None]
-) -> list[Found]:
+) -> list[DeviceMatch]:
     """The GPU of each agent that dispatched: by HSA node, else by number among the GPUs, else by
     order."""
     by_node = _unique_nodes(gpus)
     numbers = [gpu.index for gpu in gpus]
     types = [agent.type_index for agent in agents]
     if any(agent.node_id in by_node for agent in agents):
-        told = [Found(by_node.get(agent.node_id), "HSA node") for agent in agents]
+        told = [DeviceMatch(by_node.get(agent.node_id), "HSA node") for agent in agents]
     elif any(0 <= number < len(numbers) for number in types):
         told = [
-            Found(numbers[number] if 0 <= number < len(numbers) else None, "number")
+            DeviceMatch(numbers[number] if 0 <= number < len(numbers) else None, "number")
             for number in types
         ]
     else:
         told = [
-            Found(numbers[place] if place < len(numbers) else None, "order")
+            DeviceMatch(numbers[place] if place < len(numbers) else None, "order")
             for place in range(len(agents))
         ]
     return _with_said(told, devices_of_agents(agents), said)
@@ -140,8 +140,8 @@ def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:
 
 
 def _with_said(
-    told: Sequence[Found], devices: Sequence[Device], said: Mapping[str, int | None]
-) -> list[Found]:
+    told: Sequence[DeviceMatch], devices: Sequence[Device], said: Mapping[str, int | None]
+) -> list[DeviceMatch]:
     """What is said counts before what is told; a GPU that is said to be one device is no other."""
     wanted = {name.casefold(): gpu for name, gpu in said.items()}
     taken = {gpu for gpu in said.values() if gpu is not None}
@@ -149,9 +149,9 @@ def _with_said(
     for known, device in zip(told, devices, strict=True):
         name = next((name for name in device.names if name in wanted), None)
         if name is not None:
-            found.append(Found(wanted[name], BY_HAND))
+            found.append(DeviceMatch(wanted[name], BY_HAND))
         elif known.gpu in taken:
-            found.append(Found(None, "another device is that GPU by hand"))
+            found.append(DeviceMatch(None, "another device is that GPU by hand"))
         else:
             found.append(known)
     return found

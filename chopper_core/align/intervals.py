@@ -21,7 +21,7 @@ class Points(Struct, frozen=True, dict=True):
     time_ns: Int64
 
     @cached_property
-    def _lines(self) -> dict[bool, Line]:
+    def _lines(self) -> dict[bool, NumberLine]:
         return {}
 
     def __len__(self) -> int:
@@ -38,10 +38,10 @@ class Points(Struct, frozen=True, dict=True):
         thread = np.where(rows >= 0, self.thread[rows], np.int32(NOWHERE))
         return Points(thread.astype(np.int32), self.time_ns[rows])
 
-    def line(self, *, any_thread: bool) -> Line:
+    def line(self, *, any_thread: bool) -> NumberLine:
         """The known points in order, sorted once however many intervals are laid over them."""
         if any_thread not in self._lines:
-            self._lines[any_thread] = Line.of(self, any_thread)
+            self._lines[any_thread] = NumberLine.of(self, any_thread)
         return self._lines[any_thread]
 
 
@@ -50,7 +50,7 @@ def nowhere(count: int) -> Points:
     return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
 
 
-class Line(Struct, frozen=True):
+class NumberLine(Struct, frozen=True):
     """Points on one number line: each thread has a stretch of it, or all share one."""
 
     rows: Index
@@ -62,7 +62,7 @@ class Line(Struct, frozen=True):
     stretch: int
 
     @classmethod
-    def of(cls, points: Points, any_thread: bool) -> Line:
+    def of(cls, points: Points, any_thread: bool) -> NumberLine:
         """The line of all points that are known."""
         rows = np.flatnonzero(points.known())
         time_ns = points.time_ns[rows]
@@ -101,7 +101,7 @@ class Intervals(Struct, frozen=True):
         """The value of the longest interval over each point, -1 where there is none."""
         return self._paint(self.end_ns - self.start_ns, points.line(any_thread=False), points)
 
-    def _paint(self, rank: Int64, line: Line, points: Points) -> Index:
+    def _paint(self, rank: Int64, line: NumberLine, points: Points) -> Index:
         """Over each point the value of the interval of the highest rank, of equals the last."""
         found = np.full(len(points), -1, np.intp)
         if not len(self) or not len(line.rows):

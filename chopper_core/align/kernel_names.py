@@ -104,7 +104,7 @@ def kinds(names: Sequence[str], name: Int32, category: Int8) -> Int8:
 _ENOUGH_NAMES: Final = 0.9
 """Share of dispatches whose names are found in the trace that makes a way of comparing good."""
 _MIN_PREFIX: Final = 6
-\"\"\"Shorter names would be the beginning of too many others.\"\"\"
+"""Shorter names begin too many others."""
 _CLONE: Final = re.compile(r"(?:\s*\[clone[^\]]*\]|\s*\(\.kd\)|\.kd)+$")
 _QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.align.autograd import Backward
-from chopper_core.align.collectives import Collectives
+from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
 from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
@@ -87,7 +87,7 @@ def label_operations(
     links: Links,
     backward: Backward,
     modules: Modules,
-    collectives: Collectives,
+    collectives: CollectiveLabels,
     kind: Int8,
     phases: Labels,
     order: Order,
@@ -145,7 +145,7 @@ def _fill(
 
 
 def _label_collectives(
-    labels: Labels, words: Words, collectives: Collectives, is_comm: Mask
+    labels: Labels, words: Words, collectives: CollectiveLabels, is_comm: Mask
 ) -> None:
     codes = np.array([words.code(name) for name in collectives.names], np.intp)
     for rule in distinct(collectives.rules[is_comm]):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.window import Stretch
+from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Float64, Int64
 
 
@@ -43,7 +43,7 @@ class LineChart(Struct, frozen=True, eq=False):
     """Whether the numbers are drawn one by one, unconnected."""
 
 
-class Rows(Struct, frozen=True, eq=False):
+class SignalRows(Struct, frozen=True, eq=False):
     """A signal of several things along one time: a row each, all on one scale."""
 
     title: str
@@ -154,7 +154,7 @@ class Lanes(Struct, frozen=True, eq=False):
     owners: tuple[str, ...]
     """The GPU of each lane."""
     kinds: tuple[str, ...]
-    seen: Stretch
+    seen: Interval
     pointed: tuple[Pointed, ...]
     """What is at the cursor, lane by lane."""
     cells: Callable[[int, int], LaneCells]
@@ -182,4 +182,4 @@ def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
     )
 
 
-Chart = BarChart | LineChart | Rows | HeatMap | BoxChart | Lanes
+Chart = BarChart | LineChart | SignalRows | HeatMap | BoxChart | Lanes

@@ -18,17 +18,17 @@ from chopper_core.model.memo import Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.signals import (
     BusyCurve,
+    BusyParts,
     CpuSamples,
     IntegralCurve,
     LazyCurves,
     Signal,
-    Stretches,
     share_running,
 )
 from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
-from chopper_core.model.window import Stretch, resolved
+from chopper_core.model.window import Interval, resolved
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
 
@@ -234,26 +234,26 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             self._trees[order] = Tree(self.table, order, self.summary)
         return self._trees[order]
 
-    def beside(self, name: str) -> Run:
+    def baseline_run(self, name: str) -> Run:
         """A run to compare with; raises UsageError where it is not open."""
         if name not in self.others:
             raise UsageError(f"the baseline {name} is not open; start Chopper with it")
         return self.others[name]
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def signal_names(self) -> tuple[str, ...]:
         """The names of the signals over time, the most telling first, those of parts last."""
         parts = [name for name in self.measured if is_part(name)]
         return (*(name for name in self.measured if name not in parts), *_RUNNING, *parts)
 
     def signal(self, name: str = "") -> Signal:
         """A signal over time, made once; without a name the first. Raises UsageError."""
-        name = name or self.metrics[0]
+        name = name or self.signal_names[0]
         if name in self.measured:
             return self.measured[name]
         if name not in _RUNNING:
             raise UsageError(
-                f"no signal {name!r} over time in this run; there are {', '.join(self.metrics)}"
+                f"unknown signal {name!r}; this run has {', '.join(self.signal_names)}"
             )
         if name not in self._running:
             title, kinds = _RUNNING[name]
@@ -285,7 +285,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             )
 
         starts, ends = parts.min("start_ns"), parts.max("end_ns")
-        return BusyCurve.of(Stretches(starts, ends, parts.sum("idle_ns"), activities))
+        return BusyCurve.of(BusyParts(starts, ends, parts.sum("idle_ns"), activities))
 
 
 def scope_of(run: Run, view: View) -> tuple[int, int]:
@@ -295,7 +295,7 @@ def scope_of(run: Run, view: View) -> tuple[int, int]:
     return start - run.origin_ns, end - run.origin_ns
 
 
-def interval_of(run: Run, view: View) -> Stretch:
+def interval_of(run: Run, view: View) -> Interval:
     """The stretch that a view shows: that of its scope where it doesn't say.
 
     Raises NoSuchNode, and UsageError where its window holds no time of the run.

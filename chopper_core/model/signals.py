@@ -47,7 +47,7 @@ class IntegralCurve(Struct, frozen=True):
         return means
 
 
-class Stretches(Struct, frozen=True):
+class BusyParts(Struct, frozen=True):
     """A GPU's activities in parts, its iterations say: of each the first start, last end, idle."""
 
     starts_ns: Int64
@@ -65,10 +65,10 @@ class BusyCurve(IntegralCurve, frozen=True):
     parts that hold a moment are looked into: nothing is worked out for all of a large GPU.
     """
 
-    parts: Stretches
+    parts: BusyParts
 
     @classmethod
-    def of(cls, parts: Stretches) -> BusyCurve:
+    def of(cls, parts: BusyParts) -> BusyCurve:
         """The curve of a GPU; there is at least one part."""
         span = np.array([parts.starts_ns.min(), parts.ends_ns.max()], np.int64)
         return cls(span, np.zeros(2), (span - span[0]).astype(np.float64), parts)

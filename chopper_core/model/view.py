@@ -48,7 +48,7 @@ class View(Struct, frozen=True):
     sort: str = ""
     """A column, `-column` for the largest first, or empty: the level's own order."""
     filter: str = ""
-    metric: str = ""
+    signal: str = ""
     """The signal of the chart and the sparklines; empty: the first one of the run."""
     baseline: Baseline | None = None
     name: str = ""
@@ -178,7 +178,7 @@ def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
     return replace(view, stat="" if is_sum else stat, over=() if is_sum else tuple(over))
 
 
-def beside(view: View) -> View:
+def baseline_view(view: View) -> View:
     """The baseline of a view as a view of its own; raises UsageError where there is none."""
     if view.baseline is None:
         raise UsageError("the view has no baseline")
@@ -196,9 +196,9 @@ def beside(view: View) -> View:
     )
 
 
-def with_signal(view: View, metric: str) -> View:
+def with_signal(view: View, signal: str) -> View:
     """The same view with another signal in its chart and sparklines."""
-    return replace(view, metric=metric)
+    return replace(view, signal=signal)
 
 
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:

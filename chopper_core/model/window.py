@@ -34,7 +34,7 @@ class Window(Struct, frozen=True):
 ALL_TIME: Final = Window()
 
 
-class Stretch(Struct, frozen=True):
+class Interval(Struct, frozen=True):
     """A window with nothing left open, within the run's time."""
 
     from_ns: int
@@ -66,7 +66,7 @@ def parse_time(key: str, text: str) -> int:
     return int(whole) * scale + int(digits[:9]) * scale // 10**9
 
 
-def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Stretch:
+def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:
     """A window within a run that ends at `end_ns`, of the scope where it says nothing.
 
     Raises UsageError where it holds no time of the run.
@@ -82,10 +82,10 @@ def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Stretch:
         raise UsageError(f"from={begin}ns is not before to={end}ns")
     begin, end = _within(begin, max(min(end, end_ns) - begin, SHORTEST_NS), end_ns)
     at = begin + (end - begin) // 2 if window.at_ns is None else window.at_ns
-    return Stretch(begin, end, min(at, end_ns), window.mark_ns, end_ns)
+    return Interval(begin, end, min(at, end_ns), window.mark_ns, end_ns)
 
 
-def zoomed(seen: Stretch, factor: float) -> Stretch:
+def zoomed(seen: Interval, factor: float) -> Interval:
     """A stretch of `factor` times the length; the cursor, if it is seen, stays at its place."""
     length = max(round(seen.length_ns * factor), SHORTEST_NS)
     at = seen.at_ns
@@ -95,14 +95,14 @@ def zoomed(seen: Stretch, factor: float) -> Stretch:
     return _placed(seen, begin, length)
 
 
-def panned(seen: Stretch, share: float) -> Stretch:
+def panned(seen: Interval, share: float) -> Interval:
     """The same length, moved by a share of it; the cursor goes along to stay in sight."""
     moved = _placed(seen, seen.from_ns + round(seen.length_ns * share), seen.length_ns)
     at = seen.at_ns + moved.from_ns - seen.from_ns
     return replace(moved, at_ns=min(max(at, 0), seen.end_ns))
 
 
-def pointing(seen: Stretch, at_ns: int) -> Stretch:
+def pointing(seen: Interval, at_ns: int) -> Interval:
     """The cursor elsewhere; a stretch that doesn't show it moves to where it does."""
     at = min(max(at_ns, 0), seen.end_ns)
     begin = seen.from_ns
@@ -114,20 +114,20 @@ def pointing(seen: Stretch, at_ns: int) -> Stretch:
     return replace(_placed(seen, begin, seen.length_ns), at_ns=at)
 
 
-def stepped(seen: Stretch, cells: int, bins: int) -> Stretch:
+def stepped(seen: Interval, cells: int, bins: int) -> Interval:
     """The cursor some cells further; it stands in the middle of a cell."""
     width = seen.length_ns / max(bins, 1)
     cell = int((seen.at_ns - seen.from_ns) / width)
     return pointing(seen, seen.from_ns + int((cell + cells + 0.5) * width))
 
 
-def fitted(seen: Stretch, from_ns: int, to_ns: int) -> Stretch:
+def fitted(seen: Interval, from_ns: int, to_ns: int) -> Interval:
     """Exactly a stretch of time, with room beside it where it is not all of the run."""
     room = (to_ns - from_ns) // 8
     return _placed(seen, from_ns - room, max(to_ns - from_ns + 2 * room, SHORTEST_NS))
 
 
-def _placed(seen: Stretch, begin: int, length: int) -> Stretch:
+def _placed(seen: Interval, begin: int, length: int) -> Interval:
     begin, end = _within(begin, length, seen.end_ns)
     return replace(seen, from_ns=begin, to_ns=end)
 

@@ -28,7 +28,7 @@ def children(run: Run, view: View) -> Frame:
         interval_of(run, view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
-    signal = run.signal(view.metric)
+    signal = run.signal(view.signal)
     if view.is_leaf:
         labels: list[str] = [view.path[-1]]
         nodes = parent

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import Metric, Values
 from chopper_core.model import address
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, beside, enter
+from chopper_core.model.view import View, baseline_view, enter
 from chopper_core.query.children import children
 from chopper_core.query.columns import column_of, names_of
 from chopper_core.query.comparison import (
@@ -51,12 +51,14 @@ def compared(run: Run, view: View) -> Frame:
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
     ours = children(run, plain)
-    other = run.beside(beside(view).run) if beside(view).run != view.run else run
+    other = (
+        run.baseline_run(baseline_view(view).run) if baseline_view(view).run != view.run else run
+    )
     lacking = ""
     try:
-        base = children(other, replace(beside(view), columns=wanted))
+        base = children(other, replace(baseline_view(view), columns=wanted))
     except NoSuchNode as error:
-        base, lacking = _nothing(ours, replace(beside(view), columns=wanted)), str(error)
+        base, lacking = _nothing(ours, replace(baseline_view(view), columns=wanted)), str(error)
     # Two activities are compared as what they are, whatever their numbers.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {} if leaves else _renamed((run, ours), (other, base))
@@ -108,7 +110,7 @@ def compared(run: Run, view: View) -> Frame:
             f"{len(renamed)} kernel{' has' if len(renamed) == 1 else 's have'} another name in the "
             "baseline, where the one before the arrow stands at the same places"
         )
-    notes.append(f"the baseline is {address.render(beside(view))}")
+    notes.append(f"the baseline is {address.render(baseline_view(view))}")
 
     def opens(row: int) -> View:
         if pairs.ours[shown[row]] < 0:

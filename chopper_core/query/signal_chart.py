@@ -44,7 +44,7 @@ def signal_chart(
 
     Raises Cancelled once it is wanted no more: of very many GPUs it takes long.
     """
-    signal = run.signal(view.metric)
+    signal = run.signal(view.signal)
     node = run.tree(view.order).node(view.path)
     scope = scope_of(run, view)
     start, end = scope

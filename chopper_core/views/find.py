@@ -11,7 +11,7 @@ from msgspec import Struct
 from chopper_core.metrics import Values
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.model.window import Stretch
+from chopper_core.model.window import Interval
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Index, Int64, Mask
@@ -62,7 +62,7 @@ def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found
     return Found(tuple(hits[:limit]), names, nodes)
 
 
-def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Stretch] | None:
+def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interval] | None:
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
     # A code of -1 is a missing label: it has no name that could match.
     operations, kernels = (

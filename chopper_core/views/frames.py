@@ -86,7 +86,7 @@ def answered(run: Run, view: View) -> Frame:
     shown = np.flatnonzero(mask)
     sort = view.sort or answer.sort
     shown = shown[ordered(shown, answer.level, list(answer.labels), sort, values)]
-    signal = run.signal(view.metric)
+    signal = run.signal(view.signal)
     return Frame(
         view=view,
         address=address.render(view),

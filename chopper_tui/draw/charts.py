@@ -20,8 +20,8 @@ from chopper_core.model.charts import (
     HeatMap,
     Lanes,
     LineChart,
-    Rows,
     Series,
+    SignalRows,
 )
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import UNICODE, Glyphs, bar
@@ -54,7 +54,7 @@ def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int 
     lines: list[Line]
     if isinstance(picture, Lanes):
         return draw_lanes(picture, width, height, glyphs, selected)
-    if isinstance(picture, Rows):
+    if isinstance(picture, SignalRows):
         lines = _rows(picture, width, height, glyphs)
         return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
     if isinstance(picture, BarChart | BoxChart) and picture.level:
@@ -92,7 +92,7 @@ def draw_below(
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
-    growing = [at for at in range(len(wanted)) if isinstance(pictures[at], LineChart | Rows)]
+    growing = [at for at in range(len(wanted)) if isinstance(pictures[at], LineChart | SignalRows)]
     for turn, at in enumerate(growing):
         wanted[at] += (spare + turn) // len(growing)
     drawn: list[Line] = []
@@ -118,7 +118,7 @@ def lines_below(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
 def _lines_there(picture: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
     if is_below and isinstance(picture, LineChart):
         return _LEAST_CURVES + len(_title(picture, width, glyphs))
-    if is_below and isinstance(picture, Rows):
+    if is_below and isinstance(picture, SignalRows):
         return 1 + len(picture.labels)
     return lines_of(picture, width, glyphs)
 
@@ -139,7 +139,7 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
     """The lines that a picture would like to have."""
     if isinstance(picture, Lanes):
         return lanes_rows(picture)
-    if isinstance(picture, Rows):
+    if isinstance(picture, SignalRows):
         return 1 + len(picture.labels) + ENVELOPE
     title = len(_title(picture, width, glyphs))
     match picture:
@@ -153,7 +153,7 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
             return _TEXT_SIZE[1]
 
 
-def _rows(picture: Rows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def _rows(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """A line per row, and over them, where there is room, what all rows span."""
     count = len(picture.labels)
     above = height - 1 - count

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.charts import LineChart, Rows, Series
+from chopper_core.model.charts import LineChart, Series, SignalRows
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64
@@ -43,7 +43,7 @@ def scale_ends(known: Float64) -> tuple[float, float]:
     )
 
 
-def envelope(picture: Rows) -> LineChart:
+def envelope(picture: SignalRows) -> LineChart:
     """The least, the median and the largest of all rows along the time."""
     bins = picture.numbers.shape[1]
     known = np.flatnonzero(np.isfinite(picture.numbers).any(axis=0))
@@ -60,7 +60,7 @@ def envelope(picture: Rows) -> LineChart:
     )
 
 
-def row_lines(picture: Rows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+def row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The title with the scale, and the rows: beside each other where they are too many.
 
     Where not all fit, those that stand out come before the others.
@@ -127,7 +127,7 @@ def _at(numbers: Float64, cells: int) -> Float64:
 
 
 def _title(
-    picture: Rows, width: int, known: Float64, ends: tuple[float, float], glyphs: Glyphs
+    picture: SignalRows, width: int, known: Float64, ends: tuple[float, float], glyphs: Glyphs
 ) -> Line:
     """The title, the scale that all rows share; what lies beyond it and the time, if they fit."""
     low, high = ends

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
-from chopper_core.model.window import Stretch
+from chopper_core.model.window import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
@@ -195,18 +195,18 @@ class _Columns(Struct, frozen=True):
     mark: int | None
 
 
-def _columns(seen: Stretch, bins: int) -> _Columns:
+def _columns(seen: Interval, bins: int) -> _Columns:
     return _Columns(_cell(seen, bins, seen.at_ns), _cell(seen, bins, seen.mark_ns))
 
 
-def _cell(seen: Stretch, bins: int, time: int | None) -> int | None:
+def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
     """The cell of a time; the last one also for the very end."""
     if time is None or not seen.from_ns <= time <= seen.to_ns:
         return None
     return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
 
 
-def _axis(seen: Stretch, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
+def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
     """Round times over a ruler that shows the cursor, the mark and what is between them."""
     marks = _MARKS[glyphs.name]
     step = _tick_step(seen, bins)
@@ -235,7 +235,7 @@ def _axis(seen: Stretch, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
     ]
 
 
-def _cells_between(seen: Stretch, bins: int) -> range:
+def _cells_between(seen: Interval, bins: int) -> range:
     if seen.mark_ns is None:
         return range(0)
     low, high = sorted((seen.at_ns, seen.mark_ns))
@@ -261,7 +261,7 @@ def _pointed(ruler: str, columns: _Columns) -> Line:
     ]
 
 
-def _tick_step(seen: Stretch, bins: int) -> int:
+def _tick_step(seen: Interval, bins: int) -> int:
     """ns between ticks: a round number, so that their labels have room."""
     step, size = 1, 1
     while True:

@@ -34,7 +34,7 @@ def _line(title: str, why: str, room: int) -> Text:
 
 def signal_options(run: Run) -> list[tuple[str, str, str]]:
     """The signals over time of a run as options: with their ranges, and what they are."""
-    signals = [run.signal(name) for name in run.metrics]
+    signals = [run.signal(name) for name in run.signal_names]
     widest = max(len(signal.title) for signal in signals)
     return [
         (

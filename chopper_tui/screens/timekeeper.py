@@ -14,7 +14,7 @@ from chopper_core.model.view import with_view
 from chopper_core.model.window import (
     ALL_TIME,
     SHORTEST_NS,
-    Stretch,
+    Interval,
     Window,
     fitted,
     panned,
@@ -186,14 +186,14 @@ class Timekeeper(Asker):
             raise UsageError("at what time? :at 12.5ms, since the run's first activity")
         await self._show_stretch(pointing(self._seen(), parse_time("at", argument)))
 
-    async def _move(self, step: Callable[[Stretch, int], Stretch]) -> None:
+    async def _move(self, step: Callable[[Interval, int], Interval]) -> None:
         seen = self._seen()
         moved = step(seen, self._bins())
         if moved == seen:
             raise UsageError("there is no more: this is all of the run's time")
         await self._show_stretch(moved)
 
-    async def _chart_time(self, step: Callable[[Stretch], Stretch]) -> None:
+    async def _chart_time(self, step: Callable[[Interval], Interval]) -> None:
         self._need_chart()
         seen = await away(self._charted)
         moved = step(seen)
@@ -204,7 +204,7 @@ class Timekeeper(Asker):
         is_scope = (moved.from_ns, moved.to_ns) == scope_of(self.run, self.view)
         await self.change(replace(self.view, window=ALL_TIME if is_scope else window))
 
-    def _charted(self) -> Stretch:
+    def _charted(self) -> Interval:
         """What the chart shows, with the row under the cursor as what it is zoomed around."""
         seen, row = interval_of(self.run, self.view), self.table.cursor
         try:
@@ -232,7 +232,7 @@ class Timekeeper(Asker):
             raise UsageError(f"there is no {what} {'after' if step > 0 else 'before'} the cursor")
         await self._point(found)
 
-    async def _point(self, found: tuple[str, Stretch]) -> None:
+    async def _point(self, found: tuple[str, Interval]) -> None:
         """Show a lane at a time."""
         name, seen = found
         if name in self.frame.labels:
@@ -266,7 +266,7 @@ class Timekeeper(Asker):
                 self.left[key_of(asked)] = Place(replace(asked, window=window))
         await super()._ask(name)
 
-    async def _show_stretch(self, seen: Stretch) -> None:
+    async def _show_stretch(self, seen: Interval) -> None:
         await self.change(replace(self.view, window=seen.window()))
 
     async def _zoom_around(self, time: int, factor: float) -> None:
@@ -291,7 +291,7 @@ class Timekeeper(Asker):
             raise UsageError("there is no lane")
         return self.table.label
 
-    def _seen(self) -> Stretch:
+    def _seen(self) -> Interval:
         lanes = self._lanes()
         if lanes is None:
             raise UsageError("this is for the timeline; 2 opens it")

@@ -99,7 +99,7 @@ class Walker(Typist):
         """The view before this one."""
         if self.last_trail is None:
             raise UsageError("there is no view before this one yet")
-        await self.go(charted(self.last_trail, self.view.metric))
+        await self.go(charted(self.last_trail, self.view.signal))
 
     def do_go(self, argument: str) -> Awaitable[None] | None:
         """To an address, given or edited in the place of the breadcrumb."""

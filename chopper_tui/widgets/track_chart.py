@@ -39,7 +39,7 @@ class SignalPane(Pane):
     def show(self, run: Run, view: View) -> None:
         """Show the signal of a view over its scope, or over its window in the tree."""
         window = ALL_TIME if view.name else view.window
-        scope = View(view.run, view.path, view.order, metric=view.metric, window=window)
+        scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
         if run is not self.run or scope != self.view:
             self.run, self.view = run, scope
             self.draw_soon()
@@ -69,7 +69,7 @@ class SignalPane(Pane):
 
     def _plot(self, run: Run, view: View, width: int, height: int) -> list[Pieces]:
         room = width - 2
-        bins = plot.bins_for(run.signal(view.metric), room, self.glyphs)
+        bins = plot.bins_for(run.signal(view.signal), room, self.glyphs)
         seen = self._seen(run, view, bins)
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
         title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)

@@ -111,9 +111,9 @@ def test_residencies_are_of_the_time_before_their_stamp(run: Run) -> None:
 
 
 def test_parts_are_signals_to_choose_but_not_to_step_through(run: Run) -> None:
-    own = [name for name in run.metrics if "." not in name]
-    assert list(run.metrics[: len(own)]) == own
-    assert {"gfx_mhz.xcd0", "xgmi_read_gbps.link1", "throttle_pct.ppt"} < set(run.metrics)
+    own = [name for name in run.signal_names if "." not in name]
+    assert list(run.signal_names[: len(own)]) == own
+    assert {"gfx_mhz.xcd0", "xgmi_read_gbps.link1", "throttle_pct.ppt"} < set(run.signal_names)
     shown = {name: why for name, _, why in signal_options(run)}
     assert shown["gfx_mhz.xcd0"] == "Of xcd0: clock of the compute units"
 

@@ -242,7 +242,7 @@ def test_the_chart_covers_the_node() -> None:
     seen = signal_chart(run, View(run.name), 4)
     assert (seen.signal.name, seen.start_ns, seen.end_ns, seen.gpus) == ("busy_pct", 0, 40, (0, 1))
     assert seen.values.tolist() == [[100, 0, 0, 100], [100, 100, 100, 100]]
-    own = signal_chart(run, View(run.name, ("0",), metric="comm_pct"), 4)
+    own = signal_chart(run, View(run.name, ("0",), signal="comm_pct"), 4)
     assert own.values.tolist() == [[0, 0, 0, 100]]
 
 

@@ -44,7 +44,7 @@ views = st.builds(
     columns=st.lists(st.sampled_from(sorted(METRICS)), max_size=3, unique=True).map(tuple),
     sort=st.sampled_from(("", "name", "-elapsed_ns", "kernels")),
     filter=st.text(max_size=20),
-    metric=st.sampled_from(("", "busy_pct", "gfx_mhz")),
+    signal=st.sampled_from(("", "busy_pct", "gfx_mhz")),
     overrides=st.just(Overrides()) | readings,
 ) | st.builds(
     as_statistic,

@@ -12,7 +12,7 @@ from chopper_core.model.view import View, enter, sibling, with_view
 from chopper_core.model.window import (
     ALL_TIME,
     SHORTEST_NS,
-    Stretch,
+    Interval,
     Window,
     fitted,
     panned,
@@ -28,12 +28,12 @@ TIMES = st.one_of(st.none(), st.integers(0, 10**13))
 
 
 @st.composite
-def stretches(draw: st.DrawFn) -> Stretch:
+def stretches(draw: st.DrawFn) -> Interval:
     end = draw(st.integers(SHORTEST_NS, 10**12))
     length = draw(st.integers(SHORTEST_NS, end))
     begin = draw(st.integers(0, end - length))
     at = draw(st.integers(0, end))
-    return Stretch(begin, begin + length, at, None, end)
+    return Interval(begin, begin + length, at, None, end)
 
 
 @given(TIMES, TIMES, TIMES, TIMES)
@@ -95,12 +95,12 @@ def test_a_window_is_resolved_within_the_run(
     assert resolved(seen.window(), scope, run_end) == seen
 
 
-def within(seen: Stretch) -> bool:
+def within(seen: Interval) -> bool:
     return 0 <= seen.from_ns < seen.to_ns <= seen.end_ns and 0 <= seen.at_ns <= seen.end_ns
 
 
 @given(stretches())
-def test_zooming_keeps_the_cursor_at_its_place(seen: Stretch) -> None:
+def test_zooming_keeps_the_cursor_at_its_place(seen: Interval) -> None:
     near = zoomed(seen, 0.5)
     assert within(near) and near.at_ns == seen.at_ns
     assert near.length_ns == max(round(seen.length_ns * 0.5), SHORTEST_NS)
@@ -118,7 +118,7 @@ def test_zooming_keeps_the_cursor_at_its_place(seen: Stretch) -> None:
 
 
 @given(stretches())
-def test_zooming_out_comes_to_the_whole_run_and_stays(seen: Stretch) -> None:
+def test_zooming_out_comes_to_the_whole_run_and_stays(seen: Interval) -> None:
     for _ in range(40):
         seen = zoomed(seen, 2.0)
     assert (seen.from_ns, seen.to_ns) == (0, seen.end_ns)
@@ -126,7 +126,7 @@ def test_zooming_out_comes_to_the_whole_run_and_stays(seen: Stretch) -> None:
 
 
 @given(stretches(), st.sampled_from([-0.5, 0.5, 1.0]))
-def test_panning_keeps_the_length(seen: Stretch, share: float) -> None:
+def test_panning_keeps_the_length(seen: Interval, share: float) -> None:
     moved = panned(seen, share)
     assert 0 <= moved.from_ns < moved.to_ns <= moved.end_ns
     assert moved.length_ns == seen.length_ns
@@ -141,7 +141,7 @@ def test_panning_keeps_the_length(seen: Stretch, share: float) -> None:
 
 
 @given(stretches(), st.integers(-(10**6), 10**12))
-def test_the_cursor_is_always_shown(seen: Stretch, at: int) -> None:
+def test_the_cursor_is_always_shown(seen: Interval, at: int) -> None:
     moved = pointing(seen, at)
     assert within(moved) and moved.length_ns == seen.length_ns
     assert moved.at_ns == min(max(at, 0), seen.end_ns)
@@ -153,9 +153,9 @@ def test_the_cursor_is_always_shown(seen: Stretch, at: int) -> None:
 @given(st.integers(2, 300), st.data())
 def test_the_cursor_steps_from_cell_to_cell(bins: int, data: st.DataObject) -> None:
     length = data.draw(st.integers(bins * 4, 10**9))
-    seen = Stretch(5 * length, 6 * length, 5 * length + length // 2, None, 20 * length)
+    seen = Interval(5 * length, 6 * length, 5 * length + length // 2, None, 20 * length)
 
-    def cell(each: Stretch) -> int:
+    def cell(each: Interval) -> int:
         return (each.at_ns - each.from_ns) * bins // each.length_ns
 
     first = cell(seen)
@@ -170,7 +170,7 @@ def test_the_cursor_steps_from_cell_to_cell(bins: int, data: st.DataObject) -> N
 
 
 @given(stretches(), st.data())
-def test_fitting_shows_all_of_it(seen: Stretch, data: st.DataObject) -> None:
+def test_fitting_shows_all_of_it(seen: Interval, data: st.DataObject) -> None:
     low = data.draw(st.integers(0, seen.end_ns - 1))
     high = data.draw(st.integers(low + 1, seen.end_ns))
     fit = fitted(seen, low, high)

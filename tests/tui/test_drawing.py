@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chopper_core.model.charts import BarChart, BoxChart, Chart, HeatMap, LineChart, Rows, Series
+from chopper_core.model.charts import (
+    BarChart,
+    BoxChart,
+    Chart,
+    HeatMap,
+    LineChart,
+    Series,
+    SignalRows,
+)
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.draw.charts import draw, draw_below, lines_below
@@ -98,14 +106,14 @@ def test_nothing_is_wider_or_higher_than_it_may_be(size: tuple[int, int], glyphs
             assert all(line.isascii() for line in lines)
 
 
-def rows_of(count: int) -> Rows:
+def rows_of(count: int) -> SignalRows:
     """As many GPUs, the fourth of which draws more and the third of which says nothing once."""
     numbers = np.tile(np.linspace(400.0, 700.0, 60), (count, 1))
     numbers[3] += 100.0
     numbers[2, :10] = NAN
     labels = tuple(f"GPU {row}" for row in range(count))
     means = np.nanmean(numbers, axis=1)
-    return Rows("power", "W", "time", "ms", (0.0, 90.0), labels, numbers, means, (3,))
+    return SignalRows("power", "W", "time", "ms", (0.0, 90.0), labels, numbers, means, (3,))
 
 
 def test_rows_share_a_scale_that_is_stated_and_what_stands_out_is_marked() -> None:

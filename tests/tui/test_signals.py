@@ -31,7 +31,7 @@ DEEP = ("3", "11", "backward", "2")
 def charts(at: Driven) -> list[str]:
     """The signals of the charts on the screen."""
     return [
-        chart.view.metric
+        chart.view.signal
         for chart in at.explore.query(SignalPane)
         if chart.display and chart.view is not None
     ]
@@ -89,10 +89,10 @@ async def test_the_table_adapts_when_the_terminal_grows() -> None:
 async def test_the_next_signal_comes_round() -> None:
     async with explorer(run=measured_run()) as at:
         seen = []
-        for _ in at.explore.run.metrics:
+        for _ in at.explore.run.signal_names:
             await at.press("M")
             seen.append(at.frame.signal.name)
-        assert seen == [*at.explore.run.metrics[1:], at.explore.run.metrics[0]]
+        assert seen == [*at.explore.run.signal_names[1:], at.explore.run.signal_names[0]]
         assert at.status == "chart gfx 1400-1850 MHz"
 
 

@@ -9,7 +9,7 @@ from chopper_core.model.address import parse
 from chopper_core.model.charts import LaneCells, Lanes, Span
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View
-from chopper_core.model.window import Stretch, Window
+from chopper_core.model.window import Interval, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.action import TIMELINE
@@ -24,7 +24,7 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 SCOPE = ("3", "11")
 
 
-def seen(at: Driven) -> Stretch:
+def seen(at: Driven) -> Interval:
     picture = at.frame.charts[0]
     assert isinstance(picture, Lanes)
     return picture.seen
@@ -252,7 +252,7 @@ def test_kinds_and_shares_are_told_apart_without_colours() -> None:
         lanes=("GPU 0 s0",),
         owners=("GPU 0",),
         kinds=("compute", "comm", "copy"),
-        seen=Stretch(0, 700, 550, None, 700),
+        seen=Interval(0, 700, 550, None, 700),
         pointed=(),
         signals=0,
         cells=lambda row, bins: cells,

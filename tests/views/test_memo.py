@@ -57,7 +57,7 @@ def test_sorting_filtering_and_other_columns_ask_nothing_anew(run: Run) -> None:
         replace(KERNELS, name="launch"),
         replace(KERNELS, run="S"),
         replace(KERNELS, of="x"),
-        replace(KERNELS, metric="busy_pct"),
+        replace(KERNELS, signal="busy_pct"),
         replace(KERNELS, baseline=Baseline("S")),
     ],
 )

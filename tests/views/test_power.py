@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
 from chopper_core.model.address import parse, render
-from chopper_core.model.charts import BarChart, LineChart, Rows
+from chopper_core.model.charts import BarChart, LineChart, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, between
 from chopper_core.util.errors import UsageError
@@ -134,14 +134,14 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
         if "against" in picture.title:
             assert isinstance(picture, LineChart) and len(picture.series) == 8
         else:
-            assert isinstance(picture, Rows) and picture.labels[5] == "GPU 5"
+            assert isinstance(picture, SignalRows) and picture.labels[5] == "GPU 5"
             assert picture.title.startswith("rolling") or picture.apart == (5,)
 
 
 def test_a_row_per_gpu_is_the_mean_in_equal_parts_of_the_time(run: Run) -> None:
     frame = query(run, parse("R?view=power"))
     picture = frame.charts[0]
-    assert isinstance(picture, Rows) and picture.title == "power"
+    assert isinstance(picture, SignalRows) and picture.title == "power"
     found = samples_of(run, parse("R"))
     begin = min(gpu.signals["power_w"].middles_ns[0] for gpu in found)
     end = max(gpu.signals["power_w"].middles_ns[-1] for gpu in found)

@@ -14,7 +14,7 @@ from chopper_core.metrics import Metric, Scope, Values
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Groups
-from chopper_core.model.view import View, beside
+from chopper_core.model.view import View, baseline_view
 from chopper_core.query.comparison import Pairs, aligned, matched
 from chopper_core.query.renamed_kernels import Side, counterparts
 from chopper_core.util.errors import NoSuchNode
@@ -116,8 +116,8 @@ class Halves(Struct, frozen=True, dict=True):
 
 def halves(run: Run, view: View) -> Halves:
     """A view's node and its baseline's, split by what the view says."""
-    there = replace(beside(view), name="", by="", of="")
-    other = run if there.run == view.run else run.beside(there.run)
+    there = replace(baseline_view(view), name="", by="", of="")
+    other = run if there.run == view.run else run.baseline_run(there.run)
     ours, base = dict(view.scope), dict(there.scope)
     by = view.by or next((each for each in _USUAL_SPLITS if not {each} & {*ours, *base}), "kernel")
     wanted = _PLACE_LEVELS if by == PLACE else (by,)

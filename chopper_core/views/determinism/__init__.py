@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
-from chopper_core.model.view import View, beside
+from chopper_core.model.view import View, baseline_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.determinism.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
@@ -120,8 +120,8 @@ def answer(run: Run, view: View) -> ViewResult:
     if view.baseline is None:
         ours = steadiness(run, plain, False)
     else:
-        there = beside(view)
-        other = run if there.run == view.run else run.beside(there.run)
+        there = baseline_view(view)
+        other = run if there.run == view.run else run.baseline_run(there.run)
         common = set(gpus_of(run, plain))
         try:
             common &= set(gpus_of(other, there))
@@ -264,7 +264,7 @@ def _headline(
     if not compared:
         return ("no figure that both have: the scopes have no whole iterations in common",)
     beyond = [each for each in compared if each.is_beyond_noise]
-    name = beside(view).run if view.baseline and view.baseline.run else "the baseline"
+    name = baseline_view(view).run if view.baseline and view.baseline.run else "the baseline"
     if not beyond:
         tested = [each for each in compared if each.verdict == _WITHIN]
         if not tested:

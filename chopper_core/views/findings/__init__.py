@@ -82,7 +82,7 @@ RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per finding in the scope, the largest potential saving first."""
-    scope = View(view.run, view.path, view.order, metric=view.metric, overrides=view.overrides)
+    scope = View(view.run, view.path, view.order, signal=view.signal, overrides=view.overrides)
     context = context_of(run, scope)
     found = _find(context)
     findings = [finding for _, finding in found]

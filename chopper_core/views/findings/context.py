@@ -220,7 +220,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """The view of the GPUs' clocks, power and temperatures, with a signal over the time."""
         if signal not in self.run.measured:
             return self.at()
-        return replace(self.with_view("power"), metric=signal)
+        return replace(self.with_view("power"), signal=signal)
 
     def text(self, level: str, code: int) -> str:
         """A label as a path spells it."""

@@ -175,7 +175,7 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
 
     def opens(row: int) -> View:
         path = tuple(texts[level][row] for level in _LEVELS)
-        return View(view.run, path, order, metric=view.metric, overrides=view.overrides)
+        return View(view.run, path, order, signal=view.signal, overrides=view.overrides)
 
     return ViewResult(
         level=INSTANCE,

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from chopper_core.metrics import numbered
-from chopper_core.model.charts import BarChart, LineChart, Rows, Series
+from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
@@ -43,7 +43,7 @@ class Samples(Protocol):
         """The whole signals."""
 
 
-def charts(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | Rows, ...]:
+def charts(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
     """Power and clock over time, rolling quantiles, the clock against temperature and power."""
     few = found[:_LINES]
     drawn = (
@@ -96,7 +96,7 @@ def _against(found: Sequence[Samples], other: str, title: str, unit: str) -> Lin
 
 def _rolling(
     found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
-) -> LineChart | Rows | None:
+) -> LineChart | SignalRows | None:
     lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
     return _along(lines, title, unit, origin_ns)
 
@@ -115,7 +115,7 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
 
 def _over_time(
     found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
-) -> LineChart | Rows | None:
+) -> LineChart | SignalRows | None:
     signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
     lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]
     means = [own.mean() for _, own in signals if len(own)]
@@ -128,7 +128,7 @@ def _along(
     unit: str,
     origin_ns: int,
     means: Sequence[float] = (),
-) -> LineChart | Rows | None:
+) -> LineChart | SignalRows | None:
     """Signals along time: of one GPU as a curve, of several as rows.
 
     Means are those over time, where they are known; else those of the values.
@@ -145,7 +145,7 @@ def _along(
     bins = max(min(_POINTS, max(len(values) for *_, values in known)), 1)
     numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
     of_rows = np.array(means or [float(values.mean()) for *_, values in known])
-    return Rows(
+    return SignalRows(
         title,
         unit,
         "time",

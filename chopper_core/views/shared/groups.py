@@ -112,4 +112,4 @@ def activity(run: Run, view: View, row: int) -> View:
     table = run.table
     path = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
     place = int(np.flatnonzero(run.tree().node(path).rows == row)[0])
-    return View(run=view.run, path=(*path, str(place)), metric=view.metric)
+    return View(run=view.run, path=(*path, str(place)), signal=view.signal)

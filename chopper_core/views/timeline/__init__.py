@@ -13,7 +13,7 @@ from chopper_core.model.charts import Pointed
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
-from chopper_core.model.window import ALL_TIME, Stretch, pointing
+from chopper_core.model.window import ALL_TIME, Interval, pointing
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import activity
@@ -169,7 +169,7 @@ def answer(run: Run, view: View) -> ViewResult:
     pointed = tuple(_pointed(run, lane, at) for lane in lanes)
     own += _at_cursor(pointed)
     shown += ["at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_start_ns", "next_ns"]
-    if _CLOCK in run.metrics:
+    if _CLOCK in run.signal_names:
         shown.insert(-2, "at_mhz")
     return ViewResult(
         level="lane",
@@ -207,7 +207,7 @@ def label_of(lane: Lane) -> str:
 
 def next_start(
     run: Run, view: View, name: str, step: int, kind: Kind | None = None
-) -> tuple[str, Stretch] | None:
+) -> tuple[str, Interval] | None:
     """The cursor at the next start after it (1) or before it (-1), and the lane; None at the end.
 
     Without a kind it is that of an activity of the lane; else of a kind anywhere on its GPU.
@@ -232,7 +232,7 @@ def start_of(run: Run, view: View) -> int:
 
 def next_of_names(
     run: Run, view: View, step: int, kernels: Mask, operations: Mask, key: str
-) -> tuple[str, Stretch] | None:
+) -> tuple[str, Interval] | None:
     """The cursor at the next start of an activity with a wanted name, and its lane, or None.
 
     A mask has a value per name, and one more for a missing one; `key` says what they are of.
@@ -244,8 +244,8 @@ def next_of_names(
 
 
 def _nearest(
-    run: Run, seen: Stretch, step: int, lanes: Sequence[tuple[Lane, Int64]]
-) -> tuple[str, Stretch] | None:
+    run: Run, seen: Interval, step: int, lanes: Sequence[tuple[Lane, Int64]]
+) -> tuple[str, Interval] | None:
     """The nearest of starts after (1) or before (-1) the cursor, by lane, with the cursor there."""
     at = run.origin_ns + seen.at_ns
     found: list[tuple[int, int]] = []
@@ -289,7 +289,7 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
         return None if code == NO_LABEL else table.text_of(level, code)
 
     start, duration = int(lane.starts_ns[place]), int(table.duration_ns[row])
-    curves = run.signal(_CLOCK).curves if _CLOCK in run.metrics else {}
+    curves = run.signal(_CLOCK).curves if _CLOCK in run.signal_names else {}
     mhz = None
     if lane.gpu in curves:
         bounds = np.array([start, start + duration], np.float64)
@@ -338,7 +338,7 @@ def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
     return replace(view, name="", by="", window=ALL_TIME)
 
 
-def _headline(seen: Stretch) -> str:
+def _headline(seen: Interval) -> str:
     decimals = 3 if seen.length_ns >= 1_000_000 else 6
 
     def ms(time: int) -> str:
@@ -354,7 +354,7 @@ def _headline(seen: Stretch) -> str:
     return f"{text}, {ms(abs(apart))} {'after' if apart >= 0 else 'before'} mark"
 
 
-def _notes(run: Run, lanes: Sequence[Lane], left_out: int, seen: Stretch) -> tuple[str, ...]:
+def _notes(run: Run, lanes: Sequence[Lane], left_out: int, seen: Interval) -> tuple[str, ...]:
     notes = []
     if left_out:
         notes.append(
@@ -371,6 +371,6 @@ def _notes(run: Run, lanes: Sequence[Lane], left_out: int, seen: Stretch) -> tup
             f"{within} activities start on a stream on which another one still runs; "
             "a cell's kinds may take more than the cell together"
         )
-    if not {_CLOCK, "power_w"} & set(run.metrics):
+    if not {_CLOCK, "power_w"} & set(run.signal_names):
         notes.append("no clock and no power: the run has no telemetry of them")
     return tuple(notes)

@@ -12,7 +12,7 @@ from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed, Span, Str
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
-from chopper_core.model.window import Stretch
+from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import run_starts
 from chopper_core.views.timeline.lanes import Lane, Stretches, edges, lanes_of, segments_of
@@ -38,14 +38,16 @@ _OWN: WeakKeyDictionary[Run, dict[tuple[tuple[str, ...], tuple[str, ...]], _Scop
 def picture_of(
     run: Run,
     view: View,
-    seen: Stretch,
+    seen: Interval,
     lanes: Sequence[Lane],
     labels: Sequence[str],
     pointed: tuple[Pointed, ...],
 ) -> Lanes:
     """The picture of lanes over a stretch of the run's time."""
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
-    names = tuple(dict.fromkeys(name for name in (view.metric, *STRIPS) if name in run.metrics))
+    names = tuple(
+        dict.fromkeys(name for name in (view.signal, *STRIPS) if name in run.signal_names)
+    )
 
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         cut, gpu = edges(begin, end, bins), lanes[row].gpu
