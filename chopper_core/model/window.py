@@ -116,9 +116,10 @@ def pointing(seen: Interval, at_ns: int) -> Interval:
 
 def stepped(seen: Interval, cells: int, bins: int) -> Interval:
     """The cursor some cells further; it stands in the middle of a cell."""
-    width = seen.length_ns / max(bins, 1)
-    cell = int((seen.at_ns - seen.from_ns) / width)
-    return pointing(seen, seen.from_ns + int((cell + cells + 0.5) * width))
+    # In integers: a float puts a cursor at the edge of a cell into the one before.
+    bins = max(min(bins, seen.length_ns), 1)
+    cell = (seen.at_ns - seen.from_ns) * bins // max(seen.length_ns, 1)
+    return pointing(seen, seen.from_ns + (2 * (cell + cells) + 1) * seen.length_ns // (2 * bins))
 
 
 def fitted(seen: Interval, from_ns: int, to_ns: int) -> Interval:

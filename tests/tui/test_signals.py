@@ -112,7 +112,7 @@ async def test_the_chosen_signal_stays_everywhere() -> None:
 async def test_a_signal_that_the_run_lacks() -> None:
     async with explorer() as at:
         await at.command("metric power_w")
-        assert "no signal 'power_w'" in at.status and at.frame.signal.name == "busy_pct"
+        assert "unknown signal 'power_w'" in at.status and at.frame.signal.name == "busy_pct"
 
 
 async def test_held_values_are_marked_everywhere() -> None:
