@@ -74,7 +74,7 @@ class OpenRun:
     @property
     def signals(self) -> tuple[str, ...]:
         """The names that `signal` takes."""
-        return self.run.metrics
+        return self.run.signal_names
 
     @property
     def counters(self) -> tuple[str, ...]:
