@@ -73,7 +73,7 @@ def test_a_product_s_type_is_that_of_its_operands(tiny: TinyTrace, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("product", "peak"),
-    [("NVIDIA A100-SXM4-40GB", "19.5 TFLOP/s"), ("Some GPU", "no peak known")],
+    [("NVIDIA A100-SXM4-40GB", "19.5 TFLOP/s"), ("Some GPU", "unknown peak")],
 )
 def test_info_says_the_work_by_type(
     tiny: TinyTrace, tmp_path: Path, product: str, peak: str
@@ -87,7 +87,7 @@ def test_info_says_the_work_by_type(
     assert describe(run)["model_flops"] == {"unknown": PRODUCT, "fp32": PRODUCT}
     (line,) = (line for line in as_text(run).splitlines() if "% fp32" in line)
     assert "50.0 %" in line and peak in line
-    assert "% unknown, no peak known" in as_text(run)
+    assert "% unknown, unknown peak" in as_text(run)
 
 
 def test_a_kernel_that_says_tf32_computes_in_it(tiny: TinyTrace, tmp_path: Path) -> None:

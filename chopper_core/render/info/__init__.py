@@ -1,4 +1,4 @@
-"""What was found in a run, and what was not: for `chopper info`, as text and as JSON."""
+"""The description of a run for `chopper info`: what was read, matched, labelled and missing."""
 
 from chopper_core.render.info.document import INFO_SCHEMA, as_json, describe
 from chopper_core.render.info.text import as_text

@@ -1,8 +1,9 @@
-"""What was found in a run as a document, for programs."""
+"""The description of a run as a document, for programs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from chopper_core.model.hardware import ElementType, own_file
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
-from chopper_core.render.info.numbers import numbers_text
 from chopper_core.sources.counters.names import counter_info
 from chopper_core.util.arrays import Mask
 
@@ -22,7 +22,7 @@ LABELLED: Final = ("iteration", "phase", "layer", "operation")
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """What was found: a document of the schema `chopper.info/1`.
+    """A run's description: a document of the schema `chopper.info/1`.
 
     Coverage is in % of the GPU time (sum of the durations) and per rule.
     """
@@ -131,23 +131,34 @@ def _collectives(run: Run) -> list[dict[str, Any]]:
 def _missing(run: Run) -> list[str]:
     missing = [] if run.table.has_times else [f"times: {NO_TIMES}"]
     if not run.counters and not any(map(is_counted, run.table.measured)):
-        missing.append("no hardware counters: use of the GPU's units and their losses are unknown")
+        missing.append("no hardware counters: unit utilisation and its losses are unknown")
     elif run.counters:
         without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
         if without:
             missing.append(f"no counters of GPU {numbers_text(without)}")
     if not run.measured:
-        missing.append("no telemetry that could be placed: clocks, power, temperature are unknown")
+        missing.append("no telemetry on the run's clock: clock, power and temperature are unknown")
     if run.hardware is None:
         missing.append(
-            "no known GPU: no peak to compare with; --hardware MI300X says what it is, "
-            f"{own_file()} adds others"
+            "unknown GPU: no peak to compare with; name it with --hardware MI300X, "
+            f"or add it to {own_file()}"
         )
     return missing
 
 
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Rising numbers with consecutive ones joined: `0-3, 7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
 def sorted_labels(run: Run, level: str) -> list[str]:
-    """The labels of a level that the run has, in their order."""
+    """The labels of a level in the run, in order."""
     codes = np.unique(run.table.column(level))
     return [run.table.text_of(level, int(code)) for code in codes]
 

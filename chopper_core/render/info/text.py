@@ -1,8 +1,8 @@
-"""What was found in a run, for people."""
+"""The description of a run as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan, nan
 from pathlib import PurePath
 from textwrap import wrap
@@ -16,16 +16,16 @@ from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
 from chopper_core.model.signals import CpuSamples
 from chopper_core.render.cells import clean, scale_of
-from chopper_core.render.info.document import LABELLED, describe
-from chopper_core.render.info.numbers import aligned, numbers_text
-from chopper_core.render.info.sources import source_lines
+from chopper_core.render.info.document import LABELLED, describe, numbers_text
 
-_MOST_NAMES: Final = 60
-_LINE: Final = 100
+_Document = Mapping[str, Any]
+
+_MAX_LISTED_NAMES: Final = 60
+_LINE_WIDTH: Final = 100
 
 
 def as_text(run: Run) -> str:
-    """The description for people."""
+    """The description as text."""
     found = describe(run)
     lines = [f"run        {clean(run.name)}"]
     if run.generated:
@@ -41,7 +41,7 @@ def as_text(run: Run) -> str:
     lines += ["", *_gpu_lines(found)]
     lines += _clock_lines(run)
     lines += _identity_lines(run)
-    lines += source_lines(found["sources"])
+    lines += _source_lines(found["sources"])
     if found["failed"]:
         lines += ["", "files that could not be used"]
         lines += [f"  {clean(item['reason'])}" for item in found["failed"]]
@@ -49,37 +49,37 @@ def as_text(run: Run) -> str:
         lines += ["", "collectives, over all GPUs"]
         lines += [_collective_line(item) for item in found["collectives"]]
     if found["model_flops"]:
-        lines += ["", "FLOPs of the model, by the type of what is multiplied, over all GPUs"]
+        lines += ["", "model FLOPs by data type, over all GPUs"]
         lines += _flops_lines(run, found["model_flops"])
     if found["skipped"]:
         lines += ["", "skipped files"]
         lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
     what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
-    lines += ["", f"labels, in % of {what}, by the rule that found them"]
+    lines += ["", f"label coverage in % of {what}, by rule"]
     for level in LABELLED:
         cover = found["coverage"][level]
         lines.append(f"  {level:<10} {cover['labelled_pct']:6.2f} % labelled")
         lines += [f"             {share:6.2f} % {rule}" for rule, share in cover["rules"].items()]
     lines += [line for source in run.counters for line in _counter_lines(source)]
     if names := [counter["name"] for counter in found["counter_columns"]]:
-        lines += ["", f"{len(names)} counters, which are columns (--columns {names[0]})"]
+        lines += ["", f"{len(names)} counters, available as columns (--columns {names[0]})"]
         lines += [f"  {clean(line)}" for line in _listed(names)]
     lines += [line for telemetry in run.telemetry for line in _telemetry_lines(telemetry)]
     lines += [line for samples in run.cpu for line in _processor_lines(samples)]
     if found["partial_iterations"]:
         numbers = ", ".join(map(str, found["partial_iterations"]))
-        lines += ["", f"iterations cut by the profiler's start or end: {numbers}"]
+        lines += ["", f"iterations truncated by the profiling window: {numbers}"]
     if found["missing"]:
-        lines += ["", "not found", *(f"  {text}" for text in found["missing"])]
+        lines += ["", "missing", *(f"  {text}" for text in found["missing"])]
     return "\n".join(lines) + "\n"
 
 
 def _listed(names: Sequence[str]) -> list[str]:
-    """Names in lines; of very many the first."""
-    shown = [*names[:_MOST_NAMES]]
-    if len(names) > _MOST_NAMES:
-        shown.append(f"and {len(names) - _MOST_NAMES} more")
-    return wrap(", ".join(shown), _LINE, break_long_words=False, break_on_hyphens=False)
+    """Names in lines, at most `_MAX_LISTED_NAMES` of them."""
+    shown = [*names[:_MAX_LISTED_NAMES]]
+    if len(names) > _MAX_LISTED_NAMES:
+        shown.append(f"and {len(names) - _MAX_LISTED_NAMES} more")
+    return wrap(", ".join(shown), _LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _gpu_lines(found: dict[str, Any]) -> list[str]:
@@ -99,14 +99,14 @@ def _gpu_lines(found: dict[str, Any]) -> list[str]:
         )
         for gpu in found["gpus"]
     ]
-    return aligned((titles, *rows))
+    return _aligned((titles, *rows))
 
 
 def _clock_lines(run: Run) -> list[str]:
-    """The clocks of the ranks, where there are several."""
+    """The clock of each host, where there are several."""
     if len(run.hosts) < 2:
         return []
-    lines = ["", "clocks of the ranks (corrected)"]
+    lines = ["", "rank clocks (corrected)"]
     for clock in run.hosts:
         ranks = numbers_text(clock.ranks)
         line = f"  {clock.name}, rank {ranks}: {seconds_text(clock.correction_ns)} s to the run's"
@@ -117,7 +117,7 @@ def _clock_lines(run: Run) -> list[str]:
 
 
 def _identity_lines(run: Run) -> list[str]:
-    """Which device of each source a GPU is: a row per GPU, a column per source."""
+    """The devices of each source, matched to GPUs: a row per GPU, a column per source."""
     if not run.identities:
         return []
     by_source: dict[str, list[Identity]] = {}
@@ -131,13 +131,13 @@ def _identity_lines(run: Run) -> list[str]:
         ]
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
         rows.append([str(gpu.index), str(gpu.rank), trace, *cells])
-    lines = ["", "which device of each source a GPU is", *aligned(rows)]
+    lines = ["", "devices matched to GPUs", *_aligned(rows)]
     for found in by_source.values():
         ways = dict.fromkeys(identity.by for identity in found if identity.gpu is not None)
         lines.append(f"  {_source_title(found[0])}: by {', '.join(ways) or 'nothing'}")
         left_out = [_device(identity) for identity in found if identity.gpu is None]
         if left_out:
-            lines.append(f"    none of the run's GPUs: {', '.join(left_out)}")
+            lines.append(f"    not matched: {', '.join(left_out)}")
     return [clean(line) for line in lines]
 
 
@@ -152,11 +152,11 @@ def _device(identity: Identity) -> str:
 
 
 def _collective_line(item: dict[str, Any]) -> str:
-    size = "sizes not all known"
+    size = "some sizes unknown"
     if item["bytes"] is not None:
         scale = scale_of(METRICS["bytes"], item["bytes"])
         size = f"{scale.cell(item['bytes'])} {scale.unit}"
-    group = f"group {clean(item['group'])}" if item["group"] else "group not known"
+    group = f"group {clean(item['group'])}" if item["group"] else "unknown group"
     return f"  {item['count']:>6} {clean(item['operation'])}, {group}, {size}"
 
 
@@ -166,7 +166,7 @@ def _flops_lines(run: Run, amounts: dict[str, float]) -> list[str]:
         scale = scale_of(METRICS["model_flops"], amount)
         share = 100.0 * amount / sum(amounts.values())
         peak = run.hardware.flop_per_ns(ElementType[name.upper()]) if run.hardware else nan
-        at = "no peak known" if isnan(peak) else f"peak {peak * 1e-3:.1f} TFLOP/s"
+        at = "unknown peak" if isnan(peak) else f"peak {peak * 1e-3:.1f} TFLOP/s"
         lines.append(f"  {scale.cell(amount):>8} {scale.unit}  {share:5.1f} % {name}, {at}")
     return lines
 
@@ -177,7 +177,7 @@ def _counter_lines(source: CounterSource) -> list[str]:
         (source.matched, "matched"),
         (source.borrowed, "borrowed from another iteration"),
         (source.ambiguous, "ambiguous"),
-        (source.unmatched, "without"),
+        (source.unmatched, "without counters"),
     )
     return [
         "",
@@ -186,7 +186,7 @@ def _counter_lines(source: CounterSource) -> list[str]:
         f"(names compared: {source.comparison})",
         f"  {whole} compute kernels: "
         + ", ".join(f"{count} {what}" for count, what in counts if count),
-        f"  {source.unused_dispatches} dispatches have no kernel in the trace",
+        f"  {source.unused_dispatches} dispatches without a kernel in the trace",
         *(f"  {clean(note)}" for note in source.notes),
     ]
 
@@ -197,7 +197,7 @@ def _processor_lines(samples: CpuSamples) -> list[str]:
         cores = f" on {len(np.unique(samples.cores))} cores"
     lines = [
         "",
-        f"processors {clean(samples.path)}: {samples.format}, {samples.samples} samples of "
+        f"CPU usage {clean(samples.path)}: {samples.format}, {samples.samples} samples of "
         f"{len(samples.cpus)} logical processors{cores}",
     ]
     if samples.offset_ns is None:
@@ -220,3 +220,84 @@ def _telemetry_lines(source: TelemetrySource) -> list[str]:
             f"+/- {source.uncertainty_ns / 1e6:.3f} ms: {source.method}"
         )
     return [*lines, *(f"  {clean(note)}" for note in source.notes)]
+
+
+def _source_lines(sources: Sequence[_Document]) -> list[str]:
+    """A line per file, then clocks, facts and counts; counts that differ between ranks as ranges."""
+    titles = ("rank", "MB", "events", "used", "file")
+    rows = [
+        (
+            str(source["rank"]),
+            f"{source['size_bytes'] / 1e6:.1f}",
+            str(_events(source)),
+            str(_events(source) - sum(source["unused_events"].values())),
+            clean(source["path"]),
+        )
+        for source in sources
+    ]
+    lines = ["", "sources", *_aligned((titles, *rows), words=1)]
+    lines += _said(sources, "rank from", lambda source: source["rank_from"])
+    lines += _said(sources, "clock", lambda source: source["clock"])
+    lines += _said(sources, "", _facts)
+    several = len(sources) > 1
+    for title, key in (("not used", "unused_events"), ("found", "findings")):
+        if counts := _counts(sources, key):
+            lines.append(f"  {title}{', in each rank' if several else ''}")
+            lines += [f"    {line}" for line in counts]
+    lines += [
+        f"  LOST in {clean(source['path'])}: {clean(note)}"
+        for source in sources
+        for note in source["losses"]
+    ]
+    return lines
+
+
+def _events(source: _Document) -> int:
+    return sum(source["events"].values())
+
+
+def _facts(source: _Document) -> str:
+    return ", ".join(f"{key} {value}" for key, value in source["facts"].items())
+
+
+def _said(sources: Sequence[_Document], title: str, what: Callable[[_Document], str]) -> list[str]:
+    """A fact of the files, once for all ranks that share it."""
+    ranks: dict[str, list[int]] = {}
+    for source in sources:
+        ranks.setdefault(what(source), []).append(source["rank"])
+    return [
+        f"  {f'{title}: ' if title else ''}{clean(said)}"
+        + (f" (rank {numbers_text(sorted(those))})" if len(ranks) > 1 else "")
+        for said, those in ranks.items()
+        if said
+    ]
+
+
+def _counts(sources: Sequence[_Document], key: str) -> list[str]:
+    """Each count by name, largest first; least and most where the ranks differ."""
+    names = dict.fromkeys(name for source in sources for name in source[key])
+    found = []
+    for name in names:
+        counts = [(source[key].get(name, 0), source["rank"]) for source in sources]
+        least, most = min(counts), max(counts, key=lambda pair: (pair[0], -pair[1]))
+        if not most[0]:
+            continue
+        count = str(most[0])
+        if least[0] < most[0]:
+            count = f"{least[0]} (rank {least[1]}) to {most[0]} (rank {most[1]})"
+        found.append((most[0], f"{count} {clean(name) or 'without category'}"))
+    return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _aligned(rows: Sequence[Sequence[str]], words: int = 0) -> list[str]:
+    """The lines of a table of figures; its last `words` columns align left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    figures = len(widths) - words
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if place < figures else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
