@@ -87,12 +87,12 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
     overrides = overrides_of(gpus=[parse_gpu("amd_smi:1=0"), parse_gpu("amd_smi:0=none")])
     run = open_run(str(coarse), jobs=1, overrides=overrides)
     shown = as_text(run)
-    table = shown[shown.index("which device of each source") :].splitlines()
+    table = shown[shown.index("devices matched to GPUs") :].splitlines()
     assert table[1].split() == ["GPU", "rank", "trace", "rocprofv3", "CSV", "amd_smi_monitor.csv"]
     assert table[2].split() == ["0", "0", "device", "2,", "0000:0c:00.0", "node", "2,",
                                 "0000:0c:00.0", "gpu", "1", "*"]  # fmt: skip
     assert "amd_smi_monitor.csv: by hand (*)" in shown
-    assert "none of the run's GPUs: gpu 0 *" in shown
+    assert "not matched: gpu 0 *" in shown
     assert "read with  --gpu amd_smi:0=none" in shown
     rows = [row for row in describe(run)["identities"] if "amd_smi" in row["source"]]
     assert [(row["device"], row["gpu"]) for row in rows] == [("gpu 0", None), ("gpu 1", 0)]

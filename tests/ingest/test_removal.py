@@ -321,7 +321,7 @@ def test_telemetry_of_another_day_is_not_placed(altered: Altered) -> None:
     run = altered(both(remove(FINE), rewritten(COARSE, earlier)))
     check_is_whole_without(run)
     assert dict(run.measured) == {}
-    assert "no telemetry that could be placed" in missing(run)
+    assert "no telemetry on the run's clock" in missing(run)
     assert set(whole(run, *SIGNALS).values()) == {None}
     assert "NOT PLACED" in info_text(run)
 

@@ -223,7 +223,7 @@ def _telemetry_lines(source: TelemetrySource) -> list[str]:
 
 
 def _source_lines(sources: Sequence[_Document]) -> list[str]:
-    """A line per file, then clocks, facts and counts; counts that differ between ranks as ranges."""
+    """A line per file, then clocks, facts and counts; counts that differ by rank as ranges."""
     titles = ("rank", "MB", "events", "used", "file")
     rows = [
         (
