@@ -14,7 +14,8 @@ from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, ViewSpec
+from chopper_core.views import VIEWS, view_spec
+from chopper_core.views.spec import ViewSpec
 
 _ORDER: Final = re.compile(r"[?&](order=[^&]*)")
 _STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
@@ -77,7 +78,8 @@ def _options(run: Run, frame: Frame, text: str) -> Iterable[str]:
     """What the options of an address may become: a key, or a value of the one that is begun."""
     before, mark, last = text.rpartition("&")
     said = dict(item.partition("=")[::2] for item in before.split("&") if item)
-    asked = next((each for each in VIEWS if each.name == said.get("view")), None)
+    name = said.get("view", "")
+    asked = view_spec(name) if name in VIEWS else None
     key, equals, value = last.partition("=")
     if not equals:
         keys = (each for each in _keys(said, asked) if each.startswith(key) and each not in said)
@@ -115,7 +117,7 @@ def _values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> Sequenc
             )
         )
     given: dict[str, Sequence[str]] = {
-        "view": [each.name for each in VIEWS],
+        "view": tuple(VIEWS),
         "by": asked.by if asked is not None else (),
         "of": asked.figures if asked is not None else (),
         "order": LEVELS,

@@ -8,7 +8,8 @@ from typing import Final
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
-from chopper_core.views import VIEWS, answer
+from chopper_core.views import VIEWS
+from chopper_core.views.query import answer
 
 FEWEST: Final = 1 << 17
 """Activities from which on a view may take longer than a person notices."""
@@ -28,10 +29,10 @@ def work_ahead(run: Run, view: View, stopped: Event) -> None:
     if not FEWEST <= len(run.table) <= MOST:
         return
     pause = _FIRST_S
-    for each in VIEWS:
+    for name in VIEWS:
         if stopped.wait(pause):
             return
         pause = _PAUSE_S
         # Whatever is wrong with a view is told to whoever opens it.
         with suppress(Exception):
-            answer(run, with_view(view, each.name))
+            answer(run, with_view(view, name))

@@ -48,7 +48,7 @@ def words_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
     signals = run.signal_names
     return {
-        "view": (EXPLORE, *(each.name for each in VIEWS), INFO),
+        "view": (EXPLORE, *VIEWS, INFO),
         "at": (),
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),

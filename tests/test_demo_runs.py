@@ -15,7 +15,7 @@ def test_a_shared_run_can_t_be_changed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         run.table.start_ns[0] = 0
     run.others["fsdp1"] = run
-    assert not demo_run().others and not demo_run().answers
+    assert not demo_run().others and not len(demo_run().memo)
 
 
 def test_a_shared_run_is_what_its_files_give() -> None:

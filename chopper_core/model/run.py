@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -222,11 +221,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         memo: Memo | None = self.__dict__.get("_memo")
         # Of two threads that come first, both get the one that was put there first.
         return self.__dict__.setdefault("_memo", Memo()) if memo is None else memo
-
-    @cached_property
-    def answers(self) -> OrderedDict[Any, Any]:
-        """The answers to views that were asked, which `analyses` keeps here."""
-        return OrderedDict()
 
     def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
         """The tree in an order of the levels, made once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -51,32 +51,6 @@ def run_notes(run: Run) -> list[str]:
         files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
         notes.append(f"{files} could not be used; `chopper info` says why")
     return notes
-
-
-_WHOLE_ROWS: Final = {
-    "timeline": "has a row per lane, which is one thing",
-    "findings": "has a row per finding, which is one thing",
-    "compare": "shows parts of a difference that add up to it, which those of a statistic don't",
-    "determinism": "shows statistics over iterations already: how steady they are",
-    "ranks": "compares GPUs kernel by kernel: its leads are means over all of them",
-    "power": "shows means over time, each moment of which counts alike",
-    "cpu": "shows means over samples, each of which is of all processors",
-}
-"""Why views take no statistic."""
-
-
-def statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
-    """What the figures of an answer are, or that no statistic applies to them."""
-    if not view.stat:
-        return ()
-    if not over:
-        why = _WHOLE_ROWS.get(view.name, "works its figures out for each row as a whole")
-        why = f"the view {view.name} {why}"
-        return (f"no {view.stat} here: {why}",)
-    return (
-        f"figures whose titles begin with {view.stat} are over the instances of a row, one per "
-        f"{', '.join(over)}; the others and the sentences are of the whole row",
-    )
 
 
 def filter_note(rows: int, shown: int) -> tuple[str, ...]:

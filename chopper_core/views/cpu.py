@@ -17,8 +17,18 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="cpu",
+    title="CPU",
+    question="How many of the host's processors are busy, logical and physical, and which?",
+    by=("iteration", "cpu", "core"),
+    of="above:PERCENT or file:NAME",
+    no_statistic="shows means over samples, each of which is of all processors",
+)
+
 
 _OPTION: Final = re.compile(r"(above):(\d{1,3}(?:\.\d+)?)|(file):([^,:]+)")
 _NO_SAMPLES: Final = (

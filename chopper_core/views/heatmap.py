@@ -16,10 +16,19 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, quantiles_along, ranked
 from chopper_core.views.ranks.nodes import node_names
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.leads import beyond_others, of_all_gpus, others_median
 from chopper_core.views.shared.matched_kernels import cut_iterations
+from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="heatmap",
+    title="Heat map",
+    question="Where does a figure of one GPU differ from that of the others?",
+    by=("layer", "iteration", "operation", "phase", "kernel"),
+    of=FIGURE,
+)
+
 
 Own = list[tuple[Metric, Values]]
 
@@ -79,6 +88,7 @@ def answer(run: Run, view: View) -> ViewResult:
         opens=lambda row: pivot(into(view, "gpu", names[row]), by),
         total={} if total is None else {figure.name: total},
         nodes=gpus,
+        whole=parent,
         headline=_headline(figure, by, compared, labels, names),
         notes=(*_cut_notes([labels[place] for place in cut]), *notes),
         charts=(chart,),

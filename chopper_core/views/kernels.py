@@ -26,8 +26,16 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import grouped, quantiles
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="kernels",
+    title="Kernels",
+    question="Which kernels take the scope's time, wherever they run?",
+    by=("name", "class", "operation"),
+)
+
 
 LEVEL_OF: Final = {"name": "kernel", "class": "class", "operation": "operation"}
 _SHARES: Final = (0.5, 0.95)

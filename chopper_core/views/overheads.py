@@ -17,8 +17,16 @@ from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Groups, Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="overheads",
+    title="Overheads",
+    question="Where is time lost between theoretical peak and measured?",
+    by=("operation", "phase", "layer", "gpu", "iteration"),
+)
+
 
 THEORY: Final = "theoretical_ns"
 LOSSES: Final = {

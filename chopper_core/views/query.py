@@ -1,19 +1,203 @@
-"""From a run and a view to the frame that answers it."""
+"""From a run and a view to its frame: the view's rows, sorted, filtered, with columns and total."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Scope, Values, metric
+from chopper_core.metrics.time import INSTANCES
+from chopper_core.model import address
+from chopper_core.model.charts import Lanes, picked
+from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.run import Run
+from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.query.children import children
 from chopper_core.query.compared import compared
+from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
-from chopper_core.views.frames import answered
+from chopper_core.query.notes import filter_note, run_notes
+from chopper_core.query.rows import means_of, ordered
+from chopper_core.query.statistic import instance_levels, statistic_of
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import UsageError
+from chopper_core.views import view_module, view_specs
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+_CACHED_RESULTS: Final = 32
+_CACHED_ROWS: Final = 1 << 25
+"""Results that hold rows times activities of the run that are cached: fewer of a larger run."""
+_CACHED_LARGE_RESULTS: Final = 4
+"""Results that hold rows that are cached of a run of any size."""
 
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
     if view.name:
-        return answered(run, view)
+        return _frame(run, view, answer(run, view))
     if view.baseline is not None:
         return compared(run, view)
     return children(run, view)
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """The rows of a named view, from the run's cache; raises UsageError for wrong options."""
+    module = view_module(view.name)
+    spec = module.SPEC
+    _check(run, view, spec)
+    found = cached(run, view, lambda plain: module.answer(run, plain))
+    if view.baseline is not None and not spec.compares:
+        able = " and ".join(each.name for each in view_specs() if each.compares)
+        note = f"nothing here is compared with the baseline; the views {able} do that"
+        found = replace(found, notes=(note, *found.notes))
+    return found
+
+
+def _check(run: Run, view: View, spec: ViewSpec) -> None:
+    """Raise UsageError where the run or the view's options don't fit."""
+    if not run.table.has_times:
+        raise UsageError(f"the view {spec.name} needs times: {NO_TIMES}")
+    if view.by and view.by not in spec.by:
+        choices = f"takes by={', '.join(spec.by)}" if spec.by else "takes no by="
+        raise UsageError(f"the view {spec.name} {choices}, not {view.by!r}")
+    if view.of and not spec.of:
+        raise UsageError(f"the view {spec.name} takes no of=")
+    if view.window and not spec.along_time:
+        raise UsageError(f"the view {spec.name} takes no from=, to=, at= and mark=")
+
+
+def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
+    """The result of a view, asked once: sort, filter and columns don't change it."""
+    plain = replace(view, sort="", filter="", columns=())
+    large = _CACHED_ROWS // max(len(run.table), 1)
+    known = run.memo(
+        ("view", plain),
+        lambda: ask(plain),
+        keep=_CACHED_RESULTS,
+        keep_large=max(_CACHED_LARGE_RESULTS, min(_CACHED_RESULTS, large)),
+        is_large=lambda result: result.nodes is None or result.nodes.holds_rows,
+    )
+
+    def opens(row: int) -> View:
+        opened = known.opens(row)
+        return view if opened == plain else opened
+
+    return replace(known, opens=opens)
+
+
+def _frame(run: Run, view: View, result: ViewResult) -> Frame:
+    """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
+    own = {column.name: (column, values) for column, values in result.columns}
+    nodes = result.nodes
+    whole = result.whole or run.tree(view.order).node(view.path)
+    # Metrics of the registry are those of the rows' activities; other columns are the view's own.
+    registered = frozenset(name for name, (each, _) in own.items() if METRICS.get(name) is each)
+    registered = frozenset() if nodes is None else registered
+    names = view.columns or result.shown or tuple(own)
+    over = instance_levels(view, result.level)
+    if nodes is None or not any(name in registered or name not in own for name in names):
+        over = ()
+    statistic = statistic_of(view, run.partial_iterations, result.level) if over else None
+    over = result.over or over
+    if statistic and not view.columns:
+        names = (*names[:2], INSTANCES, *names[2:])
+    computed = {
+        name: values
+        for name, (_, values) in own.items()
+        if statistic is None or name not in registered
+    }
+    totals = {name: result.total.get(name) for name in computed}
+
+    def scope_of(groups: Groups) -> Scope:
+        return Scope(groups, whole, run.origin_ns, run.hardware, run.measured)
+
+    def column(name: str) -> Metric:
+        if name in own:
+            found = own[name][0]
+        elif nodes is None:
+            raise UsageError(
+                f"the view {view.name} has no column {name!r}; it has {', '.join(own)}"
+            )
+        else:
+            found = metric(name, run.table, run.counter_info)
+        return found if statistic is None or name in totals else statistic.metric(found)
+
+    def values(name: str) -> Values:
+        if name not in computed:
+            assert nodes is not None
+            computed[name] = column(name).compute(scope_of(nodes))
+        return computed[name]
+
+    columns = tuple(map(column, names))
+    total = {
+        each.name: totals[each.name] if each.name in totals else each.compute(scope_of(whole)).at(0)
+        for each in columns
+    }
+    texts = _searched(result) if view.filter else result.labels
+    mask = matching(Rows(result.level, result.labels, values, tuple(own), texts), view.filter)
+    shown = np.flatnonzero(mask)
+    sort = view.sort or result.sort
+    shown = shown[ordered(shown, result.level, list(result.labels), sort, values)]
+    signal = run.signal(view.signal)
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=result.level,
+        columns=columns,
+        labels=[result.labels[row] for row in shown.tolist()],
+        values={each.name: values(each.name).take(shown) for each in columns},
+        total=total,
+        sort=sort,
+        hidden=len(result.labels) - len(shown),
+        hidden_ns=0,
+        parent_ns=0,
+        elapsed_ns=np.zeros(len(shown), np.int64),
+        notes=(
+            *_statistic_note(view, over),
+            *result.notes,
+            *run_notes(run),
+            *filter_note(len(result.labels), len(shown)),
+        ),
+        opens=lambda row: result.opens(int(shown[row])),
+        signal=signal,
+        means=_no_means if nodes is None else means_of(signal, nodes, shown),
+        sparks=nodes is not None,
+        more=tuple(each for each, _ in result.columns if each not in columns),
+        headline=result.headline,
+        charts=tuple(
+            picked(each, shown.tolist()) if isinstance(each, Lanes) else each
+            for each in result.charts
+        ),
+        over=over,
+        by=result.by,
+    )
+
+
+def _searched(result: ViewResult) -> list[str]:
+    """The text of each row in which a filter looks for names: its label and its words."""
+    texts = list(result.labels)
+    for _, values in result.columns:
+        if values.words is not None:
+            texts = [f"{text}\n{values.cell(row) or ''}" for row, text in enumerate(texts)]
+    return texts
+
+
+def _statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
+    """Which figures are the statistic, or why none is."""
+    if not view.stat:
+        return ()
+    if not over:
+        spec = view_module(view.name).SPEC
+        return (f"no {view.stat} here: the view {spec.name} {spec.no_statistic}",)
+    return (
+        f"figures whose titles begin with {view.stat} are over the instances of a row, one per "
+        f"{', '.join(over)}; the others and the sentences are of the whole row",
+    )
+
+
+def _no_means(rows: Index, bins: int) -> Float64:
+    return np.full((len(rows), bins), np.nan)

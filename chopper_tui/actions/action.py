@@ -48,8 +48,8 @@ ALL: Final = "all"
 SCREENS: Final = {
     "1": (EXPLORE,),
     **{
-        digit: tuple(known.name for known in VIEWS if known.screen == digit)
-        for digit in sorted({known.screen for known in VIEWS})
+        digit: tuple(name for name, opens in VIEWS.items() if opens == digit)
+        for digit in sorted(set(VIEWS.values()))
     },
     "0": (INFO,),
 }

@@ -11,7 +11,7 @@ from rich.text import Text
 from chopper_core.metrics import METRICS
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import UsageError
-from chopper_core.views import VIEWS, view_spec
+from chopper_core.views import view_spec, view_specs
 from chopper_tui.actions.action import ALL, EXPLORE, INFO, SCREENS
 from chopper_tui.background import away
 from chopper_tui.history import Place, tallied
@@ -28,7 +28,7 @@ class Asker(Columner):
     async def do_view(self, argument: str) -> None:
         """A view of the scope by its digit or its name."""
         if not argument:
-            options = [_TREE] + [(each.name, each.title, each.asks) for each in VIEWS]
+            options = [_TREE] + [(each.name, each.title, each.question) for each in view_specs()]
             self.app.push_screen(
                 Chooser("View", options, self.view.name or EXPLORE), self._view_chosen
             )

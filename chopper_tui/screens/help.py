@@ -9,7 +9,8 @@ from rich.text import Text
 
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
-from chopper_core.views import FIGURE, SUMS, VIEWS, view_spec
+from chopper_core.views import VIEWS, view_spec, view_specs
+from chopper_core.views.spec import FIGURE, SUMS
 from chopper_tui.actions.action import EXPLORE, GROUPS, INFO, Action
 from chopper_tui.actions.key_names import PALETTE_KEY, key_name
 from chopper_tui.screens.reader import Reader
@@ -71,7 +72,9 @@ def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
 def screen_table() -> list[tuple[str, str, str, str]]:
     """(digit, name, question, splits) of every screen, for the help and the README."""
     rows = [("1", EXPLORE, "Where does the scope's time go, level by level?", "")]
-    rows += [(each.screen, each.name, each.asks, ", ".join(each.by)) for each in VIEWS]
+    rows += [
+        (VIEWS[each.name], each.name, each.question, ", ".join(each.by)) for each in view_specs()
+    ]
     rows.sort(key=lambda row: row[0])
     return [*rows, ("0", INFO, "What was read, aligned, labelled and left out?", "")]
 
@@ -85,7 +88,7 @@ def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
         rows = f"a row per {level_title(frame.level)}; enter opens it, p splits by another level."
         return [(f"Here: {level_title(frame.level)}s of the scope", [("rows", rows)])]
     known = view_spec(view.name)
-    lines = [("asks", known.asks)]
+    lines = [("asks", known.question)]
     if known.by:
         lines.append(("p  :by", f"splits by {', '.join(known.by)}; now {view.by or 'the usual'}."))
     if known.of:

@@ -18,8 +18,8 @@ from chopper_core.ingest.cache import open_kept
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, answer, view_spec
-from chopper_core.views.query import query
+from chopper_core.views import view_spec, view_specs
+from chopper_core.views.query import answer, query
 from tests.bench.processes import ROOT
 from tests.bench.runs import store_of
 
@@ -36,14 +36,14 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
     The views that compare are also asked to with another store.
     """
     known = _loaded(store, other)
-    for each in VIEWS:
+    for each in view_specs():
         with suppress(ChopperError):
             answer(known, View(store, name=each.name))
     names = {
         f"{each.name}, by {by}" if by else each.name: View(
             store, name=each.name, by="" if by in each.by[:1] else by
         )
-        for each in VIEWS
+        for each in view_specs()
         for by in each.by or ("",)
     }
     if other:

@@ -19,8 +19,9 @@ from chopper_core.model.view import STATISTICS, View, as_statistic, enter, up
 from chopper_core.query.statistic import reduced
 from chopper_core.render import render as rendered
 from chopper_core.util.errors import UsageError
-from chopper_core.views import VIEWS, ViewSpec, answer
-from chopper_core.views.query import query
+from chopper_core.views import view_specs
+from chopper_core.views.query import answer, query
+from chopper_core.views.spec import ViewSpec
 from tests.tui.explorer import measured_run, sample_run
 
 RUN = sample_run(gpus=3, iterations=3, layers=4)
@@ -179,7 +180,7 @@ def test_a_view_without_instances_says_so(asked: str) -> None:
 
 
 @pytest.mark.parametrize("run", [RUN, measured_run()], ids=["traces", "measured"])
-@pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
+@pytest.mark.parametrize("known", view_specs(), ids=lambda known: known.name)
 def test_registered_figures_of_a_view_are_those_of_the_rows_activities(
     run: Run, known: ViewSpec
 ) -> None:

@@ -11,9 +11,8 @@ import pytest
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import ChopperError
-from chopper_core.views import VIEWS, answer
-from chopper_core.views.memo import known_answer
-from chopper_core.views.query import query
+from chopper_core.views import VIEWS
+from chopper_core.views.query import answer, cached, query
 from chopper_tui import ahead
 from chopper_tui.app import ChopperApp
 from tests.support import sample_run
@@ -40,13 +39,13 @@ def unanswered(run: Run) -> list[str]:
         missing.append(view.name)
         raise ChopperError
 
-    for each in VIEWS:
+    for name in VIEWS:
         try:
-            answer(sample_run(), with_view(ROOT, each.name))
+            answer(sample_run(), with_view(ROOT, name))
         except ChopperError:
             continue
         with suppress(ChopperError):
-            known_answer(run, with_view(ROOT, each.name), ask)  # type: ignore[arg-type]
+            cached(run, with_view(ROOT, name), ask)  # type: ignore[arg-type]
     return missing
 
 
@@ -62,18 +61,18 @@ def test_nothing_is_asked_any_more_when_the_program_is_left(run: Run) -> None:
     left = Event()
     left.set()
     ahead.work_ahead(run, ROOT, left)
-    assert not run.answers
+    assert not len(run.memo)
 
 
 def test_small_runs_and_the_largest_are_left_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead.work_ahead(run, ROOT, Event())
-    assert not run.answers
+    assert not len(run.memo)
     monkeypatch.setattr(ahead, "FEWEST", 0)
     monkeypatch.setattr(ahead, "MOST", len(run.table) - 1)
     ahead.work_ahead(run, ROOT, Event())
-    assert not run.answers
+    assert not len(run.memo)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -50,7 +50,7 @@ async def test_the_tree(depth: int, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [*((known.name, SMALL) for known in VIEWS), *((name, LARGE) for name in LARGE_SCREENS)],
+    [*((name, SMALL) for name in VIEWS), *((name, LARGE) for name in LARGE_SCREENS)],
 )
 async def test_the_screens(name: str, size: tuple[int, int]) -> None:
     baseline = Baseline("", ("3", "11")) if name == "compare" else None

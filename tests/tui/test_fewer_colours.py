@@ -16,7 +16,7 @@ from tests.tui.terminal_harness import Terminal
 
 SIZE = (120, 40)
 DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
-NAMES = [known.name for known in VIEWS]
+NAMES = list(VIEWS)
 PLACES = [
     *(View("sample.json", DEEP[:depth]) for depth in (0, 1, 5, 7)),
     View("sample.json", ("3", "11"), baseline=Baseline("", ("0", "11"))),

@@ -12,7 +12,7 @@ from tests.tui.explorer import Driven, explorer, measured_run
 
 SIZES = [(40, 10), (60, 16), (119, 29), (160, 50), (400, 120)]
 RESIZED = [(200, 60), (40, 10), (400, 12), (60, 120), (39, 9), (120, 40), (20, 5), (80, 24)]
-SCREENS = ["", *(known.name for known in VIEWS)]
+SCREENS = ["", *VIEWS]
 
 
 async def to(at: Driven, screen: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from chopper_core.model.address import parse
 from chopper_core.model.view import Baseline, View
 from chopper_core.render.glyphs import UNICODE
-from chopper_core.views import VIEWS
+from chopper_core.views import view_specs
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
 from chopper_tui.play import _play
@@ -34,7 +34,7 @@ PLACES = [
             name=known.name,
             baseline=Baseline("", ("0",)) if known.compares else None,
         )
-        for known in VIEWS
+        for known in view_specs()
     ),
 ]
 SIZES = [(80, 24), (200, 60)]

@@ -76,9 +76,8 @@ async def test_a_view_is_split_by_what_it_takes() -> None:
         assert "nodes of the tree" in at.status
 
 
-@pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
-async def test_every_view_opens_by_name_and_by_digit(known: object) -> None:
-    name, digit = known.name, known.screen  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("name", "digit"), VIEWS.items())
+async def test_every_view_opens_by_name_and_by_digit(name: str, digit: str) -> None:
     assert name in SCREENS[digit]
     async with explorer((100, 30)) as at:
         await at.command(f"view {name}")
@@ -161,10 +160,9 @@ async def test_a_view_that_cannot_be_asked_does_not_hide_the_next() -> None:
         assert "no collectives" not in at.status
 
 
-@pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
-async def test_every_key_in_every_view(known: object) -> None:
+@pytest.mark.parametrize("name", VIEWS)
+async def test_every_key_in_every_view(name: str) -> None:
     """None of them ends the program or leaves the view without a word or a way back."""
-    name = known.name  # type: ignore[attr-defined]
     view = View("sample.json", ("1", "11"))
     async with explorer((100, 30), measured_run(), view) as at:
         asked = with_view(view, name)

@@ -16,7 +16,6 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.util.grouping import quantiles_of
 from chopper_core.views.comms.charts import charts
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import (
     Chosen,
@@ -34,6 +33,16 @@ from chopper_core.views.shared.collective_figures import (
 )
 from chopper_core.views.shared.collectives import collectives_of
 from chopper_core.views.shared.groups import activity, grouped, into, quantiles
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="comms",
+    title="Comms",
+    question="How fast are the collectives, which ranks wait in them, and for whom?",
+    by=("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
+    of="collective",
+)
+
 
 COLLECTIVE: Final = "collective"
 _LEVEL_OF: Final = {"kind": "operation"}
@@ -115,6 +124,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         total=_waits(chosen),
         shown=_known(shown, own),
         nodes=nodes,
+        whole=Groups(table, chosen.rows, np.zeros(1, np.intp)),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -215,6 +225,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
         shown=_known(shown, own),
         nodes=nodes,
+        whole=Groups(table, chosen.rows, np.zeros(1, np.intp)),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -275,6 +286,7 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         opens=lambda row: activity(run, view, int(rows[row])),
         total=total,
         nodes=nodes,
+        whole=Groups(table, rows, np.zeros(1, np.intp)),
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )

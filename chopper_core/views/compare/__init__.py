@@ -22,9 +22,20 @@ from chopper_core.views.compare.columns import (
     written,
 )
 from chopper_core.views.compare.sides import SUM, Half, Halves, halves
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.baselines import candidates
 from chopper_core.views.shared.groups import into
+from chopper_core.views.spec import SUMS, ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="compare",
+    title="Compare",
+    question="What contributes most to the difference from the baseline?",
+    by=("operation", "kernel", "layer", "phase", "gpu", "iteration", "place"),
+    of=SUMS,
+    compares=True,
+    no_statistic="shows parts of a difference that add up to it, which those of a statistic don't",
+)
+
 
 _DRAWN: Final = 12
 _NAMED: Final = 3

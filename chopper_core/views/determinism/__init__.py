@@ -26,8 +26,18 @@ from chopper_core.views.determinism.steadiness import (
     gpus_of,
     steadiness,
 )
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="determinism",
+    title="Determinism",
+    question="How steady are clocks, power, durations; does the baseline differ beyond noise?",
+    by=("gpu", "figure"),
+    compares=True,
+    no_statistic="shows statistics over iterations already: how steady they are",
+)
+
 
 Own = list[tuple[Metric, Values]]
 

@@ -24,7 +24,15 @@ from chopper_core.views.findings.context import (
 )
 from chopper_core.views.findings.phrases import count, ranges, time
 from chopper_core.views.findings.rule import MEANING, Finding, FindingRule
-from chopper_core.views.result import ViewResult
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="findings",
+    title="Findings",
+    question="What stands out, how much time would it save, and where is the evidence?",
+    no_statistic="has a row per finding, which is one thing",
+)
+
 
 MODULES: Final = (
     "straggler",

@@ -25,8 +25,16 @@ from chopper_core.views.launch.sums import (
     launches_of,
     waited_ns,
 )
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="launch",
+    title="Launch",
+    question="What does compute wait for before it starts, and why is the GPU idle?",
+    by=("operation", "phase", "layer", "gpu", "iteration"),
+)
+
 
 _STATISTICS: Final = ("mean", "median")
 _CHARTED: Final = 12

@@ -17,9 +17,17 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import quantiles_of, stable_order
 from chopper_core.views.overlap import columns
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="overlap",
+    title="Overlap",
+    question="How much communication overlaps with the operations, and how much does it slow them?",
+    by=("operation", "instance", "phase", "layer", "iteration", "gpu"),
+)
+
 
 Own = list[tuple[Metric, Values]]
 

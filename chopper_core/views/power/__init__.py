@@ -19,7 +19,6 @@ from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.samples import (
     Sampled,
@@ -29,6 +28,17 @@ from chopper_core.views.shared.samples import (
     stretches_of,
 )
 from chopper_core.views.shared.tokens import tokens_in
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="power",
+    title="Power",
+    question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
+    by=("gpu", "iteration", "phase", "layer", "operation"),
+    of="window:MS, burst:W or tokens:N",
+    no_statistic="shows means over time, each moment of which counts alike",
+)
+
 
 Own = list[tuple[Metric, Values]]
 

@@ -16,7 +16,6 @@ from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.ranks.headline import headline, notes
 from chopper_core.views.ranks.nodes import NODE, by_node
 from chopper_core.views.ranks.waits import waits, waits_by, waits_map
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.leads import (
@@ -28,6 +27,16 @@ from chopper_core.views.shared.leads import (
     others_median,
     sums_by,
 )
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="ranks",
+    title="Ranks",
+    question="Which GPU is the straggler, from which point in the step, and why?",
+    by=("gpu", "node", "iteration", "phase", "layer", "operation"),
+    no_statistic="compares GPUs kernel by kernel: its leads are means over all of them",
+)
+
 
 Own = list[tuple[Metric, Values]]
 
@@ -153,6 +162,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
         sort="-lead_change_ns" if by == "operation" else "",
         shown=tuple(shown),
         nodes=nodes,
+        whole=stand.node,
         headline=headline(stand, waits(stand)),
         notes=notes(stand),
         charts=(_leads_chart(stand),),

@@ -14,8 +14,8 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Index
 from chopper_core.util.errors import UsageError
 from chopper_core.views.ranks import columns as rank_columns
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.collective_figures import gpu_words
+from chopper_core.views.spec import ViewResult
 
 Own = list[tuple[Metric, Values]]
 

@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.views.result import ViewResult
+from chopper_core.views.spec import ViewResult
 
 HOW: Final = (
     "no baseline yet: press b on a scope and 8 on another, or mark two rows with space and press =,"

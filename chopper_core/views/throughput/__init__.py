@@ -17,10 +17,19 @@ from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.tokens import tokens_in
+from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, step_times
+
+SPEC: Final = ViewSpec(
+    name="throughput",
+    title="Throughput",
+    question="Step time, tokens per second, cost per token",
+    by=("iteration", "gpu", "part"),
+    of="tokens:N, of a GPU and iteration",
+)
+
 
 _GIVEN: Final = re.compile(r"tokens:(\d{1,12})")
 _NO_TOKENS: Final = (

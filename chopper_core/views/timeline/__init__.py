@@ -15,8 +15,8 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME, Interval, pointing
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.views.result import ViewResult
 from chopper_core.views.shared.groups import activity
+from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, own_stretches, picture_of
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
@@ -26,6 +26,16 @@ from chopper_core.views.timeline.lanes import (
     lanes_of,
     starts_of_names,
 )
+
+SPEC: Final = ViewSpec(
+    name="timeline",
+    title="Timeline",
+    question="What runs when, on which stream, and at which clock and power?",
+    by=("stream", "gpu"),
+    along_time=True,
+    no_statistic="has a row per lane, which is one thing",
+)
+
 
 MOST_GPUS: Final = 64
 """Of a scope with more GPUs the first ones are shown."""

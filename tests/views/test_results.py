@@ -16,10 +16,9 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.render.exchange import as_json
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import VIEWS
-from chopper_core.views import memo as known
-from chopper_core.views.memo import known_answer
-from chopper_core.views.query import query
-from chopper_core.views.result import ViewResult
+from chopper_core.views import query as queries
+from chopper_core.views.query import cached, query
+from chopper_core.views.spec import ViewResult
 from tests.support import sample_run
 
 KERNELS = View("R", name="kernels")
@@ -45,7 +44,7 @@ def test_sorting_filtering_and_other_columns_ask_nothing_anew(run: Run) -> None:
     asked, ask = counted()
     views = [KERNELS, replace(KERNELS, sort="-x"), replace(KERNELS, filter="a", columns=("x",))]
     # What opens the view itself opens it as it is shown.
-    assert [known_answer(run, view, ask).opens(0) for view in views] == views
+    assert [cached(run, view, ask).opens(0) for view in views] == views
     assert asked == [KERNELS]
 
 
@@ -64,18 +63,18 @@ def test_sorting_filtering_and_other_columns_ask_nothing_anew(run: Run) -> None:
 def test_another_question_is_asked(run: Run, other: View) -> None:
     asked, ask = counted()
     for view in (KERNELS, other, KERNELS, other):
-        known_answer(run, view, ask)
+        cached(run, view, ask)
     assert asked == [KERNELS, other]
 
 
 def test_another_run_is_asked_anew(run: Run) -> None:
     asked, ask = counted()
-    known_answer(run, KERNELS, ask)
-    known_answer(replace(run), KERNELS, ask)
+    cached(run, KERNELS, ask)
+    cached(replace(run), KERNELS, ask)
     assert len(asked) == 2
     beside = replace(run, others={"S": sample_run(seed=2)})
-    known_answer(beside, KERNELS, ask)
-    known_answer(beside, KERNELS, ask)
+    cached(beside, KERNELS, ask)
+    cached(beside, KERNELS, ask)
     assert len(asked) == 3
 
 
@@ -88,7 +87,7 @@ def test_what_is_raised_is_raised_again(run: Run) -> None:
 
     for _ in range(2):
         with pytest.raises(UsageError, match="nothing here"):
-            known_answer(run, KERNELS, ask)
+            cached(run, KERNELS, ask)
     assert len(asked) == 2
 
 
@@ -96,7 +95,7 @@ def test_only_the_last_answers_are_kept(run: Run) -> None:
     asked, ask = counted()
     views = [replace(KERNELS, of=str(number)) for number in range(40)]
     for view in (*views, views[-1], views[0]):
-        known_answer(run, view, ask)
+        cached(run, view, ask)
     assert asked == [*views, views[0]]
 
 
@@ -110,13 +109,13 @@ def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
         return ask(view)
 
     answers: list[ViewResult] = []
-    first = Thread(target=lambda: answers.append(known_answer(run, KERNELS, slowly)))
+    first = Thread(target=lambda: answers.append(cached(run, KERNELS, slowly)))
     first.start()
     assert begun.wait(10)
-    second = Thread(target=lambda: answers.append(known_answer(run, KERNELS, ask)))
+    second = Thread(target=lambda: answers.append(cached(run, KERNELS, ask)))
     second.start()
     # Another question does not wait.
-    known_answer(run, replace(KERNELS, by="class"), ask)
+    cached(run, replace(KERNELS, by="class"), ask)
     go_on.set()
     for thread in (first, second):
         thread.join(10)
@@ -124,7 +123,7 @@ def test_who_asks_the_same_at_once_waits_for_the_answer(run: Run) -> None:
     assert asked == [replace(KERNELS, by="class"), KERNELS]
 
 
-@pytest.mark.parametrize("name", [each.name for each in VIEWS])
+@pytest.mark.parametrize("name", list(VIEWS))
 def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
     view = View("R", name=name)
     texts = []
@@ -139,7 +138,7 @@ def test_the_second_time_shows_what_the_first_did(run: Run, name: str) -> None:
 def test_of_a_large_run_those_are_kept_that_hold_sums_only(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "_KEPT_ROWS", 1)
+    monkeypatch.setattr(queries, "_CACHED_ROWS", 1)
     table = run.table.take(level_order(run.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     run = replace(run, table=table, summary=Cubes(table, cubes))
@@ -157,6 +156,6 @@ def test_of_a_large_run_those_are_kept_that_hold_sums_only(
     for of, often in (("sums", 1), ("rows", 2)):
         views = [replace(KERNELS, by=level, of=of) for level in levels]
         for view in (*views, *views):
-            known_answer(run, view, ask)
+            cached(run, view, ask)
         assert len(asked) == often * len(levels), of
         asked.clear()

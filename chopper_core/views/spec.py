@@ -1,0 +1,93 @@
+"""What a view module offers: its specification, and the function that answers its question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct, field
+
+from chopper_core.metrics import METRICS, Metric, Values
+from chopper_core.model.charts import Chart
+from chopper_core.model.run import Run
+from chopper_core.model.tree import Groups
+from chopper_core.model.view import View
+
+FIGURE: Final = "figure"
+"""`ViewSpec.of` of a view that takes any column of a table."""
+SUMS: Final = "sum"
+"""`ViewSpec.of` of a view that takes any column that adds up."""
+
+
+class ViewSpec(Struct, frozen=True, kw_only=True):
+    """A view as help, choosers and completion show it."""
+
+    name: str
+    """Its name in addresses, `view=NAME`, and that of its module."""
+    title: str
+    question: str
+    """The question that it answers, in a sentence."""
+    by: tuple[str, ...] = ()
+    """The values of `by=`, the default first."""
+    of: str = ""
+    """The values of `of=`: `FIGURE`, `SUMS` or a description; empty: the view has no `of=`."""
+    along_time: bool = False
+    """Whether it has a window of time: `from=`, `to=`, `at=`, `mark=`."""
+    compares: bool = False
+    """Whether it shows differences from a baseline."""
+    no_statistic: str = "computes its figures for each row as a whole"
+    """Why `stat=` has no effect where none of its figures takes a statistic."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The columns that `of=` takes, where it takes columns."""
+        if self.of not in (FIGURE, SUMS):
+            return ()
+        return tuple(
+            name for name, each in METRICS.items() if self.of == FIGURE or each.reduces == SUMS
+        )
+
+
+class ViewResult(Struct, frozen=True, eq=False):
+    """The rows, columns and charts of a view, before rows are sorted and filtered."""
+
+    level: str
+    """The level of the rows, or another word for what a row is: `collective`, `finding`."""
+    labels: Sequence[str]
+    columns: tuple[tuple[Metric, Values], ...]
+    """All columns of the view's own, the most important first."""
+    opens: Callable[[int], View]
+    """The view that a row opens."""
+    total: Mapping[str, int | float] = field(default_factory=dict)
+    """The total row, for the view's own columns that have a total."""
+    sort: str = ""
+    """The default sort; empty: the order of `labels`."""
+    shown: tuple[str, ...] = ()
+    """The default columns; empty: all."""
+    nodes: Groups | None = None
+    """The activities of each row, where rows stand for activities: for sparklines and metrics."""
+    whole: Groups | None = None
+    """The activities of all rows as one group; None: those of the view's node.
+
+    The total row of registered metrics is computed from it.
+    """
+    headline: tuple[str, ...] = ()
+    """The result in sentences."""
+    notes: tuple[str, ...] = ()
+    """Its limits."""
+    charts: tuple[Chart, ...] = ()
+    over: tuple[str, ...] = ()
+    """The levels that tell instances apart, where the view computes the statistic itself."""
+    by: str = ""
+    """The split, where the view chose one that isn't the default."""
+
+
+class ViewModule(Protocol):
+    """What each module of a view offers; the registry imports it when it is needed."""
+
+    @property
+    def SPEC(self) -> ViewSpec:  # noqa: N802 (a constant of the module)
+        """What is said of the view."""
+
+    def answer(self, run: Run, view: View) -> ViewResult:
+        """The rows for a view; raises UsageError where the run or the scope has nothing to show."""
