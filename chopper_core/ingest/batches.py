@@ -1,46 +1,177 @@
 """From files to a store, rank by rank: in one go, or from many processes and machines at once.
 
-What is read is kept beside the store until it is finished, so that a run that was interrupted goes
-on where it was. A rank that can't be read is named in the store; the others are in it.
+Each trace that was read is kept in the parts folder beside the store until the store is finished,
+as a store of its own, so that an interrupted ingest resumes. A trace that can't be read has a part
+without rows that says why; the finished store names it in `Run.failed`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from typing import IO
 
+import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.ingest.open import Ranks, open_run, read_rank
-from chopper_core.ingest.parts import (
-    NotKept,
-    folder_of,
-    gather,
-    has_part,
-    read_part,
-    traces_of,
-    write_part,
-)
-from chopper_core.ingest.rank_file import RankFile
+from chopper_core.ingest.cache import code_files
+from chopper_core.ingest.open import ReadRanks, open_run, table_of
+from chopper_core.ingest.rank import read_rank
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
-from chopper_core.model.table import KernelTable
+from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
+from chopper_core.model.tree import in_order, level_order
 from chopper_core.sources.discover import find_traces
-from chopper_core.store.paths import is_store, paths_of
-from chopper_core.store.reader import read_store
-from chopper_core.store.writer import check_place, write_store
-from chopper_core.util.atomic import beside
+from chopper_core.store.format import is_store, paths_of, read_label
+from chopper_core.store.reader import read_store, verify
+from chopper_core.store.writer import StoreWriteError, check_place, write_store
+from chopper_core.util.arrays import AnyArray
+from chopper_core.util.atomic import temporary_path
 from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.mmap_columns import content_of
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
 
+def ingest_store(
+    name: str,
+    store: Path,
+    progress: Progress = silent,
+    *,
+    jobs: int | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+    executor: Executor | None = None,
+) -> Run:
+    """Read a run and write its store; traces that an earlier try has read are not read again."""
+    check_place(store)
+    folder = parts_folder(store)
+
+    def read_ranks(traces: Sequence[Path], progress: Progress) -> list[Run | ChopperError]:
+        failed = read_parts(traces, store, progress, jobs=jobs, executor=executor)
+        return [failed.get(trace) or _described(folder, trace) for trace in traces]
+
+    return _put_together(name, store, progress, overrides, read_ranks)
+
+
+def ingest_into(
+    name: str, store: Path, progress: Progress = silent, *, jobs: int | None = None
+) -> dict[Path, ChopperError | None]:
+    """Read traces for a store that other processes read for too; returns the error of each."""
+    check_place(store)
+    traces = [trace.path for trace in find_traces(paths_of(name)).traces]
+    failed = read_parts(traces, store, progress, jobs=jobs)
+    return {trace: failed.get(trace) for trace in traces}
+
+
+def finish(
+    store: Path, name: str = "", progress: Progress = silent, *, overrides: Overrides = NO_OVERRIDES
+) -> Run:
+    """Write a store from the traces that were read for it and the files beside them.
+
+    Without a name the run is the directory that holds all these traces. Traces of the run that
+    were not read are named in `Run.failed`. Raises DataError if no trace was read.
+    """
+    check_place(store)
+    folder = parts_folder(store)
+    read = [Path(read_label(part).name) for part in sorted(folder.glob("*.chopper"))]
+    if not read:
+        done = f"; {store} is finished" if is_store(store) else ""
+        raise DataError(
+            f"nothing was read for {store}{done}: chopper ingest RANKFILE --into {store} does"
+        )
+    if not name:
+        lost = next((trace for trace in read if not trace.exists()), None)
+        if lost is not None:
+            raise DataError(f"{lost} is not there any more; say which run it is of")
+        name = os.path.commonpath([str(trace.parent) for trace in read])
+
+    def read_ranks(traces: Sequence[Path], _: Progress) -> list[Run | ChopperError]:
+        missing = [trace for trace in traces if not has_part(folder, trace)]
+        if missing and is_store(store):
+            raise DataError(
+                f"{missing[0]} and so {len(missing)} of {len(traces)} traces were not read for "
+                f"{store}, which stays as it is: chopper ingest TRACE --into {store} reads them"
+            )
+        return [_described(folder, trace) for trace in traces]
+
+    return _put_together(name, store, progress, overrides, read_ranks)
+
+
+def _put_together(
+    name: str, store: Path, progress: Progress, overrides: Overrides, read_ranks: ReadRanks
+) -> Run:
+    folder = parts_folder(store)
+    columns = temporary_path(folder / "all", "new")
+
+    def gather_parts(ranks: Sequence[Run]) -> KernelTable:
+        # Only one part is open at a time: each takes two file handles.
+        parts = ((rank, _part_path(folder, Path(rank.sources[0].path))) for rank in ranks)
+        return gather(
+            (table_of(read_store(part), rank.gpus[0].index) for rank, part in parts), columns
+        )
+
+    try:
+        run = open_run(
+            name, progress, overrides=overrides, read_ranks=read_ranks, gather=gather_parts
+        )
+        write_store(run, store, progress=progress)
+    finally:
+        shutil.rmtree(columns, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return replace(read_store(store), name=name)
+
+
+def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
+    """One table of several, in mapped files of a folder; only one of them is in memory at a time.
+
+    The rows of each are in the order of the levels; measured columns that it lacks are NaN.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    whole, rows = empty_table(), 0
+    files: dict[str, IO[bytes]] = {}
+    with ExitStack() as stack:
+
+        def append(name: str, values: AnyArray) -> None:
+            if name not in files:
+                files[name] = stack.enter_context((folder / f"{len(files)}.bin").open("wb"))
+            values.tofile(files[name])
+
+        for table in tables:
+            # With the texts of the tables before it, its codes become those of the whole.
+            own = concatenate([whole, table])
+            if not in_order(own):
+                own = own.take(level_order(own))
+            for name in COLUMNS:
+                append(name, own.column(name))
+            for name in table.measured:
+                if name not in whole.measured:
+                    append(f"measured {name}", np.full(rows, np.nan))
+            for name, values in own.measured.items():
+                append(f"measured {name}", values)
+            whole, rows = own.take(np.empty(0, np.intp)), rows + len(own)
+
+    def mapped(name: str, like: AnyArray) -> AnyArray:
+        path = Path(files[name].name)
+        return np.frombuffer(content_of(path), like.dtype) if path.stat().st_size else like
+
+    return KernelTable(
+        names=whole.names,
+        operations=whole.operations,
+        measured={name: mapped(f"measured {name}", v) for name, v in whole.measured.items()},
+        **{name: mapped(name, whole.column(name)) for name in COLUMNS},
+    )
+
+
 class _ReadPart(Struct, frozen=True):
-    """Reads a trace and keeps what it gave; may be sent to another process."""
+    """Reads a trace and writes its part; may be sent to another process."""
 
     folder: Path
 
@@ -48,7 +179,7 @@ class _ReadPart(Struct, frozen=True):
         if has_part(self.folder, trace):
             return
         try:
-            outcome: RankFile | ChopperError = read_rank(trace, progress)
+            outcome: Run | ChopperError = read_rank(trace, progress)
         except ChopperError as error:
             outcome = error
         write_part(self.folder, trace, outcome)
@@ -64,17 +195,17 @@ def read_parts(
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> dict[Path, ChopperError]:
-    """Read the traces that are not read yet and keep what they gave; why some can't be used.
+    """Read the traces that have no part yet and write their parts; returns the errors.
 
-    Raises NotKept where it can't be written.
+    Raises StoreWriteError if a part can't be written.
     """
-    folder = folder_of(store)
+    folder = parts_folder(store)
     wanted = [trace for trace in traces if not has_part(folder, trace)]
     # Workers elsewhere have another current directory.
     paths = [trace.absolute() for trace in wanted]
     outcomes = read_all(paths, _ReadPart(folder.absolute()), progress, jobs, executor)
     for outcome in outcomes:
-        if isinstance(outcome, NotKept):
+        if isinstance(outcome, StoreWriteError):
             raise outcome
     return {
         trace: outcome
@@ -83,95 +214,89 @@ def read_parts(
     }
 
 
-def ingest_into(
-    name: str, store: Path, progress: Progress = silent, *, jobs: int | None = None
-) -> dict[Path, ChopperError | None]:
-    """Read the traces of a name for a store that others read for too; what came of each."""
-    check_place(store)
-    traces = [trace.path for trace in find_traces(paths_of(name)).traces]
-    failed = read_parts(traces, store, progress, jobs=jobs)
-    return {trace: failed.get(trace) for trace in traces}
+class _PartOrigin(Struct, frozen=True):
+    """The state of a trace when it was read, and of the Chopper that read it."""
+
+    size_bytes: int
+    modified_ns: int
+    code: str
+    is_failed: bool = False
 
 
-def ingest_store(
-    name: str,
-    store: Path,
-    progress: Progress = silent,
-    *,
-    jobs: int | None = None,
-    overrides: Overrides = NO_OVERRIDES,
-    executor: Executor | None = None,
-) -> Run:
-    """Read a run and write its store; what an earlier try has read already is not read again."""
-    check_place(store)
-    folder = folder_of(store)
-
-    def ranks(traces: Sequence[Path], progress: Progress) -> list[RankFile | ChopperError]:
-        failed = read_parts(traces, store, progress, jobs=jobs, executor=executor)
-        return [_part_or_error(folder, trace, failed.get(trace)) for trace in traces]
-
-    return _put_together(name, store, progress, overrides, ranks)
+def parts_folder(store: Path) -> Path:
+    """The hidden folder beside a store that holds its parts until it is finished."""
+    return store.with_name(f".{store.name}.parts")
 
 
-def finish(
-    store: Path, name: str = "", progress: Progress = silent, *, overrides: Overrides = NO_OVERRIDES
-) -> Run:
-    """Write a store of the ranks that were read for it, and of what lies beside their traces.
+def has_part(folder: Path, trace: Path) -> bool:
+    """Whether a usable part of the trace as it is now exists."""
+    try:
+        return _read_origin(_part_path(folder, trace)) == _origin(trace)
+    except OSError:
+        return False
 
-    Without a name the run is the directory that holds all their traces. Traces of the run that
-    were not read are named in `Run.failed`. Raises DataError where nothing was read.
+
+def write_part(folder: Path, trace: Path, outcome: Run | ChopperError) -> None:
+    """Write the part of a trace, or why it can't be used; raises StoreWriteError."""
+    name, origin = str(trace.resolve()), _origin(trace)
+    if isinstance(outcome, ChopperError):
+        run = Run(name, empty_table(), (), (), failed=((name, str(outcome)),))
+        origin = replace(origin, is_failed=True)
+    else:
+        run = replace(outcome, name=name)
+    write_store(run, _part_path(folder, trace), of=msgspec.json.encode(origin).decode())
+
+
+def read_part(folder: Path, trace: Path) -> Run | DataError:
+    """The run of one rank that a trace gave, from its part, or the error it was read with.
+
+    An error also where the part is missing, damaged, or of another state of the trace.
     """
-    check_place(store)
-    folder = folder_of(store)
-    traces = traces_of(folder)
-    if not traces:
-        done = f"; {store} is finished" if is_store(store) else ""
-        raise DataError(
-            f"nothing was read for {store}{done}: chopper ingest RANKFILE --into {store} does"
-        )
-    if not name:
-        lost = next((trace for trace in traces if not trace.exists()), None)
-        if lost is not None:
-            raise DataError(f"{lost} is not there any more; say which run it is of")
-        parents = [str(trace.parent) for trace in traces]
-        name = os.path.commonpath(parents)
-
-    def ranks(traces: Sequence[Path], _: Progress) -> list[RankFile | ChopperError]:
-        missing = [trace for trace in traces if not has_part(folder, trace)]
-        if missing and is_store(store):
-            raise DataError(
-                f"{missing[0]} and so {len(missing)} of {len(traces)} traces were not read for "
-                f"{store}, which stays as it is: chopper ingest TRACE --into {store} reads them"
-            )
-        return [_part_or_error(folder, trace) for trace in traces]
-
-    return _put_together(name, store, progress, overrides, ranks)
-
-
-def _part_or_error(
-    folder: Path, trace: Path, error: ChopperError | None = None
-) -> RankFile | ChopperError:
-    if error is not None:
-        return error
+    part = _part_path(folder, trace)
+    read = _read_origin(part)
+    if read is None:
+        return DataError(f"{trace} is not ingested yet")
+    if read.code != _code():
+        return DataError(f"{trace} was ingested by another version of Chopper; ingest it again")
+    now = _origin(trace) if trace.exists() else read
+    if (now.size_bytes, now.modified_ns) != (read.size_bytes, read.modified_ns):
+        return DataError(f"{trace} has changed since it was ingested; ingest it again")
     try:
-        return read_part(folder, trace)
-    except DataError as missing:
-        return missing
+        verify(part)
+        run = read_store(part)
+    except (DataError, OSError) as error:
+        return DataError(f"{part} is damaged ({error}); remove it and ingest {trace}")
+    return DataError(run.failed[0][1]) if run.failed else run
 
 
-def _put_together(
-    name: str, store: Path, progress: Progress, overrides: Overrides, ranks: Ranks
-) -> Run:
-    folder = folder_of(store)
-    together = beside(folder / "all", "new")
+def _described(folder: Path, trace: Path) -> Run | ChopperError:
+    """A part without its rows, which `gather` maps one part at a time."""
+    part = read_part(folder, trace)
+    return replace(part, table=empty_table(), summary=None) if isinstance(part, Run) else part
 
-    def one_table(tables: Sequence[KernelTable]) -> KernelTable:
-        return gather(tables, together)
 
+def _part_path(folder: Path, trace: Path) -> Path:
+    digest = hashlib.sha256(os.fsencode(trace.resolve())).hexdigest()[:12]
+    return folder / f"{trace.name}-{digest}.chopper"
+
+
+def _origin(trace: Path) -> _PartOrigin:
+    status = trace.stat()
+    return _PartOrigin(status.st_size, status.st_mtime_ns, _code())
+
+
+def _read_origin(part: Path) -> _PartOrigin | None:
     try:
-        run = open_run(name, progress, overrides=overrides, ranks=ranks, gather=one_table)
-        write_store(run, store, progress=progress)
-    finally:
-        shutil.rmtree(together, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    return replace(read_store(store), name=name)
+        return msgspec.json.decode(read_label(part).of, type=_PartOrigin)
+    except msgspec.MsgspecError:
+        return None
+
+
+@cache
+def _code() -> str:
+    """A digest of Chopper's own files: another version may label and align differently."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parents[1]
+    for path in code_files():
+        digest.update(f"{Path(path).relative_to(root)}\n".encode() + Path(path).read_bytes())
+    return digest.hexdigest()[:16]

@@ -10,15 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.hardware import own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
-from chopper_core.store.paths import STORE_INDEX, is_store, paths_of
-from chopper_core.store.reader import read_index, read_store
+from chopper_core.store.format import is_store, paths_of, read_index, read_label
+from chopper_core.store.reader import read_store
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -98,7 +97,7 @@ def entries() -> list[Entry]:
         except DataError:
             is_old = True
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        found.append(Entry(path, _said(path).name, is_old, size, path.stat().st_mtime))
+        found.append(Entry(path, read_label(path).name, is_old, size, path.stat().st_mtime))
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
@@ -108,20 +107,6 @@ def clear(*, old_only: bool = False) -> tuple[int, int]:
     for entry in kept:
         shutil.rmtree(entry.path, ignore_errors=True)
     return len(kept), sum(entry.size_bytes for entry in kept)
-
-
-class _Said(Struct, frozen=True):
-    """What stores of every version say of themselves."""
-
-    name: str = ""
-    of: str = ""
-
-
-def _said(path: Path) -> _Said:
-    try:
-        return msgspec.json.decode((path / STORE_INDEX).read_bytes(), type=_Said)
-    except (OSError, ValueError, msgspec.MsgspecError):
-        return _Said()
 
 
 def _folders() -> list[Path]:
@@ -134,7 +119,7 @@ def _folders() -> list[Path]:
 def _forget_older(kept: Path, of: str) -> None:
     """Remove what was kept of the same files when they, or Chopper, were others."""
     for path in _folders():
-        if path != kept and _said(path).of == of:
+        if path != kept and read_label(path).of == of:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -178,10 +163,10 @@ def _own_specifications() -> str:
 @cache
 def _code_stamp() -> str:
     """Of Chopper's own files: another version may label and align otherwise."""
-    return _digest([_stamp(path) for path in _code_files()])
+    return _digest([_stamp(path) for path in code_files()])
 
 
-def _code_files() -> list[str]:
+def code_files() -> list[str]:
     """What Python compiles of them comes and goes without a change."""
     walked = os.walk(Path(__file__).resolve().parents[1])
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)

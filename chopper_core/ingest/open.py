@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
-from chopper_core.align.rank import align_rank
-from chopper_core.ingest.attach import attach, attach_telemetry, check_overrides, with_overrides
-from chopper_core.ingest.rank_file import RankFile
-from chopper_core.model.hardware import hardware_of_agent
-from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.ingest.rank import NO_RANK, read_rank
+from chopper_core.model.column_names import PASSING
+from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file, specifications
+from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
-from chopper_core.sources.kineto.reader import read_trace
-from chopper_core.sources.trace import Trace
-from chopper_core.store.paths import is_store, paths_of
+from chopper_core.store.format import is_store, paths_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
@@ -31,20 +27,21 @@ if TYPE_CHECKING:
     from chopper_core.sources.dispatches import DispatchRun
 
 NO_CLOCK: Final = "none: dispatches without times stand in their order"
-_EPOCH_US: Final = 10**15
-_HOST_KEYS: Final = ("hostname", "host_name", "host")
-_WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
-"""What torch.profiler.tensorboard_trace_handler calls a file: host, process, time."""
-_VERSIONS: Final = (
-    "roctracer_version",
-    "hip_runtime_version",
-    "cupti_version",
-    "cuda_runtime_version",
-)
+
+ReadRanks = Callable[[Sequence[Path], Progress], Sequence[Run | ChopperError]]
+"""Reads traces as runs of one rank each; returns an error for each that can't be used."""
+GatherTables = Callable[[Sequence[Run]], KernelTable]
+"""Makes one table of runs of one rank each, whose `gpus` are numbered as in the whole run."""
 
 
-Ranks = Callable[[Sequence[Path], Progress], Sequence[RankFile | ChopperError]]
-"""What reads the traces at paths: of each what it gave, or why it can't be used."""
+def concatenate_tables(ranks: Sequence[Run]) -> KernelTable:
+    """The tables of all ranks as one, in memory."""
+    return concatenate([table_of(rank, rank.gpus[0].index) for rank in ranks])
+
+
+def table_of(rank: Run, first_gpu: int) -> KernelTable:
+    """The table of a run of one rank, its GPUs counted from `first_gpu`."""
+    return replace(rank.table, gpu=rank.table.gpu + np.int32(first_gpu))
 
 
 def open_run(
@@ -53,14 +50,14 @@ def open_run(
     *,
     jobs: int | None = None,
     overrides: Overrides = NO_OVERRIDES,
-    ranks: Ranks | None = None,
-    gather: Callable[[Sequence[KernelTable]], KernelTable] = concatenate,
+    read_ranks: ReadRanks | None = None,
+    gather: GatherTables = concatenate_tables,
 ) -> Run:
     """Open a run by its name: a trace, several separated by commas, a directory, or a store.
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
-    by `ranks`; `gather` makes one table of theirs. A file that can't be read is left out and named
-    in `Run.failed`; raises DataError where nothing is left.
+    by `read_ranks`; `gather` makes one table of theirs. A file that can't be read is left out and
+    named in `Run.failed`; raises DataError where nothing is left.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
@@ -88,26 +85,23 @@ def open_run(
         for file in discovery.skipped
         if file.looks_lost
     ]
-    read: list[tuple[TraceFile, RankFile]] = []
-    paths_found = [trace.path for trace in discovery.traces]
-    if ranks is None:
-        outcomes: Sequence[RankFile | ChopperError] = read_all(
-            paths_found, read_rank, progress, jobs
-        )
-    else:
-        outcomes = ranks(paths_found, progress)
+    read: list[tuple[TraceFile, Run]] = []
+    traces = [trace.path for trace in discovery.traces]
+    outcomes: Sequence[Run | ChopperError] = (
+        read_ranks(traces, progress) if read_ranks else read_all(traces, read_rank, progress, jobs)
+    )
     for trace, outcome in zip(discovery.traces, outcomes, strict=True):
-        if isinstance(outcome, RankFile):
+        if isinstance(outcome, Run):
             read.append((trace, outcome))
         else:
             failed.append((str(trace.path), str(outcome)))
     if not read:
         raise DataError(" ".join(reason for _, reason in failed[:3]))
     progress("put the ranks together", 0, 1)
-    run = replace(_together(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
+    run = replace(_joined(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
     run = on_one_clock(run, overrides)
     progress("put the ranks together", 1, 1)
-    return check_overrides(attach(with_overrides(run, overrides), paths, progress))
+    return _check_overrides(_attached(_with_overrides(run, overrides), paths, progress))
 
 
 def _alone(paths: Sequence[Path]) -> str:
@@ -170,71 +164,41 @@ def _of_dispatches(
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], overrides.hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
-    run = attach_telemetry(with_overrides(run, overrides), paths_of(name), progress)
-    return check_overrides(run)
+    run = _with_overrides(run, overrides)
+    return _check_overrides(_attached(run, paths_of(name), progress, with_counters=False))
 
 
-def read_rank(path: Path, progress: Progress = silent) -> RankFile:
-    """Read and align one file: a pure function of its content, for any executor."""
-    trace = read_trace(path, progress)
-    if not len(trace.activities):
-        events = f"{sum(trace.event_counts.values())} events, none of a kernel, copy or memset"
-        if trace.losses.truncated:
-            raise DataError(
-                f"{path} is cut off before any GPU activity: it holds {events}. Profilers write "
-                "those last: copy or write the file again."
-            )
-        raise DataError(
-            f"{path} has no GPU activity: {events}. Was the profiler started with "
-            "ProfilerActivity.CUDA?"
-        )
-    aligned = align_rank(trace)
-    source = Source(
-        path=str(path),
-        size_bytes=trace.size_bytes,
-        rank=-1,
-        rank_from="",
-        events=dict(trace.event_counts),
-        unused=dict(trace.unused_events),
-        findings={**aligned.findings, **_flow_findings(trace), **_loss_findings(trace)},
-        losses=tuple(trace.losses.notes),
-        clock=_clock(trace),
-        facts=_facts(trace),
-        host=_host(trace),
+def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
+    in_files = [rank.sources[0].rank for _, rank in read]
+    assigned = assign_ranks(
+        [
+            (file, None if rank == NO_RANK else rank)
+            for (file, _), rank in zip(read, in_files, strict=True)
+        ]
     )
-    return RankFile(aligned, source, trace.rank, _hardware(trace), _process(trace), trace.generated)
-
-
-def _together(
-    name: str,
-    read: Sequence[tuple[TraceFile, RankFile]],
-    gather: Callable[[Sequence[KernelTable]], KernelTable],
-) -> Run:
-    assigned = assign_ranks([(file, rank.rank_in_file) for file, rank in read])
-    by_rank = sorted(
-        zip(assigned, (rank for _, rank in read), strict=True), key=lambda pair: pair[0].rank
-    )
-    one_each = all(len(rank.aligned.devices) == 1 for _, rank in by_rank)
-    tables: list[KernelTable] = []
+    by_rank = sorted(zip(assigned, read, strict=True), key=lambda pair: pair[0].rank)
+    one_each = all(len(rank.gpus) == 1 for _, rank in read)
+    ranks: list[Run] = []
     gpus: list[Gpu] = []
-    sources: list[Source] = []
-    partial: dict[int, frozenset[int]] = {}
-    for assignment, rank in by_rank:
-        first = assignment.rank if one_each else len(gpus)
-        table = rank.aligned.table
-        tables.append(replace(table, gpu=table.gpu + np.int32(first)))
-        for number, device in enumerate(rank.aligned.devices):
-            gpus.append(Gpu(first + number, assignment.rank, device, rank.hardware, rank.process))
-            partial[first + number] = rank.aligned.partial_iterations
-        sources.append(replace(rank.source, rank=assignment.rank, rank_from=assignment.source))
-    generated = next((rank.generated for _, rank in by_rank if rank.generated), None)
+    for assignment, (file, rank) in by_rank:
+        number = assignment.rank
+        first = number if one_each else len(gpus)
+        own = tuple(replace(gpu, index=first + gpu.index, rank=number) for gpu in rank.gpus)
+        source = replace(
+            rank.sources[0], path=str(file.path), rank=number, rank_from=assignment.source
+        )
+        partial = {first + gpu: cut for gpu, cut in rank.partial_iterations.items()}
+        ranks.append(replace(rank, gpus=own, sources=(source,), partial_iterations=partial))
+        gpus += own
     return Run(
         name=name,
-        table=gather(tables),
+        table=gather(ranks),
         gpus=tuple(gpus),
-        sources=tuple(sources),
-        generated=generated,
-        partial_iterations=partial,
+        sources=tuple(source for rank in ranks for source in rank.sources),
+        generated=next((rank.generated for rank in ranks if rank.generated), None),
+        partial_iterations={
+            gpu: cut for rank in ranks for gpu, cut in rank.partial_iterations.items()
+        },
     )
 
 
@@ -264,68 +228,72 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
     return replace(run, table=table, hosts=tuple(clocks))
 
 
-def _flow_findings(trace: Trace) -> dict[str, int]:
-    return {
-        f"{category} flows with one end": count
-        for category, count in trace.one_ended_flows.items()
-        if count
-    }
+def _attached(
+    run: Run, paths: Sequence[Path], progress: Progress, *, with_counters: bool = True
+) -> Run:
+    """The run with the counters and telemetry at the paths, and the parts of its time.
+
+    A source that can't be used is named in `Run.failed`; the run stays as it is without it.
+    """
+    traces = {source.path for source in run.sources}
+    paths = [path for path in paths if path.is_dir() or str(path) not in traces]
+    if paths:
+        # The readers of all formats take longer to import than a small trace takes to read.
+        from chopper_core.ingest.attach import attach_counters, attach_cpu, attach_telemetry
+
+        if with_counters:
+            run = attach_counters(run, paths, progress)
+        run = attach_telemetry(run, paths, progress)
+        run = attach_cpu(run, paths, progress)
+    table = run.table.without_measured(*PASSING)
+    return replace(run, table=table.with_measured(breakdown_columns(table, run.hardware)))
 
 
-def _loss_findings(trace: Trace) -> dict[str, int]:
-    losses = trace.losses
-    return {
-        "events that can't be read": losses.unreadable_events,
-        "events without a usable time": losses.bad_times,
-        "bytes lost": losses.lost_bytes,
-        "pieces of the file repaired": losses.repaired_pieces,
-    }
+def _with_overrides(run: Run, overrides: Overrides) -> Run:
+    """A run whose sources are to be read so; raises UsageError where it has no such GPU."""
+    numbers = {gpu.index for gpu in run.gpus}
+    for part, device, gpu in overrides.gpus:
+        if gpu is not None and gpu not in numbers:
+            there = ", ".join(map(str, sorted(numbers)))
+            raise UsageError(
+                f"--gpu '{part}:{device}={gpu}': the run has no GPU {gpu}; it has {there}"
+            )
+    if overrides.hardware and hardware_of(overrides.hardware) is None:
+        raise UsageError(
+            f"--hardware {overrides.hardware!r} is no GPU that Chopper knows; it knows "
+            f"{', '.join(specifications())}, and {own_file()} can add others"
+        )
+    return replace(run, overrides=overrides)
 
 
-def _clock(trace: Trace) -> str:
-    if trace.base_time_ns:
-        base = datetime.fromtimestamp(trace.base_time_ns / 1e9, UTC)
-        return f"epoch, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"
-    if int(trace.activities.start_ns.min()) > _EPOCH_US * 1000:
-        return "epoch"
-    return "unknown: the file gives no base time"
+def _check_overrides(run: Run) -> Run:
+    """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
+    timed = [(Path(source.path).name, source.format) for source in run.telemetry]
+    timed += [(Path(source.path).name, source.format) for source in run.cpu]
+    traces = [source.called for source in run.sources]
+    for part, _ in run.overrides.clocks:
+        if not any(is_meant(part, names) for names in (*timed, *traces)):
+            there = ", ".join(f"{name} ({kind})" for name, kind in timed) or "none"
+            raise UsageError(
+                f"--clock {part!r} names no telemetry of this run, no trace and no host; "
+                f"there is {there}"
+            )
+    for part, device, _ in run.overrides.gpus:
+        said = f"--gpu '{part}:{device}'"
+        meant = [i for i in run.identities if is_meant(part, (i.format, _names(i.source)))]
+        if not meant:
+            there = ", ".join(
+                dict.fromkeys(f"{_names(i.source)} ({i.format})" for i in run.identities)
+            )
+            raise UsageError(
+                f"{said} names no counters or telemetry of this run; there is {there or 'none'}"
+            )
+        if not any(device.casefold() in identity.names for identity in meant):
+            there = ", ".join(identity.device for identity in meant)
+            raise UsageError(f"{said} names no device of {_names(meant[0].source)}; it has {there}")
+    return run
 
 
-def _facts(trace: Trace) -> dict[str, str]:
-    distributed = trace.metadata.get("distributedInfo")
-    facts = {}
-    if isinstance(distributed, dict):
-        for key in ("backend", "world_size", "nccl_version"):
-            if key in distributed:
-                facts[key.replace("_", " ")] = str(distributed[key])
-    for key in _VERSIONS:
-        if key in trace.metadata:
-            facts[key.replace("_", " ")] = str(trace.metadata[key])
-    return facts
-
-
-def _process(trace: Trace) -> int:
-    """The process of most launches; -1 where there is none with a number."""
-    counts = np.bincount(trace.launches.thread, minlength=len(trace.threads))
-    if not counts.any():
-        return -1
-    process = trace.threads[int(counts.argmax())][0]
-    return process if isinstance(process, int) else -1
-
-
-def _host(trace: Trace) -> str:
-    """The host that a trace says, or that the profiler put before the process into its name."""
-    distributed = trace.metadata.get("distributedInfo")
-    for said in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
-        for key in _HOST_KEYS:
-            if isinstance(said.get(key), str) and said[key]:
-                return str(said[key])
-    match = _WORKER.match(trace.path.name)
-    return match[1] if match and int(match[2]) == _process(trace) else ""
-
-
-def _hardware(trace: Trace) -> str:
-    properties = trace.metadata.get("deviceProperties")
-    if isinstance(properties, list) and properties and isinstance(properties[0], dict):
-        return str(properties[0].get("name", ""))
-    return ""
+def _names(paths: str) -> str:
+    """The names of the files of a source."""
+    return ", ".join(Path(path).name for path in paths.split(", "))

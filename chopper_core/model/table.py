@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 import numpy as np
 from msgspec import Struct, field
@@ -257,6 +257,14 @@ ADDITIVE: Final = (
     "prep_overhead_ns",
     "call_overhead_ns",
 )
+
+
+def empty_table() -> KernelTable:
+    """A table without rows."""
+    hints = get_type_hints(KernelTable)
+    dtypes = {name: get_args(get_args(hints[name])[1])[0] for name in COLUMNS}
+    columns: dict[str, Any] = {name: np.empty(0, dtype) for name, dtype in dtypes.items()}
+    return KernelTable((), (), **columns)
 
 
 def concatenate(tables: Sequence[KernelTable]) -> KernelTable:

@@ -1,16 +1,7 @@
-"""A run on disk, aligned once: written whole or not at all, checked when it is opened.
-
-A store is a directory: `kernels.arrow` (the kernel table, in the order of the levels),
-`measured.arrow` (its measured columns), `operations.arrow` (sums over sets of levels, of a large
-table), `series.arrow` (signals over time), `cpu.arrow` (use of the processors), `run.json` (all
-else), and `store.json` with the version, sizes and checksums of the others. Tables lie
-uncompressed, so that they are mapped and only what is looked at is read; of files too large to be
-read whole on opening only the size is checked then, `verify` reads them.
-"""
+"""Opening a store: files are mapped, so that only what is looked at is read."""
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -18,24 +9,26 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
-from chopper_core.model.hardware import CounterInfo, Hardware
-from chopper_core.model.overrides import Overrides
-from chopper_core.model.run import (
-    CounterSource,
-    Gpu,
-    HostClock,
-    Identity,
-    Run,
-    Source,
-    TelemetrySource,
-)
+from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
-from chopper_core.model.table import COLUMNS, KernelTable
-from chopper_core.store.paths import STORE_INDEX
+from chopper_core.model.table import KernelTable
+from chopper_core.store.format import (
+    CPU,
+    CPU_ARRAYS,
+    KERNELS,
+    MEASURED,
+    OPERATIONS,
+    RUN,
+    SERIES,
+    Described,
+    StoredSignal,
+    StoreIndex,
+    read_index,
+    run_fields,
+)
 from chopper_core.util.arrays import AnyArray, Float64
 from chopper_core.util.atomic import stamp_of
 from chopper_core.util.errors import DataError
@@ -49,61 +42,10 @@ from chopper_core.util.mmap_columns import (
 )
 from chopper_core.util.progress import Progress, silent
 
-SCHEMA: Final = "chopper.store/3"
-KERNELS: Final = "kernels.arrow"
-MEASURED: Final = "measured.arrow"
-SERIES: Final = "series.arrow"
-CPU: Final = "cpu.arrow"
-RUN: Final = "run.json"
-OPERATIONS: Final = "operations.arrow"
-CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
 _LARGE_BYTES: Final = 1 << 25
 """Size from which a file is not read whole on opening."""
 _ATTEMPTS: Final = 5
 """Of reading a store that others replace meanwhile."""
-_APART: Final = ("table", "measured", "cpu", "others", "summary")
-"""Fields of a run that have files of their own, or are worked out."""
-
-
-class StoreIndex(Struct, frozen=True):
-    """What a store says of itself."""
-
-    schema: str
-    fingerprint: str
-    """Of the names of all that is stored: another one is of another version of Chopper."""
-    name: str
-    """The run as it was named when it was read."""
-    of: str
-    """What it was read from, where it is kept in the cache; else empty."""
-    files: Mapping[str, tuple[int, int]]
-    """Size and CRC-32 of each file."""
-
-
-class StoredSignal(Struct, frozen=True):
-    """A track without its curves."""
-
-    name: str
-    title: str
-    unit: str
-    low: float
-    high: float
-    gpus: tuple[int, ...]
-
-
-class Described(Struct, frozen=True):
-    """What the JSON file of a store holds."""
-
-    run: msgspec.Raw
-    names: tuple[str, ...]
-    operations: tuple[str, ...]
-    signals: tuple[StoredSignal, ...]
-    cubes: tuple[tuple[tuple[str, ...], int], ...]
-    """Their levels and how many cells they have, in the order of the file."""
-    patterns: Mapping[str, int]
-    cpu: tuple[CpuSource, ...]
-    """The samples of processors without their arrays."""
-    places: Mapping[str, Mapping[str, Place]]
-    """Where the columns of each file lie."""
 
 
 class StoredColumns(Mapping[str, Float64]):
@@ -206,43 +148,6 @@ def verify(folder: Path) -> None:
             raise DataError(_changed(folder / name))
 
 
-def read_index(folder: Path) -> StoreIndex:
-    """What a store says of itself; raises DataError where this Chopper can't read it."""
-    try:
-        index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=StoreIndex)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
-    if index.schema != SCHEMA or index.fingerprint != fingerprint():
-        raise DataError(
-            f"{folder} was written by another version of Chopper; "
-            f"write it anew: chopper ingest RUN -o {folder}"
-        )
-    return index
-
-
-@cache
-def fingerprint() -> str:
-    """A digest of the names of everything that is stored."""
-    parts = [SCHEMA, *COLUMNS]
-    kinds = (
-        Run,
-        Gpu,
-        Source,
-        CounterSource,
-        CounterInfo,
-        TelemetrySource,
-        HostClock,
-        Identity,
-        Overrides,
-        IntegralCurve,
-        Signal,
-        CpuSamples,
-    )
-    for kind in (*kinds, Hardware):
-        parts += [kind.__name__, *kind.__struct_fields__]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 def _cubes(columns: Mapping[str, AnyArray], described: Described) -> dict[frozenset[str], Cube]:
     cubes, begin = {}, 0
     for levels, count in described.cubes:
@@ -287,12 +192,6 @@ def _cpu(columns: Mapping[str, AnyArray], files: tuple[CpuSource, ...]) -> tuple
         samples = dict(zip(CPU_ARRAYS, (cpus, cores, times_ns, percent), strict=True))
         found.append(CpuSamples(**asdict(file), **samples))
     return tuple(found)
-
-
-@cache
-def run_fields() -> tuple[str, ...]:
-    """The fields of a run that are described as they are."""
-    return tuple(name for name in Run.__struct_fields__ if name not in _APART)
 
 
 @cache

@@ -9,16 +9,14 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 from pyarrow.lib import ArrowException
 
 from chopper_core.model.cubes import Cube, summarise
 from chopper_core.model.run import Run
-from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve
+from chopper_core.model.signals import CpuSource, IntegralCurve
 from chopper_core.model.table import COLUMNS, LEVELS
 from chopper_core.model.tree import in_order, level_order
-from chopper_core.store.paths import STORE_INDEX, is_store
-from chopper_core.store.reader import (
+from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
     KERNELS,
@@ -27,15 +25,17 @@ from chopper_core.store.reader import (
     RUN,
     SCHEMA,
     SERIES,
+    STORE_INDEX,
     Described,
     StoredSignal,
     StoreIndex,
     fingerprint,
+    is_store,
     run_fields,
 )
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.arrow_files import write_arrow, write_lists
-from chopper_core.util.atomic import beside, put_folder, stamp_of, write_file
+from chopper_core.util.atomic import put_folder, stamp_of, temporary_path, write_file
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 
@@ -45,13 +45,17 @@ _ABSENT: Final = -2
 """The code of a level that a cube hasn't."""
 
 
+class StoreWriteError(DataError):
+    """A store can't be written: the disk is full, say."""
+
+
 def write_store(run: Run, folder: Path, *, of: str = "", progress: Progress = silent) -> None:
     """Write a run as a store; an older store of the name is replaced when the new one is whole.
 
-    Raises UsageError where something else is at the name, DataError where it can't be written.
+    Raises UsageError if something else has that name, StoreWriteError if it can't be written.
     """
     check_place(folder)
-    fresh = beside(folder, "new")
+    fresh = temporary_path(folder, "new")
     progress("write the store", 0, 1)
     try:
         fresh.mkdir(parents=True)
@@ -62,7 +66,7 @@ def write_store(run: Run, folder: Path, *, of: str = "", progress: Progress = si
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ArrowException, UnicodeEncodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"the store {folder} can't be written: {reason}") from error
+        raise StoreWriteError(f"the store {folder} can't be written: {reason}") from error
     progress("write the store", 1, 1)
 
 
@@ -84,8 +88,9 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
         SERIES: write_lists(folder / SERIES, _series(run)),
         CPU: write_lists(folder / CPU, _samples(run)),
     }
+    fields = {name: getattr(run, name) for name in run_fields()}
     described = Described(
-        msgspec.Raw(_json({name: getattr(run, name) for name in run_fields()})),
+        msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
         tuple(table.names),
         tuple(table.operations),
         tuple(
@@ -94,7 +99,7 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
         ),
         tuple((cube.levels, len(cube)) for cube in cubes),
         cubes[0].patterns if cubes else {},
-        tuple(_said(file) for file in run.cpu),
+        tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
         places,
     )
     write_file(folder / RUN, msgspec.json.encode(described))
@@ -103,23 +108,13 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
     write_file(folder / STORE_INDEX, msgspec.json.encode(index))
 
 
-def _json(values: Mapping[str, Any]) -> bytes:
-    """Values with their mappings as dictionaries, which JSON can take."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Struct):
-            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-        if isinstance(value, Mapping):
-            return {key: plain(each) for key, each in value.items()}
-        if isinstance(value, tuple | list | frozenset):
-            return [plain(each) for each in value]
-        return value.item() if isinstance(value, np.generic) else value
-
-    return msgspec.json.encode(plain(values))
-
-
-def _said(file: CpuSamples) -> CpuSource:
-    return CpuSource(*(getattr(file, name) for name in CpuSource.__struct_fields__))
+def _plain(value: Any) -> Any:
+    """Mappings of all kinds as dictionaries, and numpy's numbers as Python's, for JSON."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value)} can't be stored")
 
 
 def _cells(cubes: Sequence[Cube]) -> dict[str, AnyArray]:

@@ -18,9 +18,9 @@ _ATTEMPTS: Final = 20
 """Of putting a folder where other processes put theirs: each of them is right."""
 
 
-def beside(folder: Path, what: str) -> Path:
+def temporary_path(folder: Path, suffix: str) -> Path:
     """A hidden name beside a folder that no other process uses, on this machine or another."""
-    return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{what}")
+    return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{suffix}")
 
 
 def put_folder(fresh: Path, folder: Path) -> None:
@@ -33,7 +33,7 @@ def put_folder(fresh: Path, folder: Path) -> None:
     if _exchange(fresh, folder):
         _sync(folder.parent)
         return
-    aside = beside(folder, "old")
+    aside = temporary_path(folder, "old")
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             os.rename(folder, aside)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
-from chopper_core.util.errors import ChopperError, DataError
+from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress, silent
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ PARALLEL_FROM_BYTES: Final = 4_000_000
 _GZIP_FACTOR: Final = 12
 """How much a trace grows when it is decompressed, roughly."""
 _POLL_SECONDS: Final = 0.1
+_DASK_TIMEOUT: Final = "20s"
 
 
 def read_all(
@@ -239,3 +240,22 @@ def serve() -> None:
 def _dump(message: Any, file: IO[bytes]) -> None:
     pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
     file.flush()
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """An executor on the Dask cluster of a scheduler, whose workers see files at the same paths.
+
+    Raises UsageError if Dask isn't installed, DataError if no scheduler answers at the address.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError("--engine dask needs Dask: pip install 'chopper-tui[dask]'") from error
+    try:
+        client = Client(address, timeout=_DASK_TIMEOUT, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        # Readers write files, so a call must not be answered from an earlier result.
+        yield client.get_executor(pure=False)

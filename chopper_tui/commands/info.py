@@ -32,8 +32,8 @@ def run(options: Namespace) -> int:
     try:
         opened = open_with_progress(View(options.run, overrides=overrides), options)
     except DataError:
-        from chopper_core.ingest.telemetry_report import telemetry_report
-        from chopper_core.store.paths import paths_of
+        from chopper_core.ingest.attach import telemetry_report
+        from chopper_core.store.format import paths_of
 
         report = telemetry_report(paths_of(options.run), options.format)
         if report is None:

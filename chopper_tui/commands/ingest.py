@@ -111,7 +111,7 @@ def _executor(options: Namespace) -> Iterator[Executor | None]:
         return
     if not options.scheduler:
         raise UsageError("--engine dask needs --scheduler ADDRESS, such as tcp://host:8786")
-    from chopper_core.ingest.cluster import dask_executor
+    from chopper_core.util.workers import dask_executor
 
     with dask_executor(options.scheduler) as executor:
         yield executor

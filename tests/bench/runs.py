@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.ingest.parts import gather
+from chopper_core.ingest.batches import gather
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import NO_LABEL, Category, KernelTable, Kind, Phase, Rule

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from chopper_core.align.counters import CounterMatch, match_counters
 from chopper_core.align.launches import Dispatched
 from chopper_core.align.sequences import UNMATCHED
-from chopper_core.ingest.open import open_run, read_rank
+from chopper_core.ingest.open import open_run
+from chopper_core.ingest.rank import read_rank
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable
@@ -123,7 +124,7 @@ class Simulated:
     @cached_property
     def sized_table(self) -> KernelTable:
         """The kernel table with the sizes of the launches, which a finished run has no more."""
-        ranks = [read_rank(Path(source.path)).aligned.table for source in self.run.sources]
+        ranks = [read_rank(Path(source.path)).table for source in self.run.sources]
         shapes = np.concatenate([table.measured[LAUNCH_SHAPE] for table in ranks])
         return self.run.table.with_measured({LAUNCH_SHAPE: shapes})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest.telemetry_report import telemetry_report
+from chopper_core.ingest.attach import telemetry_report
 from chopper_tui.cli import main
 
 LOG = (

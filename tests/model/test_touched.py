@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.ingest.parts import gather
+from chopper_core.ingest.batches import gather
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, LEVELS

@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 
 from chopper_core.ingest import batches as batch
-from chopper_core.ingest import parts
 from chopper_core.ingest.batches import finish, ingest_into, ingest_store
 from chopper_core.ingest.open import open_run
-from chopper_core.ingest.rank_file import RankFile
 from chopper_core.model.run import Run
-from chopper_core.model.table import COLUMNS
+from chopper_core.model.table import COLUMNS, concatenate
 from chopper_core.render import info
+from chopper_core.store import writer as store_writer
 from chopper_core.store.reader import read_store
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Cancelled, Progress
@@ -49,7 +48,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     plain = batch.read_rank
 
-    def counted(path: Path, progress: Progress) -> RankFile:
+    def counted(path: Path, progress: Progress) -> Run:
         names.append(path.name)
         return plain(path, progress)
 
@@ -221,18 +220,19 @@ def test_another_version_reads_again(
 ) -> None:
     store = tmp_path / "out"
     ingest_into(str(trace(source, 0)), store)
-    monkeypatch.setattr(parts, "_code", lambda: "newer")
+    monkeypatch.setattr(batch, "_code", lambda: "newer")
     ingest_into(str(trace(source, 0)), store)
     assert len(reads) == 2
 
 
-def test_a_damaged_part_is_named(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["kernels.arrow", "measured.arrow", "run.json"])
+def test_a_damaged_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
     store = tmp_path / "out"
     ingest_into(str(source), store, jobs=1)
-    (table,) = (tmp_path / ".out.parts").glob("rank3*/kernels.arrow")
-    content = table.read_bytes()
+    (file,) = (tmp_path / ".out.parts").glob(f"rank3*/{name}")
+    content = file.read_bytes()
     middle = len(content) // 2
-    table.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
+    file.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
     ((path, reason),) = finish(store, str(source)).failed
     assert path == str(trace(source, 3)) and "is damaged" in reason
 
@@ -241,10 +241,38 @@ def test_a_full_disk_ends_it(source: Path, tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parts, "write_arrow", full)
+    monkeypatch.setattr(store_writer, "write_arrow", full)
     with pytest.raises(DataError, match="No space left"):
         ingest_store(str(source), tmp_path / "out", jobs=1)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_part_is_a_store(source: Path, tmp_path: Path) -> None:
+    ingest_into(str(trace(source, 3)), tmp_path / "out")
+    (part,) = (tmp_path / ".out.parts").iterdir()
+    ours, theirs = open_run(str(part)), open_run(str(trace(source, 3)), jobs=1)
+    assert sorted(ours.table.start_ns) == sorted(theirs.table.start_ns)
+    assert (ours.sources[0].rank, ours.gpus[0].rank) == (3, 3)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="handles are counted in /proc")
+def test_parts_are_open_one_at_a_time(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file takes a handle, of which a process has 1,024; a run may have more ranks."""
+    counts = []
+    plain = batch.read_store
+
+    def counted(folder: Path) -> Run:
+        counts.append(len(os.listdir("/proc/self/fd")))
+        return plain(folder)
+
+    monkeypatch.setattr(batch, "read_store", counted)
+    ingest_store(str(source), tmp_path / "out", jobs=1)
+    described, gathered = counts[: len(RANKS)], counts[len(RANKS) : 2 * len(RANKS)]
+    # From the first table on the gathered columns are open for writing.
+    assert len(set(described)) == len({gathered[0], *described}) == 1
+    assert len(set(gathered[1:])) == 1
 
 
 def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
@@ -318,7 +346,7 @@ def test_no_scheduler_is_a_sentence(
     pytest.importorskip(
         "distributed", reason="Dask is not installed: pip install 'chopper-tui[dask]'"
     )
-    monkeypatch.setattr("chopper_core.ingest.cluster._TIMEOUT", "1s")
+    monkeypatch.setattr("chopper_core.util.workers._DASK_TIMEOUT", "1s")
     arguments = ["ingest", str(source), "-o", str(tmp_path / "out"), "--engine", "dask"]
     assert main([*arguments, "--scheduler", "tcp://127.0.0.1:9"]) == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
@@ -348,11 +376,11 @@ def test_ranks_are_gathered_from_files(source: Path, tmp_path: Path) -> None:
     for rank in RANKS:
         outcome = batch.read_rank(trace(source, rank), lambda *_: None)
         assert not isinstance(outcome, ChopperError)
-        tables.append(outcome.aligned.table)
+        tables.append(outcome.table)
     measured = {"power_w": np.arange(float(len(tables[1])))}
     tables[1] = tables[1].with_measured(measured)
-    theirs = parts.concatenate(tables)
-    ours = parts.gather(tables, tmp_path / "all")
+    theirs = concatenate(tables)
+    ours = batch.gather(tables, tmp_path / "all")
     begin, end = len(tables[0]), len(tables[0]) + len(tables[1])
     for column in ("start_ns", "kernel", "operation", "bytes"):
         # All are of GPU 0 here: within each, the rows are in the order of the levels.

@@ -24,6 +24,7 @@ from chopper_core.model.signals import CpuSamples, IntegralCurve
 from chopper_core.model.table import COLUMNS
 from chopper_core.query.signal_chart import signal_chart
 from chopper_core.render import info, render
+from chopper_core.store import format as store_format
 from chopper_core.store import reader as store
 from chopper_core.store import writer as store_writer
 from chopper_core.store.writer import write_store
@@ -315,7 +316,7 @@ def test_what_another_version_kept_is_listed_replaced_and_cleared(
 ) -> None:
     cache.open_kept(str(trace), jobs=1)
     with monkeypatch.context() as later:
-        for module in (store, store_writer):
+        for module in (store_format, store_writer):
             later.setattr(module, "fingerprint", lambda: "of the next version")
         later.setattr(cache, "_code_stamp", lambda: "of the next version")
         (old,) = cache.entries()
@@ -357,7 +358,7 @@ def test_what_a_person_says_of_gpus_counts_and_not_where(
 
 
 def test_what_python_compiles_is_no_change(trace: Path) -> None:
-    names = {Path(path).name for path in cache._code_files()}
+    names = {Path(path).name for path in cache.code_files()}
     assert {"reader.py", "hardware.toml", "rank.py"} <= names
     assert all(name.endswith((".py", ".toml")) for name in names)
 

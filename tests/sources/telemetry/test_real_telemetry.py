@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest.telemetry_report import telemetry_report
+from chopper_core.ingest.attach import telemetry_report
 from chopper_core.sources.signals import ClockDomain, SignalName
 from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 

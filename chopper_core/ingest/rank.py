@@ -1,0 +1,143 @@
+"""From one trace to a run of one rank."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopper_core.align.rank import align_rank
+from chopper_core.model.run import Gpu, Run, Source
+from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.trace import Trace
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+NO_RANK: Final = -1
+"""The rank of a trace that doesn't give it."""
+_EPOCH_US: Final = 10**15
+_HOST_KEYS: Final = ("hostname", "host_name", "host")
+_WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
+"""What torch.profiler.tensorboard_trace_handler calls a file: host, process, time."""
+_VERSIONS: Final = (
+    "roctracer_version",
+    "hip_runtime_version",
+    "cupti_version",
+    "cuda_runtime_version",
+)
+
+
+def read_rank(path: Path, progress: Progress = silent) -> Run:
+    """Read and align one trace: a pure function of its content, for any executor.
+
+    Returns a run of this rank alone: its GPUs count from 0, and its rank is the one in the file or
+    `NO_RANK`. Raises DataError if the file can't be read or has no GPU activity.
+    """
+    trace = read_trace(path, progress)
+    if not len(trace.activities):
+        events = f"{sum(trace.event_counts.values())} events, none of a kernel, copy or memset"
+        if trace.losses.truncated:
+            raise DataError(
+                f"{path} is cut off before any GPU activity: it holds {events}. Profilers write "
+                "those last: copy or write the file again."
+            )
+        raise DataError(
+            f"{path} has no GPU activity: {events}. Was the profiler started with "
+            "ProfilerActivity.CUDA?"
+        )
+    aligned = align_rank(trace)
+    source = Source(
+        path=str(path),
+        size_bytes=trace.size_bytes,
+        rank=NO_RANK if trace.rank is None else trace.rank,
+        rank_from="",
+        events=dict(trace.event_counts),
+        unused=dict(trace.unused_events),
+        findings={**aligned.findings, **_flow_findings(trace), **_loss_findings(trace)},
+        losses=tuple(trace.losses.notes),
+        clock=_clock(trace),
+        facts=_facts(trace),
+        host=_host(trace),
+    )
+    gpus = tuple(
+        Gpu(number, source.rank, device, _hardware(trace), _process(trace))
+        for number, device in enumerate(aligned.devices)
+    )
+    return Run(
+        name=str(path),
+        table=aligned.table,
+        gpus=gpus,
+        sources=(source,),
+        generated=trace.generated,
+        partial_iterations={gpu.index: aligned.partial_iterations for gpu in gpus},
+    )
+
+
+def _flow_findings(trace: Trace) -> dict[str, int]:
+    return {
+        f"{category} flows with one end": count
+        for category, count in trace.one_ended_flows.items()
+        if count
+    }
+
+
+def _loss_findings(trace: Trace) -> dict[str, int]:
+    losses = trace.losses
+    return {
+        "events that can't be read": losses.unreadable_events,
+        "events without a usable time": losses.bad_times,
+        "bytes lost": losses.lost_bytes,
+        "pieces of the file repaired": losses.repaired_pieces,
+    }
+
+
+def _clock(trace: Trace) -> str:
+    if trace.base_time_ns:
+        base = datetime.fromtimestamp(trace.base_time_ns / 1e9, UTC)
+        return f"epoch, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"
+    if int(trace.activities.start_ns.min()) > _EPOCH_US * 1000:
+        return "epoch"
+    return "unknown: the file gives no base time"
+
+
+def _facts(trace: Trace) -> dict[str, str]:
+    distributed = trace.metadata.get("distributedInfo")
+    facts = {}
+    if isinstance(distributed, dict):
+        for key in ("backend", "world_size", "nccl_version"):
+            if key in distributed:
+                facts[key.replace("_", " ")] = str(distributed[key])
+    for key in _VERSIONS:
+        if key in trace.metadata:
+            facts[key.replace("_", " ")] = str(trace.metadata[key])
+    return facts
+
+
+def _process(trace: Trace) -> int:
+    """The process of most launches; -1 where there is none with a number."""
+    counts = np.bincount(trace.launches.thread, minlength=len(trace.threads))
+    if not counts.any():
+        return -1
+    process = trace.threads[int(counts.argmax())][0]
+    return process if isinstance(process, int) else -1
+
+
+def _host(trace: Trace) -> str:
+    """The host that a trace says, or that the profiler put before the process into its name."""
+    distributed = trace.metadata.get("distributedInfo")
+    for said in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
+        for key in _HOST_KEYS:
+            if isinstance(said.get(key), str) and said[key]:
+                return str(said[key])
+    match = _WORKER.match(trace.path.name)
+    return match[1] if match and int(match[2]) == _process(trace) else ""
+
+
+def _hardware(trace: Trace) -> str:
+    properties = trace.metadata.get("deviceProperties")
+    if isinstance(properties, list) and properties and isinstance(properties[0], dict):
+        return str(properties[0].get("name", ""))
+    return ""
