@@ -10,7 +10,6 @@ read whole on opening only the size is checked then, `verify` reads them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -135,6 +134,9 @@ def read_index(folder: Path) -> StoreIndex:
 @cache
 def fingerprint() -> str:
     """A digest of the names of everything that is stored."""
+    # It takes several ms to import, and reading traces needs this module too.
+    import hashlib
+
     parts = [SCHEMA, *COLUMNS]
     kinds = (
         Run,
