@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopper_core.metrics import catalogue
+from chopper_core.model import glossary
 from chopper_core.model.address import KEYS, parse
 from chopper_core.model.view import View
 from chopper_core.render import render
@@ -85,6 +86,10 @@ def test_every_action_has_its_place() -> None:
 
 def test_the_table_of_figures() -> None:
     check("metrics", catalogue("markdown"), ROOT / "docs" / "metrics.md")
+
+
+def test_the_glossary() -> None:
+    check("glossary", glossary.as_markdown(), ROOT / "docs" / "glossary.md")
 
 
 def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,79 @@
+"""The words of the screens: long names of the model's operations, and terms with their meaning."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OPERATIONS: Final = {
+    "ie": "input embedding",
+    "attn_n": "attention norm",
+    "q_ip": "query projection",
+    "k_ip": "key projection",
+    "v_ip": "value projection",
+    "qkv_ip": "fused query, key and value projection",
+    "qkv_s": "split of query, key and value",
+    "qkv_t": "transpose of query, key and value",
+    "qkv_re": "rotary embedding",
+    "attn_i": "repetition and transposes of key and value",
+    "attn_c": "contiguous copies for attention",
+    "attn_fa": "attention (flash attention)",
+    "attn_or": "reshape of the attention output",
+    "attn_op": "attention output projection",
+    "attn_ra": "residual add after attention",
+    "mlp_n": "MLP norm",
+    "mlp_gp": "MLP gate projection",
+    "mlp_up": "MLP up projection",
+    "mlp_gs": "MLP gate SiLU",
+    "mlp_gu": "product of MLP gate and up",
+    "mlp_dp": "MLP down projection",
+    "mlp_ra": "residual add after the MLP",
+    "ln": "final norm",
+    "lp": "logits projection (LM head)",
+    "cel": "cross-entropy loss",
+    "opt_zg": "zeroing of gradients",
+    "opt_gc": "gradient clipping",
+    "opt_step": "optimizer step",
+    "opt_lr": "learning-rate schedule",
+    "dl": "data loading",
+}
+"""Operations of a transformer by the short names of the original Chopper and the paper."""
+
+TERMS: Final = {
+    "activity": "a kernel, memory copy or memset on a GPU",
+    "baseline": "the run or node that a view is compared with",
+    "borrowed": "counters of the same place in another iteration",
+    "busy": "share of time in which anything runs on the GPU",
+    "caused wait": "time that other GPUs spend in collectives waiting for this one",
+    "counter": "a hardware event count of a kernel, from rocprofv3 and its relatives",
+    "exposed": "communication or copies that no compute hides",
+    "hidden": "time of communication that runs beside compute",
+    "idle": "time in which nothing runs on the GPU, charged to the activity that starts next",
+    "instance": "one occurrence of a row: per GPU, iteration and, for operations, layer",
+    "lag, lead": "how late or early a GPU starts the same kernels as the others",
+    "overlapped": "compute beside which communication runs",
+    "own wait": "time that this GPU spends in collectives waiting for others",
+    "potential saving": "time that a finding would give back",
+    "signal": "a figure over time, such as a clock or power",
+    "straggler": "a GPU that the others wait for",
+    "truncated": "cut by the start or end of the profiling window",
+    "unlabelled": "without evidence in the files for a label at this level",
+    "unlinked": "without a launch record in the trace",
+}
+
+
+def long_name(level: str, label: str) -> str:
+    """The long name of an operation, also of its recomputation; empty for any other label."""
+    if level != "operation":
+        return ""
+    name, _, rest = label.partition(" ")
+    long = OPERATIONS.get(name, "")
+    return f"{long} {rest}".rstrip() if long and rest in ("", "(recompute)") else ""
+
+
+def as_markdown() -> str:
+    """Both tables for docs/glossary.md."""
+    lines = ["## Operations", "", "| name | operation |", "| :-- | :-- |"]
+    lines += [f"| `{name}` | {long} |" for name, long in OPERATIONS.items()]
+    lines += ["", "## Terms", "", "| term | meaning |", "| :-- | :-- |"]
+    lines += [f"| {term} | {meaning} |" for term, meaning in TERMS.items()]
+    return "\n".join(lines) + "\n"
