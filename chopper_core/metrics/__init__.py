@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from chopper_core.metrics import breakdown, counters, matching, original, telemetry, time, tokens
 from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered, worded
 from chopper_core.model.column_names import NO_TIMES, integral_of, is_counted, is_counter
-from chopper_core.model.hardware import CounterInfo, Hardware
+from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
 from chopper_core.model.table import ACTIVITY, KernelTable
-from chopper_core.sources.counters.names import ONE_INSTANCE, SUM, counter_info
 from chopper_core.util.errors import UsageError
 
 __all__ = [

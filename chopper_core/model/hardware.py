@@ -86,13 +86,70 @@ class Agent(Struct, frozen=True):
     """Domain, bus, device and function, as `0000:0c:00.0`."""
 
 
+SUM: Final = "sum over instances"
+ONE_INSTANCE: Final = "one instance"
+DERIVED: Final = "derived by the profiler"
+
+
 class CounterInfo(Struct, frozen=True):
     """What a counter is."""
 
     name: str
     unit: str = ""
     description: str = ""
-    aggregation: str = "sum over instances"
+    aggregation: str = SUM
+
+
+_HARDWARE_BLOCK: Final = re.compile(
+    r"(?:SQ|SQC|SPI|GRBM|GRBMA|CPC|CPF|CPG|TA|TD|TCP|TCC|TCA|GL1[AC]|GL2[AC]|GCEA|EA|GDS|MCVML2|"
+    r"ATC[L]?2?|UTCL2|UMC|RLC|SDMA|VML2|PA|IA|WD|VGT|SX|CB|DB)_[A-Z0-9_]+"
+)
+_INSTANCE: Final = re.compile(r"\[\d+\]$")
+_AGGREGATION_BY_ENDING: Final = (
+    ("_sum", SUM),
+    ("_max", "maximum over instances"),
+    ("_min", "minimum over instances"),
+    ("_avr", "mean over instances"),
+    ("_avg", "mean over instances"),
+)
+_KILOBYTES: Final = frozenset(("FETCH_SIZE", "WRITE_SIZE", "FetchSize", "WriteSize", "SFetchSize"))
+_PERCENTAGES: Final = frozenset(
+    (
+        "ALUStalledByLDS",
+        "GPUBusy",
+        "GPU_UTIL",
+        "L2CacheHit",
+        "LDSBankConflict",
+        "MemUnitBusy",
+        "MemUnitStalled",
+        "MfmaUtil",
+        "OccupancyPercent",
+        "SALUBusy",
+        "VALUBusy",
+        "VALUUtilization",
+        "WriteUnitStalled",
+    )
+)
+
+
+def counter_info(name: str, *, unit: str = "", description: str = "") -> CounterInfo:
+    """Return what the name says of a counter, with the unit and description of the file."""
+    aggregation = DERIVED
+    if _INSTANCE.search(name):
+        aggregation = ONE_INSTANCE
+    elif _HARDWARE_BLOCK.fullmatch(name):
+        aggregation = SUM
+    for ending, meaning in _AGGREGATION_BY_ENDING:
+        if name.endswith(ending):
+            aggregation = meaning
+    if not unit:
+        unit = "KB" if name in _KILOBYTES else "%" if name in _PERCENTAGES else ""
+    return CounterInfo(name, unit, description, aggregation)
+
+
+def counter_infos(names: Iterable[str]) -> dict[str, CounterInfo]:
+    """Return what the names say of each counter."""
+    return {name: counter_info(name) for name in names}
 
 
 _TYPES: Final = {each.text: each for each in ElementType if each != ElementType.UNKNOWN}

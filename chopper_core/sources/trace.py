@@ -154,6 +154,18 @@ class Losses(Struct):
     """One sentence per loss, for people."""
 
 
+def merged_losses(one: Losses, other: Losses) -> Losses:
+    """Return the losses of both."""
+    return Losses(
+        truncated=one.truncated or other.truncated,
+        repaired_pieces=one.repaired_pieces + other.repaired_pieces,
+        lost_bytes=one.lost_bytes + other.lost_bytes,
+        unreadable_events=one.unreadable_events + other.unreadable_events,
+        bad_times=one.bad_times + other.bad_times,
+        notes=list(dict.fromkeys((*one.notes, *other.notes))),
+    )
+
+
 class Trace(Struct, frozen=True):
     """One rank's events."""
 

@@ -80,6 +80,15 @@ def ranked(codes: Codes) -> tuple[Index, Index]:
     return ordered[is_new], place
 
 
+def first_equal(values: Codes, wanted: Codes) -> Index:
+    """The position of the first of the values that equals each wanted one, -1 where none does."""
+    if not len(values):
+        return np.full(len(wanted), -1, np.intp)
+    order = stable_order(values)
+    nearest = np.minimum(np.searchsorted(values[order], wanted), len(values) - 1)
+    return np.where(values[order[nearest]] == wanted, order[nearest], -1)
+
+
 def last_equal(values: Codes, wanted: Codes) -> Index:
     """The position of the last of the values that equals each wanted one, -1 where none does."""
     if not len(values):

@@ -10,11 +10,10 @@ import numpy as np
 from msgspec.structs import asdict
 
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
-from chopper_core.model.hardware import ElementType, own_file
+from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
-from chopper_core.sources.counters.names import counter_info
 from chopper_core.util.arrays import Mask
 
 INFO_SCHEMA: Final = "chopper.info/1"

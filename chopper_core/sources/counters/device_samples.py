@@ -14,19 +14,26 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chopper_core.sources.counters.names import clean_kernel_name
+from chopper_core.model.hardware import Agent, counter_infos
+from chopper_core.model.signals import between
+from chopper_core.sources.counters.tables import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
-from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
 from chopper_core.sources.shared.csv_stream import CsvFile, floats, integers
 from chopper_core.sources.telemetry.accumulators import steps
-from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.sources.trace import ABSENT, Losses, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 from chopper_core.util.progress import Progress, silent
 
+FORMAT: Final = "device sampling"
+_MOST_NODES: Final = 4096
+"""Larger numbers of agents are handles, no nodes."""
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 
 
@@ -75,6 +82,53 @@ class KernelSpans(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+def read_sampled(
+    samples: Path | None, kernels: Path | None, progress: Progress = silent
+) -> DispatchRun:
+    """Read the files of one process as dispatches.
+
+    A counter is that of the whole GPU. What is counted between two samples is spread evenly over
+    the time between them, and each moment is the kernel's that runs and started first. Raises
+    DataError where a file can't be read, or samples have no kernels beside them.
+    """
+    if kernels is None:
+        raise DataError(
+            f"{samples} has device samples, but no kernels of the same process beside it "
+            "(kernel_traces_rank….csv)."
+        )
+    spans = read_kernel_spans(kernels, progress)
+    if not len(spans):
+        raise DataError(f"{kernels} has no kernels.")
+    sampled = None if samples is None else read_samples(samples, progress)
+    run = _run(spans)
+    if sampled is None:
+        return run
+    start, end = run.dispatches.start_ns, run.dispatches.end_ns
+    agents = distinct(spans.agent)
+    counters: dict[str, Float64] = {}
+    for name, series in sampled.counters.items():
+        if any((each.begin_ns[1:] < each.time_ns[:-1]).any() for each in series):
+            sampled.losses.notes.append(
+                f"{name}: its instances are sampled at different times, so it isn't used."
+            )
+            continue
+        values = np.full(len(start), np.nan)
+        for number, agent in enumerate(agents.tolist()):
+            own = np.flatnonzero(run.dispatches.gpu == number)
+            counted = _of_agent(series, agent, alone=len(agents) == 1)
+            if counted is not None:
+                values[own] = _counted(start[own], end[own], counted)
+        counters[name] = values
+    return replace(
+        run,
+        paths=(kernels, sampled.path),
+        dispatches=replace(run.dispatches, counters=counters),
+        counter_info=counter_infos(counters),
+        join_notes=[_how(sampled, start, end)],
+        losses=merged_losses(spans.losses, sampled.losses),
+    )
 
 
 def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
@@ -140,7 +194,7 @@ def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
             losses.bad_times += int((~usable).sum())
             rows.add({name: column[usable] for name, column in columns.items()})
     columns = rows.joined()
-    order = np.argsort(columns["start_ns"], kind="stable")
+    order = stable_order(columns["start_ns"])
     columns = {name: column[order] for name, column in columns.items()}
     for count, what in (
         (losses.unreadable_events, "rows could not be read"),
@@ -169,10 +223,7 @@ def _counters(
     """Return the differences of each counter and GPU, summed over instances."""
     order = np.lexsort((rows["time_ns"], rows["instance"], rows["agent"], rows["counter"]))
     rows = {name: column[order] for name, column in (rows | values).items()}
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = False
-    for key in ("counter", "agent", "instance"):
-        is_new[1:] |= rows[key][1:] != rows[key][:-1]
+    is_new = run_mask(rows["counter"], rows["agent"], rows["instance"])
     bounds = [*np.flatnonzero(is_new).tolist(), len(order)]
     differences = np.full(len(order), np.nan)
     set_back = 0
@@ -188,10 +239,14 @@ def _counters(
         )
     found: dict[str, list[DeviceCounter]] = {}
     kept = ~is_new
-    pairs = np.stack((rows["counter"][kept], rows["agent"][kept]), axis=1)
-    for counter, agent in np.unique(pairs, axis=0).tolist():
+    starts = run_starts(rows["counter"], rows["agent"])
+    for counter, agent in zip(
+        rows["counter"][starts].tolist(), rows["agent"][starts].tolist(), strict=True
+    ):
         these = kept & (rows["counter"] == counter) & (rows["agent"] == agent)
-        time_ns, place = np.unique(rows["time_ns"][these], return_inverse=True)
+        if not these.any():
+            continue
+        time_ns, place = ranked(rows["time_ns"][these])
         total = np.zeros(len(time_ns))
         np.add.at(total, place, differences[these])
         begin_ns = np.zeros(len(time_ns), np.int64)
@@ -199,3 +254,74 @@ def _counters(
         series = DeviceCounter(ABSENT if agent < 0 else agent, time_ns, begin_ns, total)
         found.setdefault(names[counter], []).append(series)
     return found
+
+
+def _run(spans: KernelSpans) -> DispatchRun:
+    """The kernels alone."""
+    agents, gpu = ranked(spans.agent)
+    order = np.lexsort((spans.start_ns, gpu))
+    count = len(order)
+    absent = np.full(count, ABSENT, np.int64)
+    first = 0 if spans.rank is None else spans.rank
+    return DispatchRun(
+        paths=(spans.path,),
+        format=FORMAT,
+        names=spans.names,
+        agents=tuple(
+            Agent(agent if 0 <= agent < _MOST_NODES else ABSENT, type_index=first + number)
+            for number, agent in enumerate(agents.tolist())
+        ),
+        dispatches=Dispatches(
+            name=spans.name[order],
+            gpu=gpu[order].astype(np.int32),
+            process=absent,
+            queue=spans.queue[order],
+            dispatch_id=np.arange(count, dtype=np.int64),
+            correlation=absent,
+            start_ns=spans.start_ns[order],
+            end_ns=spans.end_ns[order],
+            grid=np.zeros((count, 3), np.int32),
+            workgroup=np.zeros((count, 3), np.int32),
+            region=np.full(count, ABSENT, np.int32),
+            counters={},
+        ),
+        counter_info={},
+        passes=1,
+        clock=spans.clock,
+        join_notes=[],
+        losses=spans.losses,
+    )
+
+
+def _of_agent(series: Sequence[DeviceCounter], agent: int, *, alone: bool) -> DeviceCounter | None:
+    """The series of a GPU; the only one where a process has one GPU, whatever it calls it."""
+    if alone and len(series) == 1:
+        return series[0]
+    return next((each for each in series if each.agent == agent), None)
+
+
+def _counted(start_ns: Int64, end_ns: Int64, series: DeviceCounter) -> Float64:
+    """What was counted in each kernel's own time; NaN where the samples don't cover it."""
+    begins = start_ns.copy()
+    begins[1:] = np.maximum(begins[1:], np.maximum.accumulate(end_ns)[:-1])
+    own_ns = np.maximum(end_ns - begins, 0)
+    lengths = np.maximum(series.time_ns - series.begin_ns, 1)
+    curve = between(series.begin_ns, series.time_ns, series.counted / lengths)
+    before, covered_before = curve.integrals(np.minimum(begins, end_ns))
+    after, covered_after = curve.integrals(end_ns)
+    covered = (covered_after - covered_before >= own_ns) & (own_ns > 0)
+    values: Float64 = np.where(covered, after - before, np.nan)
+    return values
+
+
+def _how(sampled: DeviceSamples, start_ns: Int64, end_ns: Int64) -> str:
+    lengths = [
+        each.time_ns - each.begin_ns for series in sampled.counters.values() for each in series
+    ]
+    period_ns = float(np.median(np.concatenate(lengths)))
+    shorter = 100.0 * float((end_ns - start_ns < period_ns).mean())
+    return (
+        f"{sampled.path.name}: counters of the whole GPU every {period_ns / 1e6:.3f} ms, spread "
+        f"evenly between the samples: {shorter:.0f} % of the kernels are shorter than that and "
+        "share what was counted with their neighbours."
+    )

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.sources.counters.device_sampling import read_sampled
+from chopper_core.sources.counters.device_samples import read_sampled
 from chopper_core.sources.counters.kinds import CounterKind, kind_of
 from chopper_core.sources.counters.passes import ProcessRun, joined_runs
 from chopper_core.sources.counters.pmc_csv import read_pmc_csv

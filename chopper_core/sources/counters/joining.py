@@ -7,25 +7,25 @@ the order in which each GPU gets its kernels: the third `gemm` of a GPU is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.sources.counters.agents import fuller_agent, same_agent
-from chopper_core.sources.counters.joining_notes import (
-    grid_notes,
-    match_notes,
-    merged_losses,
-    repeat_notes,
-    shared_gpu_note,
-)
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.shared.columns import Interner
-from chopper_core.sources.trace import ABSENT
+from chopper_core.sources.trace import ABSENT, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.grouping import distinct, first_equal, ranked, run_mask, stable_order
+
+DIFFERS_BY: Final = 0.01
+"""Values of one counter in two passes that are further apart than this share are told."""
+
+_NAMED_KERNELS: Final = 3
+_SHORT_NAME: Final = 60
 
 _Int = TypeVar("_Int", np.int32, np.int64)
 
@@ -57,7 +57,7 @@ def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
     same_name = trace.dispatches.name[match[both]] == there.dispatches.name[both]
     if not both.any() or not same_name.all():
         return join_passes([trace, counters])
-    processes = np.unique(there.dispatches.process)
+    processes = distinct(there.dispatches.process)
     if len(processes) == 1:
         process = trace.dispatches.process
         process = np.where(process < 0, processes[0], process)
@@ -87,8 +87,7 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
 def occurrences(gpu: Int32, name: Int32) -> Int64:
     """Return for each row how many rows before it have the same GPU and name."""
     order = np.lexsort((name, gpu))
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = (gpu[order][1:] != gpu[order][:-1]) | (name[order][1:] != name[order][:-1])
+    is_new = run_mask(gpu[order], name[order])
     place = np.arange(len(order))
     found = np.empty(len(order), np.int64)
     found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
@@ -128,7 +127,7 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
         gpu=gpu_code[other.dispatches.gpu],
         region=name_code[other.dispatches.region],
     )
-    by_gpu = np.argsort(rows.gpu, kind="stable")
+    by_gpu = stable_order(rows.gpu)
     return replace(other, names=list(names), agents=tuple(agents), dispatches=_taken(rows, by_gpu))
 
 
@@ -195,9 +194,9 @@ def _same_occurrence(
     )
     size, size_there = _grid_sizes(base), _grid_sizes(other)
     key = _codes((*columns, np.concatenate((size, size_there))))
-    match = _first_with(key[: len(base)], key[len(base) :])
+    match = first_equal(key[: len(base)], key[len(base) :])
     key = _codes(columns)
-    match_any = _first_with(key[: len(base)], key[len(base) :])
+    match_any = first_equal(key[: len(base)], key[len(base) :])
     open_rows = np.flatnonzero((match < 0) & (match_any >= 0))
     unknown = (size[match_any[open_rows]] == 0) | (size_there[open_rows] == 0)
     unknown &= ~np.isin(match_any[open_rows], match)
@@ -208,21 +207,9 @@ def _same_occurrence(
 def _codes(columns: Sequence[Int64]) -> Int64:
     """Return one number per row, the same for rows that are the same in all columns."""
     order = np.lexsort(columns)
-    is_new = np.zeros(len(order), np.bool_)
-    for column in columns:
-        is_new[1:] |= column[order][1:] != column[order][:-1]
     codes = np.empty(len(order), np.int64)
-    codes[order] = np.cumsum(is_new)
+    codes[order] = np.cumsum(run_mask(*(column[order] for column in columns)))
     return codes
-
-
-def _first_with(keys: Int64, wanted: Int64) -> Int64:
-    """Return the first place of each wanted key, or ABSENT."""
-    if not len(keys):
-        return np.full(len(wanted), ABSENT, np.int64)
-    order = np.argsort(keys, kind="stable")
-    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    return np.where(keys[order[place]] == wanted, order[place], ABSENT)
 
 
 def _merged(
@@ -300,3 +287,104 @@ def _with_rows(
         join_notes=list(dict.fromkeys((*base.join_notes, *other.join_notes, *notes))),
         losses=merged_losses(base.losses, other.losses),
     )
+
+
+def match_notes(base: DispatchRun, other: DispatchRun, match: Int64) -> list[str]:
+    """Return what of a pass found no counterpart in those before, and the other way around."""
+    rows, there = base.dispatches, other.dispatches
+    notes: list[str] = []
+    alone = int((match < 0).sum())
+    if alone:
+        notes.append(
+            f"{pass_name(other)}: {alone:,} of {len(there):,} dispatches have no counterpart in "
+            "the passes before: they are rows of their own, without times."
+        )
+    missed = len(rows) - (len(match) - alone)
+    if missed:
+        notes.append(
+            f"{pass_name(other)}: {missed:,} of {len(rows):,} dispatches of the passes before are "
+            "not in this one."
+        )
+    both = match >= 0
+    if (alone or missed) and both.any():
+        notes += _counts_notes(other, rows, there)
+        ids, ids_there = rows.dispatch_id[match[both]], there.dispatch_id[both]
+        if (ids != ids_there).any() and (_has_gaps(rows) or _has_gaps(there)):
+            notes.append(
+                f"{pass_name(other)}: it or the passes before hold only some dispatches of their "
+                f"execution (ids {_range(rows)}; here {_range(there)}): occurrences are counted "
+                "among those and may not be the same."
+            )
+    return notes
+
+
+def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str]:
+    """Return which counters were measured again and differ."""
+    notes: list[str] = []
+    both = match >= 0
+    for name, column in other.dispatches.counters.items():
+        if name not in base.counters:
+            continue
+        first, again = base.counters[name][match[both]], column[both]
+        far = np.abs(again - first) > DIFFERS_BY * np.maximum(np.abs(first), np.abs(again))
+        measured = int((~np.isnan(first) & ~np.isnan(again)).sum())
+        if far.any():
+            notes.append(
+                f"{name} was measured again in {pass_name(other)} and differs by more than 1 % in "
+                f"{int(far.sum()):,} of {measured:,} dispatches: the first pass counts."
+            )
+    return notes
+
+
+def grid_notes(other: DispatchRun, count: int) -> list[str]:
+    """Return how many matches another grid forbade."""
+    if not count:
+        return []
+    return [
+        f"{pass_name(other)}: {count:,} dispatches have another grid than the same occurrence of "
+        "their kernel in the passes before: they stay apart."
+    ]
+
+
+def shared_gpu_note(count: int) -> str:
+    """Return that processes of one pass ran on the same GPUs."""
+    return (
+        f"Several processes used the same GPU ({count:,} of them): occurrences are counted over "
+        "one process after the other."
+    )
+
+
+def pass_name(run: DispatchRun) -> str:
+    """Return the file of a pass by its folder and name."""
+    return "/".join(run.paths[0].parts[-2:]) if run.paths else "a pass"
+
+
+def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> list[str]:
+    """Return which kernels ran another number of times."""
+    codes = np.concatenate((rows.name, there.name))
+    is_there = np.arange(len(codes)) >= len(rows)
+    kernels, index = ranked(codes)
+    counts = np.bincount(index[~is_there], minlength=len(kernels))
+    counts_there = np.bincount(index[is_there], minlength=len(kernels))
+    differs = np.flatnonzero((counts != counts_there) & (counts > 0) & (counts_there > 0))
+    if not len(differs):
+        return []
+    some = "; ".join(
+        f"{other.names[kernels[i]][:_SHORT_NAME]}: {counts_there[i]:,} for {counts[i]:,}"
+        for i in differs[:_NAMED_KERNELS]
+    )
+    return [
+        f"{pass_name(other)}: {len(differs):,} kernels ran another number of times than in the "
+        f"passes before ({some}{' …' * (len(differs) > _NAMED_KERNELS)}): they are matched from "
+        "the first occurrence on."
+    ]
+
+
+def _has_gaps(rows: Dispatches) -> bool:
+    ids = rows.dispatch_id[rows.dispatch_id >= 0]
+    return len(ids) > 0 and (int(ids.min()) > 1 or int(np.ptp(ids)) >= len(ids))
+
+
+def _range(rows: Dispatches) -> str:
+    ids = rows.dispatch_id[rows.dispatch_id >= 0]
+    return f"{int(ids.min()):,} to {int(ids.max()):,}" if len(ids) else "unknown"

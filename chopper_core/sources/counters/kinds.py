@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from chopper_core.sources.counters.rocpd_relations import SQLITE_MAGIC, why_no_rocpd
+from chopper_core.sources.counters.rocpd_tables import SQLITE_MAGIC, why_no_rocpd
 from chopper_core.sources.counters.rocprofv3_json import TOOL_KEY
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.csv_stream import CsvFile

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.counters.joining import concatenate, join_passes
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.places import natural_key
 from chopper_core.sources.trace import ABSENT
+from chopper_core.util.grouping import distinct
 
 SAME_PROGRAM: Final = 0.8
 """Folders side by side are passes of one program if they share this part of their kernels."""
@@ -118,7 +118,7 @@ def _overlap(one: DispatchRun, other: DispatchRun) -> bool:
 
 
 def _gpus(run: DispatchRun) -> set[tuple[int, int]]:
-    used = [run.agents[number] for number in np.unique(run.dispatches.gpu).tolist()]
+    used = [run.agents[number] for number in distinct(run.dispatches.gpu).tolist()]
     return {
         (agent.node_id, ABSENT) if agent.node_id >= 0 else (ABSENT, agent.type_index)
         for agent in used
@@ -133,5 +133,5 @@ def _kernels(processes: Sequence[ProcessRun]) -> set[str]:
     return {
         process.run.names[code]
         for process in processes
-        for code in np.unique(process.run.dispatches.name).tolist()
+        for code in distinct(process.run.dispatches.name).tolist()
     }

@@ -9,6 +9,7 @@ import numpy as np
 from chopper_core.sources.shared.columns import Columns, GrowingColumns
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Int32, Int64
+from chopper_core.util.grouping import distinct, first_equal, stable_order
 
 BY_GPU_TIME: Final = (
     "Launches were not traced: the roctx range of a dispatch is the one that was open when it "
@@ -52,16 +53,13 @@ class HostSide:
         thread, time_ns = dispatches["thread"].copy(), dispatches["start_ns"].copy()
         was_launched = np.zeros(count, np.bool_)
         if len(calls["start_ns"]):
-            order = np.argsort(calls["correlation"], kind="stable")
-            sorted_ids = calls["correlation"][order]
-            place = np.searchsorted(sorted_ids, dispatches["correlation"])
-            place = np.minimum(place, len(sorted_ids) - 1)
-            was_launched = sorted_ids[place] == dispatches["correlation"]
-            call = order[place[was_launched]]
+            call = first_equal(calls["correlation"], dispatches["correlation"])
+            was_launched = call >= 0
+            call = call[was_launched]
             thread[was_launched] = calls["thread"][call]
             time_ns[was_launched] = calls["start_ns"][call]
         thread[thread < 0] = _ANY_THREAD
-        for one in np.unique(thread).tolist():
+        for one in distinct(thread).tolist():
             asked = np.flatnonzero((thread == one) & (time_ns >= 0))
             here = slice(None) if one == _ANY_THREAD else ranges["thread"] == one
             found[asked] = _innermost(
@@ -82,7 +80,7 @@ def _innermost(times_ns: Int64, starts_ns: Int64, ends_ns: Int64, names: Int64) 
     )
     upcoming = next(ranges, None)
     open_ranges: list[tuple[int, int]] = []
-    asked = np.argsort(times_ns, kind="stable")
+    asked = stable_order(times_ns)
     for index, time_ns in zip(asked.tolist(), times_ns[asked].tolist(), strict=True):
         while upcoming is not None and upcoming[0] <= time_ns:
             open_ranges.append(upcoming[1:])

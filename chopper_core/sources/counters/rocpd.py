@@ -14,14 +14,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from chopper_core.model.hardware import Agent, CounterInfo
+from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counters.names import counter_info, counter_infos
-from chopper_core.sources.counters.rocpd_events import Events, Stacks, integers
-from chopper_core.sources.counters.rocpd_relations import DISPATCHES, SQLITE_ERRORS, Relations
+from chopper_core.sources.counters.rocpd_tables import (
+    DISPATCHES,
+    SQLITE_ERRORS,
+    Events,
+    Lookup,
+    Relations,
+    integers,
+)
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.shared.columns import Columns, GrowingColumn, int_column
+from chopper_core.sources.shared.columns import Columns, int_column
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
@@ -75,29 +80,11 @@ class _Process:
     def __init__(self, agents: Iterable[Agent]) -> None:
         self.table = DispatchTable(Losses(), AgentTable(agents), sums_repeated_values=True)
         self.infos: dict[str, CounterInfo] = {}
-        self._events, self._rows = GrowingColumn(np.int64), GrowingColumn(np.int64)
-        self._lookup: tuple[Int64, Int64] | None = None
+        self.rows = Lookup()
+        """The row of the dispatch with each event."""
 
     def add_dispatches(self, columns: Columns) -> None:
-        self._events.append(columns["event"])
-        self._rows.append(self.table.add_dispatches(columns))
-
-    def forget_events(self) -> None:
-        """Give back what only `rows_of` needs."""
-        self._events, self._rows = GrowingColumn(np.int64), GrowingColumn(np.int64)
-        self._lookup = None
-
-    def rows_of(self, events: Int64) -> Int64:
-        """Return the row of the dispatch with each event, or ABSENT."""
-        if self._lookup is None:
-            ids, rows = self._events.whole(), self._rows.whole()
-            if not (ids[1:] > ids[:-1]).all():
-                order = np.argsort(ids, kind="stable")
-                ids, rows = ids[order], rows[order]
-            self._lookup = ids, rows
-        ids, rows = self._lookup
-        place = np.minimum(np.searchsorted(ids, events), len(ids) - 1)
-        return np.where((ids[place] == events) & (events >= 0), rows[place], ABSENT)
+        self.rows.add(columns["event"], self.table.add_dispatches(columns))
 
 
 class _Database:
@@ -125,7 +112,7 @@ class _Database:
         self._read_values()
         runs: list[DispatchRun] = []
         for process in self._processes.values():
-            process.forget_events()
+            process.rows = Lookup()
             infos = {**counter_infos(process.table.counter_names), **process.infos}
             runs.append(process.table.finish([self._path], FORMAT, infos))
         if runs:
@@ -164,7 +151,7 @@ class _Database:
         agents, kernels = self._agents.get(guid, {}), self._kernels.get(guid, {})
         process = self._processes.setdefault(guid, _Process(agents.values()))
         table = process.table
-        strings, stacks = self._strings.get(guid, {}), self._events.stacks.get(guid, Stacks())
+        strings, stacks = self._strings.get(guid, {}), self._events.stacks.get(guid, Lookup())
         pids, threads = self._pids.get(guid, {}), self._threads.get(guid, {})
 
         def gpu(agent_id: Any) -> int:
@@ -209,7 +196,7 @@ class _Database:
     ) -> None:
         tids, starts, ends, name_ids, event_ids = given
         threads = self._threads.get(guid, {})
-        stacks = self._events.stacks.get(guid, Stacks())
+        stacks = self._events.stacks.get(guid, Lookup())
         strings = self._strings.get(guid, {})
         columns: Columns = {
             "thread": integers([threads.get(one) for one in tids]),
@@ -255,7 +242,7 @@ class _Database:
             if process is None:
                 stray += len(events)
                 continue
-            row = process.rows_of(integers(events))
+            row = process.rows.of(integers(events))
             known = row >= 0
             stray += int((~known).sum())
             codes = _coded(counters, self._counter_coder(guid, process))

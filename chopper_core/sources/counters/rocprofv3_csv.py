@@ -24,6 +24,7 @@ from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct, run_mask
 from chopper_core.util.progress import Progress, silent
 
 FORMAT: Final = "rocprofv3 CSV"
@@ -118,7 +119,7 @@ def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
     usable = (columns["name"] >= 0) & (columns["dispatch_id"] >= 0) & ~np.isnan(values) & named
     table.losses.unreadable_events += int((~usable & (columns["name"] >= 0)).sum())
     codes = np.full(len(counters), ABSENT, np.int64)
-    for one in np.unique(counter[usable]).tolist():
+    for one in distinct(counter[usable]).tolist():
         codes[one] = table.counter_names[counters[one].strip()]
     first, row = _first_rows(columns, usable)
     numbers = table.add_dispatches({name: column[first] for name, column in columns.items()})
@@ -128,11 +129,7 @@ def _read_counter_rows(batch: CsvBatch, table: DispatchTable) -> None:
 def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
     """Return the first row of each run of rows of one dispatch, and the run of each usable row."""
     rows = np.flatnonzero(usable)
-    is_new = np.zeros(len(rows), np.bool_)
-    is_new[:1] = True
-    for name in ("dispatch_id", "gpu", "process"):
-        column = columns[name][rows]
-        is_new[1:] |= column[1:] != column[:-1]
+    is_new = run_mask(*(columns[name][rows] for name in ("dispatch_id", "gpu", "process")))
     return rows[is_new], np.cumsum(is_new) - 1
 
 
@@ -195,7 +192,7 @@ def _read_host_side(path: Path, table: DispatchTable) -> None:
             }
             marks = {name: column[is_marker] for name, column in columns.items()}
             codes = np.full(len(functions), ABSENT, np.int64)
-            for one in np.unique(function[is_marker]).tolist():
+            for one in distinct(function[is_marker]).tolist():
                 codes[one] = table.names[functions[one].strip()]
             marks["name"] = codes[function[is_marker]]
             table.host.add_ranges(marks)

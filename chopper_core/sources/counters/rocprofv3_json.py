@@ -17,11 +17,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.hardware import Agent
+from chopper_core.model.hardware import Agent, counter_info, counter_infos
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
-from chopper_core.sources.counters.names import counter_info, counter_infos
-from chopper_core.sources.counters.tables import DispatchTable
-from chopper_core.sources.counters.values import CounterValues
+from chopper_core.sources.counters.tables import CounterValues, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, Interner, int_column
@@ -29,6 +27,7 @@ from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import ranked
 from chopper_core.util.progress import Progress, silent
 
 FORMAT: Final = "rocprofv3 JSON"
@@ -374,5 +373,5 @@ def _call_columns(calls: Sequence[ApiCall]) -> Columns:
 
 def _looked_up(ids: Int64, code: Callable[[int], int]) -> Int64:
     """Return the code of each id, asked for once per different id."""
-    found, place = np.unique(ids, return_inverse=True)
+    found, place = ranked(ids)
     return np.array([code(one) for one in found.tolist()], np.int64)[place]

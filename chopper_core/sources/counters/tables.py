@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -9,15 +10,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from chopper_core.model.hardware import CounterInfo
+from chopper_core.model.hardware import CounterInfo, counter_infos
 from chopper_core.sources.counters.agents import AgentTable
-from chopper_core.sources.counters.names import clean_kernel_name, counter_infos
 from chopper_core.sources.counters.regions import BY_GPU_TIME, HostSide
-from chopper_core.sources.counters.values import CounterValues
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
-from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
+from chopper_core.sources.shared.columns import Columns, GrowingColumn, GrowingColumns, Interner
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.grouping import ranked, run_mask, run_starts, stable_order
 
 GRID: Final = ("grid_x", "grid_y", "grid_z")
 WORKGROUP: Final = ("workgroup_x", "workgroup_y", "workgroup_z")
@@ -30,6 +30,14 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
     **dict.fromkeys((*_CODES, *GRID, *WORKGROUP), np.int32),
 }
 _INT32_LIMIT: Final = 2**31
+_NAME_SUFFIX: Final = re.compile(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
+_MOST_APART: Final = 1 << 20
+"""Values that may wait to be added up, besides those that are added up."""
+
+
+def clean_kernel_name(name: str) -> str:
+    """Return the name without `.kd`, ` (.kd)`, ` [clone .kd]` and other clone suffixes."""
+    return _NAME_SUFFIX.sub("", name.strip())
 
 
 class NameCodes(dict[str, int]):
@@ -42,6 +50,86 @@ class NameCodes(dict[str, int]):
     def __missing__(self, written: str) -> int:
         code = self[written] = self._names[clean_kernel_name(written)]
         return code
+
+
+class CounterValues:
+    """Values by counter and row, in the order in which they were added.
+
+    With `sums`, values of one counter and row are added up, so that memory grows with rows and
+    counters only, however many instances of a counter there are. NaN is no value.
+    """
+
+    def __init__(self, sums: bool) -> None:
+        self._sums = sums
+        self._parts: dict[int, _Parts] = {}
+
+    def add(self, row: Int64, counter: Int64, value: Float64) -> None:
+        """Append values: the number of a row, the code of a counter, and what was counted."""
+        known = ~np.isnan(value)
+        if not known.all():
+            row, counter, value = row[known], counter[known], value[known]
+        if not len(row):
+            return
+        order = stable_order(counter)
+        for these in np.split(order, run_starts(counter[order])[1:]):
+            rows, values = row[these].astype(np.int32), value[these].astype(np.float64)
+            self._parts.setdefault(int(counter[these[0]]), _Parts(self._sums)).add(rows, values)
+
+    def codes(self) -> list[int]:
+        """The counters that have values."""
+        return sorted(self._parts)
+
+    def take(self, code: int) -> tuple[Int32, Float64]:
+        """Return the rows and values of a counter, and forget them."""
+        parts = self._parts.pop(code, None)
+        return _NONE if parts is None else parts.whole()
+
+
+_NONE: Final = (np.empty(0, np.int32), np.empty(0, np.float64))
+
+
+class _Parts:
+    """The values of one counter."""
+
+    def __init__(self, sums: bool) -> None:
+        self._sums = sums
+        self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
+        self._together = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, rows: Int32, values: Float64) -> None:
+        if self._sums:
+            rows, values = _added_up(rows, values)
+            if len(self) and self._rows.whole()[-1] == rows[0]:
+                # The instances of one row, in two batches.
+                self._values.whole()[-1] += values[0]
+                rows, values = rows[1:], values[1:]
+        self._rows.append(rows)
+        self._values.append(values)
+        # Twice what is together: each value is then moved a few times at most.
+        if self._sums and len(self) > _MOST_APART + 2 * self._together:
+            rows, values = self.whole()
+            if len(rows) < len(self):
+                self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
+                self._rows.append(rows)
+                self._values.append(values)
+            self._together = len(self)
+
+    def whole(self) -> tuple[Int32, Float64]:
+        rows, values = self._rows.whole(), self._values.whole()
+        return _added_up(rows, values) if self._sums else (rows, values)
+
+
+def _added_up(rows: Int32, values: Float64) -> tuple[Int32, Float64]:
+    if not len(rows) or (rows[1:] > rows[:-1]).all():
+        return rows, values
+    if not (rows[1:] >= rows[:-1]).all():
+        order = stable_order(rows)
+        rows, values = rows[order], values[order]
+    begins = run_starts(rows)
+    return rows[begins], np.add.reduceat(values, begins)
 
 
 class DispatchTable:
@@ -227,19 +315,13 @@ def _is_of_one_process(rows: Columns) -> bool:
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:
     """Return the first row of each dispatch, and which dispatch each row belongs to."""
-    count = len(rows["dispatch_id"])
     identity = rows["dispatch_id"].copy()
     has_none = identity < 0
     identity[has_none] = -2 - np.arange(int(has_none.sum()))
     order = np.lexsort((identity, rows["gpu"], rows["process"]))
-    is_new = np.ones(count, np.bool_)
-    is_new[1:] = False
-    for column in (rows["process"], rows["gpu"], identity):
-        ordered = column[order]
-        is_new[1:] |= ordered[1:] != ordered[:-1]
-    group_of_ordered = np.cumsum(is_new) - 1
-    group = np.empty(count, np.int64)
-    group[order] = group_of_ordered
+    is_new = run_mask(rows["process"][order], rows["gpu"][order], identity[order])
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(is_new) - 1
     return order[is_new], group
 
 
@@ -252,12 +334,12 @@ def dispatch_order(
     stable, so rows without ids and times stay as they are.
     """
     identity = np.where(dispatch_id >= 0, dispatch_id, start_ns)
-    processes, code = np.unique(process, return_inverse=True)
+    processes, code = ranked(process)
     started_ns = np.full(len(processes), np.iinfo(np.int64).max)
     known = start_ns >= 0
     np.minimum.at(started_ns, code[known], start_ns[known])
     rank = np.empty(len(processes), np.int64)
-    rank[np.argsort(started_ns, kind="stable")] = np.arange(len(processes))
+    rank[stable_order(started_ns)] = np.arange(len(processes))
     return np.lexsort((identity, rank[code], gpu))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.names import DERIVED, SUM, clean_kernel_name, counter_info
+from chopper_core.model.hardware import DERIVED, SUM, counter_info
 from chopper_core.sources.counters.pmc_csv import read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
+from chopper_core.sources.counters.tables import clean_kernel_name
 from chopper_core.sources.shared.csv_stream import integers, times_ns
 from tests.sources.counters.counter_writers import KERNELS, counter_rows, write_csv
 

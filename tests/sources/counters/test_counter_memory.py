@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.values import CounterValues
+from chopper_core.sources.counters.tables import CounterValues
 from tests.bench.counters import COUNTERS, write_counter_csv, write_counter_json, write_rocpd
 from tests.limited import NEEDS_LINUX, run_limited
 

@@ -1,21 +1,32 @@
-"""The relations of a rocpd database, whether it has views or only suffixed tables."""
+"""The relations of a rocpd database, whether it has views or only suffixed tables, and its events.
+
+Of the events matter those of dispatches, of their launches, and of roctx. A database has millions
+of others, so that only these are kept, as numbers.
+"""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
-from chopper_core.sources.trace import Losses
+import numpy as np
+
+from chopper_core.sources.shared.columns import GrowingColumn, int_column
+from chopper_core.sources.trace import ABSENT, Losses
+from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import DataError
+from chopper_core.util.grouping import distinct, stable_order
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 DISPATCHES: Final = "rocpd_kernel_dispatch"
+
+_NOTHING: Final = np.empty(0, np.int64)
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged database raises: its messages can be no UTF-8 either."""
@@ -184,3 +195,107 @@ def _relation_names(path: Path, connection: sqlite3.Connection) -> list[str]:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
+
+
+def integers(values: Sequence[Any]) -> Int64:
+    """Return the values as int64; ABSENT for what is missing or no integer."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return int_column([ABSENT if value is None else value for value in values])
+
+
+class Lookup:
+    """Numbers by the id of an event, appended in any order; only the first of an id counts."""
+
+    def __init__(self) -> None:
+        self._ids, self._values = GrowingColumn(np.int64), GrowingColumn(np.int64)
+        self._ordered: tuple[Int64, Int64] | None = None
+
+    def add(self, ids: Int64, values: Int64) -> None:
+        """Append numbers."""
+        self._ids.append(ids)
+        self._values.append(values)
+        self._ordered = None
+
+    def of(self, ids: Int64) -> Int64:
+        """Return the number of each id, or ABSENT."""
+        if self._ordered is None:
+            known, values = self._ids.whole(), self._values.whole()
+            if not (known[1:] > known[:-1]).all():
+                order = stable_order(known)
+                known, values = known[order], values[order]
+            self._ordered = known, values
+        known, values = self._ordered
+        place, found = _places(ids, known)
+        return np.where(found, values[place], ABSENT) if len(known) else np.full_like(ids, ABSENT)
+
+    def distinct_values(self) -> Int64:
+        """Return the numbers above 0, in order, each once."""
+        values = distinct(self._values.whole())
+        return values[values > 0]
+
+
+class Events:
+    """The events that matter, by guid."""
+
+    def __init__(
+        self, relations: Relations, is_marker: Callable[[str, Any], bool], losses: Losses
+    ) -> None:
+        """Look for them; `is_marker` says of a guid and a category whether it is of roctx."""
+        self.stacks: dict[str, Lookup] = {}
+        self.marks: dict[str, set[int]] = {}
+        """The events of roctx."""
+        self._is_marker = is_marker
+        dispatched = _dispatched(relations)
+        columns = ("id", "category_id", "stack_id", "correlation_id")
+        for guid, (ids, categories, stacks, correlations) in relations.by_guid(
+            "rocpd_event", columns, losses
+        ):
+            events = integers(ids)
+            marks = self._marks(guid, categories)
+            self.marks.setdefault(guid, set()).update(events[marks].tolist())
+            matters = marks | _is_in(events, dispatched.get(guid, _NOTHING))
+            self._add(guid, events, _first(stacks, correlations), matters)
+        if not any(self.marks.values()):
+            return  # Launches tell which range of roctx a dispatch is of.
+        wanted = {guid: stacks.distinct_values() for guid, stacks in self.stacks.items()}
+        # What was lost is said already. Launches share the stack ids of their dispatches.
+        for guid, (ids, _, stacks, correlations) in relations.by_guid(
+            "rocpd_event", columns, Losses()
+        ):
+            events, numbers = integers(ids), _first(stacks, correlations)
+            known = _is_in(events, dispatched.get(guid, _NOTHING))
+            self._add(guid, events, numbers, _is_in(numbers, wanted.get(guid, _NOTHING)) & ~known)
+
+    def _marks(self, guid: str, categories: Sequence[Any]) -> Mask:
+        is_marker = {one: self._is_marker(guid, one) for one in set(categories)}
+        return np.array([is_marker[one] for one in categories], np.bool_)
+
+    def _add(self, guid: str, events: Int64, stacks: Int64, which: Mask) -> None:
+        self.stacks.setdefault(guid, Lookup()).add(events[which], stacks[which])
+
+
+def _dispatched(relations: Relations) -> Mapping[str, Int64]:
+    """Return the events of dispatches of each guid, in order."""
+    found: dict[str, list[Int64]] = {}
+    for guid, (events,) in relations.by_guid(DISPATCHES, ("event_id",), Losses()):
+        found.setdefault(guid, []).append(integers(events))
+    return {guid: distinct(np.concatenate(parts)) for guid, parts in found.items()}
+
+
+def _first(stacks: Sequence[Any], correlations: Sequence[Any]) -> Int64:
+    found, other = integers(stacks), integers(correlations)
+    return np.where(found > 0, found, other)
+
+
+def _is_in(ids: Int64, ordered: Int64) -> Mask:
+    return _places(ids, ordered)[1]
+
+
+def _places(ids: Int64, ordered: Int64) -> tuple[Index, Mask]:
+    """Return where each id is in an ordered column, and whether it is there."""
+    if not len(ordered):
+        return np.zeros(len(ids), np.intp), np.zeros(len(ids), np.bool_)
+    place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
+    return place, (ordered[place] == ids) & (ids >= 0)
