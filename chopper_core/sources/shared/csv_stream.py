@@ -1,7 +1,7 @@
-"""CSV as profilers write it: headers in any case, rows in pieces, damaged rows counted.
+"""CSV as profilers write it: headers in any case, rows in batches, damaged rows counted.
 
-Pieces without anything odd are parsed by pyarrow, in which a row costs little; all others row by
-row, as Python's reader takes them.
+pyarrow parses pieces of whole lines. Its own streaming reader would call back from a thread of its
+own for each block, waiting for the interpreter's lock, and read 32 blocks ahead.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pa_compute
-import pyarrow.csv as pa_csv
 
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.arrow_files import numbers_of, texts_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MAX_ROW_BYTES: Final = 1 << 21
+"""A quoted field that is longer has lost its end."""
+_MARK: Final = b"\x00\x01"
 _INT64_LIMIT: Final = 2**63
-_QUOTE: Final = ord('"')
-_BEFORE_OPENING: Final = np.isin(np.arange(256), list(b',\n"'))
-_AFTER_CLOSING: Final = np.isin(np.arange(256), list(b',\r\n"'))
+_EMPTY_FIELDS: Final = ',"\r\n'
 
 
 def normalised(name: str) -> str:
@@ -98,35 +98,36 @@ class CsvBatch:
 class CsvFile:
     """One pass over a CSV file: its header, then its rows.
 
-    Rows of another length than the header, and rows that the CSV reader refuses, are counted as
-    unreadable. Raises DataError if the file can't be read or is empty.
+    Rows of another length than the header are counted as unreadable. Raises DataError if the file
+    can't be read or is empty.
     """
 
     def __init__(self, source: ByteSource, losses: Losses) -> None:
         self._source = source
         self._losses = losses
-        self._lines = b""
-        """Whole lines, of which those before the position are done with."""
-        self._position = 0
-        self._rest: list[bytes] = []
-        self._is_read = False
-        self._ends_in_line = True
-        self._reader = csv.reader(self._next_lines())
-        first = self._next_row() or []
-        if not any(first):
+        self._rest = b""
+        while b"\n" not in self._rest and (piece := source.read()):
+            self._rest += piece
+        self._line, _, self._rest = self._rest.partition(b"\n")
+        self._first = _cells(self._line)
+        if not any(self._first):
             raise DataError(f"{source.path} is empty.")
-        self.columns = [name.strip().strip("\ufeff") for name in first]
+        self.columns = [name.strip().strip("\ufeff") for name in self._first]
         self.header: dict[str, int] = {}
         for index, name in enumerate(self.columns):
             self.header.setdefault(normalised(name), index)
-        self._first = first
 
     def batches(self, progress: Progress = silent) -> Iterator[CsvBatch]:
         """Yield the rows, some at a time."""
         step = f"read {self._source.path.name}"
-        while self._has_lines():
-            columns = self._plain_columns() or self._odd_columns()
-            if columns:
+        lines = b""
+        while (more := self._whole_lines()) or lines:
+            lines += more
+            columns = self._parsed(lines, is_last=not more or len(lines) > _MAX_ROW_BYTES)
+            if columns is None:
+                continue
+            lines = b""
+            if len(columns[0]):
                 yield CsvBatch(self.header, columns)
             progress(step, self._source.file_position, self._source.size_bytes)
         if self._source.problem:
@@ -134,120 +135,104 @@ class CsvFile:
             self._losses.notes.append(f"{self._source.problem}.")
         progress(step, self._source.size_bytes, self._source.size_bytes)
 
-    def _plain_columns(self) -> list[pa.StringArray] | None:
-        """Return the columns of the lines that were read, if nothing about them is odd."""
-        lines = self._lines[self._position :] if self._position else self._lines
-        if not self._ends_in_line or not _is_plain(lines):
-            return None
-        names = [str(index) for index in range(len(self._first))]
-        try:
-            table = pa_csv.read_csv(
-                pa.BufferReader(lines),
-                pa_csv.ReadOptions(
-                    use_threads=False, block_size=len(lines) + 1, column_names=names
-                ),
-                convert_options=pa_csv.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.string())
-                ),
-            )
-        except pa.ArrowInvalid:
-            return None
-        columns = [column.combine_chunks() for column in table.columns]
-        is_header = pa_compute.any(pa_compute.equal(columns[0], texts_of(self._first[:1])[0]))
-        if len(table) != lines.count(b"\n") or is_header.as_py():
-            return None
-        self._position = len(self._lines)
-        return columns
+    def _whole_lines(self) -> bytes:
+        """Return the next lines in UTF-8, without a last one that is cut; nothing at the end."""
+        parts = [self._rest]
+        while piece := self._source.read():
+            parts.append(piece)
+            if b"\n" in piece:
+                break
+        lines, mark, self._rest = b"".join(parts).rpartition(b"\n")
+        lines += mark
+        if not piece:
+            lines += self._last_line()
+        return lines if lines.isascii() else lines.decode("utf-8", "replace").encode()
 
-    def _odd_columns(self) -> list[pa.StringArray]:
-        """Return the columns of the lines that were read, row by row; [] if no row is whole.
-
-        A quoted field with line feeds may lead on to the next lines.
-        """
-        width = len(self._first)
-        rows: list[list[str]] = []
-        last: list[str] = []
-        while self._position < len(self._lines) and (row := self._next_row()) is not None:
-            last = row
-            if len(row) == width:
-                if row != self._first:
-                    rows.append(row)
-            elif any(row):
-                self._losses.unreadable_events += 1
-        if not self._ends_in_line and (len(last) != width or self._source.problem):
+    def _last_line(self) -> bytes:
+        line, self._rest = self._rest, b""
+        if line and (len(_cells(line)) != len(self._first) or self._source.problem):
             self._losses.truncated = True
             self._losses.notes.append("The file ends in the middle of a row.")
-            if len(last) == width and rows:
-                rows.pop()
-                self._losses.unreadable_events += 1
-        return [texts_of(column) for column in zip(*rows, strict=True)]
+            self._losses.unreadable_events += 1
+            return b""
+        return line
 
-    def _next_row(self) -> list[str] | None:
-        while True:
-            try:
-                return next(self._reader)
-            except StopIteration:
+    def _parsed(self, lines: bytes, *, is_last: bool) -> list[pa.StringArray] | None:
+        """Return columns of whole lines; None if a quoted field may continue after them."""
+        import pyarrow as pa
+        from pyarrow import csv as pa_csv
+
+        names = [str(index) for index in range(len(self._first))]
+        bad = 0
+
+        def skip(row: Any) -> str:
+            nonlocal bad
+            bad += bool(row.text.strip(_EMPTY_FIELDS))
+            return "skip"
+
+        # A row of marks comes out of the parser only if no quote is open before it.
+        text = lines if is_last else b"%s%s\n" % (lines, b",".join([_MARK] * len(names)))
+        try:
+            table = pa_csv.read_csv(
+                pa.BufferReader(text),
+                pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+                pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+                pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            )
+        except pa.ArrowInvalid:
+            table, bad = pa.table({name: pa.array([], pa.string()) for name in names}), 1
+        if not is_last:
+            if not len(table) or table.column(0)[-1].as_py() != _MARK.decode():
                 return None
-            except csv.Error:
-                self._losses.unreadable_events += 1
-
-    def _next_lines(self) -> Iterator[str]:
-        """Yield lines that end at a line feed and nowhere else: names hold odd characters."""
-        while self._has_lines():
-            end = self._lines.find(b"\n", self._position) + 1 or len(self._lines)
-            line = self._lines[self._position : end]
-            self._position = end
-            yield line.decode("utf-8", "replace")
-
-    def _has_lines(self) -> bool:
-        """Whether there are lines that aren't done with; they are read where they are needed."""
-        while self._position == len(self._lines) and not self._is_read:
-            piece = self._source.read()
-            begun, end, rest = piece.rpartition(b"\n")
-            if end:
-                self._lines, self._rest = b"".join([*self._rest, begun, end]), [rest]
-                self._position = 0
-            elif piece:
-                self._rest.append(piece)
-            else:
-                self._is_read = True
-                self._lines, self._rest = b"".join(self._rest), []
-                self._position = 0
-                self._ends_in_line = not self._lines
-        return self._position < len(self._lines)
+            table = table.slice(0, len(table) - 1)
+        self._losses.unreadable_events += bad
+        columns = [column.combine_chunks() for column in table.columns]
+        return _without(columns, self._first) if self._line in lines else columns
 
 
-def _is_plain(lines: bytes) -> bool:
-    """Whether any two readers agree on lines: what is quoted is quoted from end to end."""
-    if lines.count(b"\r") != lines.count(b"\r\n"):
-        return False
-    text = np.frombuffer(lines, np.uint8)
-    quotes = np.flatnonzero(text == _QUOTE)
-    if len(quotes) % 2:
-        return False
-    # The lines end in a line feed, which also stands before their first byte here.
-    before, after = text[quotes[::2] - 1], text[quotes[1::2] + 1]
-    return bool(_BEFORE_OPENING[before].all() and _AFTER_CLOSING[after].all())
+def _without(columns: list[pa.StringArray], header: Sequence[str]) -> list[pa.StringArray]:
+    """Return columns without the rows that are the header again, in files put together."""
+    import pyarrow.compute as pa_compute
+
+    repeated = pa_compute.equal(columns[0], header[0])
+    for column, name in zip(columns[1:], header[1:], strict=True):
+        repeated = pa_compute.and_(repeated, pa_compute.equal(column, name))
+    return [column.filter(pa_compute.invert(repeated)) for column in columns]
+
+
+def _cells(line: bytes) -> list[str]:
+    try:
+        return next(csv.reader([line.decode("utf-8", "replace").strip("\r\n")]), [])
+    except csv.Error:
+        return []
+
+
+def _numbers(column: pa.StringArray, kind: str) -> Any:
+    """Return a column of plain numbers; None if it has anything else."""
+    from chopper_core.util.arrow_files import numbers_of
+
+    try:
+        return numbers_of(column.cast(kind))
+    except ValueError:
+        return None
 
 
 def _coded(column: pa.StringArray) -> tuple[Sequence[str], Int64]:
+    from chopper_core.util.arrow_files import numbers_of
+
     coded = column.dictionary_encode()
     return coded.dictionary.to_pylist(), numbers_of(coded.indices).astype(np.int64)
 
 
 def _plain_integers(column: pa.StringArray) -> Int64 | None:
     """The numbers of a column of nothing else, none of them negative; they may be written 0x7."""
-    try:
-        found: Int64 = numbers_of(column.cast(pa.int64()))
-    except pa.ArrowInvalid:
-        return None
-    return found if (found >= 0).all() else None
+    found: Int64 | None = _numbers(column, "int64")
+    return found if found is not None and (found >= 0).all() else None
 
 
 def _floats(column: pa.StringArray) -> Float64:
-    try:
-        found: Float64 = numbers_of(column.cast(pa.float64()))
-    except pa.ArrowInvalid:
+    found: Float64 | None = _numbers(column, "float64")
+    if found is None:
         return floats(column.to_pylist())
     return found if np.isfinite(found).all() else np.where(np.isfinite(found), found, np.nan)
 
