@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, metric
+from chopper_core.metrics import Metric, Values, column, is_measured, metric, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
+from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.comparison import delta_of
-from chopper_core.util.arrays import Numbers
-from chopper_core.util.errors import UsageError
-from chopper_core.views.compare.columns import (
-    USUAL,
-    change_of,
-    columns_of,
-    totals,
-    written,
+from chopper_core.query.comparison import (
+    DELTA,
+    SUM,
+    delta_of,
+    difference,
+    relative,
+    relative_of,
 )
-from chopper_core.views.compare.sides import SUM, Half, Halves, halves
+from chopper_core.util.arrays import Float64, Numbers
+from chopper_core.util.errors import UsageError
+from chopper_core.views.compare.sides import ComparedNode, Sides, sides_of
 from chopper_core.views.shared.baselines import candidates
 from chopper_core.views.shared.groups import into
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec
@@ -37,10 +39,33 @@ SPEC: Final = ViewSpec(
 )
 
 
-_DRAWN: Final = 12
-_NAMED: Final = 3
+USUAL: Final = "elapsed_ns"
+_COMPARED_MEANS: Final = ("gfx_mhz", "mfma_util_pct", "power_w")
+
+SHARE: Final = column(
+    "of_change_pct",
+    "%",
+    "of Δ",
+    "The row's part of all differences: its difference in % of the sum of their sizes, whichever "
+    "way they go.",
+    missing_because="nothing differs",
+    signed=True,
+)
+PARTNER: Final = column(
+    "partner",
+    "",
+    "partner",
+    "`only here` or `only base` of a row without a partner; the name that a kernel has in the "
+    "baseline, where it is another one.",
+    missing_because="the row has a partner of the same name",
+)
+
+_MAX_DRAWN: Final = 12
+_MAX_LISTED: Final = 3
 _SHORTENED: Final = ("operation", "kernel")
 """Labels that pictures show in their short forms."""
+
+Columns = list[tuple[Metric, Values]]
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -48,20 +73,20 @@ def answer(run: Run, view: View) -> ViewResult:
     figure = _figure(run, view.of or USUAL)
     if view.baseline is None:
         return candidates(run, view)
-    both = halves(run, view)
-    columns = columns_of(both, figure)
+    both = sides_of(run, view)
+    columns = _columns(both, figure)
     numbers = next(
         values.numbers for known, values in columns if known.name == delta_of(figure).name
     )
     order = np.argsort(-np.abs(numbers), kind="stable")
-    top = [row for row in order[:_DRAWN].tolist() if numbers[row]]
+    top = [row for row in order[:_MAX_DRAWN].tolist() if numbers[row]]
     return ViewResult(
         level=both.by,
         by=both.by,
         labels=both.pairs.labels,
         columns=tuple(columns),
         opens=lambda row: _opens(both, row),
-        total=totals(both, figure, columns),
+        total=_totals(both, figure, columns),
         sort=f"-{delta_of(figure).name}",
         headline=_headline(both, figure, numbers, top),
         notes=_notes(both),
@@ -79,7 +104,7 @@ def _figure(run: Run, name: str) -> Metric:
     return figure
 
 
-def _opens(both: Halves, row: int) -> View:
+def _opens(both: Sides, row: int) -> View:
     """The row's part of our node beside that of the baseline's; or the one that there is."""
     ours, base = int(both.pairs.ours[row]), int(both.pairs.base[row])
     if ours < 0:
@@ -89,7 +114,7 @@ def _opens(both: Halves, row: int) -> View:
     added = len(view.path) - len(both.ours.view.path)
     if baseline is None or not added:
         return view
-    levels = [[level for level, _ in half.view.scope] for half in (both.ours, both.base)]
+    levels = [[level for level, _ in side.view.scope] for side in (both.ours, both.base)]
     if base < 0 or levels[0] != levels[1]:
         return replace(view, baseline=None)
     path = (*both.base.view.path, *both.base.parts[base][-added:])
@@ -98,52 +123,194 @@ def _opens(both: Halves, row: int) -> View:
     return replace(view, baseline=Baseline(baseline.run, path))
 
 
-def _part(both: Halves, half: Half, row: int) -> View:
-    view = half.view
-    for level, label in zip(both.levels, half.parts[row], strict=True):
+def _part(both: Sides, side: ComparedNode, row: int) -> View:
+    view = side.view
+    for level, label in zip(both.levels, side.parts[row], strict=True):
         view = into(view, level, label)
     return view
 
 
-def _headline(both: Halves, figure: Metric, numbers: Numbers, top: list[int]) -> tuple[str, ...]:
+def _columns(both: Sides, figure: Metric) -> Columns:
+    """Every figure of the rows, the most telling first."""
+    ours, base = both.values(figure)
+    change = difference(figure, ours, base)
+    found: Columns = [
+        (_of_step(figure, both), ours),
+        (delta_of(figure), change),
+        (relative_of(figure), relative(ours, base)),
+        (SHARE, _share(change)),
+    ]
+    pairs = both.pairs
+    if (pairs.ours < 0).any() or (pairs.base < 0).any() or any(pairs.partners):
+        found.append((PARTNER, _partners(both)))
+    measured = [
+        name
+        for name in _COMPARED_MEANS
+        if all(is_measured(name, side.run.table) for side in (both.ours, both.base))
+    ]
+    found += [_changed(both, name) for name in measured[:1]]
+    found.append((_of_step(_in_base(figure), both), base))
+    found += _effects(both, figure, ours, base)
+    others = [*measured[1:], *(STATES if figure.name == USUAL else ()), "kernels"]
+    return [*found, *(_changed(both, name) for name in others if name != figure.name)]
+
+
+def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
+    known = metric(name)
+    return delta_of(known), difference(known, *both.values(known))
+
+
+def _change(both: Sides, figure: Metric) -> float:
+    """The difference of the two nodes themselves."""
     ours, base = both.wholes(figure)
-    change = change_of(both, figure)
+    return (ours or 0) - (base or 0)
+
+
+def _totals(both: Sides, figure: Metric, columns: Columns) -> Mapping[str, int | float]:
+    """The two nodes' own figures: what the differences of the rows add up to."""
+    found: dict[str, int | float] = {}
+    ours, base = both.wholes(figure)
+    change = _change(both, figure)
+    if ours is not None:
+        found[figure.name] = ours
+    if base is not None:
+        found[_in_base(figure).name] = base
+    if base:
+        found[relative_of(figure).name] = 100.0 * change / base
+    for known, values in columns:
+        if known is SHARE and values.present().all():
+            found[known.name] = float(values.numbers.sum())
+        elif known.name.endswith(DELTA):
+            own = metric(known.name.removesuffix(DELTA), both.ours.run.table)
+            left, right = both.wholes(own)
+            if own.reduces == SUM:
+                found[known.name] = (left or 0) - (right or 0)
+            elif left is not None and right is not None:
+                found[known.name] = left - right
+        elif known.reduces == SUM and known.name.startswith(("number_", "each_")):
+            found[known.name] = float(values.numbers.sum())
+    return found
+
+
+def _written(figure: Metric, number: float, *, signed: bool = False) -> str:
+    """A figure in a sentence."""
+    sign = "+" if signed else ""
+    if figure.unit == "ns":
+        return f"{number / 1e6:{sign}.3f} ms"
+    text = f"{number:{sign}.4g}"
+    return f"{text} {figure.unit}" if figure.unit else text
+
+
+def _in_base(figure: Metric) -> Metric:
+    return replace(
+        figure,
+        name=f"base_{figure.name}",
+        title="base",
+        definition=f"{figure.name} of the row in the baseline.",
+    )
+
+
+def _of_step(known: Metric, both: Sides) -> Metric:
+    if not both.is_per_step:
+        return known
+    return replace(known, definition=f"{known.definition} Here of one GPU's iteration.")
+
+
+def _share(change: Values) -> Values:
+    numbers = change.numbers.astype(np.float64)
+    sizes = float(np.abs(numbers).sum())
+    if not sizes:
+        return Values(np.full(len(numbers), np.nan), np.ones(len(numbers), np.bool_))
+    return Values(100.0 * numbers / sizes, change.missing)
+
+
+def _partners(both: Sides) -> Values:
+    pairs = both.pairs
+    places = zip(pairs.ours.tolist(), pairs.base.tolist(), pairs.partners, strict=True)
+    return worded(
+        [
+            "only base" if ours < 0 else "only here" if base < 0 else partner or None
+            for ours, base, partner in places
+        ]
+    )
+
+
+def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns:
+    """A difference as that of more activities and that of larger ones; the two add up to it."""
+    if figure.name == "kernels":
+        return []
+    now, before = (_numbers(each) for each in (ours, base))
+    more, fewer = (_numbers(each) for each in both.values(metric("kernels")))
+    paired = (more > 0) & (fewer > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grown = (more - fewer) * before / fewer
+    # Where one side has none, all of the difference is that of the number.
+    by_number = np.where(paired, grown, now - before)
+    texts = {
+        "number": (
+            "by number",
+            "What of the difference comes from more or fewer activities: their difference in "
+            f"number, times {figure.name} of one in the baseline.",
+        ),
+        "each": (
+            "by each",
+            f"What of the difference comes from activities with more or less {figure.name} each: "
+            "what the difference in number leaves.",
+        ),
+    }
+    numbers = {"number": by_number, "each": now - before - by_number}
+    return [
+        (
+            column(f"{name}_{figure.name}", figure.unit, title, text, reduces=SUM, signed=True),
+            Values(numbers[name]),
+        )
+        for name, (title, text) in texts.items()
+    ]
+
+
+def _numbers(values: Values) -> Float64:
+    return np.where(values.present(), values.numbers, 0).astype(np.float64)
+
+
+def _headline(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> tuple[str, ...]:
+    ours, base = both.wholes(figure)
+    change = _change(both, figure)
     percent = f" ({100 * change / base:+.1f} %)" if base else ""
     of = " of one GPU's iteration" if both.is_per_step else ""
     whole = (
         f"{figure.title}{of}: "
-        f"{written(figure, ours or 0)} against {written(figure, base or 0)} of "
-        f"{both.baseline_name}: {written(figure, change, signed=True)}{percent}"
+        f"{_written(figure, ours or 0)} against {_written(figure, base or 0)} of "
+        f"{both.baseline_name}: {_written(figure, change, signed=True)}{percent}"
     )
     if not top:
         return (whole, f"no {both.by} differs")
     sizes = np.asarray(numbers, np.float64)
     grown, shrunk = (float(sizes[side].sum()) for side in (sizes > 0, sizes < 0))
-    sums = " and ".join(written(figure, each, signed=True) for each in (grown, shrunk) if each)
+    sums = " and ".join(_written(figure, each, signed=True) for each in (grown, shrunk) if each)
     names = ", ".join(
-        f"{both.pairs.labels[row]} {written(figure, sizes[row], signed=True)}"
-        for row in top[:_NAMED]
+        f"{both.pairs.labels[row]} {_written(figure, sizes[row], signed=True)}"
+        for row in top[:_MAX_LISTED]
         # Names of kernels are too long for a sentence; the table has them short.
         if both.by != "kernel"
     )
     return (whole, f"{sums} over {len(sizes)} rows{f'; the most: {names}' if names else ''}")
 
 
-def _notes(both: Halves) -> tuple[str, ...]:
+def _notes(both: Sides) -> tuple[str, ...]:
     notes = []
     if both.is_per_step:
         notes.append(
             f"sums are divided by the iterations of all GPUs: {both.ours.steps} here, "
             f"{both.base.steps} in the baseline"
         )
-    for half, where in ((both.ours, "here"), (both.base, "in the baseline")):
-        if half.left_out:
-            which = ", ".join(map(str, half.left_out))
+    for side, where in ((both.ours, "here"), (both.base, "in the baseline")):
+        if side.left_out:
+            which = ", ".join(map(str, side.left_out))
             notes.append(f"the profiler's start or end cuts iteration {which} {where}: left out")
     return tuple(notes)
 
 
-def _picture(both: Halves, figure: Metric, numbers: Numbers, top: list[int]) -> BarChart:
+def _picture(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> BarChart:
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
     drawn = np.asarray(numbers, np.float64)[top] / scale
     return BarChart(

@@ -15,19 +15,18 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, baseline_view
-from chopper_core.query.comparison import Pairs, aligned, matched
+from chopper_core.query.comparison import SUM, Pairs, aligned, matched
 from chopper_core.query.renamed_kernels import Side, counterparts
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.shared.matched_kernels import cut_iterations
 
-SUM: Final = "sum"
 PLACE: Final = "place"
 _PLACE_LEVELS: Final = ("phase", "layer", "operation")
 _STEP: Final = ("gpu", "iteration")
 _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iteration")
 
 
-class Half(Struct, frozen=True):
+class ComparedNode(Struct, frozen=True):
     """One of the two nodes, split."""
 
     run: Run
@@ -52,14 +51,14 @@ class Half(Struct, frozen=True):
         return known.compute(of_node).at(0)
 
 
-class Halves(Struct, frozen=True, dict=True):
+class Sides(Struct, frozen=True, dict=True):
     """A node beside its baseline."""
 
     by: str
     levels: tuple[str, ...]
     """What the rows are split by."""
-    ours: Half
-    base: Half
+    ours: ComparedNode
+    base: ComparedNode
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -81,7 +80,7 @@ class Halves(Struct, frozen=True, dict=True):
         """Whether sums are of one GPU's iteration, as the sides have different numbers of them."""
         return self.ours.steps != self.base.steps
 
-    def sides(self, known: Metric) -> tuple[Values, Values]:
+    def values(self, known: Metric) -> tuple[Values, Values]:
         """A figure of the rows of both sides."""
         ours, base = (self._of_step(each.values(known), known, each) for each in self._both)
         return aligned(ours, self.pairs.ours), aligned(base, self.pairs.base)
@@ -105,16 +104,16 @@ class Halves(Struct, frozen=True, dict=True):
         return " ".join(words) or "itself"
 
     @property
-    def _both(self) -> tuple[Half, Half]:
+    def _both(self) -> tuple[ComparedNode, ComparedNode]:
         return self.ours, self.base
 
-    def _of_step(self, values: Values, known: Metric, half: Half) -> Values:
+    def _of_step(self, values: Values, known: Metric, side: ComparedNode) -> Values:
         if known.reduces != SUM or not self.is_per_step:
             return values
-        return Values(values.numbers / half.steps, values.missing)
+        return Values(values.numbers / side.steps, values.missing)
 
 
-def halves(run: Run, view: View) -> Halves:
+def sides_of(run: Run, view: View) -> Sides:
     """A view's node and its baseline's, split by what the view says."""
     there = replace(baseline_view(view), name="", by="", of="")
     other = run if there.run == view.run else run.baseline_run(there.run)
@@ -123,14 +122,16 @@ def halves(run: Run, view: View) -> Halves:
     wanted = _PLACE_LEVELS if by == PLACE else (by,)
     # A level that both sides fix tells no rows apart, whatever its labels.
     levels = tuple(level for level in wanted if not (level in ours and level in base)) or wanted
-    own = _half(run, view, levels, by, run is not other)
+    own = _compared_node(run, view, levels, by, run is not other)
     try:
-        return Halves(by, levels, own, _half(other, there, levels, by, run is not other))
+        return Sides(by, levels, own, _compared_node(other, there, levels, by, run is not other))
     except NoSuchNode as error:
         raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
 
 
-def _half(run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut: bool) -> Half:
+def _compared_node(
+    run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut: bool
+) -> ComparedNode:
     tree = run.tree(view.order)
     node, left_out = tree.node(view.path), cut_iterations(run)
     # Of one run both sides miss the same; what another run's profiler cut says nothing of it.
@@ -149,7 +150,7 @@ def _half(run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut
     ]
     parts = tuple(zip(*texts, strict=True))
     labels = tuple(_label(levels, part) if by == PLACE else part[0] for part in parts)
-    return Half(run, view, node, groups, parts, labels, len(steps), tuple(sorted(left_out)))
+    return ComparedNode(run, view, node, groups, parts, labels, len(steps), tuple(sorted(left_out)))
 
 
 def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:

@@ -18,11 +18,11 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.views.determinism.noise import LEVEL, adjusted, fewest_pairs, paired, unpaired
+from chopper_core.views.determinism.noise import FEWEST_PAIRS, LEVEL, adjusted, paired, unpaired
 from chopper_core.views.determinism.steadiness import (
     FIGURES,
-    Figure,
     Steadiness,
+    SteadinessFigure,
     gpus_of,
     steadiness,
 )
@@ -70,7 +70,7 @@ CHANCE: Final = column(
     "",
     "p",
     "How often chance alone would make the two differ as much or more: Wilcoxon's signed-rank test "
-    f"over the GPUs that both have, exact; with fewer than {fewest_pairs()} of them the "
+    f"over the GPUs that both have, exact; with fewer than {FEWEST_PAIRS} of them the "
     "Wilcoxon-Mann-Whitney test over GPUs and iterations, where the figure is of one iteration. Of "
     "times of iterations, which GPUs have together, over iterations.",
     missing_because="too few GPUs and iterations for any outcome to be beyond noise",
@@ -95,7 +95,7 @@ VERDICT: Final = column(
 class Compared(Struct, frozen=True):
     """A figure of both runs, and what the test says."""
 
-    figure: Figure
+    figure: SteadinessFigure
     ours: float
     base: float
     p: float
@@ -138,7 +138,7 @@ def answer(run: Run, view: View) -> ViewResult:
         except NoSuchNode as error:
             raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
         # GPUs and iterations are compared where GPUs are too few.
-        is_few = len(common) < fewest_pairs()
+        is_few = len(common) < FEWEST_PAIRS
         ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
     compared = [] if base is None else _compared(ours, base)
     if view.by == "figure":
@@ -297,12 +297,12 @@ def _sentence(each: Compared) -> str:
     return f"{each.figure.what} {each.ours / scale:.4g} against {each.base / scale:.4g} {unit}"
 
 
-def _written(figure: Figure, value: float) -> str:
+def _written(figure: SteadinessFigure, value: float) -> str:
     scale, unit = _shown_unit(figure)
     return f"{value / scale:.4g} {unit}"
 
 
-def _shown_unit(figure: Figure) -> tuple[float, str]:
+def _shown_unit(figure: SteadinessFigure) -> tuple[float, str]:
     """What people read a figure in, and how many of its unit that is."""
     return (1e6, "ms") if figure.metric.unit == "ns" else (1.0, figure.metric.unit)
 

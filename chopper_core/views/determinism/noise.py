@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import erfc, sqrt
+from math import comb, erfc, sqrt
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,9 @@ from chopper_core.util.arrays import Float64
 
 LEVEL: Final = 0.05
 """A difference that chance alone gives less often is beyond noise."""
-_MOST_EXACT: Final = 40
+FEWEST_PAIRS: Final = next(count for count in range(1, 64) if 2.0 / 2.0**count < LEVEL)
+"""So many pairs that all differ alike are beyond noise."""
+_MAX_EXACT: Final = 40
 """Figures up to which all arrangements are counted; of more, the normal distribution says it."""
 
 
@@ -31,12 +33,12 @@ def paired(ours: Float64, base: Float64) -> float:
     apart = (ours - base)[np.isfinite(ours - base)]
     apart = apart[apart != 0]
     if len(apart) == 0:
-        return 1.0 if np.isfinite(ours - base).sum() >= fewest_pairs() else np.nan
-    if len(apart) < fewest_pairs():
+        return 1.0 if np.isfinite(ours - base).sum() >= FEWEST_PAIRS else np.nan
+    if len(apart) < FEWEST_PAIRS:
         return np.nan
     rank = ranks(np.abs(apart))
     low = min(float(rank[apart > 0].sum()), float(rank[apart < 0].sum()))
-    if len(apart) > _MOST_EXACT:
+    if len(apart) > _MAX_EXACT:
         deviation = sqrt(float((rank**2).sum()) / 4.0)
         return erfc((float(rank.sum()) / 2.0 - low) / deviation / sqrt(2.0))
     # In halves, since equal values share ranks. Each rank is on either side by chance.
@@ -55,12 +57,12 @@ def unpaired(ours: Float64, base: Float64) -> float:
     """
     ours, base = ours[np.isfinite(ours)], base[np.isfinite(base)]
     count, every = len(ours), len(ours) + len(base)
-    if not len(ours) or not len(base) or 2.0 / _choices(every, count) >= LEVEL:
+    if not len(ours) or not len(base) or 2.0 / comb(every, count) >= LEVEL:
         return np.nan
     rank = ranks(np.concatenate([ours, base]))
     own = float(rank[:count].sum())
     middle = count * (every + 1) / 2.0
-    if every > _MOST_EXACT:
+    if every > _MAX_EXACT:
         spread = float(((rank - rank.mean()) ** 2).sum())
         deviation = sqrt(spread * count * len(base) / (every * (every - 1)))
         return erfc(abs(own - middle) / deviation / sqrt(2.0)) if deviation else 1.0
@@ -86,15 +88,3 @@ def adjusted(chances: Float64) -> Float64:
     found = np.full(len(chances), np.nan)
     found[order] = np.minimum(np.minimum.accumulate(raised[::-1])[::-1], 1.0)
     return found
-
-
-def fewest_pairs() -> int:
-    """How many pairs it takes that all differing alike is beyond noise."""
-    return next(count for count in range(1, 64) if 2.0 / 2.0**count < LEVEL)
-
-
-def _choices(every: int, some: int) -> float:
-    chosen = 1.0
-    for place in range(some):
-        chosen *= (every - place) / (place + 1)
-    return chosen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -15,11 +14,13 @@ from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.grouping import run_starts
 from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.samples import Stretches, sampled
 
 MOST_ROWS: Final = 1 << 18
 """Activities that are compared from iteration to iteration; of more, evenly chosen iterations."""
+_CACHED_SCOPES: Final = 4
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
 _SIGNALS: Final = (*_CLOCKS, "power_w")
 _PLACE: Final = ("phase", "layer", "operation", "kernel")
@@ -35,7 +36,7 @@ _NO_SAMPLES: Final = f"no telemetry of it on the GPU {_STEPS}"
 _ONE_STEP: Final = "fewer than two whole iterations in the scope"
 
 
-class Figure(Struct, frozen=True):
+class SteadinessFigure(Struct, frozen=True):
     """One figure of a GPU, and whether more of it is less steady."""
 
     metric: Metric
@@ -48,27 +49,27 @@ class Figure(Struct, frozen=True):
 
 def _figure(
     name: str, unit: str, title: str, what: str, says: str, *, spread: bool, missing: str = ""
-) -> Figure:
+) -> SteadinessFigure:
     source = "trace" if missing == _ONE_STEP and "duration" in says else "telemetry"
     is_shared = name.startswith("iteration")
     if is_shared:
         source = "trace"
     metric = column(name, unit, title, says, source=source, missing_because=missing)
-    return Figure(metric, what, spread, is_shared)
+    return SteadinessFigure(metric, what, spread, is_shared)
 
 
-def _level(name: str, unit: str, title: str, what: str) -> Figure:
+def _level(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
     says = f"Mean {what} over time, {_STEPS}, from the first start to the last end of each."
     return _figure(f"steady_{name}", unit, title, what, says, spread=False, missing=_NO_SAMPLES)
 
 
-def _deviation(name: str, unit: str, title: str, what: str) -> Figure:
+def _deviation(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
     says = f"Standard deviation of the {what} over time, {_STEPS}."
     word = f"deviation of the {what}"
     return _figure(f"sd_{name}", unit, title, word, says, spread=True, missing=_NO_SAMPLES)
 
 
-def _by_place(name: str, title: str, what: str, word: str) -> Figure:
+def _by_place(name: str, title: str, what: str, word: str) -> SteadinessFigure:
     return _figure(
         f"{name}_spread_pct",
         "%",
@@ -123,10 +124,10 @@ class Steadiness(Struct, frozen=True, eq=False):
     places: int
     """Kernels that were compared, on all GPUs."""
     values: dict[str, Float64]
-    """Figure → its value of each GPU; NaN where not known."""
+    """Name of a figure → its value of each GPU; NaN where not known."""
     cells: dict[str, Float64]
-    """Figure → its values of each GPU and iteration, where it has any, in no order; of what GPUs
-    have together those of each iteration, on the GPU that takes longest."""
+    """Name of a figure → its values of each GPU and iteration, in no order; of a shared figure its
+    values of each iteration, on the GPU that takes longest."""
     clock_quartiles: Float64
     """GPUs x (least, quartiles, largest) of the compute units' clock over time."""
     kernel_quartiles: Float64
@@ -139,22 +140,10 @@ def gpus_of(run: Run, view: View) -> tuple[int, ...]:
     return tuple(int(gpu) for gpu in codes)
 
 
-_Scope = tuple[tuple[str, ...], tuple[str, ...], bool]
-_KNOWN: WeakKeyDictionary[Run, dict[_Scope, Steadiness]] = WeakKeyDictionary()
-_KEPT: Final = 4
-"""Scopes of a run whose figures are remembered."""
-
-
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
-    """The figures of a view's scope; without cells only those of iteration times."""
-    known, scope = _KNOWN.setdefault(run, {}), (view.order, view.path, with_cells)
-    found = known.get(scope)
-    if found is None:
-        found = _steadiness(run, view, with_cells)
-        for other in [*known][: max(len(known) + 1 - _KEPT, 0)]:
-            known.pop(other, None)
-        known[scope] = found
-    return found
+    """The figures of a view's scope, cached; without cells only those of iteration times."""
+    key = ("steadiness", view.order, view.path, with_cells)
+    return run.memo(key, lambda: _steadiness(run, view, with_cells), _CACHED_SCOPES)
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
@@ -289,7 +278,7 @@ def _by_step(
     rows = rows[np.isin(table.iteration[rows], np.array(compared))]
     rows = rows[table.kind[rows] == Kind.COMPUTE]
     gpu, iteration = table.gpu[rows], table.iteration[rows]
-    edges = np.flatnonzero((np.diff(gpu, prepend=-1) != 0) | (np.diff(iteration, prepend=-9) != 0))
+    edges = run_starts(gpu, iteration)
     return {
         (int(gpu[begin]), int(iteration[begin])): own
         for begin, own in zip(edges.tolist(), np.split(rows, edges[1:]), strict=True)
@@ -317,7 +306,7 @@ def same_places(table: KernelTable, parts: list[Index]) -> Index:
         code = np.zeros(len(own), np.int64)
         for values, width in zip(columns, widths, strict=True):
             code = code * width + (values.astype(np.int64) + 1)
-        first = np.flatnonzero(np.diff(code, prepend=-1))
+        first = run_starts(code)
         lanes.append((code[first], first, np.diff(np.append(first, len(own)))))
     common = lanes[0][0]
     rises = all((code[1:] > code[:-1]).all() for code, _, _ in lanes)

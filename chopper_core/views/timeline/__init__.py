@@ -17,11 +17,11 @@ from chopper_core.model.window import ALL_TIME, Interval, pointing
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.groups import activity
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.chart import KIND_NAMES, own_stretches, picture_of
+from chopper_core.views.timeline.chart import KIND_NAMES, own_time, picture_of
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
+    BusyTime,
     Lane,
-    Stretches,
     gpus_of,
     lanes_of,
     starts_of_names,
@@ -164,7 +164,7 @@ def answer(run: Run, view: View) -> ViewResult:
     labels = [label_of(lane) for lane in lanes]
     there = [kind for kind in Kind if any(len(lane.kind_starts_ns[kind]) for lane in lanes)]
     shown = ["lane_ns", "lane_pct", *(KIND_SHARES[kind].name for kind in there), "lane_activities"]
-    scoped = own_stretches(run, view, lanes)
+    scoped = own_time(run, view, lanes)
     if scoped is not None:
         taken = _taken(scoped, whole)
         own.append((OF_SCOPE, Values(taken)))
@@ -282,8 +282,8 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     return start - run.origin_ns, end - run.origin_ns
 
 
-def _taken(stretches: Sequence[Stretches], whole: Int64) -> Int64:
-    return np.array([int(each.between(whole)[0]) for each in stretches], np.int64)
+def _taken(lanes: Sequence[BusyTime], whole: Int64) -> Int64:
+    return np.array([int(each.between(whole)[0]) for each in lanes], np.int64)
 
 
 def _pointed(run: Run, lane: Lane, at: int) -> Pointed:

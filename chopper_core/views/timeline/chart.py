@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,24 +14,25 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import run_starts
-from chopper_core.views.timeline.lanes import Lane, Stretches, edges, lanes_of, segments_of
+from chopper_core.views.timeline.lanes import (
+    CACHED_SCOPES,
+    BusyTime,
+    Lane,
+    edges,
+    lanes_of,
+    segments_of,
+)
 
 KIND_NAMES: Final = tuple(kind.name.lower() for kind in Kind)
 STRIPS: Final = ("gfx_mhz", "power_w")
 _BANDS: Final = ("iteration", "phase", "layer")
 _PREFIX: Final = {"iteration": "it ", "layer": "L"}
-_DENSE: Final = -2
+_SEVERAL: Final = -2
 _NOTHING: Final = -1
-_NAMED_CELLS: Final = 2
+_MIN_NAMED_CELLS: Final = 2
 """Cells that an activity fills at least to be told apart."""
-_FEW_PER_CELL: Final = 2
+_MAX_NAMED_PER_CELL: Final = 2
 """So many activities per cell, and more, are not named one by one."""
-_KEPT: Final = 8
-
-_Scoped = dict[tuple[int, int | None], Stretches]
-_OWN: WeakKeyDictionary[Run, dict[tuple[tuple[str, ...], tuple[str, ...]], _Scoped]] = (
-    WeakKeyDictionary()
-)
 
 
 def picture_of(
@@ -52,9 +52,9 @@ def picture_of(
     def bands(row: int, bins: int) -> tuple[Band, ...]:
         cut, gpu = edges(begin, end, bins), lanes[row].gpu
         busy = sum(lane.count(begin, end) for lane in lanes_of(run, gpu))
-        levels = (*_BANDS, "operation") if busy <= _FEW_PER_CELL * bins else _BANDS
+        levels = (*_BANDS, "operation") if busy <= _MAX_NAMED_PER_CELL * bins else _BANDS
         found = [_band(run, gpu, level, cut) for level in levels]
-        scoped = own_stretches(run, view, [lane for lane in lanes if lane.gpu == gpu])
+        scoped = own_time(run, view, [lane for lane in lanes if lane.gpu == gpu])
         if scoped is not None:
             there = sum(each.between(cut) for each in scoped) > 0
             found.append(Band("scope", _spans(np.where(there, 0, _NOTHING), lambda key: "")))
@@ -99,7 +99,7 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
 
 def _named(run: Run, lane: Lane, begin: int, end: int, bins: int) -> tuple[Span, ...]:
     """The activities that fill some cells, where they are few."""
-    if lane.count(begin, end) > _FEW_PER_CELL * bins:
+    if lane.count(begin, end) > _MAX_NAMED_PER_CELL * bins:
         return ()
     first = int(np.searchsorted(lane.latest_ns, begin, "right"))
     last = int(np.searchsorted(lane.starts_ns, end, "left"))
@@ -108,7 +108,7 @@ def _named(run: Run, lane: Lane, begin: int, end: int, bins: int) -> tuple[Span,
     ends = np.minimum(lane.ends_ns[first:last] - begin, length)
     low, high = -(-starts * bins // length), ends * bins // length
     spans = []
-    for place in np.flatnonzero(high - low >= _NAMED_CELLS).tolist():
+    for place in np.flatnonzero(high - low >= _MIN_NAMED_CELLS).tolist():
         row, table = int(lane.rows[first + place]), run.table
         operation = int(table.operation[row])
         spans.append(
@@ -131,7 +131,7 @@ def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
     there = (places >= 0) & (segments.ends_ns[places] > middles)
     there &= segments.codes[places] != NO_LABEL
     begun = np.diff(np.searchsorted(segments.begins_ns, cut, "left"))
-    keys = np.where(there, np.where(begun > 1, _DENSE, places), _NOTHING)
+    keys = np.where(there, np.where(begun > 1, _SEVERAL, places), _NOTHING)
 
     def text(key: int) -> str:
         code = int(segments.codes[key])
@@ -148,38 +148,35 @@ def _spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
         Span(
             begin,
             end,
-            "" if keys[begin] == _DENSE else text(int(keys[begin])),
-            bool(keys[begin] == _DENSE),
+            "" if keys[begin] == _SEVERAL else text(int(keys[begin])),
+            bool(keys[begin] == _SEVERAL),
         )
         for begin, end in zip(first.tolist(), last.tolist(), strict=True)
         if keys[begin] != _NOTHING
     )
 
 
-def own_stretches(run: Run, view: View, lanes: Sequence[Lane]) -> list[Stretches] | None:
+def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[BusyTime] | None:
     """When activities of the scope itself run on lanes; None where all that they hold is its."""
     if all(level == "gpu" for level, _ in view.scope):
         return None
-    known, key = _OWN.setdefault(run, {}), (view.order, view.path)
-    if key not in known:
-        if len(known) >= _KEPT:
-            known.pop(next(iter(known)))
-        known[key] = _own(run, view)
+    key = ("timeline scope", view.order, view.path)
+    own = run.memo(key, lambda: _own_by_lane(run, view), CACHED_SCOPES)
     empty = np.empty(0, np.int64)
-    nothing = Stretches.of(empty, empty)
-    return [known[key].get((lane.gpu, lane.stream), nothing) for lane in lanes]
+    nothing = BusyTime.of(empty, empty)
+    return [own.get((lane.gpu, lane.stream), nothing) for lane in lanes]
 
 
-def _own(run: Run, view: View) -> _Scoped:
+def _own_by_lane(run: Run, view: View) -> dict[tuple[int, int | None], BusyTime]:
     table, rows = run.table, run.tree(view.order).node(view.path).rows
     rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
     starts = table.start_ns[rows].astype(np.int64)
     ends = starts + table.duration_ns[rows]
-    found: _Scoped = {}
+    found: dict[tuple[int, int | None], BusyTime] = {}
     for gpu in np.unique(table.gpu[rows]).tolist():
         on_gpu = table.gpu[rows] == gpu
-        found[gpu, None] = Stretches.of(starts[on_gpu], ends[on_gpu])
+        found[gpu, None] = BusyTime.of(starts[on_gpu], ends[on_gpu])
         for stream in np.unique(table.stream[rows][on_gpu]).tolist():
             own = on_gpu & (table.stream[rows] == stream)
-            found[gpu, stream] = Stretches.of(starts[own], ends[own])
+            found[gpu, stream] = BusyTime.of(starts[own], ends[own])
     return found

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64, Mask
-from chopper_core.util.grouping import distinct, stable_order
+from chopper_core.util.grouping import distinct, run_starts, stable_order
 
-_KEPT: Final = 8
-"""Scopes of which it is remembered what took long to find."""
+CACHED_SCOPES: Final = 8
 EVERY_STREAM: Final = None
 """The stream of a lane that holds all of a GPU."""
 
 
-class Stretches(Struct, frozen=True, eq=False):
+class BusyTime(Struct, frozen=True, eq=False):
     """Disjoint stretches of time in rising order, with the time that they take up to each."""
 
     begins_ns: Int64
@@ -34,7 +32,7 @@ class Stretches(Struct, frozen=True, eq=False):
     """The time that stretches take before each one; one value more, for all."""
 
     @classmethod
-    def of(cls, starts_ns: Int64, ends_ns: Int64) -> Stretches:
+    def of(cls, starts_ns: Int64, ends_ns: Int64) -> BusyTime:
         """The time in which any of the activities, in the order of start, runs."""
         if (starts_ns[1:] >= ends_ns[:-1]).all():
             begins, ends = starts_ns, ends_ns
@@ -73,11 +71,11 @@ class Lane(Struct, frozen=True, eq=False):
     """The latest end up to each activity."""
     last_ns: Int64
     """The ends in rising order."""
-    kinds: tuple[Stretches, ...]
+    kinds: tuple[BusyTime, ...]
     """When activities of each `Kind` run."""
     kind_starts_ns: tuple[Int64, ...]
     """The starts of each kind."""
-    busy: Stretches
+    busy: BusyTime
     """When any activity runs."""
     overlapping: int
     """Activities that start while another one of the lane still runs."""
@@ -114,56 +112,42 @@ class Segments(Struct, frozen=True, eq=False):
     codes: Int64
 
 
-class _Known(Struct, frozen=True, eq=False):
-    """What was worked out of a run, by GPU."""
-
-    rows: dict[int, Index] = field(default_factory=dict)
-    lanes: dict[tuple[int, bool], tuple[Lane, ...]] = field(default_factory=dict)
-    segments: dict[tuple[int, str], Segments] = field(default_factory=dict)
-    named: dict[tuple[str, int, int | None], Int64] = field(default_factory=dict)
-    gpus: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = field(default_factory=dict)
-
-
-_KNOWN: WeakKeyDictionary[Run, _Known] = WeakKeyDictionary()
-
-
 def lanes_of(run: Run, gpu: int, *, whole: bool = False) -> tuple[Lane, ...]:
-    """The lanes of a GPU's streams, or the one of all of them; ordered once."""
-    known = _KNOWN.setdefault(run, _Known()).lanes
-    if (gpu, whole) not in known:
+    """The lanes of a GPU's streams, or the one of all of them; cached."""
+
+    def found() -> tuple[Lane, ...]:
         rows = _by_start(run, gpu)
         if whole:
-            known[gpu, whole] = (lane_of(run.table, rows, gpu, EVERY_STREAM),)
-        else:
-            numbers = run.table.stream[rows]
-            known[gpu, whole] = tuple(
-                lane_of(run.table, rows[numbers == each], gpu, int(each))
-                for each in distinct(numbers)
-            )
-    return known[gpu, whole]
+            return (lane_of(run.table, rows, gpu, EVERY_STREAM),)
+        streams = run.table.stream[rows]
+        return tuple(
+            lane_of(run.table, rows[streams == each], gpu, int(each)) for each in distinct(streams)
+        )
+
+    return run.memo(("timeline lanes", gpu, whole), found)
 
 
 def gpus_of(run: Run, view: View) -> list[int]:
-    """The GPUs of a view's scope."""
+    """The GPUs of a view's scope; cached."""
+    tree = run.tree(view.order)
     if view.scope[:1] and view.scope[0][0] == "gpu":
-        return run.tree(view.order).node(view.path).gpus(0)
-    known, key = _KNOWN.setdefault(run, _Known()).gpus, (view.order, view.path)
-    if key not in known:
-        if len(known) >= _KEPT:
-            known.pop(next(iter(known)))
-        codes = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu")
-        known[key] = [int(gpu) for gpu in codes]
-    return known[key]
+        return tree.node(view.path).gpus(0)
+    return run.memo(
+        ("timeline gpus", view.order, view.path),
+        lambda: [int(gpu) for gpu in tree.split(view.path, ("gpu",)).codes("gpu")],
+        CACHED_SCOPES,
+    )
 
 
 def _by_start(run: Run, gpu: int) -> Index:
-    """The rows of a GPU in the order of start."""
-    known = _KNOWN.setdefault(run, _Known()).rows
-    if gpu not in known:
+    """The rows of a GPU in the order of start; cached."""
+
+    def ordered() -> Index:
         selection = run.tree().node((str(gpu),)).selection
         order = stable_order(run.table.start_ns[selection])
-        known[gpu] = order + selection.start if isinstance(selection, slice) else selection[order]
-    return known[gpu]
+        return order + selection.start if isinstance(selection, slice) else selection[order]
+
+    return run.memo(("timeline rows", gpu), ordered)
 
 
 def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> Lane:
@@ -172,7 +156,7 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
     ends = starts + table.duration_ns[rows]
     is_apart = bool((starts[1:] >= ends[:-1]).all())
     kind = table.kind[rows]
-    busy = Stretches.of(starts, ends)
+    busy = BusyTime.of(starts, ends)
     stretches, kind_starts = [], []
     for each in Kind:
         own = kind == each
@@ -182,7 +166,7 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
             kind_starts.append(starts)
             continue
         kind_starts.append(starts[own] if count else starts[:0])
-        stretches.append(Stretches.of(kind_starts[-1], ends[own] if count else ends[:0]))
+        stretches.append(BusyTime.of(kind_starts[-1], ends[own] if count else ends[:0]))
     latest = ends if is_apart else np.maximum.accumulate(ends)
     return Lane(
         gpu=gpu,
@@ -200,19 +184,17 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
 
 
 def starts_of_names(run: Run, lane: Lane, kernels: Mask, operations: Mask, key: str) -> Int64:
-    """The starts on a lane of activities with a wanted kernel or operation; kept for one key.
+    """The starts on a lane of activities with a wanted kernel or operation; cached for one key.
 
     A mask has a value per name, and one more for a missing one.
     """
-    known = _KNOWN.setdefault(run, _Known()).named
-    if any(name != key for name, _, _ in known):
-        known.clear()
-    place = (key, lane.gpu, lane.stream)
-    if place not in known:
+    by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", key), dict, 1)
+    place = lane.gpu, lane.stream
+    if place not in by_lane:
         table = run.table
         wanted = kernels[table.kernel[lane.rows]] | operations[table.operation[lane.rows]]
-        known[place] = lane.starts_ns[wanted]
-    return known[place]
+        by_lane[place] = lane.starts_ns[wanted]
+    return by_lane[place]
 
 
 def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
@@ -230,20 +212,16 @@ LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def segments_of(run: Run, gpu: int, level: str) -> Segments:
-    """The segments of a level on a GPU, worked out once."""
-    known = _KNOWN.setdefault(run, _Known()).segments
-    if (gpu, level) not in known:
+    """The segments of a level on a GPU; cached."""
+
+    def found() -> Segments:
         table, rows = run.table, _by_start(run, gpu)
         computes = table.kind[rows] == Kind.COMPUTE
         rows = rows[computes] if computes.any() else rows
-        changed = np.zeros(len(rows), np.bool_)
-        changed[:1] = True
-        for name in LEVELS_OF[level]:
-            codes = table.column(name)[rows]
-            changed[1:] |= codes[1:] != codes[:-1]
-        first = np.flatnonzero(changed)
+        first = run_starts(*(table.column(name)[rows] for name in LEVELS_OF[level]))
         starts = table.start_ns[rows].astype(np.int64)
         ends = np.maximum.reduceat(starts + table.duration_ns[rows], first)
         codes = table.column(level)[rows[first]].astype(np.int64)
-        known[gpu, level] = Segments(starts[first], ends, codes)
-    return known[gpu, level]
+        return Segments(starts[first], ends, codes)
+
+    return run.memo(("timeline segments", gpu, level), found)
