@@ -88,10 +88,10 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     }
     extra = times[own] - median(time for gpu, time in times.items() if gpu != own)
     row = only(run, "straggler")
-    assert row["said"].startswith(f"GPU {own} is ")
-    assert "slower clocked" in row["said"] and "11 °C hotter" in row["said"]
+    assert row["said"].startswith(f"GPU {own} runs at a ")
+    assert "lower clock" in row["said"] and "11 °C hotter" in row["said"]
     assert row["stake_ns"] == near(extra)
-    slower = float(row["said"].split(" is ")[1].split(" %")[0]) / 100
+    slower = float(row["said"].split(" at a ")[1].split(" %")[0]) / 100
     mhz = slow["mhz"]
     usual = median(each for gpu, each in mhz.items() if gpu != own)
     assert slower == near(1 - mhz[own] / usual)
@@ -127,7 +127,7 @@ def test_the_late_host(run: Run, truth: dict[str, Any]) -> None:
 def test_where_the_allocator_asked_anew(other_run: Run, other_truth: dict[str, Any]) -> None:
     places = other_truth["allocator_retries"]["places"]
     row = only(other_run, "late-host")
-    assert f"at {len(places)} places of forward" in row["said"]
+    assert f"at {len(places)} places in forward" in row["said"]
     for place in places:
         where = f"on GPU {place['rank']}, iteration {place['iteration']}, layer {place['layer']}"
         size = row["said"].split(where)[0].rsplit(" ms", 1)[0].split()[-1]
@@ -177,7 +177,7 @@ def test_the_slow_layer(run: Run, truth: dict[str, Any]) -> None:
 
 def test_the_largest_overhead(run: Run, truth: dict[str, Any]) -> None:
     row = only(run, "overhead")
-    assert row["said"].startswith("the clock below the nominal one is the largest overhead")
+    assert row["said"].startswith("a clock below nominal is the largest overhead")
     assert "on GPUs 0 and 5" in row["said"]
     sums: dict[str, float] = dict.fromkeys(("frequency_ns", "mfma_underutilisation_ns"), 0.0)
     for gpu in truth["breakdown"]["per_gpu"].values():
@@ -223,7 +223,7 @@ def clean() -> Run:
 def test_a_clean_run_is_quiet(clean: Run) -> None:
     frame = findings(clean)
     assert list(frame.labels) == []
-    assert frame.headline[0].startswith(f"nothing stands out: {len(RULES)} rules looked at ")
+    assert frame.headline[0].startswith(f"nothing stands out: {len(RULES)} rules checked ")
     text = as_text(frame, width=80)
     assert "nothing stands out" in text and "\n\n\n" not in text
 
@@ -331,7 +331,7 @@ def test_a_run_without_anything_is_quiet() -> None:
 def test_a_gpu_that_is_host_bound_holds_the_others_back() -> None:
     run = run_of(stretched(rows(4), lambda row: (row.gpu == 3) * 100_000, idle=True))
     row = only(run, "straggler")
-    assert row["said"].startswith("GPU 3 is held up by its host: it stands idle 3.")
+    assert row["said"].startswith("GPU 3 is held back by its host: it is idle for 3.")
     # 36 kernels an iteration, each 95 µs before its launch call and 5 µs after it.
     assert row["stake_ns"] == pytest.approx(36 * 100_000, rel=0.02)
 
@@ -340,7 +340,7 @@ def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
     run = run_of(stretched(rows(4), lambda row: (row.gpu == 1) * 80_000))
     run = clocked(run, "gfx_mhz", np.full(len(run.table), 1700.0))
     row = only(run, "straggler")
-    assert row["said"].startswith("GPU 1 has slower kernels at the others' clock")
+    assert row["said"].startswith("GPU 1 has slower kernels at the same clock")
     assert row["stake_ns"] == 36 * 80_000
 
 
@@ -351,7 +351,9 @@ def test_one_gpu_alone_is_no_straggler() -> None:
 def test_a_phase_that_waits_for_its_host() -> None:
     late = stretched(rows(), lambda row: (row.phase == Phase.FORWARD) * 250_000, idle=True)
     row = only(run_of(late), "host-bound")
-    assert row["said"].startswith("forward is host-bound: a GPU stands idle 4.3 ms per iteration")
+    assert row["said"].startswith(
+        "forward is host-bound: each GPU is idle for 4.3 ms per iteration"
+    )
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 245_000
     assert row["at"] == "R:phase=forward?view=launch&order=phase"
@@ -364,7 +366,7 @@ def test_a_phase_that_waits_after_launch_calls() -> None:
     ]
     run = run_of(late)
     row = only(run, "launch-bound")
-    assert row["said"].startswith("the step is launch-bound: a GPU stands idle 3.6 ms")
+    assert row["said"].startswith("the step is launch-bound: each GPU is idle for 3.6 ms")
     assert found(run, "host-bound") == []
 
 
@@ -377,7 +379,7 @@ def test_a_host_that_is_late_just_once() -> None:
 
     row = only(run_of(stretched(rows(4), extra, idle=True)), "late-host")
     assert row["said"].startswith(
-        "GPU 1's host is late in backward of iteration 2, layers 3 and 4: the GPU stands idle 1.2"
+        "GPU 1's host is late in backward of iteration 2, layers 3 and 4: the GPU is idle for 1.2"
     )
     assert row["gpu_time_ns"] == 6 * 195_000
     assert row["at"] == "R:gpu=1/iteration=2/phase=backward?view=launch&by=layer"
@@ -426,8 +428,10 @@ def test_an_operation_that_is_slow_in_one_iteration() -> None:
 def test_an_iteration_that_takes_longer() -> None:
     slow = stretched(rows(1, 8), lambda row: 200_000 * (row.iteration == 5))
     row = only(run_of(slow), "iteration")
-    assert row["said"].startswith("1 iteration of 8 takes longer than usual (36.0 ms): iteration 5")
-    assert "most of it is compute, 7.2 ms more" in row["said"]
+    assert row["said"].startswith(
+        "1 of 8 iterations takes longer than the median of 36.0 ms: iteration 5 (43.2 ms)"
+    )
+    assert "mostly compute, 7.2 ms more" in row["said"]
     assert row["stake_ns"] == pytest.approx(36 * 200_000 / 8)
     assert found(run_of(slow), "operation") == []
 
@@ -435,7 +439,7 @@ def test_an_iteration_that_takes_longer() -> None:
 def test_the_first_iteration_may_take_long_and_is_left_out() -> None:
     run = run_of(stretched(rows(1, 8), lambda row: 5 * MS * (row.iteration == 0)))
     assert found(run, "iteration") == []
-    assert "iteration 0 is left out: it takes over 2 times as long as usual" in findings(run).notes
+    assert "iteration 0 took over 2 times the median: left out" in findings(run).notes
 
 
 def test_a_gpu_with_more_work() -> None:
@@ -444,7 +448,7 @@ def test_a_gpu_with_more_work() -> None:
     for number in range(20):
         more.append(replace(more[-1], gpu=2, start=last + (number + 1) * MS, launch=last))
     row = only(run_of(more), "imbalance")
-    assert row["said"].startswith("GPU 2 computes 42.7 ms per iteration")
+    assert row["said"].startswith("GPU 2 computes for 42.7 ms per iteration")
     assert "18.5 % more kernels" in row["said"]
     assert row["stake_ns"] == pytest.approx(20 / 3 * MS * 3 / 4, abs=1)
 
@@ -478,7 +482,7 @@ def test_communication_that_nothing_hides() -> None:
         for row in rows()
     ]
     row = only(run_of(made), "exposed")
-    assert "takes 2.0 ms per iteration on each GPU (5.6 %): all_gather of backward" in row["said"]
+    assert "takes 2.0 ms per iteration on each GPU (5.6 %): all_gather in backward" in row["said"]
     assert row["gpu_time_ns"] == 2 * 3 * 2 * MS
     hidden = beside(rows(), lambda row: row.layer < 2)
     assert found(run_of(hidden), "exposed") == []
@@ -490,7 +494,7 @@ def test_clocks_within_an_operation() -> None:
     assert found(clocked(run, "gfx_mhz", steady), "clock") == []
     shaken = steady * np.where(np.arange(len(steady)) % 2, 1.03, 0.97)
     row = only(clocked(run, "gfx_mhz", shaken), "clock")
-    assert "deviates by 48 MHz (3.0 %) from 1,600 MHz within one" in row["said"]
+    assert "deviates by 48 MHz (3.0 %) from 1,600 MHz within the same" in row["said"]
     # Half of the time runs 3 % below the mean.
     assert row["stake_ns"] == pytest.approx(36 * MS * 0.03 / 2, rel=0.01)
 
@@ -518,7 +522,7 @@ def test_the_limiter_is_named_where_it_is_known() -> None:
         signal = Signal(f"throttle_pct.{name}", name, "%", curves, 0.0, 100.0)
         run = replace(run, measured={**run.measured, signal.name: signal})
     said = only(run, "throttled")["said"]
-    assert said == "GPUs 0 and 1 are throttled 30 % of the time, most by hbm_thermal (25 %)"
+    assert said == "GPUs 0 and 1 are throttled 30 % of the time, mostly by hbm_thermal (25 %)"
 
 
 def products(share: float) -> Run:
@@ -538,7 +542,7 @@ def products(share: float) -> Run:
 
 def test_large_products_that_reach_little() -> None:
     row = only(products(0.3), "products")
-    assert "mlp_up 30 % of 12.0 ms" in row["said"]
+    assert "mlp_up 30 % (12.0 ms)" in row["said"]
     assert row["stake_ns"] == pytest.approx(12 * MS * (1 - 30 / 40), rel=0.001)
     assert found(products(0.5), "products") == []
 
@@ -557,19 +561,19 @@ def test_large_products_that_leave_the_matrix_units_idle_by_counters() -> None:
         rows = found(counted, "products")
         assert len(rows) == expected
         if rows:
-            assert "use little of the matrix units' time: mlp_up 35 % of 12.0 ms" in rows[0]["said"]
+            assert "make little use of the matrix units: mlp_up 35 % (12.0 ms)" in rows[0]["said"]
             assert rows[0]["stake_ns"] == pytest.approx(12 * MS * (1 - 35 / 50), rel=0.001)
             assert rows[0]["confidence"] == "high"
             assert query(counted, parse(rows[0]["at"])).labels == ["mlp_up"]
 
 
-def test_missing_data_is_told_and_stands_for_no_time() -> None:
+def test_missing_data_has_no_saving() -> None:
     said = found(run_of(rows()), "missing")
     assert [row["stake_ns"] for row in said] == [None]
-    assert said[0]["said"].startswith("without hardware counters and telemetry ")
+    assert said[0]["said"].startswith("without hardware counters and telemetry, ")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
-    assert "no layer is known for 100.0 % of the time of forward and backward" in told
+    assert "the layer is unknown for 100.0 % of forward and backward time" in told
     assert "216 of 216 activities have no launch record" in told
 
 
@@ -585,8 +589,8 @@ def test_of_too_many_activities_some_iterations_are_looked_at(
     row = only(run, "layer")
     assert row["stake_ns"] == 2 * 300_000
     frame = findings(run)
-    assert any(" of 9 iterations, evenly chosen, are looked at" in note for note in frame.notes)
-    looked_at = int(frame.headline[0].split("looked at ")[1].split()[0])
+    assert any(" of 9 iterations, evenly chosen, are analysed" in note for note in frame.notes)
+    looked_at = int(frame.headline[0].split("checked ")[1].split()[0])
     assert 0 < looked_at < len(run.table) and looked_at % 72 == 0
 
 

@@ -1,4 +1,4 @@
-"""Findings: the tool's own reading of a run, ranked by potential saving.
+"""Findings: what stands out in a run, ranked by potential saving.
 
 To add a rule, write a module like `contention` and add its name to `MODULES`.
 """
@@ -22,7 +22,7 @@ from chopper_core.views.findings.context import (
     FindingsContext,
     context_of,
 )
-from chopper_core.views.findings.phrases import count, ranges, time
+from chopper_core.views.findings.phrases import by_number, count, time
 from chopper_core.views.findings.rule import MEANING, Finding, FindingRule
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -55,43 +55,43 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
     for each in vars(import_module(f"{__name__}.{name}")).values()
     if isinstance(each, FindingRule)
 )
-"""All rules; a run in which none finds anything is quiet."""
+"""All rules, in the order of `MODULES`."""
 
 SAVING: Final = column(
     "stake_ns",
     "ns",
-    "at stake",
-    "By how much an iteration would be shorter without it, at most: per iteration, mean over the "
-    "whole ones. Findings overlap: the times of two need not add up.",
-    missing_because="nobody can say what would be without it",
+    "potential saving",
+    "The most by which an iteration would be shorter without it: mean over the complete "
+    "iterations. Findings overlap: two savings don't add up.",
+    missing_because="the impact can't be estimated",
 )
 SHARE: Final = column(
     "stake_pct",
     "%",
     "%",
-    "stake_ns in % of the iteration: the median over the iterations of the longest GPU's time.",
+    "Potential saving in % of the iteration: of the median over the iterations of the longest "
+    "GPU's time.",
     missing_because=SAVING.missing_because,
 )
 TOTAL: Final = column(
     "gpu_time_ns",
     "ns",
     "GPU time",
-    "The GPU time in it, summed over the GPUs and the whole iterations.",
-    missing_because="it stands for no time of its own",
+    "GPU time affected, summed over GPUs and complete iterations.",
+    missing_because="no GPU time is attributed to it",
 )
 CONFIDENCE: Final = column(
     "confidence",
     "",
     "confidence",
-    "How sure it is. " + " ".join(f"{each.text}: {text}." for each, text in MEANING.items()),
+    "How sure it is: " + "; ".join(f"{each.text}: {text}" for each, text in MEANING.items()) + ".",
 )
 RULE: Final = column("rule", "", "rule", "The rule that found it (docs/findings.md).")
 
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per finding in the scope, the largest potential saving first."""
-    scope = View(view.run, view.path, view.order, signal=view.signal, overrides=view.overrides)
-    context = context_of(run, scope)
+    context = context_of(run, view)
     found = _find(context)
     findings = [finding for _, finding in found]
     savings = [finding.saving_ns for finding in findings]
@@ -113,7 +113,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
-    """What all rules find, the largest saving first; findings of unknown saving come last."""
+    """The findings of all rules, the largest saving first; those of unknown saving come last."""
     found = [
         (rule, finding)
         for rule in RULES
@@ -124,41 +124,39 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
 
 
 def _with_baseline(evidence: View, view: View) -> View:
-    """The evidence with the other run that the view is compared with, if there is one."""
+    """The evidence with the view's baseline, if that is another run."""
     same = view.baseline is not None and view.baseline.path is None
     return replace(evidence, baseline=view.baseline) if same else evidence
 
 
 def _rounded(times_ns: list[float | None]) -> Values:
-    """Times in whole ns, as everywhere."""
+    """Times in whole ns."""
     whole = np.array([0 if each is None else round(each) for each in times_ns], np.int64)
     return Values(whole, np.array([each is None for each in times_ns], np.bool_))
 
 
 def _headline(context: FindingsContext, findings: int) -> str:
-    said = count(findings, "finding") if findings else "nothing stands out"
+    result = count(findings, "finding") if findings else "nothing stands out"
     activities = int(context.node.sizes()[0])
     return (
-        f"{said}: {len(RULES)} rules looked at {activities:,} activities, "
+        f"{result}: {len(RULES)} rules checked {activities:,} activities, "
         f"{time(context.step_ns)}{context.each}"
     )
 
 
 def _notes(context: FindingsContext) -> tuple[str, ...]:
     notes = []
-    if context.left_out:
-        notes.append(
-            f"iteration {ranges(context.left_out)} is left out: the profiler's start or end cuts it"
-        )
+    if context.truncated:
+        verb = "is" if len(context.truncated) == 1 else "are"
+        which = by_number("iteration", context.truncated)
+        notes.append(f"{which} {verb} truncated by the profiling window: left out")
     if context.irregular:
+        which = by_number("iteration", context.irregular)
+        notes.append(f"{which} took over {IRREGULAR.value:g} times the median: left out")
+    if context.sampled_from is not None:
         notes.append(
-            f"iteration {ranges(context.irregular)} is left out: it takes over "
-            f"{IRREGULAR.value:g} times as long as usual"
-        )
-    if context.of is not None:
-        notes.append(
-            f"{len(context.iterations)} of {context.of} iterations, evenly chosen, are looked at: "
-            "all are too many activities; contention is not looked for"
+            f"{len(context.iterations)} of {context.sampled_from} iterations, evenly chosen, are "
+            "analysed: all have too many activities; contention is not analysed"
         )
     return tuple(notes)
 

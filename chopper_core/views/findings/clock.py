@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.views.findings.context import FindingsContext, summed
-from chopper_core.views.findings.phrases import gpus_named, percent, time
+from chopper_core.views.findings.phrases import by_number, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.samples import Stretches, sampled
 
@@ -26,8 +27,8 @@ SAMPLES: Final = Threshold(
 )
 
 _MAX_ITERATIONS: Final = 16
-"""Of more iterations, evenly chosen ones are looked at."""
-_CLOCKS: Final = {"gfx_mhz": "the compute units", "mem_mhz": "the memory"}
+"""Of more iterations, evenly chosen ones are analysed."""
+_CLOCKS: Final = {"gfx_mhz": "compute units", "mem_mhz": "memory"}
 
 
 @rule(
@@ -37,41 +38,40 @@ _CLOCKS: Final = {"gfx_mhz": "the compute units", "mem_mhz": "the memory"}
     needs="telemetry of clocks",
     thresholds=(UNSTEADY, SAMPLES),
 )
-def unsteady_clocks(context: FindingsContext) -> list[Finding]:
+def unsteady_clocks(context: FindingsContext) -> Iterator[Finding]:
     """Clocks that vary under the same load."""
-    found = []
-    for name, of in _CLOCKS.items():
+    for name, unit in _CLOCKS.items():
         if not is_measured(name, context.table):
             continue
-        deviation, mean, slower_ns = _deviations(context, name)
+        deviation, mean, lost_ns = _deviations(context, name)
         unsteady = np.flatnonzero(deviation > UNSTEADY.share * mean)
         if not len(unsteady):
             continue
-        gpus = [context.gpus[place] for place in unsteady.tolist()]
         most = int(unsteady[np.argmax(deviation[unsteady] / mean[unsteady])])
-        saving = float(slower_ns[unsteady].mean()) / len(context.iterations)
-        cost = f"; what runs below its mean costs {time(saving)}{context.each}"
-        found.append(
-            Finding(
-                sentence=(
-                    f"the clock of {of} is unsteady on {gpus_named(gpus)}: "
-                    f"on GPU {context.gpus[most]} it deviates by {deviation[most]:.0f} MHz "
-                    f"({percent(deviation[most] / mean[most])}) from {mean[most]:,.0f} MHz within "
-                    f"one and the same operation"
-                    f"{_over_time(context, name, context.gpus[most])}"
-                    f"{cost if name == 'gfx_mhz' else ''}"
-                ),
-                evidence=context.with_signal(name),
-                confidence=confidence(read=False, repeated=context.repeats),
-                saving_ns=saving if name == "gfx_mhz" else None,
-                total_ns=float(slower_ns[unsteady].sum()) if name == "gfx_mhz" else None,
-            )
+        gpu = context.gpus[most]
+        sentence = (
+            f"the clock of the {unit} is unsteady on "
+            f"{by_number('GPU', [context.gpus[place] for place in unsteady.tolist()])}: on GPU "
+            f"{gpu} it deviates by {deviation[most]:.0f} MHz "
+            f"({percent(deviation[most] / mean[most])}) from {mean[most]:,.0f} MHz within the same "
+            f"operation{_over_time(context, name, gpu)}"
         )
-    return found
+        saving = total = None
+        if name == "gfx_mhz":
+            total = float(lost_ns[unsteady].sum())
+            saving = float(lost_ns[unsteady].mean()) / len(context.iterations)
+            sentence += f"; time below its mean costs {time(saving)}{context.each}"
+        yield Finding(
+            sentence=sentence,
+            evidence=context.with_signal(name),
+            confidence=confidence(measured=False, repeated=context.repeats),
+            saving_ns=saving,
+            total_ns=total,
+        )
 
 
 def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
-    """What the deviation over the time of an iteration is, whatever runs in it."""
+    """The deviation over the time of an iteration, as the end of a phrase."""
     signal = context.run.measured.get(name)
     if signal is None or gpu not in signal.curves:
         return ""
@@ -91,12 +91,12 @@ def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
 
 
 def _deviations(context: FindingsContext, name: str) -> tuple[Float64, Float64, Float64]:
-    """Per GPU: standard deviation within operations, mean, and time lost to clocks below it.
+    """Per GPU: standard deviation within operations, mean, and time lost below the mean.
 
     Each instance of an operation, in a layer and iteration, counts with its mean clock.
     """
     cells, count = context.cells, len(context.gpus)
-    # Both are known of the same activities, so that nothing is weighed that has no clock.
+    # Both sums cover the same activities: those without a clock have no weight.
     sums, _ = cells.known_together((integral_of(name), known_of(name)))
     weight = np.where(context.computes, sums[known_of(name)], 0.0)
     clock = sums[integral_of(name)] / np.maximum(sums[known_of(name)], 1e-9)

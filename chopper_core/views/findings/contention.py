@@ -1,11 +1,11 @@
-"""Operations that are much slower while communication runs beside them."""
+"""Operations that are much slower beside communication."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.views.findings.context import FindingsContext, combined
@@ -40,46 +40,40 @@ SLOWED_COST: Final = Threshold(
     needs="communication and labelled layers",
     thresholds=(SLOWED, CORRELATION, SLOWED_COST),
 )
-def contention(context: FindingsContext) -> list[Finding]:
+def contention(context: FindingsContext) -> Iterator[Finding]:
     """Operations of layers that take longer the more communication runs beside them.
 
     Without layers an operation has one instance per phase and iteration, and none to compare with.
     """
-    if context.of is not None:
-        return []
+    if context.sampled_from is not None:
+        return
     found = overlaps_in(context.run, context.view)
-    counted = np.isin(found.codes("iteration"), context.iterations)
-    found = found.take(counted & (found.codes("layer") != NO_LABEL))
+    analysed = np.isin(found.codes("iteration"), context.iterations)
+    found = found.take(analysed & (found.codes("layer") != NO_LABEL))
     if not len(found) or not found.comm_ns.any():
-        return []
+        return
     pairs, owner = combined([found.codes("phase"), found.codes("operation")])
     ratio, cost = (np.nan_to_num(values) for values in slowdown(found, owner, len(pairs)))
     least = SLOWED_COST.share * context.step_ns * len(context.gpus) * len(context.iterations)
     chosen = (ratio >= 1 + SLOWED.share) & (cost >= least)
     if not chosen.any():
-        return []
+        return
     known = effect(found, owner, len(pairs))
     chosen &= np.nan_to_num(known.pearson) >= CORRELATION.value
-    findings = []
     for place in np.flatnonzero(chosen).tolist():
-        phase, operation = (
-            context.text(level, code)
-            for level, code in zip(("phase", "operation"), pairs[place], strict=True)
-        )
+        phase = context.text("phase", pairs[place][0])
+        operation = context.text("operation", pairs[place][1])
         saving = context.per_iteration(float(cost[place]))
-        evidence = context.with_view("overlap", "instance", phase=phase, operation=operation)
-        findings.append(
-            Finding(
-                sentence=(
-                    f"{operation} in {phase} takes {percent(float(known.slowdown[place]) - 1)} "
-                    "longer with much communication beside it than with little on the same GPU "
-                    f"(r = {known.pearson[place]:.2f}): "
-                    f"{time(saving)}{context.each}{context.on_each}"
-                ),
-                evidence=replace(evidence, sort="-instance_ns"),
-                confidence=confidence(read=False, repeated=context.repeats),
-                saving_ns=saving,
-                total_ns=float(cost[place]),
-            )
+        yield Finding(
+            sentence=(
+                f"{operation} in {phase} takes {percent(float(known.slowdown[place]) - 1)} longer "
+                "beside much communication than beside little on the same GPU "
+                f"(r = {known.pearson[place]:.2f}): {time(saving)}{context.each}{context.on_each}"
+            ),
+            evidence=context.with_view(
+                "overlap", "instance", sort="-instance_ns", phase=phase, operation=operation
+            ),
+            confidence=confidence(measured=False, repeated=context.repeats),
+            saving_ns=saving,
+            total_ns=float(cost[place]),
         )
-    return findings

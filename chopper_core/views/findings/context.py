@@ -1,4 +1,4 @@
-"""What the rules look into: the scope's activities of whole iterations, added up."""
+"""The input of the rules: the activities of the scope's complete iterations, and their sums."""
 
 from __future__ import annotations
 
@@ -62,29 +62,29 @@ CELL: Final = LEVELS[:5]
 
 
 class FindingsContext(Struct, frozen=True, eq=False, dict=True):
-    """What the rules look into."""
+    """The analysed part of a run, and sums that several rules use."""
 
     run: Run
     view: View
     node: Groups
-    """The counted activities of the scope, as one group."""
+    """The analysed activities of the scope, as one group."""
     gpus: tuple[int, ...]
     iterations: tuple[int, ...]
-    """The counted ones; (-1,) where the trace has none."""
-    left_out: tuple[int, ...]
-    """Iterations that are cut by the profiler's start or end."""
+    """The analysed ones; (-1,) where the trace has none."""
+    truncated: tuple[int, ...]
+    """Iterations that the profiling window cuts; not analysed."""
     by_iteration: Groups
-    """The activities of all whole iterations by GPU and iteration."""
+    """The activities of all complete iterations by GPU and iteration."""
     all_iterations: Int64
-    """All whole iterations."""
+    """All complete iterations."""
     took_ns: Float64
-    """How long each of them takes on the GPU that takes longest."""
+    """Duration of each of `all_iterations` on the GPU that takes longest."""
     irregular: tuple[int, ...]
-    """Those that take so much longer that they don't count."""
-    without: Mapping[str, Sequence[int]]
-    """The codes of the iterations that don't count."""
-    of: int | None
-    """Of how many iterations `iterations` are an even choice; None where they are all."""
+    """Complete iterations that take far longer than the others; not analysed."""
+    excluded: Mapping[str, Sequence[int]]
+    """The codes of the iterations that are not analysed."""
+    sampled_from: int | None
+    """How many iterations `iterations` were evenly chosen from; None: they are all."""
 
     @property
     def table(self) -> KernelTable:
@@ -101,13 +101,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return Groups(self.table, rows, np.flatnonzero(is_new))
 
     def split(self, *levels: str) -> Groups:
-        """The activities by some levels, from sums that are at hand where there are such."""
+        """The activities split by some levels, from stored sums where there are any."""
         tree = self.run.tree(self.view.order)
-        return tree.split(self.view.path, levels, self.without)
+        return tree.split(self.view.path, levels, self.excluded)
 
     @cached_property
     def computes(self) -> Mask:
-        """Which cells have any compute."""
+        """Whether each cell has any compute."""
         kinds = self.table.kind[self.cells.selection]
         return np.asarray(np.minimum.reduceat(kinds, self.cells.first) == Kind.COMPUTE)
 
@@ -116,7 +116,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return self.cells.codes(level).astype(np.int64)
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
-        """The different codes at some levels, one row each, and which of them each cell has."""
+        """The distinct combinations of codes at some levels, and the position of each cell's."""
         if levels not in self._together:
             self._together[levels] = combined([self.codes(level) for level in levels])
         return self._together[levels]
@@ -127,12 +127,12 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gpu_place(self) -> Index:
-        """The place of each cell's GPU in `gpus`."""
+        """The position of each cell's GPU in `gpus`."""
         return ranked(self.codes("gpu"))[1]
 
     @cached_property
     def iteration_place(self) -> Index:
-        """The place of each cell's iteration in `iterations`."""
+        """The position of each cell's iteration in `iterations`."""
         return ranked(self.codes("iteration"))[1]
 
     def by_gpu_and_iteration(self, figure: Callable[[Groups], Numbers]) -> Float64:
@@ -150,7 +150,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def step_ns(self) -> float:
-        """The median over the iterations of the time on the GPU that takes longest."""
+        """The duration of an iteration: median of the times on the GPU that takes longest."""
         return float(np.median(self.by_gpu_and_iteration(elapsed_of).max(axis=0)))
 
     def share(self, time_ns: float) -> float:
@@ -163,27 +163,27 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def has_iterations(self) -> bool:
-        """Whether the trace says which iteration an activity is of."""
+        """Whether activities are labelled with iterations."""
         return self.iterations != (NO_LABEL,)
 
     @property
     def each(self) -> str:
-        """What a figure per iteration is called."""
+        """The unit of a mean per iteration, in a sentence."""
         return " per iteration" if self.has_iterations else ""
 
     @property
     def on_each(self) -> str:
-        """What a mean over several GPUs is called."""
+        """The unit of a mean over several GPUs, in a sentence."""
         return " on each GPU" if len(self.gpus) > 1 else ""
 
     @property
     def repeats(self) -> bool:
-        """Whether there are several iterations, or several GPUs, to see a thing in."""
+        """Whether a thing can be seen in several iterations or on several GPUs."""
         return len(self.iterations) * len(self.gpus) > 1
 
     @cached_property
     def leads(self) -> RankLeads | None:
-        """The GPUs against each other; None where there is one GPU, or nothing to compare by."""
+        """The lead and lag of the GPUs; None with one GPU, or without kernels to match."""
         if len(self.gpus) < 2:
             return None
         try:
@@ -192,55 +192,47 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
             return None
 
     def figure(self, name: str, nodes: Groups) -> Values:
-        """A figure of the registry for some groups of the context's activities."""
+        """A metric of some groups of the analysed activities."""
         scope = Scope(nodes, self.node, self.run.origin_ns, self.run.hardware)
         return METRICS[name].compute(scope)
 
     def at(self, **labels: str) -> View:
-        """The view of the context's scope, with more labels on its path."""
+        """The scope in the tree, with more labels on its path."""
         steps = dict(self.view.scope) | labels
         levels = [level for level in LEVELS if level in steps]
-        return replace(
-            self.view,
-            path=tuple(steps[level] for level in levels),
-            order=complete_order(levels),
-            columns=(),
-            sort="",
-            filter="",
-            name="",
-            by="",
-            of="",
-        )
+        path = tuple(steps[level] for level in levels)
+        return replace(self.view, path=path, order=complete_order(levels))
 
-    def with_view(self, name: str, by: str = "", **labels: str) -> View:
-        """The view of another question, of the context's scope or a part of it."""
-        return replace(self.at(**labels), name=name, by=by)
+    def with_view(self, name: str, by: str = "", *, sort: str = "", **labels: str) -> View:
+        """A view of the scope, or of a part of it."""
+        return replace(self.at(**labels), name=name, by=by, sort=sort)
 
     def with_signal(self, signal: str) -> View:
-        """The view of the GPUs' clocks, power and temperatures, with a signal over the time."""
+        """The view of power, with a signal over time."""
         if signal not in self.run.measured:
             return self.at()
         return replace(self.with_view("power"), signal=signal)
 
     def text(self, level: str, code: int) -> str:
-        """A label as a path spells it."""
+        """A label as it stands in a path."""
         return self.table.text_of(level, int(code))
 
     def phase(self, code: int) -> str:
         """A phase in a sentence."""
         text = self.text("phase", code)
-        return "what is of no known phase" if text == NO_LABEL_TEXT else text
+        return "the unlabelled part" if text == NO_LABEL_TEXT else text
 
 
 def context_of(run: Run, view: View) -> FindingsContext:
-    """The context of a view's scope; raises NoSuchNode where there is nothing in it."""
+    """The context of a view's scope; raises NoSuchNode where it is empty."""
+    view = View(view.run, view.path, view.order, signal=view.signal, overrides=view.overrides)
     tree, table = run.tree(view.order), run.table
     found = tree.split(view.path, ("iteration",))
     numbers = found.codes("iteration").astype(np.int64)
-    cut = np.isin(numbers, sorted(cut_iterations(run)))
-    whole = (numbers != NO_LABEL) & ~cut
+    truncated = np.isin(numbers, sorted(cut_iterations(run)))
+    whole = (numbers != NO_LABEL) & ~truncated
     if not whole.any():
-        whole, cut = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
+        whole, truncated = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)
     without = {"iteration": numbers[~whole].tolist()}
     each = tree.split(view.path, ("gpu", "iteration"), without)
     iterations, took = _iteration_times(each)
@@ -249,40 +241,40 @@ def context_of(run: Run, view: View) -> FindingsContext:
         irregular = tuple(iterations[took > IRREGULAR.value * np.median(took)].tolist())
     counted = iterations[~np.isin(iterations, irregular)]
     compared = np.array(compared_iterations(run, view), np.int64)
-    looked_at = np.intersect1d(counted, compared) if len(compared) else counted
-    if not len(looked_at):
-        looked_at = counted[:1]
+    analysed = np.intersect1d(counted, compared) if len(compared) else counted
+    if not len(analysed):
+        analysed = counted[:1]
     node = tree.node(view.path)
     rows = node.rows
-    if len(looked_at) < len(numbers):
-        rows = rows[np.isin(table.iteration[node.selection], looked_at)]
+    if len(analysed) < len(numbers):
+        rows = rows[np.isin(table.iteration[node.selection], analysed)]
     if (rows[1:] < rows[:-1]).any():
         rows = np.sort(rows)
     return FindingsContext(
         run=run,
-        view=replace(view, columns=(), sort="", filter="", name="", by="", of=""),
+        view=view,
         node=_as_one(table, rows),
         gpus=tuple(distinct(table.gpu[rows]).tolist()),
-        iterations=tuple(looked_at.tolist()),
-        left_out=tuple(numbers[cut].tolist()),
+        iterations=tuple(analysed.tolist()),
+        truncated=tuple(numbers[truncated].tolist()),
         by_iteration=each,
         all_iterations=iterations,
         took_ns=took,
         irregular=irregular,
-        without={"iteration": numbers[~np.isin(numbers, looked_at)].tolist()},
-        of=len(counted) if len(looked_at) < len(counted) else None,
+        excluded={"iteration": numbers[~np.isin(numbers, analysed)].tolist()},
+        sampled_from=len(counted) if len(analysed) < len(counted) else None,
     )
 
 
 def _as_one(table: KernelTable, rows: Index) -> Groups:
-    """Rows as one group; neighbours as a slice, so that nothing is copied."""
+    """Rows as one group; contiguous rows as a slice, so that nothing is copied."""
     first, count = int(rows[0]), len(rows)
     neighbours = int(rows[-1]) - first + 1 == count
     return Groups(table, slice(first, first + count) if neighbours else rows, np.zeros(1, np.intp))
 
 
 def elapsed_of(nodes: Groups) -> Int64:
-    """The time of each node: all states of its GPUs that are charged to it."""
+    """The elapsed time of each node."""
     if nodes.cells is not None:
         return np.asarray(sum(nodes.sum(state) for state in STATES), np.int64)
     rows = nodes.selection
@@ -294,7 +286,7 @@ def elapsed_of(nodes: Groups) -> Int64:
 
 
 def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
-    """The iterations of some GPUs' iterations, and the time of each on the slowest GPU."""
+    """The iterations, and the time of each on the GPU that takes longest."""
     iterations, place = np.unique(cells.codes("iteration"), return_inverse=True)
     took = np.zeros(len(iterations))
     np.maximum.at(took, place, elapsed_of(cells))
@@ -302,20 +294,20 @@ def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
 
 
 def outlier_limit(values: Float64, least: Threshold) -> float:
-    """Beyond what one of several similar values stands out: by robust z, and by a least excess."""
+    """The value above which one of several stands out, by robust z and by a least excess in %."""
     middle = float(np.median(values))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
     spread = max(spread, LEAST_SPREAD.share * middle)
     return middle + max(ROBUST_Z.value * spread, least.share * middle)
 
 
-def summed(place: Index, values: Numbers, count: int = 0) -> Float64:
-    """Values added up by their places."""
-    return np.asarray(np.bincount(place, np.asarray(values, np.float64), count), np.float64)
+def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
+    """The sums of values by their positions."""
+    return np.asarray(np.bincount(position, np.asarray(values, np.float64), count), np.float64)
 
 
 def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
-    """The different rows of columns of codes, in order, and which of them each row is."""
+    """The distinct rows of columns of codes, in order, and the position of each row's."""
     owner = np.zeros(len(columns[0]), np.intp)
     for column in columns:
         codes, place = ranked(column)

@@ -1,13 +1,12 @@
-"""Communication that no compute hides, beyond what is waiting for later GPUs."""
+"""Exposed communication, beyond the part that is waiting for later GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
-from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.util.arrays import Int64
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.phrases import listed, percent, time
@@ -32,52 +31,44 @@ _MAX_LISTED: Final = 3
     needs="collectives",
     thresholds=(EXPOSED,),
 )
-def exposed(context: FindingsContext) -> list[Finding]:
+def exposed(context: FindingsContext) -> Iterator[Finding]:
     """Communication that no compute hides."""
     per_cell = context.cells.sum("exposed_comm_ns")
     total = float(per_cell.sum())
-    found = collectives_of(context.run)
-    chosen = None if found is None else chosen_in(context.run, found, context.node)
+    collectives = collectives_of(context.run)
+    chosen = None if collectives is None else chosen_in(context.run, collectives, context.node)
     if chosen is None or not total:
-        return []
+        return
     waiting = context.per_iteration(float(chosen.exposed_ns.sum()))
     each = context.per_iteration(total)
-    saving = each - waiting
     if context.share(each) < EXPOSED.share:
-        return []
-    known = bool(chosen.complete.all())
-    told = f"; {time(waiting)} of it is waiting for GPUs that arrive later" if waiting else ""
-    if not known:
-        told += "; what of it is waiting isn't known for collectives of which ranks are missing"
-    return [
-        Finding(
-            sentence=(
-                f"communication without compute takes {time(each)}{context.each}{context.on_each} "
-                f"({percent(context.share(each))}): {_where(context, per_cell)}{told}"
-            ),
-            evidence=replace(context.with_view("comms", "phase"), sort="-exposed_comm_ns"),
-            confidence=confidence(read=known, repeated=context.repeats),
-            saving_ns=saving,
-            total_ns=total,
-        )
-    ]
+        return
+    is_complete = bool(chosen.complete.all())
+    wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
+    if not is_complete:
+        wait += "; the waiting part is unknown for collectives with missing ranks"
+    yield Finding(
+        sentence=(
+            f"exposed communication takes {time(each)}{context.each}{context.on_each} "
+            f"({percent(context.share(each))}): {_largest(context, per_cell)}{wait}"
+        ),
+        evidence=context.with_view("comms", "phase", sort="-exposed_comm_ns"),
+        confidence=confidence(measured=is_complete, repeated=context.repeats),
+        saving_ns=each - waiting,
+        total_ns=total,
+    )
 
 
-def _where(context: FindingsContext, per_cell: Int64) -> str:
+def _largest(context: FindingsContext, per_cell: Int64) -> str:
     """The collectives by phase that have most of it."""
     names, owner = context.together("operation", "phase")
     sums = summed(owner, per_cell)
     order = [place for place in np.argsort(-sums, kind="stable").tolist() if sums[place] > 0]
     return listed(
         (
-            f"{context.text('operation', names[place][0])} of {_phase(context, names[place][1])} "
+            f"{context.text('operation', names[place][0])} in {context.phase(names[place][1])} "
             f"{time(context.per_iteration(sums[place]))}"
             for place in order[:_MAX_LISTED]
         ),
         _MAX_LISTED,
     )
-
-
-def _phase(context: FindingsContext, code: int) -> str:
-    text = context.text("phase", code)
-    return "no known phase" if text == NO_LABEL_TEXT else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -43,10 +44,10 @@ class LatePhase(Struct, frozen=True):
     needs="launch records",
     thresholds=(HOST_LATE, PHASE),
 )
-def host_bound(context: FindingsContext) -> list[Finding]:
+def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
     late = host_bound_phases(context)
-    return _waiting(context, late, "is host-bound", "before its launch calls")
+    return _waiting(context, late, "host-bound", "before launch calls")
 
 
 @rule(
@@ -55,11 +56,10 @@ def host_bound(context: FindingsContext) -> list[Finding]:
     needs="launch records",
     thresholds=(LAUNCH_LATE, PHASE),
 )
-def launch_bound(context: FindingsContext) -> list[Finding]:
+def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits after launch calls."""
     late = _late_phases(context, "idle_launch_ns", LAUNCH_LATE)
-    where = "between its launch calls and the starts"
-    return _waiting(context, late, "is launch-bound", where)
+    return _waiting(context, late, "launch-bound", "after launch calls")
 
 
 def host_bound_phases(context: FindingsContext) -> list[LatePhase]:
@@ -68,7 +68,7 @@ def host_bound_phases(context: FindingsContext) -> list[LatePhase]:
 
 
 def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> list[LatePhase]:
-    """Phases with more of an idle time than the limit, the largest first."""
+    """Phases with more of an idle time than the limit, the most idle first."""
     phases = context.split("phase")
     idle = phases.sum(column).astype(np.float64)
     elapsed = elapsed_of(phases).astype(np.float64)
@@ -81,32 +81,29 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
 
 
 def _waiting(
-    context: FindingsContext, late: list[LatePhase], said: str, where: str
-) -> list[Finding]:
+    context: FindingsContext, late: list[LatePhase], bound: str, where: str
+) -> Iterator[Finding]:
     if not late:
-        return []
+        return
     total = sum(phase.idle_ns for phase in late)
     each = context.per_iteration(total)
-    stands = "the GPU stands" if len(context.gpus) == 1 else "a GPU stands"
-    told = f"{said}: {stands} idle {time(each)}{context.each} {where}, "
+    shares = [f"{percent(phase.idle_ns / phase.elapsed_ns)} of the phase" for phase in late]
+    whose = "the GPU" if len(context.gpus) == 1 else "each GPU"
+    idle = f"{bound}: {whose} is idle for {time(each)}{context.each} {where}"
     if len(late) == 1:
-        of = f"{percent(total / late[0].elapsed_ns)} of its time"
-        sentence = f"{context.phase(late[0].code)} {told}{of}"
+        sentence = f"{context.phase(late[0].code)} is {idle}, {shares[0]}"
         evidence = context.with_view("launch", phase=context.text("phase", late[0].code))
     else:
         parts = (
-            f"{context.phase(phase.code)} {time(context.per_iteration(phase.idle_ns))} "
-            f"({percent(phase.idle_ns / phase.elapsed_ns)} of its time)"
-            for phase in late
+            f"{context.phase(phase.code)} {time(context.per_iteration(phase.idle_ns))} ({share})"
+            for phase, share in zip(late, shares, strict=True)
         )
-        sentence = f"the step {told}{listed(parts)}"
+        sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", "phase")
-    return [
-        Finding(
-            sentence=sentence,
-            evidence=evidence,
-            confidence=confidence(read=True, repeated=context.repeats),
-            saving_ns=each,
-            total_ns=total,
-        )
-    ]
+    yield Finding(
+        sentence=sentence,
+        evidence=evidence,
+        confidence=confidence(measured=True, repeated=context.repeats),
+        saving_ns=each,
+        total_ns=total,
+    )

@@ -1,7 +1,8 @@
-"""Iterations that take longer than the others, and what of them does."""
+"""Iterations that take longer than the others, and the kind of time that grows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.views.findings.context import FEWEST, FindingsContext, outlier_limit, summed
-from chopper_core.views.findings.phrases import count, listed, time
+from chopper_core.views.findings.phrases import listed, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 
 LONGER: Final = Threshold(
@@ -21,7 +22,7 @@ LONGER: Final = Threshold(
 
 _PARTS: Final = {
     "compute": ("compute_ns", "overlap_ns"),
-    "communication without compute": ("exposed_comm_ns",),
+    "exposed communication": ("exposed_comm_ns",),
     "copies": ("exposed_copy_ns",),
     "idle before launch calls": ("idle_host_ns",),
     "other idle time": ("idle_launch_ns", "idle_unknown_ns"),
@@ -34,37 +35,34 @@ _PARTS: Final = {
     needs="four iterations or more",
     thresholds=(LONGER,),
 )
-def differing_iterations(context: FindingsContext) -> list[Finding]:
+def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others."""
     iterations, took, slow = slow_iterations(context)
     if not len(slow):
-        return []
+        return
     usual = float(np.median(took))
     slow = slow[np.argsort(-took[slow], kind="stable")]
-    lost = took[slow] - usual
-    word, grown = _grown(context, slow)
-    named = listed((f"{iterations[place]} {time(took[place])}" for place in slow), 3)
-    one = len(slow) == 1
-    return [
-        Finding(
-            sentence=(
-                f"{count(len(slow), 'iteration')} of {len(iterations)} "
-                f"{'takes' if one else 'take'} longer than usual ({time(usual)}): iteration "
-                f"{named}; most of it is {word}, {time(grown)} more per GPU"
-                f"{'' if one else ' and slow iteration'}"
-            ),
-            evidence=context.with_view("throughput", "iteration"),
-            confidence=confidence(read=True, repeated=not one),
-            saving_ns=float(lost.sum()) / len(iterations),
-            total_ns=float(lost.sum()) * len(context.gpus),
-        )
-    ]
+    lost = float((took[slow] - usual).sum())
+    part, grown = _grown(context, slow)
+    is_one = len(slow) == 1
+    named = listed((f"{iterations[place]} ({time(took[place])})" for place in slow), 3)
+    yield Finding(
+        sentence=(
+            f"{len(slow)} of {len(iterations)} iterations {'takes' if is_one else 'take'} longer "
+            f"than the median of {time(usual)}: iteration{'' if is_one else 's'} {named}; "
+            f"mostly {part}, {time(grown)} more per GPU{'' if is_one else ' and slow iteration'}"
+        ),
+        evidence=context.with_view("throughput", "iteration"),
+        confidence=confidence(measured=True, repeated=not is_one),
+        saving_ns=lost / len(iterations),
+        total_ns=lost * len(context.gpus),
+    )
 
 
 def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
-    """All whole iterations, how long they take, and the places of those that take longer.
+    """All complete iterations, their durations, and the positions of those that take longer.
 
-    The run's first iteration warms up; that it takes long is no surprise.
+    The run's first iteration warms up and may take longer.
     """
     iterations, took = context.all_iterations, context.took_ns
     if len(iterations) < FEWEST.value:
@@ -76,7 +74,7 @@ def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
 
 
 def _grown(context: FindingsContext, slow: Index) -> tuple[str, float]:
-    """What slow iterations have more of than the others, and how much, mean over GPUs and them."""
+    """The kind of time that slow iterations have more of, and how much, mean over GPUs and them."""
     cells = context.by_iteration
     place = np.unique(cells.codes("iteration"), return_inverse=True)[1]
     gpus = len(np.unique(cells.codes("gpu")))

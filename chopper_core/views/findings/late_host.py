@@ -1,19 +1,19 @@
-"""Places where a host is late just once."""
+"""Places where a host is late only once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.grouping import run_starts
 from chopper_core.views.findings.context import SMALLEST_SAVING, FindingsContext, summed
 from chopper_core.views.findings.host import host_bound_phases
-from chopper_core.views.findings.phrases import ranges, time
+from chopper_core.views.findings.phrases import by_number, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 
 LATE_HOST: Final = Threshold(
@@ -32,7 +32,7 @@ FAR_LATER: Final = Threshold(
 _NEGLIGIBLE_NS: Final = 1_000
 _MAX_LISTED: Final = 10
 _MAX_LEFT_OUT: Final = 16
-"""Of more GPUs or iterations the median over all stands for that over the others."""
+"""With more GPUs or iterations, the median over all replaces that over the others."""
 
 
 class LatePlace(Struct, frozen=True):
@@ -43,9 +43,9 @@ class LatePlace(Struct, frozen=True):
     phase: int
     layers: tuple[int, ...]
     idle_ns: float
-    """Idle before launch calls."""
+    """Idle time before launch calls."""
     lost_ns: float
-    """What of it isn't usual."""
+    """The part of it beyond the usual."""
 
 
 @rule(
@@ -55,16 +55,16 @@ class LatePlace(Struct, frozen=True):
     needs="launch records; several GPUs or iterations",
     thresholds=(LATE_HOST, FAR_LATER),
 )
-def late_host(context: FindingsContext) -> list[Finding]:
+def late_host(context: FindingsContext) -> Iterator[Finding]:
     """Places where one host is late once, but not on other GPUs or in other iterations."""
     if not context.repeats:
-        return []
+        return
     idle, names = _idle_by_place(context)
     usual = _expected(idle)
     excess = idle - usual
     is_late = excess >= context.step_ns * SMALLEST_SAVING.share
     is_late &= idle > FAR_LATER.value * usual
-    # Where the host is always late, that is another finding.
+    # A host that is always late is another finding.
     always = [phase.code for phase in host_bound_phases(context)]
     is_late[np.isin(names[:, 0], always)] = False
     places = [
@@ -84,14 +84,12 @@ def late_host(context: FindingsContext) -> list[Finding]:
     for place in sorted(places, key=lambda one: -one.lost_ns):
         if place.lost_ns >= least:
             of_phase.setdefault(place.phase, []).append(place)
-    return [
-        _once(context, late[0]) if len(late) == 1 else _repeatedly(context, late)
-        for late in of_phase.values()
-    ]
+    for late in of_phase.values():
+        yield _once(context, late[0]) if len(late) == 1 else _repeatedly(context, late)
 
 
 def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
-    """Idle time before launch calls by (phase, layer), GPU and iteration; and these places."""
+    """Idle time before launch calls by (phase, layer), GPU and iteration; and the pairs."""
     names, owner = context.together("phase", "layer")
     shape = (len(names), len(context.gpus), len(context.iterations))
     place = (owner * shape[1] + context.gpu_place) * shape[2] + context.iteration_place
@@ -100,7 +98,7 @@ def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
 
 
 def _expected(idle: Float64) -> Float64:
-    """What is usual at each place: on the same GPU in other iterations, on other GPUs in this."""
+    """The usual idle time at each place: on the same GPU in other iterations, or on other GPUs."""
     _, gpus, iterations = idle.shape
     usual = np.zeros(idle.shape)
     for axis, count in ((1, gpus), (2, iterations)):
@@ -119,66 +117,68 @@ def _expected(idle: Float64) -> Float64:
 
 
 def _neighbours(is_late: Mask, names: Int64) -> list[Index]:
-    """The late places, those together that are neighbouring layers of one phase."""
+    """The late places; neighbouring layers of a phase are one place."""
     at = np.flatnonzero(is_late)
     phases, layers = names[at].T
     return np.split(at, run_starts(phases, layers - np.arange(len(at)))[1:])
 
 
 def _layers(context: FindingsContext, place: LatePlace) -> str:
-    """Which layers of its phase a place is, as the end of a phrase."""
+    """The layers of a place, as the end of a phrase."""
     if place.layers:
-        return f", layer{'s' if len(place.layers) > 1 else ''} {ranges(place.layers)}"
-    return ", outside the layers" if (context.codes("layer") != NO_LABEL).any() else ""
+        return f", {by_number('layer', place.layers)}"
+    return ", outside layers" if (context.codes("layer") != NO_LABEL).any() else ""
 
 
-def _once(context: FindingsContext, one: LatePlace) -> Finding:
+def _once(context: FindingsContext, place: LatePlace) -> Finding:
     labels = {
-        "gpu": str(one.gpu),
-        "iteration": context.text("iteration", one.iteration),
-        "phase": context.text("phase", one.phase),
+        "gpu": str(place.gpu),
+        "iteration": context.text("iteration", place.iteration),
+        "phase": context.text("phase", place.phase),
     }
-    if len(one.layers) == 1:
-        labels["layer"] = str(one.layers[0])
-    usual_ns = one.idle_ns - one.lost_ns
-    usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "not at all"
-    when = f" of iteration {one.iteration}" if context.has_iterations else ""
+    by = "layer"
+    if len(place.layers) == 1:
+        labels["layer"] = str(place.layers[0])
+        by = "operation"
+    usual_ns = place.idle_ns - place.lost_ns
+    usual = time(usual_ns) if usual_ns >= _NEGLIGIBLE_NS else "none"
+    when = f" of iteration {place.iteration}" if context.has_iterations else ""
     return Finding(
         sentence=(
-            f"GPU {one.gpu}'s host is late in {context.phase(one.phase)}{when}"
-            f"{_layers(context, one)}: the GPU stands idle {time(one.idle_ns)} before its launch "
-            f"calls there, at the same place elsewhere {usual}"
+            f"GPU {place.gpu}'s host is late in {context.phase(place.phase)}{when}"
+            f"{_layers(context, place)}: the GPU is idle for {time(place.idle_ns)} before launch "
+            f"calls there (usually {usual})"
         ),
-        evidence=context.with_view(
-            "launch", "operation" if len(one.layers) == 1 else "layer", **labels
-        ),
-        confidence=confidence(read=True, repeated=False),
-        saving_ns=one.lost_ns / len(context.iterations),
-        total_ns=one.idle_ns,
+        evidence=context.with_view("launch", by, **labels),
+        confidence=confidence(measured=True, repeated=False),
+        saving_ns=place.lost_ns / len(context.iterations),
+        total_ns=place.idle_ns,
     )
 
 
 def _repeatedly(context: FindingsContext, late: list[LatePlace]) -> Finding:
-    """Several places of a phase; GPUs that are late at once cost an iteration no more than one."""
+    """Several places of a phase; of GPUs late in one iteration, the latest counts."""
     lost: dict[int, dict[int, float]] = {}
-    for one in late:
-        of_gpus = lost.setdefault(one.iteration, {})
-        of_gpus[one.gpu] = of_gpus.get(one.gpu, 0.0) + one.lost_ns
+    for place in late:
+        by_gpu = lost.setdefault(place.iteration, {})
+        by_gpu[place.gpu] = by_gpu.get(place.gpu, 0.0) + place.lost_ns
     named = "; ".join(
-        f"{time(one.idle_ns)} on GPU {one.gpu}, iteration {one.iteration}{_layers(context, one)}"
-        for one in late[:_MAX_LISTED]
+        f"{time(place.idle_ns)} on GPU {place.gpu}, iteration {place.iteration}"
+        f"{_layers(context, place)}"
+        for place in late[:_MAX_LISTED]
     )
     more = f"; and {len(late) - _MAX_LISTED} more" if len(late) > _MAX_LISTED else ""
-    total = sum(one.idle_ns for one in late)
-    phase = context.text("phase", late[0].phase)
+    total = sum(place.idle_ns for place in late)
+    phase = late[0].phase
     return Finding(
         sentence=(
-            f"hosts are late at {len(late)} places of {context.phase(late[0].phase)}, elsewhere "
-            f"they aren't; the GPUs stand idle {time(total)} there before launch calls: "
-            f"{named}{more}"
+            f"hosts are late at {len(late)} places in {context.phase(phase)}, but not elsewhere; "
+            f"GPUs are idle there for {time(total)} before launch calls: {named}{more}"
         ),
-        evidence=replace(context.with_view("launch", "gpu", phase=phase), sort="-idle_host_ns"),
-        confidence=confidence(read=True, repeated=True),
-        saving_ns=sum(max(of_gpus.values()) for of_gpus in lost.values()) / len(context.iterations),
+        evidence=context.with_view(
+            "launch", "gpu", sort="-idle_host_ns", phase=context.text("phase", phase)
+        ),
+        confidence=confidence(measured=True, repeated=True),
+        saving_ns=sum(max(by_gpu.values()) for by_gpu in lost.values()) / len(context.iterations),
         total_ns=total,
     )

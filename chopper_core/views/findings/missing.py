@@ -1,7 +1,8 @@
-"""What isn't in the run, and what therefore can't be said."""
+"""Sources, ranks and labels that the run lacks, and what is unknown without them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -10,14 +11,14 @@ from chopper_core.model.column_names import CYCLES
 from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.view import View
 from chopper_core.views.findings.context import FindingsContext, elapsed_of
-from chopper_core.views.findings.phrases import count, gpus_named, percent
+from chopper_core.views.findings.phrases import by_number, count, percent
 from chopper_core.views.findings.rule import Confidence, Finding, Threshold, rule
 
 COVERAGE: Final = Threshold(
     "labelled time",
     90.0,
     "% of the GPUs' time",
-    "sentences about phases and layers need labels for most of it",
+    "statements about phases and layers need labels for most of it",
 )
 UNLINKED: Final = Threshold(
     "activities without a launch record",
@@ -27,76 +28,70 @@ UNLINKED: Final = Threshold(
 )
 
 _WORLD: Final = "world size"
+_HIDDEN: Final = {
+    "iteration": "differences between iterations are hidden there",
+    "phase": "forward and backward can't be told apart there",
+    "layer": "differences between layers are hidden there",
+}
+"""Level → what is unknown without its labels."""
+
+Gaps = Iterator[tuple[str, View]]
+"""A sentence and its evidence for each thing that is missing."""
 
 
-@rule("missing", saving="unknown", thresholds=(COVERAGE, UNLINKED))
-def missing_data(context: FindingsContext) -> list[Finding]:
-    """Sources, ranks and labels that the run lacks, and what can't be told without them."""
-    said: list[tuple[str, View]] = []
-    for lacks in (_ranks, _sources, _counters, _labels, _launches):
-        said += lacks(context)
-    return [
-        Finding(sentence=sentence, evidence=evidence, confidence=Confidence.HIGH)
-        for sentence, evidence in said
-    ]
+@rule("missing", saving="can't be estimated", thresholds=(COVERAGE, UNLINKED))
+def missing_data(context: FindingsContext) -> Iterator[Finding]:
+    """Sources, ranks and labels that the run lacks, and what is unknown without them."""
+    for gaps in (_ranks, _sources, _counters, _labels, _launches):
+        for sentence, evidence in gaps(context):
+            yield Finding(sentence=sentence, evidence=evidence, confidence=Confidence.HIGH)
 
 
-def _ranks(context: FindingsContext) -> list[tuple[str, View]]:
+def _ranks(context: FindingsContext) -> Gaps:
     sizes = [source.facts.get(_WORLD, "") for source in context.run.sources]
     world = max((int(size) for size in sizes if size.isdecimal()), default=0)
-    there = len({gpu.rank for gpu in context.run.gpus})
-    if world <= there:
-        return []
-    return [
-        (
-            f"{count(world - there, 'rank')} of {world} {'is' if world - there == 1 else 'are'} "
-            "not in the traces: who waits for whom in collectives isn't known",
-            context.with_view(
-                "comms" if context.split().sum("exposed_comm_ns").any() else "launch"
-            ),
+    missing = world - len({gpu.rank for gpu in context.run.gpus})
+    if missing > 0:
+        has_comm = context.split().sum("exposed_comm_ns").any()
+        yield (
+            f"{missing} of {world} ranks {'is' if missing == 1 else 'are'} not in the traces: "
+            "who waits for whom in collectives is unknown",
+            context.with_view("comms" if has_comm else "launch"),
         )
-    ]
 
 
-def _sources(context: FindingsContext) -> list[tuple[str, View]]:
+def _sources(context: FindingsContext) -> Gaps:
     lacks = []
     if CYCLES not in context.table.measured:
         lacks.append("hardware counters")
     if not context.run.measured:
         lacks.append("telemetry")
     if not lacks:
-        return []
-    unsplit = context.figure("unmodelled_ns", context.split())
-    hidden = "compute can't be taken apart"
-    if unsplit.present()[0]:
-        share = float(unsplit.numbers[0]) / max(int(elapsed_of(context.split()).sum()), 1)
-        hidden = f"{percent(share)} of the time is compute that can't be taken apart"
+        return
+    whole = context.split()
+    unattributed = context.figure("unmodelled_ns", whole)
+    unknown = "compute can't be split"
+    if unattributed.present()[0]:
+        share = float(unattributed.numbers[0]) / max(int(elapsed_of(whole).sum()), 1)
+        unknown = f"{percent(share)} of the time is unattributed compute"
     if "telemetry" in lacks:
-        hidden += ", and clocks, power and temperatures aren't known"
-    return [(f"without {' and '.join(lacks)} {hidden}", context.with_view("overheads"))]
+        unknown += ", and clocks, power and temperatures are unknown"
+    yield f"without {' and '.join(lacks)}, {unknown}", context.with_view("overheads")
 
 
-def _counters(context: FindingsContext) -> list[tuple[str, View]]:
+def _counters(context: FindingsContext) -> Gaps:
     counted = {source.gpu for source in context.run.counters} & set(context.gpus)
-    without = [gpu for gpu in context.gpus if gpu not in counted]
-    if not counted or not without:
-        return []
-    return [
-        (
-            f"hardware counters are of {gpus_named(sorted(counted))} alone: the compute of "
-            f"{count(len(without), 'other GPU')} can't be taken apart",
+    others = len(context.gpus) - len(counted)
+    if counted and others:
+        yield (
+            f"only {by_number('GPU', sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
+            f"hardware counters: the compute of {count(others, 'other GPU')} can't be split",
             context.with_view("overheads", "gpu"),
         )
-    ]
 
 
-def _labels(context: FindingsContext) -> list[tuple[str, View]]:
-    said = []
-    for level, hides in (
-        ("iteration", "what differs between iterations"),
-        ("phase", "what is of forward or backward"),
-        ("layer", "which layers differ"),
-    ):
+def _labels(context: FindingsContext) -> Gaps:
+    for level, hidden in _HIDDEN.items():
         nodes = context.split("phase", level) if level == "layer" else context.split(level)
         elapsed = elapsed_of(nodes).astype(np.float64)
         within = np.ones(len(nodes), np.bool_)
@@ -105,26 +100,19 @@ def _labels(context: FindingsContext) -> list[tuple[str, View]]:
         whole = float(elapsed[within].sum())
         known = float(elapsed[within & (nodes.codes(level) != NO_LABEL)].sum())
         if whole and known < COVERAGE.share * whole:
-            part = " of forward and backward" if level == "layer" else ""
-            said.append(
-                (
-                    f"no {level} is known for {percent(1 - known / whole)} of the time{part}: "
-                    f"{hides} isn't known there",
-                    context.at(),
-                )
+            part = "forward and backward time" if level == "layer" else "the time"
+            yield (
+                f"the {level} is unknown for {percent(1 - known / whole)} of {part}: {hidden}",
+                context.at(),
             )
-    return said
 
 
-def _launches(context: FindingsContext) -> list[tuple[str, View]]:
+def _launches(context: FindingsContext) -> Gaps:
     whole = context.split()
     unlinked, total = int(whole.sum("unlinked").sum()), int(whole.sizes().sum())
-    if unlinked < UNLINKED.share * total:
-        return []
-    return [
-        (
+    if unlinked >= UNLINKED.share * total:
+        yield (
             f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "
-            "late for them isn't known",
+            "late for them is unknown",
             context.with_view("launch"),
         )
-    ]

@@ -1,8 +1,23 @@
-"""Numbers as the sentences say them."""
+"""Numbers and names as the sentences of findings have them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+_SMALL: Final = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+)
 
 
 def time(ns: float) -> str:
@@ -25,37 +40,30 @@ def count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
 def others(number: int) -> str:
-    """The other GPUs of a run: `the other seven`, `the other GPU`."""
+    """The other GPUs of a run: `the other seven GPUs`, `the other GPU`."""
     if number == 1:
         return "the other GPU"
-    return f"the other {_SMALL[number] if number < len(_SMALL) else number}"
+    return f"the other {_SMALL[number] if number < len(_SMALL) else number} GPUs"
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers with neighbours brought together: `3`, `10 to 12`, `1, 4 and 7 to 9`."""
+def by_number(word: str, numbers: Sequence[int]) -> str:
+    """Things by their numbers: `layer 3`, `layers 10 to 12`, `GPUs 1, 4 and 7 to 9`."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][-1] + 1:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    words: list[str] = []
+    texts: list[str] = []
     for each in ranges:
-        words += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+        texts += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
+    text = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {text}"
 
 
-def gpus_named(numbers: Sequence[int]) -> str:
-    """Some GPUs: `GPU 3`, `GPUs 0 to 7`."""
-    return f"GPU{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
-
-
-def listed(names: Iterable[str], most: int = 4) -> str:
-    """Some names as a list in a sentence."""
+def listed(names: Iterable[str], limit: int = 4) -> str:
+    """The first of some names, and how many more there are."""
     every = list(names)
-    shown = ", ".join(every[:most])
-    return shown if len(every) <= most else f"{shown} and {len(every) - most} more"
+    shown = ", ".join(every[:limit])
+    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -43,7 +44,7 @@ _MAX_LISTED: Final = 3
     needs="hardware counters, or shapes in the trace",
     thresholds=(MATRIX_USE, PEAK_REACHED, LARGE_PRODUCT),
 )
-def poor_products(context: FindingsContext) -> list[Finding]:
+def poor_products(context: FindingsContext) -> Iterator[Finding]:
     """Large matrix products that make little use of the matrix units.
 
     Counters tell the use; without them it is the model's FLOPs relative to the peak.
@@ -53,12 +54,10 @@ def poor_products(context: FindingsContext) -> list[Finding]:
     product = np.zeros(len(table.names), np.bool_)
     product[kernels] = [kernel_class(table.names[code]) == _PRODUCT for code in kernels.tolist()]
     rows = rows[product[table.kernel[rows]]]
-    if not len(rows):
-        return []
-    known = _measured(context, rows)
+    known = _best_metric(context, rows)
     if known is None:
-        return []
-    metric, limit, rows, what = known
+        return
+    metric, limit, rows, verdict = known
     nodes = Groups(table, rows, np.zeros(1, np.intp))
     codes, nodes = grouped(nodes, table.operation[rows].astype(np.int64))
     reached = context.figure(metric, nodes)
@@ -67,47 +66,42 @@ def poor_products(context: FindingsContext) -> list[Finding]:
     poor = reached.present() & (np.nan_to_num(reached.numbers) < limit)
     poor &= took >= LARGE_PRODUCT.share * context.step_ns
     if not poor.any():
-        return []
+        return
     lost = np.where(poor, took * (1 - np.nan_to_num(reached.numbers) / limit), 0.0)
+    saving = float(lost.sum())
     order = [place for place in np.argsort(-lost, kind="stable").tolist() if poor[place]]
     named = listed(
         (
-            f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % of "
-            f"{time(took[place])}"
+            f"{context.text('operation', codes[place])} {reached.numbers[place]:.0f} % "
+            f"({time(took[place])})"
             for place in order
         ),
         _MAX_LISTED,
     )
-    saving = float(lost.sum())
-    evidence = replace(
-        context.with_view("kernels", "operation"),
-        columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
-        filter=f"{metric}<{limit:g}",
-        sort="-kernel_ns",
+    yield Finding(
+        sentence=(
+            f"large matrix products {verdict}: {named}; at {limit:.0f} % they would take "
+            f"{time(saving)} less{context.each}"
+        ),
+        evidence=replace(
+            context.with_view("kernels", "operation", sort="-kernel_ns"),
+            columns=("kernel_ns", "kernel_pct", "kernels", metric, "mean_ns"),
+            filter=f"{metric}<{limit:g}",
+        ),
+        confidence=confidence(measured=metric == "mfma_util_pct", repeated=context.repeats),
+        saving_ns=saving,
+        total_ns=saving * spots,
     )
-    return [
-        Finding(
-            sentence=(
-                f"large matrix products {what}: {named}; at {limit:.0f} % they would take "
-                f"{time(saving)} less{context.each}"
-            ),
-            evidence=evidence,
-            confidence=confidence(read=metric == "mfma_util_pct", repeated=context.repeats),
-            saving_ns=saving,
-            total_ns=saving * spots,
-        )
-    ]
 
 
-def _measured(context: FindingsContext, rows: Index) -> tuple[str, float, Index, str] | None:
-    """What tells how well products run: a metric, its limit, the rows that have it, in words."""
+def _best_metric(context: FindingsContext, rows: Index) -> tuple[str, float, Index, str] | None:
+    """The metric that tells how well products run, its limit, the rows that have it, a verdict."""
+    measured = context.table.measured
     if is_measured("mfma_util_pct", context.table):
-        counted = np.isfinite(context.table.measured["SQ_VALU_MFMA_BUSY_CYCLES"][rows])
-        if counted.any():
-            said = "use little of the matrix units' time"
-            return "mfma_util_pct", MATRIX_USE.value, rows[counted], said
-    at_peak = context.table.measured.get(AT_PEAK)
-    if at_peak is None or not np.isfinite(at_peak[rows]).any():
-        return None
-    known = rows[np.isfinite(at_peak[rows])]
-    return "peak_pct", PEAK_REACHED.value, known, "reach little of the peak of the matrix units"
+        counted = rows[np.isfinite(measured["SQ_VALU_MFMA_BUSY_CYCLES"][rows])]
+        if len(counted):
+            verdict = "make little use of the matrix units"
+            return "mfma_util_pct", MATRIX_USE.value, counted, verdict
+    known = rows[np.isfinite(measured[AT_PEAK][rows])] if AT_PEAK in measured else rows[:0]
+    verdict = "reach little of the peak of the matrix units"
+    return ("peak_pct", PEAK_REACHED.value, known, verdict) if len(known) else None

@@ -1,12 +1,12 @@
-"""What a rule module of the findings offers: thresholds, and decorated functions that find things.
+"""A rule of the findings: its thresholds, and a decorated function that finds things.
 
-A module of rules defines its `Threshold`s and one or more functions decorated with `@rule`; their
-docstrings say what they look for. It is registered by its name in `findings.MODULES`.
+A rule module defines `Threshold`s and functions decorated with `@rule`, whose docstrings say what
+they look for. It is registered by its name in `findings.MODULES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Threshold(Struct, frozen=True):
-    """A limit that a rule goes by."""
+    """A limit above or below which something becomes a finding."""
 
     name: str
     value: float
@@ -34,7 +34,7 @@ class Threshold(Struct, frozen=True):
 
 
 class Confidence(IntEnum):
-    """How sure a finding is; the meaning is in `MEANING`."""
+    """How sure a finding is; `MEANING` explains each."""
 
     LOW = 1
     MEDIUM = 2
@@ -47,45 +47,41 @@ class Confidence(IntEnum):
 
 
 MEANING: Final = {
-    Confidence.HIGH: "the time is read from the traces, and it is seen again in other iterations "
-    "or on other GPUs",
-    Confidence.MEDIUM: "one of both: the time is read but seen once, or it is seen again but its "
-    "size follows from a comparison",
-    Confidence.LOW: "neither: seen once, and its size follows from a comparison",
+    Confidence.HIGH: "measured in the traces, in several iterations or on several GPUs",
+    Confidence.MEDIUM: "measured but seen once, or seen several times but estimated by comparison",
+    Confidence.LOW: "seen once, and estimated by comparison",
 }
-"""What each confidence means."""
 
 
-def confidence(*, read: bool, repeated: bool) -> Confidence:
-    """The confidence of a time that was read, or follows from a comparison, once or repeatedly."""
-    return Confidence(1 + read + repeated)
+def confidence(*, measured: bool, repeated: bool) -> Confidence:
+    """The confidence of a time that was measured or estimated, once or repeatedly."""
+    return Confidence(1 + measured + repeated)
 
 
 class Finding(Struct, frozen=True):
-    """One sentence with its numbers, what it costs, how sure it is, and where to look."""
+    """A sentence with its numbers, the potential saving, and the view that shows the evidence."""
 
     sentence: str
     evidence: View
-    """The view that shows it."""
     confidence: Confidence
     saving_ns: float | None = None
-    """By how much an iteration would be shorter without it, at most; None where none can say."""
+    """The most by which an iteration would be shorter without it; None if it can't be estimated."""
     total_ns: float | None = None
-    """The GPU time in it, summed over the GPUs and the counted iterations."""
+    """GPU time affected, summed over GPUs and analysed iterations."""
 
 
-Find = Callable[["FindingsContext"], list[Finding]]
+Find = Callable[["FindingsContext"], Iterable[Finding]]
 
 
 class FindingRule(Struct, frozen=True):
-    """A way to find something: a pure function over the context."""
+    """A pure function from the context to findings, with its description."""
 
     name: str
     looks_for: str
     saving: str
     """How the potential saving is estimated."""
     needs: str
-    """What a run must have for the rule to find anything; empty: a trace."""
+    """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...]
     find: Find
 
@@ -93,7 +89,7 @@ class FindingRule(Struct, frozen=True):
 def rule(
     name: str, *, saving: str, needs: str = "", thresholds: tuple[Threshold, ...] = ()
 ) -> Callable[[Find], FindingRule]:
-    """Make a rule of a function; the first paragraph of its docstring says what it looks for."""
+    """Turn a function into a rule; the first paragraph of its docstring says what it looks for."""
 
     def decorate(find: Find) -> FindingRule:
         paragraph = cleandoc(find.__doc__ or "").partition("\n\n")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -39,7 +40,7 @@ CONSISTENT: Final = Threshold(
 _MAX_LISTED: Final = 3
 
 
-class Slow(Struct, frozen=True):
+class SlowPart(Struct, frozen=True):
     """An operation of a phase that takes longer in one layer, or iteration, than in the others."""
 
     phase: int
@@ -57,18 +58,14 @@ class Slow(Struct, frozen=True):
     needs="labelled layers",
     thresholds=(SLOWER, CONSISTENT),
 )
-def slow_in_a_layer(context: FindingsContext) -> list[Finding]:
+def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer in one layer than in the others, wherever they run."""
-    found: dict[tuple[int, int], list[Slow]] = {}
-    for slow in _slow(context, "layer"):
-        found.setdefault((slow.operation, slow.where), []).append(slow)
-    return [
-        finding
-        for (operation, layer), parts in found.items()
-        for finding in _told(
-            context, parts, f"layer {layer}", "layers", _by(context, operation, "layer")
-        )
-    ]
+    found: dict[tuple[int, int], list[SlowPart]] = {}
+    for part in _slow_parts(context, "layer"):
+        found.setdefault((part.operation, part.where), []).append(part)
+    for (operation, layer), parts in found.items():
+        evidence = _by_level(context, operation, "layer")
+        yield from _slower(context, parts, f"layer {layer}", "layers", evidence)
 
 
 @rule(
@@ -78,61 +75,56 @@ def slow_in_a_layer(context: FindingsContext) -> list[Finding]:
     needs="labelled iterations",
     thresholds=(SLOWER, CONSISTENT),
 )
-def slow_in_an_iteration(context: FindingsContext) -> list[Finding]:
+def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer in one iteration than in the others, on every GPU.
 
     An iteration that is slow as a whole is another finding.
     """
     iterations, _, slow = slow_iterations(context)
-    found: dict[int, list[Slow]] = {}
-    for one in _slow(context, "iteration"):
-        if one.where not in iterations[slow]:
-            found.setdefault(one.where, []).append(one)
-    findings = []
+    found: dict[int, list[SlowPart]] = {}
+    for part in _slow_parts(context, "iteration"):
+        if part.where not in iterations[slow]:
+            found.setdefault(part.where, []).append(part)
     for iteration, parts in found.items():
         if len({part.operation for part in parts}) == 1:
-            evidence = _by(context, parts[0].operation, "iteration")
+            evidence = _by_level(context, parts[0].operation, "iteration")
         else:
             view = context.at(iteration=str(iteration))
             evidence = replace(view, order=_split(view, "operation"), sort="-kernel_ns")
-        findings += _told(context, parts, f"iteration {iteration}", "iterations", evidence)
-    return findings
+        yield from _slower(context, parts, f"iteration {iteration}", "iterations", evidence)
 
 
-def _told(
-    context: FindingsContext, parts: list[Slow], where: str, others: str, evidence: View
-) -> list[Finding]:
+def _slower(
+    context: FindingsContext, parts: list[SlowPart], where: str, others: str, evidence: View
+) -> Iterator[Finding]:
     total = sum(part.excess_ns for part in parts)
     saving = context.per_iteration(total)
     if context.share(saving) < SMALLEST_SAVING.share:
-        return []
+        return
     names = {part.operation: context.text("operation", part.operation) for part in parts}
-    parts = sorted(parts, key=lambda part: -part.excess_ns)
-    one = len(names) == 1
+    is_one = len(names) == 1
+    subject = f"{next(iter(names.values()))} takes" if is_one else f"{len(names)} operations take"
     sizes = listed(
         (
-            f"{percent(part.ratio - 1)} longer"
-            f"{'' if one else f' {names[part.operation]}'} in {context.text('phase', part.phase)}"
-            for part in parts
+            f"{'' if is_one else f'{names[part.operation]} '}{percent(part.ratio - 1)} longer in "
+            f"{context.phase(part.phase)}"
+            for part in sorted(parts, key=lambda part: -part.excess_ns)
         ),
         _MAX_LISTED,
     )
-    said = f"{next(iter(names.values()))} takes" if one else f"{len(names)} operations take"
-    return [
-        Finding(
-            sentence=(
-                f"{said} longer in {where} than in the other {others}: {sizes}; "
-                f"{time(saving)}{context.each}{context.on_each}"
-            ),
-            evidence=evidence,
-            confidence=confidence(read=True, repeated=context.repeats),
-            saving_ns=saving,
-            total_ns=total,
-        )
-    ]
+    yield Finding(
+        sentence=(
+            f"{subject} longer in {where} than in the other {others}: {sizes}; "
+            f"{time(saving)}{context.each}{context.on_each}"
+        ),
+        evidence=evidence,
+        confidence=confidence(measured=True, repeated=context.repeats),
+        saving_ns=saving,
+        total_ns=total,
+    )
 
 
-def _by(context: FindingsContext, operation: int, level: str) -> View:
+def _by_level(context: FindingsContext, operation: int, level: str) -> View:
     """The layers, or iterations, of an operation by the mean of their kernels."""
     view = context.at(operation=context.text("operation", operation))
     columns = ("mean_ns", "max_ns", "kernels", "kernel_ns")
@@ -140,17 +132,17 @@ def _by(context: FindingsContext, operation: int, level: str) -> View:
 
 
 def _split(view: View, level: str) -> tuple[str, ...]:
-    """The order in which a view's node is split by a level, if that is not above it."""
+    """The order that splits a view's node by a level, if the level is not above it."""
     levels = [name for name, _ in view.scope]
     return view.order if level in levels else complete_order([*levels, level])
 
 
-def _slow(context: FindingsContext, level: str) -> list[Slow]:
-    """Every operation and phase with a layer, or iteration, that stands out from the others."""
+def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
+    """The operations and phases with a layer, or iteration, that stands out from the others."""
     codes = context.codes(level)
     chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
     if not len(chosen):
-        return []
+        return
     pairs, every = context.together("phase", "operation")
     owner, codes = every[chosen], codes[chosen]
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
@@ -163,7 +155,6 @@ def _slow(context: FindingsContext, level: str) -> list[Slow]:
     totals = summed(owner, duration, len(pairs)) / (len(context.gpus) * len(context.iterations))
     order = stable_order(owner)
     ends = np.cumsum(np.bincount(owner, minlength=len(pairs)))
-    slow: list[Slow] = []
     for pair in np.flatnonzero(totals > least).tolist():
         own = order[ends[pair - 1] if pair else 0 : ends[pair]]
         columns, column = ranked(codes[own])
@@ -175,20 +166,17 @@ def _slow(context: FindingsContext, level: str) -> list[Slow]:
         times = times[(times > 0).all(axis=1)]
         for place in np.flatnonzero(_outlying(times)).tolist() if len(times) else ():
             usual = _middle(np.delete(times, place, axis=1))
-            slow.append(
-                Slow(
-                    phase=int(pairs[pair][0]),
-                    operation=int(pairs[pair][1]),
-                    where=int(columns[place]),
-                    ratio=float(times[:, place].sum() / usual.sum()),
-                    excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
-                )
+            yield SlowPart(
+                phase=int(pairs[pair][0]),
+                operation=int(pairs[pair][1]),
+                where=int(columns[place]),
+                ratio=float(times[:, place].sum() / usual.sum()),
+                excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
             )
-    return slow
 
 
 def _middle(rows: Float64) -> Float64:
-    """The median of each row; numbers are known."""
+    """The median of each row; there is no NaN."""
     ordered = np.sort(rows, axis=1)
     count = rows.shape[1]
     middle: Float64 = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2

@@ -1,7 +1,8 @@
-"""The GPU that the others wait for, and whether its clock, its kernels or its host is why."""
+"""The GPU that the others wait for, and whether its clock, its kernels or its host is the cause."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ STRAGGLER: Final = Threshold(
     "straggler",
     1.0,
     "% of the iteration",
-    "the share from which the view of ranks calls a difference between GPUs a cause, too",
+    "the view of ranks uses the same limit for the cause of a lag",
 )
 
 
@@ -28,83 +29,80 @@ STRAGGLER: Final = Threshold(
     needs="two GPUs or more",
     thresholds=(STRAGGLER,),
 )
-def straggler(context: FindingsContext) -> list[Finding]:
+def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""
-    stand = context.leads
-    if stand is None or not stand.is_straggler:
-        return []
-    behind, count = stand.behind, len(stand.iterations)
-    figures = {metric.name: values.at(behind) for metric, values in waits(stand)}
-    each = (len(stand.gpus) - 1) * count
+    leads = context.leads
+    if leads is None or not leads.is_straggler:
+        return
+    behind, count = leads.behind, len(leads.iterations)
+    figures = {metric.name: values.at(behind) for metric, values in waits(leads)}
+    each = (len(leads.gpus) - 1) * count
     waited, exposed = ((figures[name] or 0) / each for name in ("caused_ns", "caused_exposed_ns"))
-    why, saving = _why(context, stand)
+    cause, saving = _cause(context, leads)
     saving = max(saving, exposed)
     if context.share(saving) < STRAGGLER.share:
-        return []
+        return
     wait = ""
     if waited:
         verb = "wait" if each > count else "waits"
         wait = (
-            f"; {others(len(stand.gpus) - 1)} {verb} {time(waited)}{context.each} for it in "
-            f"collectives, {time(exposed)} of that without compute"
+            f"; {others(len(leads.gpus) - 1)} {verb} {time(waited)}{context.each} for it in "
+            f"collectives, {time(exposed)} of that exposed"
         )
-    gpu = f"GPU {stand.gpus[behind]}"
-    said = f"{gpu} {why}" if why else f"{gpu} comes last, and nothing of its own work says why"
-    return [
-        Finding(
-            sentence=f"{said}{wait}",
-            evidence=context.with_view("ranks"),
-            confidence=confidence(read=bool(why), repeated=count > 1),
-            saving_ns=saving,
-            total_ns=saving * len(context.iterations),
-        )
-    ]
+    reason = cause or "comes last, but nothing in its own work explains the lag"
+    yield Finding(
+        sentence=f"GPU {leads.gpus[behind]} {reason}{wait}",
+        evidence=context.with_view("ranks"),
+        confidence=confidence(measured=bool(cause), repeated=count > 1),
+        saving_ns=saving,
+        total_ns=saving * len(context.iterations),
+    )
 
 
-def _why(context: FindingsContext, stand: RankLeads) -> tuple[str, float]:
-    """What sets the GPU behind apart, and its time beyond the others' median per iteration."""
-    behind = stand.behind
+def _cause(context: FindingsContext, leads: RankLeads) -> tuple[str, float]:
+    """Why the last GPU lags, and its time per iteration beyond the others' median."""
+    behind = leads.behind
     work, host, launch = (
         float(beyond_others(values)[behind])
-        for values in (stand.work_ns, stand.host_ns, stand.launch_ns)
+        for values in (leads.work_ns, leads.host_ns, leads.launch_ns)
     )
-    longer = work / max(float(others_median(stand.work_ns)[behind]), 1.0)
+    longer = work / max(float(others_median(leads.work_ns)[behind]), 1.0)
     same = f"the same kernels take {percent(longer)} longer, {time(work)}{context.each}"
-    match stand.causes()[behind]:
+    match leads.causes()[behind]:
         case "clock":
-            usual = float(others_median(stand.mhz)[behind])
-            slower = (usual - stand.mhz[behind]) / usual
-            clocks = f"{stand.mhz[behind]:,.0f} against {usual:,.0f} MHz"
-            return (
-                f"is {percent(slower)} slower clocked ({clocks}){_hotter(context, stand)}: {same}",
-                work + max(host, 0.0) + max(launch, 0.0),
+            usual = float(others_median(leads.mhz)[behind])
+            lower = (usual - leads.mhz[behind]) / usual
+            text = (
+                f"runs at a {percent(lower)} lower clock ({leads.mhz[behind]:,.0f} vs "
+                f"{usual:,.0f} MHz){_hotter(context, leads)}: {same}"
             )
+            return text, work + max(host, 0.0) + max(launch, 0.0)
         case "kernels":
-            known = " at the others' clock" if np.isfinite(stand.mhz[behind]) else ""
-            return f"has slower kernels{known}: {same}", work + max(host, 0.0) + max(launch, 0.0)
+            clock = " at the same clock" if np.isfinite(leads.mhz[behind]) else ""
+            return f"has slower kernels{clock}: {same}", work + max(host, 0.0) + max(launch, 0.0)
         case "host":
-            return (
-                f"is held up by its host: it stands idle {time(stand.host_ns[behind])}"
-                f"{context.each} before launch calls, {time(host)} more than the others",
-                host + max(launch, 0.0) + work,
+            text = (
+                f"is held back by its host: it is idle for {time(leads.host_ns[behind])}"
+                f"{context.each} before launch calls, {time(host)} more than the others"
             )
+            return text, host + max(launch, 0.0) + work
         case "launch":
-            return (
-                f"is late after its launch calls: it stands idle {time(stand.launch_ns[behind])}"
-                f"{context.each} there, {time(launch)} more than the others",
-                launch + max(host, 0.0) + work,
+            text = (
+                f"is late after its launch calls: it is idle for {time(leads.launch_ns[behind])}"
+                f"{context.each} there, {time(launch)} more than the others"
             )
+            return text, launch + max(host, 0.0) + work
         case _:
             return "", 0.0
 
 
-def _hotter(context: FindingsContext, stand: RankLeads) -> str:
-    if not is_measured("hotspot_c", stand.table):
+def _hotter(context: FindingsContext, leads: RankLeads) -> str:
+    if not is_measured("hotspot_c", leads.table):
         return ""
-    labels, nodes = by_level(stand.node, "gpu")
+    labels, nodes = by_level(leads.node, "gpu")
     heat = context.figure("hotspot_c", nodes)
-    gpu = str(stand.gpus[stand.behind])
+    gpu = str(leads.gpus[leads.behind])
     if gpu not in labels or not heat.present().all():
         return ""
     beyond = float(beyond_others(heat.numbers)[labels.index(gpu)])
-    return f" and {beyond:.0f} °C hotter" if beyond >= 1 else ""
+    return f" and is {beyond:.0f} °C hotter" if beyond >= 1 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from chopper_core.metrics import is_measured
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import gpus_named, time
+from chopper_core.views.findings.phrases import by_number, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.power import LIMITER, samples_of
 from chopper_core.views.shared.groups import by_level
@@ -25,43 +26,42 @@ THROTTLED: Final = Threshold(
     needs="telemetry of limiters; hardware counters for the saving",
     thresholds=(THROTTLED,),
 )
-def throttled(context: FindingsContext) -> list[Finding]:
+def throttled(context: FindingsContext) -> Iterator[Finding]:
     """GPUs that a limiter slows down, as their driver reports."""
     if not is_measured("throttle_pct", context.table):
-        return []
+        return
     _, by_gpu = by_level(context.node, "gpu")
     share = context.figure("throttle_pct", by_gpu)
-    held = np.flatnonzero(share.present() & (np.nan_to_num(share.numbers) >= THROTTLED.value))
-    if not len(held):
-        return []
-    gpus = [context.gpus[place] for place in held.tolist()]
+    slowed = np.flatnonzero(share.present() & (np.nan_to_num(share.numbers) >= THROTTLED.value))
+    if not len(slowed):
+        return
+    gpus = [context.gpus[place] for place in slowed.tolist()]
+    free = np.setdiff1d(np.arange(len(context.gpus)), slowed)
+    most, least = (float(pick(share.numbers[slowed])) for pick in (np.max, np.min))
+    size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
+    sentence = (
+        f"{by_number('GPU', gpus)} {'is' if len(gpus) == 1 else 'are'} throttled {size} of the time"
+        f"{_limiter(context, gpus)}"
+    )
+    saving = total = None
     lost = _lost_to_clock(context)
-    free = np.setdiff1d(np.arange(len(context.gpus)), held)
-    saving = None
     if lost is not None:
         usual = float(np.median(lost[free])) if len(free) else 0.0
-        saving = max(float(lost[held].max()) - usual, 0.0)
-    most, least = (float(pick(share.numbers[held])) for pick in (np.max, np.min))
-    size = f"{most:.0f} %" if most - least < 1 else f"{least:.0f} to {most:.0f} %"
-    beyond = "" if saving is None else f"; its clock costs {time(saving)}{context.each}"
-    if saving is not None and len(free):
-        beyond += " more than that of the others"
-    return [
-        Finding(
-            sentence=(
-                f"{gpus_named(gpus)} {'is' if len(gpus) == 1 else 'are'} throttled "
-                f"{size} of the time{_limiter(context, gpus)}{beyond}"
-            ),
-            evidence=context.with_signal("throttle_pct"),
-            confidence=confidence(read=False, repeated=context.repeats),
-            saving_ns=saving,
-            total_ns=None if saving is None else saving * len(gpus) * len(context.iterations),
-        )
-    ]
+        saving = max(float(lost[slowed].max()) - usual, 0.0)
+        total = saving * len(gpus) * len(context.iterations)
+        sentence += f"; the lower clock costs {time(saving)}{context.each}"
+        sentence += " more than that of the others" if len(free) else ""
+    yield Finding(
+        sentence=sentence,
+        evidence=context.with_signal("throttle_pct"),
+        confidence=confidence(measured=False, repeated=context.repeats),
+        saving_ns=saving,
+        total_ns=total,
+    )
 
 
 def _limiter(context: FindingsContext, gpus: list[int]) -> str:
-    """Which limiter it is most, where the telemetry tells them apart."""
+    """The limiter with the largest share, where telemetry tells limiters apart."""
     if not any(name.startswith(LIMITER) for name in context.run.measured):
         return ""
     means: dict[str, float] = {}
@@ -72,7 +72,7 @@ def _limiter(context: FindingsContext, gpus: list[int]) -> str:
     if not means:
         return ""
     most = max(means, key=lambda name: means[name])
-    return f", most by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
+    return f", mostly by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
 
 
 def _lost_to_clock(context: FindingsContext) -> Float64 | None:
