@@ -38,7 +38,7 @@ def test_rank_3_of_ddp4_is_host_bound_and_the_others_wait_for_it(opened: Open) -
     run = opened("mi300x_ddp4")
     row = found(run)["straggler"]
     assert row["said"].startswith("GPU 3 is held back by its host: it is idle for ")
-    assert "the other three wait " in row["said"]
+    assert "the other three GPUs wait " in row["said"]
     assert row["confidence"] == "high"
     # What the others have of exposed communication and rank 3 doesn't, in two of three steps.
     exposed = (41.067730 + 37.330342 + 39.780546) / 3 - 3.383902
