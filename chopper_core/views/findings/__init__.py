@@ -60,9 +60,9 @@ RULES: Final[tuple[FindingRule, ...]] = tuple(
 SAVING: Final = column(
     "stake_ns",
     "ns",
-    "potential saving",
-    "The most by which an iteration would be shorter without it: mean over the complete "
-    "iterations. Findings overlap: two savings don't add up.",
+    "saving",
+    "Potential saving: the most by which an iteration would be shorter without it, mean over "
+    "the complete iterations. Findings overlap: two savings don't add up.",
     missing_because="the impact can't be estimated",
 )
 SHARE: Final = column(
