@@ -257,7 +257,7 @@ def test_diff_is_the_view_that_sets_iteration_against_iteration(
     one, other = (str(demo / f"rank{rank}.json.gz") for rank in (0, 5))
     text = shown(capsys, "diff", one, other)
     assert text == shown(capsys, "show", f"{other}?view=compare&base={one}")
-    assert "against" in text and "partner" in text
+    assert " vs " in text and "partner" in text
 
 
 def test_info_says_once_what_is_true_of_all_ranks(

@@ -140,11 +140,11 @@ def test_rows_without_a_partner_and_renamed_kernels_are_said() -> None:
     partners = {label: compared.row(row)["partner"] for row, label in enumerate(compared.labels)}
     assert {label: name for label, name in partners.items() if name} == {
         **RENAMED,
-        "x": "only here",
+        "x": "new",
     }
     back = replace(run_with(BEFORE), others={"after": run_with(AFTER)})
     compared = query(back, parse("before?view=compare&by=kernel&base=after"))
-    assert compared.row(compared.labels.index("x"))["partner"] == "only base"
+    assert compared.row(compared.labels.index("x"))["partner"] == "removed"
 
 
 @pytest.mark.parametrize("by", SPLITS)
@@ -191,7 +191,7 @@ def test_without_a_baseline_it_says_how_to_set_one() -> None:
 
 
 def test_only_sums_can_be_taken_apart() -> None:
-    with pytest.raises(UsageError, match="busy_pct is no sum"):
+    with pytest.raises(UsageError, match="busy_pct does not add up over parts"):
         frame("R?view=compare&base=other&of=busy_pct")
 
 
@@ -200,7 +200,7 @@ def test_two_runs_of_the_demo(run: Run) -> None:
     beside = replace(run, others={"fsdp1": demo_run("fsdp1")})
     compared = query(beside, parse("fsdp2?view=compare&base=fsdp1"))
     first = compared.row(0)
-    assert "post_backward_hook" in compared.labels[0] and first["partner"] == "only base"
+    assert "post_backward_hook" in compared.labels[0] and first["partner"] == "removed"
     assert compared.total["elapsed_ns_delta"] == sums(compared, "elapsed_ns_delta")
     assert any("iteration 10 here: left out" in note for note in compared.notes)
     clock = compared.total["gfx_mhz_delta"]

@@ -115,7 +115,7 @@ def plain_places(run: Run, gpu: int, iterations: tuple[int, ...]) -> dict[Any, l
 @pytest.mark.parametrize("gpu", [2, 5])
 def test_spreads_over_iterations_are_those_of_a_plain_count(both: Run, gpu: int) -> None:
     found = steadiness(both, parse("R"))
-    assert (found.iterations, found.left_out) == ((11, 12), (10,))
+    assert (found.iterations, found.truncated) == ((11, 12), (10,))
     spreads: dict[str, list[float]] = defaultdict(list)
     table = both.table
     for one, other in plain_places(both, gpu, (11, 12)).values():
@@ -177,7 +177,7 @@ def test_iteration_times_are_those_of_a_plain_sum(run: Run) -> None:
         row = frame.row(place)
         assert row["iteration_time_ns"] == median(times)
         assert row["iteration_spread_pct"] == pytest.approx(100 * (max(times) / min(times) - 1))
-    assert any("cuts iteration 10 here" in note for note in frame.notes)
+    assert any("iteration 10 here is truncated" in note for note in frame.notes)
     assert any("base=RUN compares" in note for note in frame.notes)
     assert frame.headline[0].startswith("medians over 8 GPUs: clock of the compute units 1681 MHz")
 
@@ -219,7 +219,7 @@ def test_a_run_does_not_differ_from_itself(run: Run) -> None:
     frame = query(same, parse("R?view=determinism&by=figure&base=same"))
     verdicts = {frame.row(place)["verdict"] for place in range(len(frame))}
     assert verdicts <= {"within noise", "too few to tell"}
-    assert frame.headline == ("nothing differs from same beyond noise, of 9 figures",)
+    assert frame.headline == ("none of 9 figures differs from same beyond noise",)
 
 
 def test_few_gpus_are_too_few_to_tell(both: Run) -> None:
@@ -246,10 +246,10 @@ def test_iterations_of_gpus_tell_where_gpus_are_too_few() -> None:
 
 def test_a_scope_without_whole_iterations_says_so(run: Run) -> None:
     frame = query(run, parse("R:gpu=1/iteration=10?view=determinism"))
-    assert frame.headline == ("no whole iteration in the scope: how steady it is isn't known",)
+    assert frame.headline == ("no complete iteration in the scope: steadiness is unknown",)
     frame = query(run, parse("R:gpu=1/iteration=11?view=determinism"))
     assert "kernel_spread_pct" not in frame.row(0)
-    assert any("fewer than two whole iterations here" in note for note in frame.notes)
+    assert any("fewer than two complete iterations here" in note for note in frame.notes)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def test_runs_that_differ_by_chance_are_within_noise(
     frame = query(small[ours], parse(f"R?view=determinism&by=figure&base={base}"))
     verdicts = [frame.row(place)["verdict"] for place in range(len(frame))]
     assert verdicts.count("within noise") == 9
-    assert frame.headline[0].startswith(f"nothing differs from {base} beyond noise")
+    assert frame.headline[0].endswith(f"figures differs from {base} beyond noise")
 
 
 def test_a_small_run_without_determinism_is_beyond_it(small: dict[str, Run]) -> None:

@@ -255,20 +255,20 @@ def test_strips_are_the_signal_of_the_lanes_gpu(run: Run) -> None:
             assert strip.numbers == pytest.approx(means, nan_ok=True)
 
 
-def test_what_isnt_known_is_said() -> None:
+def test_notes_name_what_is_unknown() -> None:
     run = run_of([Row(0, 50, stream=-1), Row(100, 50, stream=-7), Row(120, 60, stream=-7)])
     found = query(run, parse("R?view=timeline&at=75ns"))
     assert found.labels == ["GPU 0 s?", "GPU 0 #7"] or found.labels == ["GPU 0 #7", "GPU 0 s?"]
     notes = " ".join(found.notes)
-    assert "doesn't say the stream" in notes and "by text" in notes and "no telemetry" in notes
-    assert "1 activities start on a stream on which another one still runs" in notes
+    assert "stream is not in the trace" in notes and "text names" in notes and "no telemetry" in notes
+    assert "1 activities start while another one runs on their stream" in notes
     row = found.values
     assert row["at_kernel"].cell(0) is None
     assert sorted(row["next_ns"].cell(number) or -1 for number in (0, 1)) == [-1, 25]
     assert lanes_picture(run, parse("R?view=timeline")).strips(0, 10) == ()
 
 
-def test_many_gpus_are_cut_and_it_is_said() -> None:
+def test_only_the_first_of_many_gpus_are_shown() -> None:
     run = run_of([Row(number, 50, gpu=number) for number in range(70)])
     found = query(run, parse("R?view=timeline"))
     assert len(found) == 64 and any("64 of 70 GPUs" in note for note in found.notes)

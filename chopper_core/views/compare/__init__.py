@@ -1,4 +1,4 @@
-"""Compare: what contributes most to the difference from a baseline, split by any level."""
+"""Compare: the parts of the difference from a baseline, split by any level, largest first."""
 
 from __future__ import annotations
 
@@ -45,31 +45,30 @@ _COMPARED_MEANS: Final = ("gfx_mhz", "mfma_util_pct", "power_w")
 SHARE: Final = column(
     "of_change_pct",
     "%",
-    "of Δ",
-    "The row's part of all differences: its difference in % of the sum of their sizes, whichever "
-    "way they go.",
-    missing_because="nothing differs",
+    "share of Δ",
+    "The row's difference in % of the sum of the sizes of all differences.",
+    missing_because="no row differs",
     signed=True,
 )
 PARTNER: Final = column(
     "partner",
     "",
     "partner",
-    "`only here` or `only base` of a row without a partner; the name that a kernel has in the "
-    "baseline, where it is another one.",
-    missing_because="the row has a partner of the same name",
+    "`new` if only this side has the row, `removed` if only the baseline has it; the name of a "
+    "kernel in the baseline if it was renamed.",
+    missing_because="both sides have the row, by the same name",
 )
 
 _MAX_DRAWN: Final = 12
 _MAX_LISTED: Final = 3
 _SHORTENED: Final = ("operation", "kernel")
-"""Labels that pictures show in their short forms."""
+"""Levels whose labels charts shorten."""
 
 Columns = list[tuple[Metric, Values]]
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row for each part of the two nodes; without a baseline, what may be one."""
+    """A row for each part of the two nodes; without a baseline, the nodes that may be one."""
     figure = _figure(run, view.of or USUAL)
     if view.baseline is None:
         return candidates(run, view)
@@ -90,7 +89,7 @@ def answer(run: Run, view: View) -> ViewResult:
         sort=f"-{delta_of(figure).name}",
         headline=_headline(both, figure, numbers, top),
         notes=_notes(both),
-        charts=(_picture(both, figure, numbers, top),) if top else (),
+        charts=(_chart(both, figure, numbers, top),) if top else (),
     )
 
 
@@ -98,14 +97,14 @@ def _figure(run: Run, name: str) -> Metric:
     figure = metric(name, run.table)
     if figure.reduces != SUM:
         raise UsageError(
-            f"{name} is no sum: what parts differ by would not add up; the view compare is of "
-            "times, counts, bytes or energy"
+            f"{name} does not add up over parts; the view compare needs a time, a count, bytes or "
+            "energy"
         )
     return figure
 
 
 def _opens(both: Sides, row: int) -> View:
-    """The row's part of our node beside that of the baseline's; or the one that there is."""
+    """The row's part of our node with that of the baseline; or the part that exists."""
     ours, base = int(both.pairs.ours[row]), int(both.pairs.base[row])
     if ours < 0:
         return _part(both, both.base, base)
@@ -131,7 +130,7 @@ def _part(both: Sides, side: ComparedNode, row: int) -> View:
 
 
 def _columns(both: Sides, figure: Metric) -> Columns:
-    """Every figure of the rows, the most telling first."""
+    """All columns, the most important first."""
     ours, base = both.values(figure)
     change = difference(figure, ours, base)
     found: Columns = [
@@ -161,13 +160,13 @@ def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
 
 
 def _change(both: Sides, figure: Metric) -> float:
-    """The difference of the two nodes themselves."""
+    """The difference of the two nodes."""
     ours, base = both.wholes(figure)
     return (ours or 0) - (base or 0)
 
 
 def _totals(both: Sides, figure: Metric, columns: Columns) -> Mapping[str, int | float]:
-    """The two nodes' own figures: what the differences of the rows add up to."""
+    """The figures of the two nodes, to which the differences of the rows add up."""
     found: dict[str, int | float] = {}
     ours, base = both.wholes(figure)
     change = _change(both, figure)
@@ -213,7 +212,7 @@ def _in_base(figure: Metric) -> Metric:
 def _of_step(known: Metric, both: Sides) -> Metric:
     if not both.is_per_step:
         return known
-    return replace(known, definition=f"{known.definition} Here of one GPU's iteration.")
+    return replace(known, definition=f"{known.definition} Here per GPU and iteration.")
 
 
 def _share(change: Values) -> Values:
@@ -229,14 +228,14 @@ def _partners(both: Sides) -> Values:
     places = zip(pairs.ours.tolist(), pairs.base.tolist(), pairs.partners, strict=True)
     return worded(
         [
-            "only base" if ours < 0 else "only here" if base < 0 else partner or None
+            "removed" if ours < 0 else "new" if base < 0 else partner or None
             for ours, base, partner in places
         ]
     )
 
 
 def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns:
-    """A difference as that of more activities and that of larger ones; the two add up to it."""
+    """The parts of a difference due to more activities and to larger ones; they add up to it."""
     if figure.name == "kernels":
         return []
     now, before = (_numbers(each) for each in (ours, base))
@@ -244,27 +243,27 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns
     paired = (more > 0) & (fewer > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         grown = (more - fewer) * before / fewer
-    # Where one side has none, all of the difference is that of the number.
+    # If one side has no activities, the whole difference is due to their number.
     by_number = np.where(paired, grown, now - before)
-    texts = {
-        "number": (
-            "by number",
-            "What of the difference comes from more or fewer activities: their difference in "
-            f"number, times {figure.name} of one in the baseline.",
-        ),
-        "each": (
-            "by each",
-            f"What of the difference comes from activities with more or less {figure.name} each: "
-            "what the difference in number leaves.",
-        ),
-    }
-    numbers = {"number": by_number, "each": now - before - by_number}
+    count = (
+        "from count",
+        "The part of the difference due to more or fewer activities: the difference of their "
+        f"number, times {figure.name} of one in the baseline.",
+    )
+    size = (
+        "from size",
+        f"The part of the difference due to more or less {figure.name} per activity: the "
+        "difference less the part due to their number.",
+    )
     return [
         (
             column(f"{name}_{figure.name}", figure.unit, title, text, reduces=SUM, signed=True),
-            Values(numbers[name]),
+            Values(numbers),
         )
-        for name, (title, text) in texts.items()
+        for name, (title, text), numbers in (
+            ("number", count, by_number),
+            ("each", size, now - before - by_number),
+        )
     ]
 
 
@@ -276,10 +275,10 @@ def _headline(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> 
     ours, base = both.wholes(figure)
     change = _change(both, figure)
     percent = f" ({100 * change / base:+.1f} %)" if base else ""
-    of = " of one GPU's iteration" if both.is_per_step else ""
+    of = " per GPU and iteration" if both.is_per_step else ""
     whole = (
         f"{figure.title}{of}: "
-        f"{_written(figure, ours or 0)} against {_written(figure, base or 0)} of "
+        f"{_written(figure, ours or 0)} vs {_written(figure, base or 0)} in "
         f"{both.baseline_name}: {_written(figure, change, signed=True)}{percent}"
     )
     if not top:
@@ -290,27 +289,29 @@ def _headline(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> 
     names = ", ".join(
         f"{both.pairs.labels[row]} {_written(figure, sizes[row], signed=True)}"
         for row in top[:_MAX_LISTED]
-        # Names of kernels are too long for a sentence; the table has them short.
+        # Names of kernels are too long for a sentence.
         if both.by != "kernel"
     )
-    return (whole, f"{sums} over {len(sizes)} rows{f'; the most: {names}' if names else ''}")
+    return (whole, f"{sums} over {len(sizes)} rows{f'; largest: {names}' if names else ''}")
 
 
 def _notes(both: Sides) -> tuple[str, ...]:
     notes = []
     if both.is_per_step:
         notes.append(
-            f"sums are divided by the iterations of all GPUs: {both.ours.steps} here, "
+            f"sums are per GPU and iteration: divided by {both.ours.steps} here, by "
             f"{both.base.steps} in the baseline"
         )
     for side, where in ((both.ours, "here"), (both.base, "in the baseline")):
-        if side.left_out:
-            which = ", ".join(map(str, side.left_out))
-            notes.append(f"the profiler's start or end cuts iteration {which} {where}: left out")
+        if side.truncated:
+            which = ", ".join(map(str, side.truncated))
+            notes.append(
+                f"iteration {which} {where} is truncated by the profiling window: left out"
+            )
     return tuple(notes)
 
 
-def _picture(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> BarChart:
+def _chart(both: Sides, figure: Metric, numbers: Numbers, top: list[int]) -> BarChart:
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
     drawn = np.asarray(numbers, np.float64)[top] / scale
     return BarChart(

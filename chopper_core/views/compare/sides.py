@@ -27,7 +27,7 @@ _USUAL_SPLITS: Final = ("operation", "kernel", "layer", "phase", "gpu", "iterati
 
 
 class ComparedNode(Struct, frozen=True):
-    """One of the two nodes, split."""
+    """One of the two nodes, split into rows."""
 
     run: Run
     view: View
@@ -37,9 +37,9 @@ class ComparedNode(Struct, frozen=True):
     """The labels of each row at the levels of the split."""
     labels: tuple[str, ...]
     steps: int
-    """How many pairs of a GPU and an iteration the node has."""
-    left_out: tuple[int, ...]
-    """Iterations that the profiler cut and that don't count here."""
+    """The number of pairs of a GPU and an iteration in the node."""
+    truncated: tuple[int, ...]
+    """Iterations that the profiling window cuts; left out."""
 
     def values(self, known: Metric) -> Values:
         """A figure of the rows."""
@@ -52,20 +52,20 @@ class ComparedNode(Struct, frozen=True):
 
 
 class Sides(Struct, frozen=True, dict=True):
-    """A node beside its baseline."""
+    """A node and its baseline."""
 
     by: str
     levels: tuple[str, ...]
-    """What the rows are split by."""
+    """The levels that split the rows."""
     ours: ComparedNode
     base: ComparedNode
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The rows of both, matched by their labels; kernels also by where they stand."""
+        """The rows of both, matched by label; renamed kernels by their place."""
         renamed: dict[str, str] = {}
         if all(level in dict(each.view.scope) for each in self._both for level in self.levels):
-            # Both are one part as a whole, whatever it is called.
+            # Each side is a single part, whatever its name.
             own, other = self.ours.labels[0], self.base.labels[0]
             return matched([own], [other], {} if own == other else {own: other})
         common = set(self.ours.labels) & set(self.base.labels)
@@ -77,7 +77,7 @@ class Sides(Struct, frozen=True, dict=True):
 
     @property
     def is_per_step(self) -> bool:
-        """Whether sums are of one GPU's iteration, as the sides have different numbers of them."""
+        """Whether sums are per GPU and iteration, as the sides have different numbers of them."""
         return self.ours.steps != self.base.steps
 
     def values(self, known: Metric) -> tuple[Values, Values]:
@@ -96,7 +96,7 @@ class Sides(Struct, frozen=True, dict=True):
 
     @property
     def baseline_name(self) -> str:
-        """What the baseline is called: what it is and the view isn't."""
+        """The name of the baseline: what distinguishes it from the view."""
         ours, base = self.ours.view, self.base.view
         words = [] if base.run == ours.run else [PurePath(base.run).name]
         if base.scope != ours.scope:
@@ -114,13 +114,13 @@ class Sides(Struct, frozen=True, dict=True):
 
 
 def sides_of(run: Run, view: View) -> Sides:
-    """A view's node and its baseline's, split by what the view says."""
+    """A view's node and its baseline's, split by the view's `by`."""
     there = replace(baseline_view(view), name="", by="", of="")
     other = run if there.run == view.run else run.baseline_run(there.run)
     ours, base = dict(view.scope), dict(there.scope)
     by = view.by or next((each for each in _USUAL_SPLITS if not {each} & {*ours, *base}), "kernel")
     wanted = _PLACE_LEVELS if by == PLACE else (by,)
-    # A level that both sides fix tells no rows apart, whatever its labels.
+    # A level that both paths contain splits nothing.
     levels = tuple(level for level in wanted if not (level in ours and level in base)) or wanted
     own = _compared_node(run, view, levels, by, run is not other)
     try:
@@ -133,28 +133,30 @@ def _compared_node(
     run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut: bool
 ) -> ComparedNode:
     tree = run.tree(view.order)
-    node, left_out = tree.node(view.path), cut_iterations(run)
-    # Of one run both sides miss the same; what another run's profiler cut says nothing of it.
-    if is_without_cut and left_out and "iteration" not in dict(view.scope):
-        kept = node.rows[~np.isin(run.table.iteration[node.rows], list(left_out))]
+    node, truncated = tree.node(view.path), cut_iterations(run)
+    # Within one run both sides lack the same iterations; of two runs, truncated ones are left out.
+    if is_without_cut and truncated and "iteration" not in dict(view.scope):
+        kept = node.rows[~np.isin(run.table.iteration[node.rows], list(truncated))]
     else:
         kept = np.zeros(0, np.intp)
     if len(kept):
         node = Groups(run.table, kept, np.zeros(1, np.intp))
         groups, steps = (node.split(each)[0] for each in (levels, _STEP))
     else:
-        left_out = frozenset()
+        truncated = frozenset()
         groups, steps = (tree.split(view.path, each) for each in (levels, _STEP))
     texts = [
         [run.table.text_of(level, int(code)) for code in groups.codes(level)] for level in levels
     ]
     parts = tuple(zip(*texts, strict=True))
     labels = tuple(_label(levels, part) if by == PLACE else part[0] for part in parts)
-    return ComparedNode(run, view, node, groups, parts, labels, len(steps), tuple(sorted(left_out)))
+    return ComparedNode(
+        run, view, node, groups, parts, labels, len(steps), tuple(sorted(truncated))
+    )
 
 
 def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:
-    """A place as people write it: `backward L17 mlp_dp`."""
+    """A short name of a place: `backward L17 mlp_dp`."""
     words = []
     for level, text in zip(levels, part, strict=True):
         if text == NO_LABEL_TEXT:

@@ -1,7 +1,7 @@
 """Determinism: how steady clocks, power and durations are, and whether a baseline's are steadier.
 
-Without determinism of memory (FSDP1's frees wait for other streams) clocks are lower and less
-steady: the finding of the Chopper paper.
+Without deterministic memory use (FSDP1's frees wait for other streams) clocks are lower and less
+steady, as the Chopper paper found.
 """
 
 from __future__ import annotations
@@ -53,34 +53,33 @@ _SHOWN: Final = (
 )
 
 OURS: Final = column(
-    "here", "", "here", "The figure's median over the GPUs, in the unit of the row."
+    "here", "", "here", "Median of the figure over the GPUs, in the unit of the row."
 )
-BASE: Final = column("baseline", "", "baseline", "The same of the baseline.")
+BASE: Final = column("baseline", "", "baseline", "The same in the baseline.")
 UNIT: Final = column("unit", "", "unit", "The unit of the row's figures.")
 CHANGE: Final = column(
     "change_pct",
     "%",
     "change",
-    "The median less that of the baseline, in % of that of the baseline.",
-    missing_because="the baseline's is 0 or not known",
+    "Difference from the baseline's median, in % of it.",
+    missing_because="the baseline's median is 0 or unknown",
     signed=True,
 )
 CHANCE: Final = column(
     "p",
     "",
     "p",
-    "How often chance alone would make the two differ as much or more: Wilcoxon's signed-rank test "
-    f"over the GPUs that both have, exact; with fewer than {FEWEST_PAIRS} of them the "
-    "Wilcoxon-Mann-Whitney test over GPUs and iterations, where the figure is of one iteration. Of "
-    "times of iterations, which GPUs have together, over iterations.",
-    missing_because="too few GPUs and iterations for any outcome to be beyond noise",
+    "Probability that chance alone makes the two differ as much or more: Wilcoxon's signed-rank "
+    f"test over the GPUs that both have, exact; with fewer than {FEWEST_PAIRS} of them, and for "
+    "iteration times, which GPUs share, the Wilcoxon-Mann-Whitney test over (GPUs and) iterations.",
+    missing_because="too few GPUs and iterations for any result to be beyond noise",
 )
 TOGETHER: Final = column(
     "q",
     "",
     "q",
-    "p raised for the number of figures that are tested (Benjamini-Hochberg): calling those below "
-    f"{LEVEL:g} beyond noise is wrong in that share of them at most, on average.",
+    "p adjusted for the number of tested figures (Benjamini-Hochberg): of those below "
+    f"{LEVEL:g}, called beyond noise, at most that share is wrong on average.",
     missing_because="as p",
 )
 PAIRS: Final = column("compared", "", "compared", "The GPUs, or GPUs and iterations, compared.")
@@ -88,12 +87,12 @@ VERDICT: Final = column(
     "verdict",
     "",
     "verdict",
-    f"What the test says: beyond noise where q is below {LEVEL:g}.",
+    f"Result of the test: beyond noise if q is below {LEVEL:g}.",
 )
 
 
 class Compared(Struct, frozen=True):
-    """A figure of both runs, and what the test says."""
+    """A figure of both runs, and the result of its test."""
 
     figure: SteadinessFigure
     ours: float
@@ -101,16 +100,16 @@ class Compared(Struct, frozen=True):
     p: float
     pairs: str
     q: float = np.nan
-    """p for all figures together."""
+    """p adjusted for the number of figures."""
 
     @property
     def change_pct(self) -> float:
-        """The difference in % of the baseline's."""
+        """The difference in % of the baseline."""
         return 100.0 * (self.ours / self.base - 1) if self.base else np.nan
 
     @property
     def verdict(self) -> str:
-        """What the test says, in words."""
+        """The result of the test in words."""
         if not np.isfinite(self.q):
             return _TOO_FEW
         if self.q >= LEVEL or self.ours == self.base:
@@ -120,12 +119,12 @@ class Compared(Struct, frozen=True):
 
     @property
     def is_beyond_noise(self) -> bool:
-        """Whether chance hardly makes them differ so."""
+        """Whether chance is an unlikely cause of the difference."""
         return self.verdict not in (_WITHIN, _TOO_FEW)
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The GPUs beside those of the baseline, or the figures with what the test says."""
+    """The GPUs with those of the baseline, or the figures with the results of their tests."""
     plain, base = replace(view, baseline=None), None
     if view.baseline is None:
         ours = steadiness(run, plain, False)
@@ -154,7 +153,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=_shown(own, known, view.by, base is not None),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),
-        charts=_pictures(ours, base),
+        charts=_charts(ours, base),
     )
 
 
@@ -184,7 +183,7 @@ def _of_base(metric: Metric) -> Metric:
         metric,
         name=f"{metric.name}_base",
         title=f"{metric.title} base",
-        definition=f"{metric.name} of the baseline's GPU of the same number.",
+        definition=f"{metric.name} of the same GPU in the baseline.",
     )
 
 
@@ -193,15 +192,15 @@ def _delta(metric: Metric) -> Metric:
         metric,
         name=f"{metric.name}_delta",
         title=f"Δ {metric.title}",
-        definition=f"{metric.name} less that of the baseline's GPU of the same number.",
+        definition=f"Difference of {metric.name} from the same GPU in the baseline.",
         signed=True,
     )
 
 
 def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:
-    """The baseline's figure of each GPU; NaN where it has no such GPU.
+    """The baseline's figure of each GPU; NaN if it has no such GPU.
 
-    Where either has but one GPU, the two are compared whatever their numbers.
+    If both have a single GPU, the two are compared whatever their numbers.
     """
     if len(gpus) == len(base.gpus) == 1:
         return base.values[name]
@@ -263,23 +262,23 @@ def _headline(
     if base is None:
         known = [f for f in FIGURES if np.isfinite(ours.values[f.metric.name]).any()]
         if not known:
-            return ("no whole iteration in the scope: how steady it is isn't known",)
+            return ("no complete iteration in the scope: steadiness is unknown",)
         words = [
-            f"{f.what} {_written(f, float(np.nanmedian(ours.values[f.metric.name])))}"
+            f"{f.phrase} {_written(f, float(np.nanmedian(ours.values[f.metric.name])))}"
             for f in known
             if f.metric.name in _SHOWN
         ]
         whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
         return (f"{whose}: {', '.join(words)}",)
     if not compared:
-        return ("no figure that both have: the scopes have no whole iterations in common",)
+        return ("no common figure: one of the scopes has no complete iteration",)
     beyond = [each for each in compared if each.is_beyond_noise]
     name = baseline_view(view).run if view.baseline and view.baseline.run else "the baseline"
     if not beyond:
         tested = [each for each in compared if each.verdict == _WITHIN]
         if not tested:
-            return (f"too few GPUs and iterations to tell whether {name} is steadier",)
-        return (f"nothing differs from {name} beyond noise, of {len(tested)} figures",)
+            return (f"too few GPUs and iterations to compare with {name}",)
+        return (f"none of {len(tested)} figures differs from {name} beyond noise",)
     lines = []
     for verdict in ("steadier", "less steady", "higher", "lower"):
         words = [_sentence(each) for each in beyond if each.verdict == verdict]
@@ -294,7 +293,7 @@ def _headline(
 
 def _sentence(each: Compared) -> str:
     scale, unit = _shown_unit(each.figure)
-    return f"{each.figure.what} {each.ours / scale:.4g} against {each.base / scale:.4g} {unit}"
+    return f"{each.figure.phrase} {each.ours / scale:.4g} vs {each.base / scale:.4g} {unit}"
 
 
 def _written(figure: SteadinessFigure, value: float) -> str:
@@ -303,7 +302,7 @@ def _written(figure: SteadinessFigure, value: float) -> str:
 
 
 def _shown_unit(figure: SteadinessFigure) -> tuple[float, str]:
-    """What people read a figure in, and how many of its unit that is."""
+    """The scale and unit in which a figure is shown."""
     return (1e6, "ms") if figure.metric.unit == "ns" else (1.0, figure.metric.unit)
 
 
@@ -312,27 +311,27 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
     for each, where in ((ours, "here"), (base, "in the baseline")):
         if each is None:
             continue
-        if each.left_out:
-            cut = ", ".join(map(str, each.left_out))
-            notes.append(f"the profiler's start or end cuts iteration {cut} {where}: left out")
+        if each.truncated:
+            cut = ", ".join(map(str, each.truncated))
+            notes.append(f"iteration {cut} {where} is truncated by the profiling window: left out")
         if len(each.compared) < len(each.iterations):
             notes.append(
                 f"kernels are compared over {len(each.compared)} of {len(each.iterations)} "
                 f"iterations {where}, evenly chosen"
             )
         if len(each.compared) < 2:
-            notes.append(f"fewer than two whole iterations {where}: no spread over iterations")
+            notes.append(f"fewer than two complete iterations {where}: no spread over iterations")
     if base is None:
         notes.append("base=RUN compares with another run")
     else:
         notes.append(
-            "the test is over GPUs of one run each: how much a run differs from the next with the "
-            "same settings is not in it"
+            "the test is over GPUs of one run each: it does not cover the difference between runs "
+            "with the same settings"
         )
     return tuple(notes)
 
 
-def _pictures(ours: Steadiness, base: Steadiness | None) -> tuple[BoxChart, ...]:
+def _charts(ours: Steadiness, base: Steadiness | None) -> tuple[BoxChart, ...]:
     charts = []
     for title, unit, name in (
         ("gfx clock over time", "MHz", "clock_quartiles"),

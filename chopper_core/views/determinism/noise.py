@@ -1,4 +1,4 @@
-"""Whether two sets of figures differ by more than chance: exact tests on ranks."""
+"""Tests whether two sets of figures differ by more than chance, exact and on ranks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from chopper_core.util.arrays import Float64
 
 LEVEL: Final = 0.05
-"""A difference that chance alone gives less often is beyond noise."""
+"""A difference with a lower probability by chance is beyond noise."""
 FEWEST_PAIRS: Final = next(count for count in range(1, 64) if 2.0 / 2.0**count < LEVEL)
-"""So many pairs that all differ alike are beyond noise."""
+"""The fewest pairs that are beyond noise if all differ in one direction."""
 _MAX_EXACT: Final = 40
-"""Figures up to which all arrangements are counted; of more, the normal distribution says it."""
+"""With more figures, the normal distribution replaces the count of all arrangements."""
 
 
 def ranks(values: Float64) -> Float64:
-    """The rank of each value from 1 on; equal ones share the mean of theirs."""
+    """The rank of each value from 1; equal values share their mean rank."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     shared: Float64 = (last - (count - 1) / 2.0)[place.ravel()]
@@ -28,7 +28,7 @@ def ranks(values: Float64) -> Float64:
 def paired(ours: Float64, base: Float64) -> float:
     """The two-sided p of Wilcoxon's signed-rank test; pairs without a difference don't count.
 
-    NaN where even the clearest outcome would not be beyond noise: with fewer than six pairs.
+    NaN if even the clearest result would not be beyond noise: with fewer than `FEWEST_PAIRS`.
     """
     apart = (ours - base)[np.isfinite(ours - base)]
     apart = apart[apart != 0]
@@ -53,7 +53,7 @@ def paired(ours: Float64, base: Float64) -> float:
 def unpaired(ours: Float64, base: Float64) -> float:
     """The two-sided p of the Wilcoxon-Mann-Whitney test.
 
-    NaN where even the clearest outcome would not be beyond noise, as with three against three.
+    NaN if even the clearest result would not be beyond noise, as with three against three.
     """
     ours, base = ours[np.isfinite(ours)], base[np.isfinite(base)]
     count, every = len(ours), len(ours) + len(base)
@@ -77,10 +77,10 @@ def unpaired(ours: Float64, base: Float64) -> float:
 
 
 def adjusted(chances: Float64) -> Float64:
-    """The p of several tests, raised for there being several (Benjamini and Hochberg's).
+    """The p of several tests, adjusted for their number (Benjamini and Hochberg).
 
-    Calling those below a level beyond noise, at most that share of what is called so is wrong on
-    average. NaN stays: a test that can't tell is none.
+    Of those below a level, at most that share is wrong on average. NaN, a test without a result,
+    stays and does not count.
     """
     known = np.flatnonzero(np.isfinite(chances))
     order = known[np.argsort(chances[known], kind="stable")]

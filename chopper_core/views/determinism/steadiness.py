@@ -1,4 +1,4 @@
-"""How steady a run's clocks, power and durations are over its iterations, GPU by GPU."""
+"""The steadiness of each GPU's clocks, power and durations over the iterations of a run."""
 
 from __future__ import annotations
 
@@ -18,63 +18,62 @@ from chopper_core.util.grouping import run_starts
 from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.samples import Stretches, sampled
 
-MOST_ROWS: Final = 1 << 18
-"""Activities that are compared from iteration to iteration; of more, evenly chosen iterations."""
+MAX_COMPARED_ROWS: Final = 1 << 18
+"""With more activities, evenly chosen iterations are compared."""
 _CACHED_SCOPES: Final = 4
 _CLOCKS: Final = ("gfx_mhz", "mem_mhz")
 _SIGNALS: Final = (*_CLOCKS, "power_w")
 _PLACE: Final = ("phase", "layer", "operation", "kernel")
 _QUARTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-_STEPS: Final = "in the scope's iterations that no start or end of the profiler cuts"
+_STEPS: Final = "in the scope's complete iterations"
 _SAME: Final = (
     "of the same kernel in different iterations (phase, layer, operation, name, number): the "
-    "largest less the smallest in % of the smallest, median over the kernels that all of the "
-    "scope's whole iterations have"
+    "largest less the smallest in % of the smallest, median over the kernels that all complete "
+    "iterations of the scope have"
 )
-_NO_SAMPLES: Final = f"no telemetry of it on the GPU {_STEPS}"
-_ONE_STEP: Final = "fewer than two whole iterations in the scope"
+_NO_SAMPLES: Final = f"the GPU has no telemetry of it {_STEPS}"
+_ONE_STEP: Final = "fewer than two complete iterations in the scope"
 
 
 class SteadinessFigure(Struct, frozen=True):
-    """One figure of a GPU, and whether more of it is less steady."""
+    """A figure of a GPU that can be compared with the baseline."""
 
     metric: Metric
-    what: str
-    """What it is of, in a sentence."""
+    phrase: str
+    """Its name in a sentence."""
     is_spread: bool
+    """Whether more of it is less steady."""
     is_shared: bool = False
-    """Whether GPUs that wait for each other have it together, so that they don't count singly."""
+    """Whether GPUs that wait for each other share it, so that they are no separate samples."""
 
 
 def _figure(
-    name: str, unit: str, title: str, what: str, says: str, *, spread: bool, missing: str = ""
+    name: str, unit: str, title: str, phrase: str, definition: str, *, spread: bool, missing: str
 ) -> SteadinessFigure:
-    source = "trace" if missing == _ONE_STEP and "duration" in says else "telemetry"
     is_shared = name.startswith("iteration")
-    if is_shared:
-        source = "trace"
-    metric = column(name, unit, title, says, source=source, missing_because=missing)
-    return SteadinessFigure(metric, what, spread, is_shared)
+    source = "trace" if is_shared or name.startswith("kernel") else "telemetry"
+    metric = column(name, unit, title, definition, source=source, missing_because=missing)
+    return SteadinessFigure(metric, phrase, spread, is_shared)
 
 
 def _level(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
-    says = f"Mean {what} over time, {_STEPS}, from the first start to the last end of each."
-    return _figure(f"steady_{name}", unit, title, what, says, spread=False, missing=_NO_SAMPLES)
+    text = f"Time-weighted mean {what} {_STEPS}, each from its first start to its last end."
+    return _figure(f"steady_{name}", unit, title, what, text, spread=False, missing=_NO_SAMPLES)
 
 
 def _deviation(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
-    says = f"Standard deviation of the {what} over time, {_STEPS}."
-    word = f"deviation of the {what}"
-    return _figure(f"sd_{name}", unit, title, word, says, spread=True, missing=_NO_SAMPLES)
+    text = f"Standard deviation of the {what} over time {_STEPS}."
+    phrase = f"deviation of the {what}"
+    return _figure(f"sd_{name}", unit, title, phrase, text, spread=True, missing=_NO_SAMPLES)
 
 
-def _by_place(name: str, title: str, what: str, word: str) -> SteadinessFigure:
+def _by_kernel(name: str, title: str, what: str, phrase: str) -> SteadinessFigure:
     return _figure(
         f"{name}_spread_pct",
         "%",
         title,
-        f"spread of {word} over iterations",
+        f"spread of {phrase} over iterations",
         f"Spread of the {what} {_SAME}.",
         spread=True,
         missing=_ONE_STEP if name == "kernel" else f"{_ONE_STEP}, or {_NO_SAMPLES}",
@@ -84,28 +83,28 @@ def _by_place(name: str, title: str, what: str, word: str) -> SteadinessFigure:
 FIGURES: Final = (
     _level("gfx_mhz", "MHz", "gfx", "clock of the compute units"),
     _deviation("gfx_mhz", "MHz", "± gfx", "clock of the compute units"),
-    _by_place("gfx", "gfx spread", "clock over the duration", "the compute units' clock"),
-    _level("mem_mhz", "MHz", "mem", "clock of the memory"),
-    _deviation("mem_mhz", "MHz", "± mem", "clock of the memory"),
-    _by_place("mem", "mem spread", "memory's clock over the duration", "the memory's clock"),
+    _by_kernel("gfx", "gfx spread", "clock during the activity", "the compute units' clock"),
+    _level("mem_mhz", "MHz", "mem", "memory clock"),
+    _deviation("mem_mhz", "MHz", "± mem", "memory clock"),
+    _by_kernel("mem", "mem spread", "memory clock during the activity", "the memory clock"),
     _level("power_w", "W", "power", "power"),
-    _by_place("power", "power spread", "power over the duration", "power"),
-    _by_place("kernel", "kernel spread", "duration", "durations"),
+    _by_kernel("power", "power spread", "power during the activity", "power"),
+    _by_kernel("kernel", "kernel spread", "duration", "durations"),
     _figure(
         "iteration_time_ns",
         "ns",
         "iteration",
         "iteration time",
-        f"Median over the iterations of the time charged to them, {_STEPS}.",
+        f"Median elapsed time of an iteration {_STEPS}.",
         spread=False,
-        missing="no whole iteration in the scope",
+        missing="no complete iteration in the scope",
     ),
     _figure(
         "iteration_spread_pct",
         "%",
         "it. spread",
         "spread of iteration times",
-        f"The longest less the shortest iteration in % of the shortest, {_STEPS}.",
+        f"The longest less the shortest iteration in % of the shortest {_STEPS}.",
         spread=True,
         missing=_ONE_STEP,
     ),
@@ -113,18 +112,18 @@ FIGURES: Final = (
 
 
 class Steadiness(Struct, frozen=True, eq=False):
-    """The figures of a scope's GPUs."""
+    """The figures of the GPUs of a scope."""
 
     gpus: tuple[int, ...]
     iterations: tuple[int, ...]
-    """The whole ones."""
-    left_out: tuple[int, ...]
+    """The complete ones."""
+    truncated: tuple[int, ...]
     compared: tuple[int, ...]
-    """Those whose kernels are compared."""
+    """The complete iterations whose kernels are compared."""
     places: int
-    """Kernels that were compared, on all GPUs."""
+    """The number of compared kernels on all GPUs."""
     values: dict[str, Float64]
-    """Name of a figure → its value of each GPU; NaN where not known."""
+    """Name of a figure → its value of each GPU; NaN if unknown."""
     cells: dict[str, Float64]
     """Name of a figure → its values of each GPU and iteration, in no order; of a shared figure its
     values of each iteration, on the GPU that takes longest."""
@@ -141,7 +140,7 @@ def gpus_of(run: Run, view: View) -> tuple[int, ...]:
 
 
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
-    """The figures of a view's scope, cached; without cells only those of iteration times."""
+    """The figures of a view's scope, cached; `with_cells` also those of single iterations."""
     key = ("steadiness", view.order, view.path, with_cells)
     return run.memo(key, lambda: _steadiness(run, view, with_cells), _CACHED_SCOPES)
 
@@ -224,7 +223,7 @@ def _levels(
     cells: dict[str, list[float]] | None,
     clocks: Float64,
 ) -> None:
-    """Means and deviations of the signals over the time of whole iterations."""
+    """Add means and deviations of the signals over the time of complete iterations."""
     spans: dict[int, list[tuple[int, int]]] = {}
     starts, ends = steps.min("start_ns"), steps.max("end_ns")
     codes = zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
@@ -251,7 +250,7 @@ def _levels(
 
 
 def _apart(spans: list[tuple[int, int]]) -> Stretches:
-    """Spans as stretches that don't overlap: each ends where the next begins, at the latest."""
+    """Spans that don't overlap: each ends where the next begins, at the latest."""
     ordered = np.array(sorted(spans), np.int64)
     ends = ordered[:, 1].copy()
     ends[:-1] = np.minimum(ends[:-1], ordered[1:, 0])
@@ -259,11 +258,11 @@ def _apart(spans: list[tuple[int, int]]) -> Stretches:
 
 
 def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:
-    """The whole iterations, or evenly chosen ones of them where there are too many activities."""
+    """The complete iterations, or evenly chosen ones if there are too many activities."""
     size = int(node.sizes()[0])
-    if size <= MOST_ROWS or len(whole) < 3:
+    if size <= MAX_COMPARED_ROWS or len(whole) < 3:
         return whole
-    count = max(2, min(len(whole), len(whole) * MOST_ROWS // size))
+    count = max(2, min(len(whole), len(whole) * MAX_COMPARED_ROWS // size))
     places = np.unique(np.linspace(0, len(whole) - 1, count).round().astype(np.intp))
     return tuple(whole[place] for place in places.tolist())
 
@@ -286,10 +285,10 @@ def _by_step(
 
 
 def same_places(table: KernelTable, parts: list[Index]) -> Index:
-    """The rows of the same kernels in several iterations, as iterations x kernels.
+    """The rows of matched kernels of several iterations, as iterations x kernels.
 
-    A kernel is the n-th of its phase, layer, operation and name; a name that an iteration has
-    another number of there has no partners. Rows are in the order of the levels.
+    A kernel is the n-th of its phase, layer, operation and name; a name whose number
+    differs between iterations has no matches. Rows are in the order of the levels.
     """
     labels = [[table.column(level)[own] for level in _PLACE] for own in parts]
     if all(
@@ -334,7 +333,7 @@ def _sorted(lane: tuple[Int64, Index, Int64]) -> tuple[Int64, Index, Int64]:
 
 
 def _signal_at(table: KernelTable, signal: str, rows: Index) -> Float64:
-    """The mean of a signal over each activity; NaN where it isn't known for all of it."""
+    """The mean of a signal over each activity; NaN unless known for all of it."""
     names = integral_of(signal), known_of(signal)
     if any(name not in table.measured for name in names):
         return np.full(rows.shape, np.nan)

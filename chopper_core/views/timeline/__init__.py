@@ -1,4 +1,4 @@
-"""Timeline: what runs when, lane by lane, with the clock and the power of the GPU under it."""
+"""Timeline: lanes of activities over time, with the clock and power of the GPU below."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chopper_core.model.window import ALL_TIME, Interval, pointing
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.groups import activity
 from chopper_core.views.spec import ViewResult, ViewSpec
-from chopper_core.views.timeline.chart import KIND_NAMES, own_time, picture_of
+from chopper_core.views.timeline.chart import KIND_NAMES, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
     BusyTime,
@@ -36,9 +36,8 @@ SPEC: Final = ViewSpec(
     no_statistic="has a row per lane, which is one thing",
 )
 
-
-MOST_GPUS: Final = 64
-"""Of a scope with more GPUs the first ones are shown."""
+MAX_GPUS: Final = 64
+"""Of more GPUs, the first ones are shown."""
 _CLOCK: Final = "gfx_mhz"
 
 GPU: Final = column("gpu", "", "GPU", "The GPU of the lane.")
@@ -88,46 +87,54 @@ BETWEEN_ACTIVITIES: Final = column(
 )
 _IDLE: Final = "nothing runs on the lane at the cursor"
 AT_KERNEL: Final = column(
-    "at_kernel", "", "at the cursor", "What runs on the lane at the cursor.", missing_because=_IDLE
+    "at_kernel",
+    "",
+    "at the cursor",
+    "Activity that runs on the lane at the cursor.",
+    missing_because=_IDLE,
 )
 AT_OPERATION: Final = column(
     "at_operation",
     "",
     "operation",
-    "The operation of what runs at the cursor.",
+    "Operation of the activity at the cursor.",
     missing_because=f"{_IDLE}, or it has no operation",
 )
 AT_PHASE: Final = column(
     "at_phase",
     "",
     "phase",
-    "The phase of what runs at the cursor.",
+    "Phase of the activity at the cursor.",
     missing_because=f"{_IDLE}, or it has no phase",
 )
 AT_LAYER: Final = column(
     "at_layer",
     "",
     "layer",
-    "The layer of what runs at the cursor.",
+    "Layer of the activity at the cursor.",
     missing_because=f"{_IDLE}, or it has no layer",
 )
 AT_START: Final = column(
     "at_start_ns",
     "ns",
     "starts",
-    "Start of what runs at the cursor, since the run's first activity.",
+    "Start of the activity at the cursor, since the run's first activity.",
     missing_because=_IDLE,
 )
 AT_TIME: Final = column(
-    "at_duration_ns", "ns", "takes", "Duration of what runs at the cursor.", missing_because=_IDLE
+    "at_duration_ns",
+    "ns",
+    "takes",
+    "Duration of the activity at the cursor.",
+    missing_because=_IDLE,
 )
 AT_CLOCK: Final = column(
     "at_mhz",
     "MHz",
     "MHz there",
-    "Mean clock of the GPU while what is at the cursor runs.",
+    "Mean clock of the GPU during the activity at the cursor.",
     source="telemetry",
-    missing_because=f"{_IDLE}, or the clock is not known for that time",
+    missing_because=f"{_IDLE}, or the clock is unknown for that time",
 )
 NEXT: Final = column(
     "next_ns",
@@ -139,13 +146,13 @@ NEXT: Final = column(
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row for each stream, or GPU, of the scope: what runs on it in the window."""
+    """A row per stream or GPU of the scope: its activities in the window and at the cursor."""
     lanes, left_out = lanes_in(run, view)
     seen = interval_of(run, view)
     begin, end = (run.origin_ns + time for time in (seen.from_ns, seen.to_ns))
     at = run.origin_ns + seen.at_ns
     whole = np.array([begin, end], np.int64)
-    busy = _taken([lane.busy for lane in lanes], whole)
+    busy = _within([lane.busy for lane in lanes], whole)
     length = max(seen.length_ns, 1)
     counts = np.array([lane.count(begin, end) for lane in lanes], np.int64)
     own: list[tuple[Metric, Values]] = [
@@ -154,7 +161,7 @@ def answer(run: Run, view: View) -> ViewResult:
         (BUSY_SHARE, Values(100.0 * busy / length)),
     ]
     for kind, metric in zip(Kind, KIND_SHARES, strict=True):
-        taken = _taken([lane.kinds[kind] for lane in lanes], whole)
+        taken = _within([lane.kinds[kind] for lane in lanes], whole)
         own.append((metric, Values(100.0 * taken / length)))
     own.append((ACTIVITIES, Values(counts)))
     total: dict[str, int | float] = {
@@ -166,13 +173,13 @@ def answer(run: Run, view: View) -> ViewResult:
     shown = ["lane_ns", "lane_pct", *(KIND_SHARES[kind].name for kind in there), "lane_activities"]
     scoped = own_time(run, view, lanes)
     if scoped is not None:
-        taken = _taken(scoped, whole)
+        taken = _within(scoped, whole)
         own.append((OF_SCOPE, Values(taken)))
         total["scope_ns"] = int(taken.sum())
         shown.insert(2, "scope_ns")
     if seen.mark_ns is not None:
         ends = np.array(sorted((seen.mark_ns, seen.at_ns)), np.int64) + run.origin_ns
-        own.append((BETWEEN, Values(_taken([lane.busy for lane in lanes], ends))))
+        own.append((BETWEEN, Values(_within([lane.busy for lane in lanes], ends))))
         measured = [lane.count(*ends.tolist()) for lane in lanes]
         own.append((BETWEEN_ACTIVITIES, numbered(np.array(measured, np.int64))))
         shown[2:2] = ["between_ns", "between_activities"]
@@ -190,26 +197,24 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=tuple(shown),
         headline=(_headline(seen),),
         notes=_notes(run, lanes, left_out, seen),
-        charts=(picture_of(run, view, seen, lanes, labels, pointed),),
+        charts=(lanes_chart(run, view, seen, lanes, labels, pointed),),
     )
 
 
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
-    """The lanes of a view's scope, and how many of its GPUs are left out."""
+    """The lanes of a view's scope, and the number of GPUs left out."""
     gpus = gpus_of(run, view)
-    lanes = [
-        lane for gpu in gpus[:MOST_GPUS] for lane in lanes_of(run, gpu, whole=view.by == "gpu")
-    ]
-    return lanes, max(len(gpus) - MOST_GPUS, 0)
+    lanes = [lane for gpu in gpus[:MAX_GPUS] for lane in lanes_of(run, gpu, whole=view.by == "gpu")]
+    return lanes, max(len(gpus) - MAX_GPUS, 0)
 
 
 def label_of(lane: Lane) -> str:
-    """What a lane is called."""
+    """The name of a lane."""
     if lane.stream is EVERY_STREAM:
         return f"GPU {lane.gpu}"
     if lane.stream == NO_LABEL:
         return f"GPU {lane.gpu} s?"
-    # The reader numbers streams that the trace names by text from -2 downwards.
+    # Readers number streams that the trace names by text from -2 downwards.
     return (
         f"GPU {lane.gpu} s{lane.stream}" if lane.stream >= 0 else f"GPU {lane.gpu} #{-lane.stream}"
     )
@@ -218,9 +223,9 @@ def label_of(lane: Lane) -> str:
 def next_start(
     run: Run, view: View, name: str, step: int, kind: Kind | None = None
 ) -> tuple[str, Interval] | None:
-    """The cursor at the next start after it (1) or before it (-1), and the lane; None at the end.
+    """The lane and the cursor at the next start after (1) or before (-1) it; None at the end.
 
-    Without a kind it is that of an activity of the lane; else of a kind anywhere on its GPU.
+    With a kind, the next start of that kind on any lane of the GPU.
     """
     lanes, seen = lanes_in(run, view)[0], interval_of(run, view)
     own = _named(lanes, name)
@@ -231,21 +236,21 @@ def next_start(
 
 
 def _named(lanes: Sequence[Lane], name: str) -> Lane:
-    """The lane of a label; there is one."""
+    """The lane of a label."""
     return next(lane for lane in lanes if label_of(lane) == name)
 
 
 def start_of(run: Run, view: View) -> int:
-    """The start of a view's node, since the run's first activity."""
+    """Start of a view's node in ns since the run's first activity."""
     return int(run.tree(view.order).node(view.path).min("start_ns")[0]) - run.origin_ns
 
 
 def next_of_names(
     run: Run, view: View, step: int, kernels: Mask, operations: Mask, key: str
 ) -> tuple[str, Interval] | None:
-    """The cursor at the next start of an activity with a wanted name, and its lane, or None.
+    """The lane and the cursor at the next start of an activity with a wanted name, or None.
 
-    A mask has a value per name, and one more for a missing one; `key` says what they are of.
+    A mask has a value per name, and one more for a missing name; `key` identifies the masks.
     """
     lanes, _ = lanes_in(run, view)
     seen = interval_of(run, view)
@@ -256,7 +261,7 @@ def next_of_names(
 def _nearest(
     run: Run, seen: Interval, step: int, lanes: Sequence[tuple[Lane, Int64]]
 ) -> tuple[str, Interval] | None:
-    """The nearest of starts after (1) or before (-1) the cursor, by lane, with the cursor there."""
+    """The nearest start after (1) or before (-1) the cursor: its lane, and the cursor there."""
     at = run.origin_ns + seen.at_ns
     found: list[tuple[int, int]] = []
     for number, (_, starts) in enumerate(lanes):
@@ -273,7 +278,7 @@ def _nearest(
 
 
 def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
-    """Start and end of what runs at the cursor on a lane, since the run's first activity."""
+    """Start and end of the activity at the cursor on a lane, since the run's first activity."""
     lane = _named(lanes_in(run, view)[0], name)
     place = lane.running(run.origin_ns + interval_of(run, view).at_ns)
     if place is None:
@@ -282,12 +287,13 @@ def under_cursor(run: Run, view: View, name: str) -> tuple[int, int] | None:
     return start - run.origin_ns, end - run.origin_ns
 
 
-def _taken(lanes: Sequence[BusyTime], whole: Int64) -> Int64:
+def _within(lanes: Sequence[BusyTime], whole: Int64) -> Int64:
+    """The time of each lane within two moments."""
     return np.array([int(each.between(whole)[0]) for each in lanes], np.int64)
 
 
 def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
-    """What runs on a lane at the cursor."""
+    """The activity at the cursor on a lane."""
     table, place, following = run.table, lane.running(at), lane.after(at)
     next_ns = None if following is None else int(lane.starts_ns[following]) - at
     if place is None:
@@ -319,7 +325,7 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
 
 
 def _at_cursor(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
-    """What runs at the cursor as columns."""
+    """The activities at the cursor as columns."""
     return [
         (AT_KERNEL, worded([each.kernel for each in pointed])),
         (AT_OPERATION, worded([each.operation for each in pointed])),
@@ -340,7 +346,7 @@ def _integers(numbers: Sequence[int | None]) -> Values:
 
 
 def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
-    """What runs at the cursor in the tree; where nothing does, what starts next, or ran last."""
+    """The activity at the cursor in the tree; in a gap the next one, or the last."""
     for place in (lane.running(at), lane.after(at), lane.before(at)):
         if place is not None:
             there = activity(run, view, int(lane.rows[place]))
@@ -368,18 +374,18 @@ def _notes(run: Run, lanes: Sequence[Lane], left_out: int, seen: Interval) -> tu
     notes = []
     if left_out:
         notes.append(
-            f"the lanes of the first {MOST_GPUS} of {MOST_GPUS + left_out} GPUs; "
-            "gpu=N in the scope shows another"
+            f"only the first {MAX_GPUS} of {MAX_GPUS + left_out} GPUs are shown; gpu=N in the "
+            "scope shows another"
         )
     if any(lane.stream == NO_LABEL for lane in lanes):
-        notes.append("s? is the lane of activities of which the trace doesn't say the stream")
+        notes.append("lane s? holds activities whose stream is not in the trace")
     if any(lane.stream is not EVERY_STREAM and lane.stream < NO_LABEL for lane in lanes):
-        notes.append("streams that the trace names by text are numbered with #")
+        notes.append("streams with text names in the trace are numbered with #")
     within = sum(lane.overlapping for lane in lanes if lane.stream is not EVERY_STREAM)
     if within:
         notes.append(
-            f"{within} activities start on a stream on which another one still runs; "
-            "a cell's kinds may take more than the cell together"
+            f"{within} activities start while another one runs on their stream; the kinds of a "
+            "cell may add up to more than the cell"
         )
     if not {_CLOCK, "power_w"} & set(run.signal_names):
         notes.append("no clock and no power: the run has no telemetry of them")

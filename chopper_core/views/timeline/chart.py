@@ -1,4 +1,4 @@
-"""The picture of the timeline: cells of lanes, bands of levels and strips of signals over them."""
+"""The timeline's chart: cells of lanes, bands of levels and strips of signals above them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PREFIX: Final = {"iteration": "it ", "layer": "L"}
 _SEVERAL: Final = -2
 _NOTHING: Final = -1
 _MIN_NAMED_CELLS: Final = 2
-"""Cells that an activity fills at least to be told apart."""
+"""An activity that fills fewer cells is not named."""
 _MAX_NAMED_PER_CELL: Final = 2
-"""So many activities per cell, and more, are not named one by one."""
+"""With more activities per cell none is named."""
 
 
-def picture_of(
+def lanes_chart(
     run: Run,
     view: View,
     seen: Interval,
@@ -43,7 +43,7 @@ def picture_of(
     labels: Sequence[str],
     pointed: tuple[Pointed, ...],
 ) -> Lanes:
-    """The picture of lanes over a stretch of the run's time."""
+    """The chart of lanes over an interval of the run."""
     begin, end = run.origin_ns + seen.from_ns, run.origin_ns + seen.to_ns
     names = tuple(
         dict.fromkeys(name for name in (view.signal, *STRIPS) if name in run.signal_names)
@@ -87,7 +87,7 @@ def picture_of(
 
 
 def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells:
-    """What runs on a lane in each cell of a stretch of time."""
+    """The activities of a lane in each cell of an interval."""
     cut = edges(begin, end, bins)
     return LaneCells(
         kind_ns=np.stack([lane.kinds[kind].between(cut) for kind in Kind]),
@@ -98,7 +98,7 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
 
 
 def _named(run: Run, lane: Lane, begin: int, end: int, bins: int) -> tuple[Span, ...]:
-    """The activities that fill some cells, where they are few."""
+    """The names of activities that fill some cells, unless there are too many activities."""
     if lane.count(begin, end) > _MAX_NAMED_PER_CELL * bins:
         return ()
     first = int(np.searchsorted(lane.latest_ns, begin, "right"))
@@ -124,7 +124,7 @@ def _named(run: Run, lane: Lane, begin: int, end: int, bins: int) -> tuple[Span,
 
 
 def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
-    """The label of a level in each cell: that of the middle of the cell."""
+    """The label of a level in the middle of each cell."""
     segments = segments_of(run, gpu, level)
     middles = (cut[:-1] + cut[1:]) // 2
     places = np.searchsorted(segments.begins_ns, middles, "right") - 1
@@ -141,7 +141,7 @@ def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
 
 
 def _spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
-    """Runs of cells with one key."""
+    """Runs of cells with the same key."""
     first = run_starts(keys)
     last = np.append(first[1:], len(keys))
     return tuple(
@@ -157,7 +157,7 @@ def _spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
 
 
 def own_time(run: Run, view: View, lanes: Sequence[Lane]) -> list[BusyTime] | None:
-    """When activities of the scope itself run on lanes; None where all that they hold is its."""
+    """When activities of the scope run on each lane; None if the scope is whole GPUs."""
     if all(level == "gpu" for level, _ in view.scope):
         return None
     key = ("timeline scope", view.order, view.path)

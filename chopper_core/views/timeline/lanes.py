@@ -1,7 +1,7 @@
-"""The lanes of a GPU: its activities by stream in the order of start, ready to be looked up.
+"""The lanes of a GPU: its activities by stream in the order of start.
 
-Everything that a picture asks of a lane is a few binary searches per cell, whatever the lane
-holds: the time in which a kind runs up to a moment is known at the edges of its stretches.
+A chart needs a few binary searches per cell, however many activities a lane has: the time in which
+a kind runs up to a moment is stored at the edges of its intervals.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ EVERY_STREAM: Final = None
 
 
 class BusyTime(Struct, frozen=True, eq=False):
-    """Disjoint stretches of time in rising order, with the time that they take up to each."""
+    """Disjoint intervals in rising order, with the time that they take up to each."""
 
     begins_ns: Int64
     ends_ns: Int64
     before_ns: Int64
-    """The time that stretches take before each one; one value more, for all."""
+    """The time in the intervals before each one; one value more, for all."""
 
     @classmethod
     def of(cls, starts_ns: Int64, ends_ns: Int64) -> BusyTime:
-        """The time in which any of the activities, in the order of start, runs."""
+        """The time in which any of some activities, in the order of start, runs."""
         if (starts_ns[1:] >= ends_ns[:-1]).all():
             begins, ends = starts_ns, ends_ns
         else:
@@ -44,7 +44,7 @@ class BusyTime(Struct, frozen=True, eq=False):
         return cls(begins, ends, np.concatenate([[0], np.cumsum(ends - begins)]))
 
     def until(self, times_ns: Int64) -> Int64:
-        """The time in the stretches before each moment."""
+        """The time in the intervals before each moment."""
         if not len(self.begins_ns):
             return np.zeros(len(times_ns), np.int64)
         begun = np.searchsorted(self.begins_ns, times_ns, "right")
@@ -53,19 +53,21 @@ class BusyTime(Struct, frozen=True, eq=False):
         return taken
 
     def between(self, times_ns: Int64) -> Int64:
-        """The time in the stretches between neighbouring moments."""
+        """The time in the intervals between neighbouring moments."""
         return np.diff(self.until(times_ns))
 
 
 class Lane(Struct, frozen=True, eq=False):
-    """The activities of a stream, or of all streams of a GPU, in the order of start."""
+    """The activities of a stream, or of all streams of a GPU, in the order of start.
+
+    Times are on the run's clock.
+    """
 
     gpu: int
     stream: int | None
     rows: Index
     """Of the kernel table."""
     starts_ns: Int64
-    """On the run's clock, as all times here."""
     ends_ns: Int64
     latest_ns: Int64
     """The latest end up to each activity."""
@@ -81,31 +83,31 @@ class Lane(Struct, frozen=True, eq=False):
     """Activities that start while another one of the lane still runs."""
 
     def running(self, at_ns: int) -> int | None:
-        """The place of what runs at a moment, the one that started last of several."""
+        """The position of the activity at a moment, of several the one that started last."""
         begun = int(np.searchsorted(self.starts_ns, at_ns, "right"))
         first = int(np.searchsorted(self.latest_ns, at_ns, "right"))
         found = np.flatnonzero(self.ends_ns[first:begun] > at_ns)
         return first + int(found[-1]) if len(found) else None
 
     def after(self, at_ns: int) -> int | None:
-        """The place of the first that starts after a moment."""
+        """The position of the first activity that starts after a moment."""
         place = int(np.searchsorted(self.starts_ns, at_ns, "right"))
         return place if place < len(self.starts_ns) else None
 
     def before(self, at_ns: int) -> int | None:
-        """The place of the last that starts before a moment."""
+        """The position of the last activity that starts before a moment."""
         place = int(np.searchsorted(self.starts_ns, at_ns, "left")) - 1
         return place if place >= 0 else None
 
     def count(self, begin_ns: int, end_ns: int) -> int:
-        """How many run at any time from a moment to a later one."""
+        """The number of activities that run at any time between two moments."""
         begun = int(np.searchsorted(self.starts_ns, end_ns, "left"))
         over = int(np.searchsorted(self.last_ns, begin_ns, "right"))
         return begun - over
 
 
 class Segments(Struct, frozen=True, eq=False):
-    """The stretches in which a GPU computes for one label of a level."""
+    """The intervals in which a GPU computes for one label of a level."""
 
     begins_ns: Int64
     ends_ns: Int64
@@ -151,22 +153,22 @@ def _by_start(run: Run, gpu: int) -> Index:
 
 
 def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> Lane:
-    """The lane of rows in the order of start."""
+    """The lane of some rows, which are in the order of start."""
     starts = np.ascontiguousarray(table.start_ns[rows], np.int64)
     ends = starts + table.duration_ns[rows]
     is_apart = bool((starts[1:] >= ends[:-1]).all())
     kind = table.kind[rows]
     busy = BusyTime.of(starts, ends)
-    stretches, kind_starts = [], []
+    kinds, kind_starts = [], []
     for each in Kind:
         own = kind == each
         count = int(own.sum())
         if count == len(own):
-            stretches.append(busy)
+            kinds.append(busy)
             kind_starts.append(starts)
             continue
         kind_starts.append(starts[own] if count else starts[:0])
-        stretches.append(BusyTime.of(kind_starts[-1], ends[own] if count else ends[:0]))
+        kinds.append(BusyTime.of(kind_starts[-1], ends[own] if count else ends[:0]))
     latest = ends if is_apart else np.maximum.accumulate(ends)
     return Lane(
         gpu=gpu,
@@ -176,7 +178,7 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
         ends_ns=ends,
         latest_ns=latest,
         last_ns=ends if is_apart else np.sort(ends),
-        kinds=tuple(stretches),
+        kinds=tuple(kinds),
         kind_starts_ns=tuple(kind_starts),
         busy=busy,
         overlapping=0 if is_apart else int((starts[1:] < latest[:-1]).sum()),
@@ -186,7 +188,7 @@ def lane_of(table: KernelTable, rows: Index, gpu: int, stream: int | None) -> La
 def starts_of_names(run: Run, lane: Lane, kernels: Mask, operations: Mask, key: str) -> Int64:
     """The starts on a lane of activities with a wanted kernel or operation; cached for one key.
 
-    A mask has a value per name, and one more for a missing one.
+    A mask has a value per name, and one more for a missing name.
     """
     by_lane: dict[tuple[int, int | None], Int64] = run.memo(("timeline names", key), dict, 1)
     place = lane.gpu, lane.stream
@@ -198,7 +200,7 @@ def starts_of_names(run: Run, lane: Lane, kernels: Mask, operations: Mask, key: 
 
 
 def edges(begin_ns: int, end_ns: int, bins: int) -> Int64:
-    """The edges of cells that share a stretch of time as equally as ns allow."""
+    """The edges of cells that divide an interval as equally as ns allow."""
     return begin_ns + (end_ns - begin_ns) * np.arange(bins + 1, dtype=np.int64) // max(bins, 1)
 
 
@@ -208,7 +210,7 @@ LEVELS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "layer": ("iteration", "phase", "layer"),
     "operation": ("iteration", "phase", "layer", "operation"),
 }
-"""Band → the levels of which a change ends its segments."""
+"""Band → the levels whose changes end its segments."""
 
 
 def segments_of(run: Run, gpu: int, level: str) -> Segments:
