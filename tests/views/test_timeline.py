@@ -260,7 +260,9 @@ def test_notes_name_what_is_unknown() -> None:
     found = query(run, parse("R?view=timeline&at=75ns"))
     assert found.labels == ["GPU 0 s?", "GPU 0 #7"] or found.labels == ["GPU 0 #7", "GPU 0 s?"]
     notes = " ".join(found.notes)
-    assert "stream is not in the trace" in notes and "text names" in notes and "no telemetry" in notes
+    assert (
+        "stream is not in the trace" in notes and "text names" in notes and "no telemetry" in notes
+    )
     assert "1 activities start while another one runs on their stream" in notes
     row = found.values
     assert row["at_kernel"].cell(0) is None
