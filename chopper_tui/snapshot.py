@@ -18,6 +18,8 @@ FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
 _ALIASES: Final = {"md": "markdown"}
 PICTURE: Final = "svg"
+_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+"""Textual's pictures load their font from the network; a picture of a run loads nothing."""
 SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 """The formats by the names that people may give them."""
 
@@ -33,13 +35,22 @@ def is_picture(arguments: str) -> bool:
     return _parse(arguments)[0] == PICTURE
 
 
+def without_fonts(picture: str) -> str:
+    """An SVG of the screen that loads nothing from the network."""
+    return _FONTS.sub("", picture)
+
+
 def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "") -> Path:
     """Write a frame; the arguments are `[format] [path]`. Returns the path of the file.
 
     `picture` is the screen as SVG, written where the format asks for it.
     """
     format_name, path = _parse(arguments)
-    content = picture if format_name == PICTURE else printed(frame, format_name, charted=run)
+    content = (
+        _FONTS.sub("", picture)
+        if format_name == PICTURE
+        else printed(frame, format_name, charted=run)
+    )
     if path is not None:
         return _write_new(path.expanduser(), content)
     stem, ending = _stem(frame), _ENDINGS.get(format_name, format_name)

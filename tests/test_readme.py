@@ -23,12 +23,15 @@ from chopper_tui.cli import main
 from chopper_tui.config import read_config
 from chopper_tui.play import keys_of, play
 from chopper_tui.screens.help import help_screen, screen_table
+from chopper_tui.snapshot import without_fonts
 from tests.demo import demo_run
 from tests.tui.explorer import explorer, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 EXAMPLES = ROOT / "docs" / "examples.md"
+KEYS_PAGE = ROOT / "docs" / "keys.md"
+PICTURES = ROOT / "docs" / "pictures"
 COMPARED = (
     "demo_data/fsdp2:gpu=5/iteration=11/phase=backward?order=gpu,iteration,phase,operation"
     "&columns=elapsed_ns,elapsed_ns_delta,elapsed_ns_delta_pct,gfx_mhz,gfx_mhz_delta"
@@ -58,7 +61,7 @@ def check(name: str, expected: str, page: Path = README) -> None:
 
 def test_the_table_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
     main(["keys", "--format", "markdown"])
-    check("keys", capsys.readouterr().out)
+    check("keys", capsys.readouterr().out, KEYS_PAGE)
 
 
 def test_the_table_of_screens() -> None:
@@ -69,12 +72,13 @@ def test_the_table_of_screens() -> None:
     check(
         "screens",
         "\n".join(["| key | `view=` | asks | `by=` |", "| :-- | :-- | :-- | :-- |", *rows]),
+        KEYS_PAGE,
     )
 
 
 def test_every_action_has_its_place() -> None:
     """In the table of keys: its keys and its command; in the help: the sentence, too."""
-    keys = block("keys", README.read_text(encoding="utf-8"))
+    keys = block("keys", KEYS_PAGE.read_text(encoding="utf-8"))
     shown = str(help_screen(ACTIONS, query(sample_run(), View("sample.json")), 120)._text)
     told = " ".join(shown.split())
     for action in ACTIONS:
@@ -115,14 +119,24 @@ def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     check("findings", f"```console\n{command}{text}```", EXAMPLES)
 
 
-async def test_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Enter, Enter, Enter on GPU 5 of the demo run lead to, in an 80x24 pane."""
+@pytest.mark.parametrize("name", ["explorer", "findings", "ranks", "timeline"])
+async def test_the_pictures_show_what_the_program_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture is the screen after the keys beside it."""
     monkeypatch.chdir(ROOT)
-    run = demo_run()
-    async with explorer((80, 24), run, View(run.name)) as at:
-        await at.press(*["down"] * 5, "enter", "down", "enter", "down", "enter", "down", "enter")
-        text = "\n".join(line.rstrip() for line in at.text().splitlines())
-    check("capture", f"```\n{text}\n```")
+    picture, run = PICTURES / f"{name}.svg", demo_run()
+    async with explorer((100, 30), run, View(run.name)) as at:
+        await at.press(*keys_of(str(PICTURES / f"{name}.keys")))
+        shown = without_fonts(at.app.export_screenshot(title=f"chopper {run.name}"))
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        picture.write_text(shown, encoding="utf-8")
+    assert words_of(picture.read_text(encoding="utf-8")) == words_of(shown)
+
+
+def words_of(picture: str) -> list[str]:
+    """The text of an SVG, piece by piece."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture)
 
 
 async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,39 +149,9 @@ async def test_the_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     check("timeline", f"```\n{text}\n```", EXAMPLES)
 
 
-def told_briefly(measured: str) -> str:
-    """When, on what and beside what it was measured, without the versions of the packages."""
-    machine, _, conditions = measured.partition(". ")
-    return f"{machine.partition('; numpy')[0]}. {conditions}"
-
-
-def test_the_speed_of_the_explorer() -> None:
-    """The figures through a pseudo-terminal, as the benchmarks' page has them."""
-    lines = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").splitlines()
-    start, keys = (
-        lines[lines.index(f"## {title}") + 2]
-        for title in ("Starting", "The explorer over a pseudo-terminal")
-    )
-    rows = [
-        line.rpartition(" |")[0].rpartition(" |")[0] + " |"
-        for line in lines
-        if re.match(r"\| (first paint|key to|… of the slow|bytes)", line)
-    ]
-    assert len(rows) >= 6
-    head = ["| through a pseudo-terminal | goal | measured | met |", "| :-- | --: | --: | :-- |"]
-    empty = [line[2:] for line in lines if line.startswith("- an empty Textual app")]
-    assert len(empty) == 2
-    where = [
-        "",
-        f"- First paint: {told_briefly(start)} Beside it, {'; '.join(empty)}.",
-        f"- Keys, bytes: {told_briefly(keys)}",
-    ]
-    check("speed", "\n".join([*head, *rows, *where]))
-
-
 TOUR = ROOT / "tests" / "tui" / "tour.keys"
-STOPS = {"tour-ranks": 2, "tour-compare": 5, "tour-kernels": 9}
-"""How many keys of the tour lead to each capture."""
+STOPS = {"ranks": 2, "compare": 5, "kernels": 9}
+"""How many keys of the tour lead to each of its screens."""
 
 
 def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,12 +164,12 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         run = demo_run()
         app = ChopperApp(lambda progress, run=run: run, View(run.name), glyphs=UNICODE)
         shown[name] = play(app, keys[:count], (80, 24))
-        check(name, f"```\n{shown[name]}```")
+    check("tour-kernels", f"```\n{shown['kernels']}```")
     truth = json.loads((ROOT / "demo_data" / "fsdp2" / "truth.json").read_text())
     slow = truth["slow_gpu"]["rank"]
-    assert f"GPU {slow} is behind" in shown["tour-ranks"]
-    assert f"GPU {slow} › compare" in shown["tour-compare"]
-    assert f"GPU {slow} › mlp_dp › compare" in shown["tour-kernels"]
+    assert f"GPU {slow} is behind" in shown["ranks"]
+    assert f"GPU {slow} › compare" in shown["compare"]
+    assert f"GPU {slow} › mlp_dp › compare" in shown["kernels"]
     text = README.read_text(encoding="utf-8")
     told = re.search(r"`([^`]+)`<!-- keys of the tour -->", text)
     assert told and told[1].split() == [key_name(key) for key in keys]
