@@ -1,16 +1,31 @@
-# `make demo` and `make test` set up what they need in .venv, once, and again when pyproject.toml changes.
+# Every target sets up what it needs in .venv, once, and again when pyproject.toml changes.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint types format clean bench bench-peers
+.PHONY: demo check test test-all lint types format clean docs bench bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+# The inner loop: what a change most likely breaks.
+check: $(VENV)/dev lint types
+	$(PYTEST) -m "not slow and not sweep"
+
+# What CI runs.
 test: $(VENV)/dev lint types
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) -m "not sweep"
+
+# Also key sweeps, old terminals, process kills, byte comparisons of the demo data.
+test-all: $(VENV)/dev lint types
+	$(PYTEST)
+
+# Rewrites the generated parts of README and docs, the pictures and the golden screens; read the diff.
+docs: $(VENV)/dev
+	CHOPPER_UPDATE_GOLDENS=1 $(PYTEST) tests/test_readme.py tests/tui tests/views/test_findings.py
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -20,12 +35,12 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-# BENCH takes parts, to measure these anew only, and options: make bench BENCH="reading ranks --rounds 5"
+# BENCH takes parts, to measure only these again, and options: make bench BENCH="reading ranks --rounds 5"
 bench: $(VENV)/dev
 	$(BIN)/python -m tests.bench -o docs/benchmarks.md $(BENCH)
 
-# What there is to measure beside: JSON decoders and another analyser of such traces. The original
-# Chopper and TraceLens run from a checkout: see CHOPPER_MERGE and TRACELENS in tests/bench/reading.py.
+# The same beside JSON decoders and another trace analyser. The original Chopper and TraceLens run from
+# a checkout: see CHOPPER_MERGE and TRACELENS in tests/bench/reading.py.
 bench-peers: $(VENV)/dev
 	@$(PIP) install orjson ijson HolisticTraceAnalysis >&2
 	@$(MAKE) bench
@@ -39,7 +54,7 @@ clean:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Chopper needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	  { echo "Chopper needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "setting up $(VENV) (once)" >&2
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade 'pip>=25.1'
