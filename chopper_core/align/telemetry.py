@@ -20,7 +20,7 @@ from chopper_core.model.column_names import (
 )
 from chopper_core.model.signals import IntegralCurve, Signal, between, nearest
 from chopper_core.model.table import KernelTable
-from chopper_core.sources.places import natural_key
+from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import Samples, SignalName, Telemetry
 from chopper_core.util.arrays import Float64
 

@@ -17,7 +17,7 @@ from chopper_core.model.signals import (
     share_running,
 )
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.sources.cpu import CpuFile
+from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.signals import ClockDomain, Samples, SignalName, Telemetry
 from chopper_core.util.arrays import Float64
 
@@ -277,7 +277,7 @@ def _sliding(short: Float64, long: Float64) -> Float64:
 
 
 def placed_cpu(
-    file: CpuFile,
+    file: CpuTable,
     span: tuple[int, int],
     telemetry: Sequence[TelemetrySource],
     epoch_ns: int | None,
@@ -320,7 +320,7 @@ def placed_cpu(
 
 
 def _offset(
-    file: CpuFile, telemetry: Sequence[TelemetrySource], epoch_ns: int | None
+    file: CpuTable, telemetry: Sequence[TelemetrySource], epoch_ns: int | None
 ) -> tuple[int | None, int, str]:
     if file.clock is ClockDomain.EPOCH and epoch_ns is not None:
         corrected = f", corrected by {epoch_ns} ns as its host's" if epoch_ns else ""

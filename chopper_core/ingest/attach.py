@@ -19,10 +19,10 @@ from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
 from chopper_core.sources.counters.files import find_counters, read_found
-from chopper_core.sources.cpu import find_cpu, read_cpu
+from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.registry import Family, discover
 from chopper_core.sources.signals import ClockDomain, Telemetry
-from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
@@ -90,14 +90,14 @@ def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """A run with what telemetry measured while it ran."""
-    files = find_telemetry(paths).files
+    files = discover(paths, Family.TELEMETRY).files
     placed: list[tuple[Telemetry, Placement]] = []
     failed = []
     identities: list[Identity] = []
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
         try:
-            telemetry = read_telemetry(file.path)
+            telemetry: Telemetry = file.read()
         except DataError as error:
             failed.append((str(file.path), str(error)))
             continue
@@ -136,25 +136,25 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
 
 def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """A run with the samples of its hosts' processors."""
-    files = find_cpu(paths)
+    files = discover(paths, Family.CPU).files
     if not files or not len(run.table):
         return run
     table = run.table
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
     is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
     found, failed = [], []
-    for number, path in enumerate(files):
+    for number, file in enumerate(files):
         progress("read samples of processors", number, len(files))
         try:
-            samples = read_cpu(path)
+            samples: CpuTable = file.read()
         except DataError as error:
-            failed.append((str(path), str(error)))
+            failed.append((str(file.path), str(error)))
             continue
         corrections = {clock.correction_ns for clock in run.hosts}
         known_ns = (corrections.pop() if len(corrections) == 1 else 0) if is_epoch else None
-        shift_ns = run.overrides.shift_ns(path.name, samples.format) or 0
+        shift_ns = run.overrides.shift_ns(file.path.name, samples.format) or 0
         found.append(placed_cpu(samples, span, run.telemetry, known_ns, shift_ns))
-    read = {str(path) for path in files}
+    read = {str(file.path) for file in files}
     return replace(
         run,
         cpu=tuple(found),
@@ -208,14 +208,14 @@ def _source(placement: Placement, losses: Losses) -> TelemetrySource:
 
 def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
     """Every file of telemetry at the paths as `text` or `json`; None where there is none."""
-    files = find_telemetry([path for path in paths if path.exists()]).files
+    files = discover([path for path in paths if path.exists()], Family.TELEMETRY).files
     if not files:
         return None
     read: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
     for file in files:
         try:
-            read.append(_described(read_telemetry(file.path)))
+            read.append(_described(file.read()))
         except DataError as error:
             failed.append({"path": str(file.path), "reason": str(error)})
     if format_name == "json":

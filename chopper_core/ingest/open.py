@@ -106,11 +106,11 @@ def open_run(
 
 def _alone(paths: Sequence[Path]) -> str:
     """What to say of telemetry that has no run beside it."""
-    from chopper_core.sources.telemetry.files import find_telemetry
+    from chopper_core.sources.registry import Family, discover
 
     there = [path for path in paths if path.exists()]
     return " The telemetry there is described by `chopper info`." * bool(
-        find_telemetry(there).files
+        discover(there, Family.TELEMETRY).files
     )
 
 

@@ -11,22 +11,26 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.sources.places import files_at, natural_key
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.text import PARQUET_MAGIC, FileHead, csv_cells, read_text
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.stamps import LATEST_NS, clock_named
-from chopper_core.sources.telemetry.text import TelemetryText, csv_cells, read_text, sniff
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
-CSV_FORMAT: Final = "CPU samples CSV"
-PARQUET_FORMAT: Final = "CPU samples Parquet"
-MOST_PCT: Final = 101.0
+NAME: Final = "your own sampler"
+FILES: Final = "[samples of processors](telemetry.md#samples-of-processors), CSV or Parquet"
+EXAMPLE: Final = "python cpu_sampler.py > cpu.csv"
+SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", ".pq")
+
+_CSV_FORMAT: Final = "CPU samples CSV"
+_PARQUET_FORMAT: Final = "CPU samples Parquet"
+_MAX_PCT: Final = 101.0
 """Tools round; more than this is no share of time."""
 _TIMES: Final = ("time_ns", "monotonic_ns", "ts")
 """`ts` is the original Chopper's name of time.monotonic_ns()."""
 _NEEDS: Final = ("cpu", "percent")
-_SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", ".pq")
-_PARQUET_MAGIC: Final = b"PAR1"
 _CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
 _WHOLE: Final = r"^\s*(?:cpu|core)?\s*(\d{1,19})(?:\.0*)?\s*$"
 _NUMBER: Final = r"^\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*$"
@@ -36,7 +40,7 @@ _NO_CLOCK: Final = (
 )
 
 
-class CpuFile(Struct, frozen=True, eq=False):
+class CpuTable(Struct, frozen=True, eq=False):
     """What a file holds, on its own clock."""
 
     path: Path
@@ -51,38 +55,30 @@ class CpuFile(Struct, frozen=True, eq=False):
     notes: tuple[str, ...]
 
 
-def find_cpu(paths: Sequence[Path]) -> list[Path]:
-    """The files at the paths, or below them, that hold such samples, by their headings."""
-    found = [
-        file
-        for root, file in files_at(paths)
-        if (file == root or file.name.casefold().endswith(_SUFFIXES)) and is_cpu_file(file)
-    ]
-    return sorted(found, key=natural_key)
+def recognise(head: FileHead) -> Recognised | None:
+    """Tell samples of processors by their headings."""
+    if not head.magic.startswith(PARQUET_MAGIC):
+        return Recognised(_CSV_FORMAT) if _headings(head.lines) else None
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import read_schema
 
-
-def is_cpu_file(path: Path) -> bool:
-    """Whether the headings of a file are those of such samples."""
     try:
-        if _is_parquet(path):
-            from pyarrow.parquet import read_schema
-
-            return _is_ours(read_schema(path).names)
-        return _headings(sniff(path)) is not None
-    except (DataError, OSError, ValueError):
-        return False
+        is_ours = _is_ours(read_schema(head.path).names)
+    except (ArrowException, OSError):
+        return None
+    return Recognised(_PARQUET_FORMAT) if is_ours else None
 
 
-def read_cpu(path: Path) -> CpuFile:
+def read(path: Path, _progress: Progress = silent) -> CpuTable:
     """Read a file; rows that can't be used are counted in its notes.
 
     Raises DataError where none can.
     """
     notes: list[str] = []
-    if _is_parquet(path):
-        columns, clock, format_name = *_read_parquet(path), PARQUET_FORMAT
+    if FileHead(path).magic.startswith(PARQUET_MAGIC):
+        columns, clock, format_name = *_read_parquet(path), _PARQUET_FORMAT
     else:
-        columns, clock, format_name = *_read_csv(path, notes), CSV_FORMAT
+        columns, clock, format_name = *_read_csv(path, notes), _CSV_FORMAT
     time = next(name for name in _TIMES if name in columns)
     domain = clock_named(clock) if time == "time_ns" else ClockDomain.MONOTONIC
     if domain is ClockDomain.UNKNOWN:
@@ -93,7 +89,7 @@ def read_cpu(path: Path) -> CpuFile:
         _numbers(columns["percent"]),
     )
     usable = (times >= 0) & (times < LATEST_NS) & (cpus >= 0) & (percent >= 0)
-    usable &= percent <= MOST_PCT
+    usable &= percent <= _MAX_PCT
     lost = int((~usable).sum())
     if lost:
         notes.append(f"{lost} of {len(usable)} rows can't be used and are left out.")
@@ -111,7 +107,7 @@ def read_cpu(path: Path) -> CpuFile:
     cores[column] = core
     if (cores[column] != core).any():
         notes.append("A processor has more than one core; the last one counts.")
-    return CpuFile(path, format_name, domain, numbers, cores, instants, table, tuple(notes))
+    return CpuTable(path, format_name, domain, numbers, cores, instants, table, tuple(notes))
 
 
 def _is_ours(headings: Sequence[str]) -> bool:
@@ -119,9 +115,9 @@ def _is_ours(headings: Sequence[str]) -> bool:
     return names.issuperset(_NEEDS) and not names.isdisjoint(_TIMES)
 
 
-def _headings(text: TelemetryText) -> tuple[int, list[str]] | None:
+def _headings(lines: Sequence[str]) -> tuple[int, list[str]] | None:
     """The line of the headings of a CSV file, after comments, and the headings."""
-    for number, line in enumerate(text.lines()):
+    for number, line in enumerate(lines):
         if line.strip() and not line.startswith("#"):
             cells = csv_cells(line)
             return (number, cells) if _is_ours(cells) else None
@@ -134,7 +130,7 @@ def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
 
     text = read_text(path)
     lines = text.lines()
-    found = _headings(text)
+    found = _headings(lines)
     if found is None:
         raise DataError(f"{path} has no columns time_ns, cpu and percent.")
     place, headings = found
@@ -224,11 +220,6 @@ def _cores(columns: dict[str, Any]) -> Int64:
     of_both = pairs[(pairs >= 0).all(axis=1)]
     through = len(np.unique(of_both[:, 1])) == len(of_both)
     return np.where(known, core if through else number.ravel(), -1)
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
 
 
 def _first_line(error: Exception) -> str:

@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.places import files_at, natural_key
 from chopper_core.sources.recognise import Mismatch, why_no_kineto_trace
+from chopper_core.sources.registry import files_at, natural_key
 from chopper_core.util.errors import DataError
 
 FROM_FILE: Final = "distributedInfo"

@@ -24,7 +24,8 @@ from chopper_core.model.charts import HeatMap, LineChart
 from chopper_core.model.run import Run, TelemetrySource
 from chopper_core.model.signals import CpuSamples
 from chopper_core.render.info import as_text, describe
-from chopper_core.sources.cpu import find_cpu, is_cpu_file, read_cpu
+from chopper_core.sources.cpu import CpuTable
+from chopper_core.sources.registry import Family, discover, read_source
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
@@ -33,6 +34,12 @@ from chopper_core.views.query import query
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2"
 FILE = DEMO / "telemetry" / "cpu.csv.gz"
+
+
+def read_cpu(path: Path) -> CpuTable:
+    table = read_source(path, Family.CPU)
+    assert isinstance(table, CpuTable)
+    return table
 
 
 def plain_samples(run: Run) -> dict[int, dict[int, tuple[int, float]]]:
@@ -153,7 +160,10 @@ def test_parquet_and_the_original_s_columns_read_alike(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "cpu.parquet")
     text = "ts,cpu,percent,name,cmdline\n10,1,50,\"['a', 'b']\",x\n10,0,0,,\n20,0,,,\n20,1,1.5,,\n"
     (tmp_path / "cpu.csv").write_text(text)
-    assert [path.name for path in find_cpu([tmp_path])] == ["cpu.csv", "cpu.parquet"]
+    assert [file.path.name for file in discover([tmp_path], Family.CPU).files] == [
+        "cpu.csv",
+        "cpu.parquet",
+    ]
     for name in ("cpu.parquet", "cpu.csv"):
         file = read_cpu(tmp_path / name)
         assert file.clock is ClockDomain.MONOTONIC
@@ -178,8 +188,8 @@ def test_files_without_use_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.csv holds no usable sample"):
         read_cpu(written(tmp_path / "a.csv", "x,y,0,0,z"))
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and then nothing")
-    assert not is_cpu_file(tmp_path / "b.parquet")
-    assert not is_cpu_file(written(tmp_path / "c.csv", heading="time_ns,gpu,power_w"))
+    others = [tmp_path / "b.parquet", written(tmp_path / "c.csv", heading="time_ns,gpu,power_w")]
+    assert not discover(others, Family.CPU).files
     file = read_cpu(written(tmp_path / "d.csv", "5,0,0,0,10", clock="sundial"))
     assert file.clock is ClockDomain.UNKNOWN
     assert any("doesn't name the clock" in note for note in file.notes)

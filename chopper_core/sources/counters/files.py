@@ -24,7 +24,7 @@ from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.rocprofv3_json import read_json
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.places import files_at
+from chopper_core.sources.registry import files_at
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chopper_core.sources.counters.joining import concatenate, join_passes
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.places import natural_key
+from chopper_core.sources.registry import natural_key
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.grouping import distinct
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from chopper_core.sources.recognise import EVENTS_KEY
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss
@@ -17,11 +21,17 @@ from chopper_core.sources.telemetry.table import (
     chosen_fields,
     index_reader,
     positions,
+    read_table,
+    recognised_table,
     stamp_reader,
 )
-from chopper_core.sources.telemetry.text import TelemetryText
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
+NAME: Final = "amd-smi"
+FILES: Final = "`metric` and `monitor`, as CSV or JSON, with old and new names of columns"
+EXAMPLE: Final = "amd-smi metric -w 1 --csv --file telemetry.csv"
+SUFFIXES: Final = TEXT_SUFFIXES
 JSON_FORMAT: Final = "amd-smi JSON"
 
 _MAX_XCDS: Final = 16
@@ -109,17 +119,31 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     )
 
 
-def is_amd_smi_json(text: str) -> bool:
-    """Return whether the start of a JSON file looks like amd-smi's."""
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Tell output of amd-smi by its headings or keys."""
+    if head.is_json:
+        is_ours = f'"{EVENTS_KEY}"' not in head.text and _is_amd_smi_json(head.text)
+        return (
+            Recognised(JSON_FORMAT)
+            if is_ours
+            else Unusable("is JSON, but not telemetry of amd-smi")
+        )
+    return recognised_table(head, csv_layout)
+
+
+def read(path: Path, _progress: Progress = silent) -> Telemetry:
+    """Read what amd-smi printed; raises DataError if no usable sample is left."""
+    text = read_text(path)
+    return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
+
+
+def _is_amd_smi_json(text: str) -> bool:
     start = _ROW_START.search(text)
     return start is not None and _JSON_KEYS.search(text, start.start()) is not None
 
 
-def read_json(text: TelemetryText) -> Telemetry:
-    """Read what amd-smi printed as JSON: one list, or one document per snapshot.
-
-    Rows around damage are kept. Raises DataError if no usable sample is left.
-    """
+def _read_json(text: FileText) -> Telemetry:
+    """Read one list, or one document per snapshot; rows around damage are kept."""
     stamps, rows = Stamps(), RowCollector()
     commands = set()
     for row in _json_rows(text, rows):
@@ -143,7 +167,7 @@ def read_json(text: TelemetryText) -> Telemetry:
     return telemetry_of(text.path, f"amd-smi {name} JSON", rows, stamps, text.losses)
 
 
-def _json_rows(text: TelemetryText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
+def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of GPUs wherever they start, so that damage costs only those it hits."""
     if not text.text.rstrip().endswith(("}", "]")):
         text.losses.truncated = True

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.text import (
+    HEADING_LINES,
+    TEXT_SUFFIXES,
+    FileHead,
+    FileText,
+    read_text,
+)
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.telemetry.table import (
-    MAX_PREAMBLE_LINES,
     Cells,
     Layout,
     add_row,
     chosen_fields,
     index_reader,
     positions,
+    read_table,
+    recognised_table,
     stamp_reader,
 )
-from chopper_core.sources.telemetry.text import TelemetryText
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
+NAME: Final = "nvidia-smi"
+FILES: Final = "`--query-gpu=… --format=csv`, with or without units, and `dmon`"
+EXAMPLE: Final = "nvidia-smi --query-gpu=timestamp,index,power.draw,clocks.sm --format=csv -lms 100"
+SUFFIXES: Final = TEXT_SUFFIXES
 DMON_FORMAT: Final = "nvidia-smi dmon"
 
 _NOTES: Final = {
@@ -112,6 +126,17 @@ _DMON: Final[Sequence[tuple[str, Field]]] = (
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 
 
+def recognise(head: FileHead) -> Recognised | None:
+    """Tell output of nvidia-smi by its headings."""
+    return Recognised(DMON_FORMAT) if _is_dmon(head) else recognised_table(head, csv_layout)
+
+
+def read(path: Path, _progress: Progress = silent) -> Telemetry:
+    """Read what nvidia-smi printed; raises DataError if no usable sample is left."""
+    text = read_text(path)
+    return _read_dmon(text) if _is_dmon(FileHead(path)) else read_table(text, csv_layout)
+
+
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     """Return the layout of a table of `--query-gpu`."""
     parts = [_HEADING.fullmatch(heading) for heading in headings]
@@ -153,11 +178,8 @@ def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
     )
 
 
-def read_dmon(text: TelemetryText) -> Telemetry:
-    """Read what `nvidia-smi dmon` printed; its headings come again every so often.
-
-    Raises DataError if it holds no usable sample.
-    """
+def _read_dmon(text: FileText) -> Telemetry:
+    """Read what `nvidia-smi dmon` printed; its headings come again every so often."""
     stamps, rows = Stamps(), RowCollector()
     layout = None
     for line in text.lines():
@@ -172,10 +194,8 @@ def read_dmon(text: TelemetryText) -> Telemetry:
     return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
 
 
-def is_dmon(text: TelemetryText) -> bool:
-    """Return whether the start of a file has headings of `dmon`."""
-    lines = text.lines()[:MAX_PREAMBLE_LINES]
-    return any(dmon_layout(line, Stamps()) is not None for line in lines)
+def _is_dmon(head: FileHead) -> bool:
+    return any(dmon_layout(line, Stamps()) is not None for line in head.lines[:HEADING_LINES])
 
 
 def dmon_cells(line: str) -> list[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from chopper_core.sources.signals import GpuName, SignalName
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, read_text
+from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field
 from chopper_core.sources.telemetry.stamps import Stamps
@@ -14,8 +17,19 @@ from chopper_core.sources.telemetry.table import (
     Layout,
     chosen_fields,
     positions,
+    read_table,
+    recognised_table,
     stamp_reader,
 )
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "rocm-smi"
+FILES: Final = (
+    "`--csv` with a column `timestamp` put before, and the tables with `timestamp, device, "
+    "power_watts, …` that scripts derive from it"
+)
+EXAMPLE: Final = ""
+SUFFIXES: Final = TEXT_SUFFIXES
 
 _STAMPS: Final = ("timestamp", "time", "timestamp_ns")
 _FIELDS: Final[Sequence[tuple[str, Field]]] = (
@@ -45,6 +59,16 @@ _DERIVED_FIELDS: Final[Sequence[tuple[str, Field]]] = (
     ("mclk_mhz", Field(SignalName.MEM_MHZ, "mhz")),
 )
 _ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
+
+
+def recognise(head: FileHead) -> Recognised | None:
+    """Tell a table of rocm-smi by its headings."""
+    return recognised_table(head, csv_layout)
+
+
+def read(path: Path, _progress: Progress = silent) -> Telemetry:
+    """Read a table of rocm-smi; raises DataError if no usable sample is left."""
+    return read_table(read_text(path), csv_layout)
 
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:

@@ -11,27 +11,47 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.text import (
+    HEADING_LINES,
+    PARQUET_MAGIC,
+    TEXT_SUFFIXES,
+    FileHead,
+    FileText,
+    read_text,
+)
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.quantities import DIMENSIONS, whole_number
 from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.stamps import Stamps, clock_named
 from chopper_core.sources.telemetry.table import (
-    MAX_PREAMBLE_LINES,
     Cells,
     Layout,
     add_row,
     chosen_fields,
     positions,
     read_table,
+    recognised_table,
 )
-from chopper_core.sources.telemetry.text import TelemetryText
 from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
 
-CSV_FORMAT: Final = "telemetry CSV"
-PARQUET_FORMAT: Final = "telemetry Parquet"
-PARQUET_MAGIC: Final = b"PAR1"
+NAME: Final = "your own sampler"
+FILES: Final = "[Chopper's own format](telemetry.md#choppers-own-format), CSV or Parquet"
+EXAMPLE: Final = "python sampler.py > telemetry.csv"
+SUFFIXES: Final = (*TEXT_SUFFIXES, ".parquet", ".pq", ".pkl", ".pickle")
+
+_CSV_FORMAT: Final = "telemetry CSV"
+_PARQUET_FORMAT: Final = "telemetry Parquet"
+_PICKLE_STARTS: Final = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+_PICKLE: Final = (
+    "is a Python pickle, which Chopper never opens since that can run any code; where it comes "
+    'from, convert gpu.pkl with pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False), '
+    "which keeps ts (CLOCK_MONOTONIC), gpu (the KFD node) and the columns of "
+    "amdsmi_get_gpu_metrics_info"
+)
 
 _METRICS_TIME: Final = "ts"
 """Original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
@@ -86,24 +106,37 @@ class _Clocks(Struct):
     offsets_ns: list[int] = field(default_factory=list)
 
 
-def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
-    """Return the layout of a table in Chopper's own format, for telling it from others."""
-    return _layout(headings, stamps, clocks=_Clocks(), format_name=CSV_FORMAT)
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Tell Chopper's own format by its headings."""
+    if head.magic.startswith(PARQUET_MAGIC):
+        reason = _why_no_parquet(head.path)
+        return Unusable(reason) if reason else Recognised(_PARQUET_FORMAT)
+    if head.data.startswith(_PICKLE_STARTS):
+        return Unusable(_PICKLE)
+    if head.why_no_text:
+        return Unusable(head.why_no_text)
+    return recognised_table(head, _csv_layout)
 
 
-def read_csv(text: TelemetryText) -> Telemetry:
-    """Read a CSV file in Chopper's own format.
+def read(path: Path, _progress: Progress = silent) -> Telemetry:
+    """Read Chopper's own format; raises DataError if no usable sample is left."""
+    is_parquet = FileHead(path).magic.startswith(PARQUET_MAGIC)
+    return _read_parquet(path) if is_parquet else _read_csv(read_text(path))
 
-    Raises DataError if it holds no usable sample.
-    """
-    comments = text.lines()[:MAX_PREAMBLE_LINES]
+
+def _csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
+    return _layout(headings, stamps, clocks=_Clocks(), format_name=_CSV_FORMAT)
+
+
+def _read_csv(text: FileText) -> Telemetry:
+    comments = text.lines()[:HEADING_LINES]
     named = next((match[1] for line in comments if (match := _CLOCK_COMMENT.match(line))), "")
     clocks = _Clocks(named)
-    layout_of = partial(_layout, clocks=clocks, format_name=CSV_FORMAT)
+    layout_of = partial(_layout, clocks=clocks, format_name=_CSV_FORMAT)
     return _with_notes_on_clocks(read_table(text, layout_of), clocks)
 
 
-def why_no_parquet(path: Path) -> str | None:
+def _why_no_parquet(path: Path) -> str | None:
     """Return why a Parquet file isn't in Chopper's own format, as the rest of a sentence."""
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import read_schema
@@ -112,15 +145,11 @@ def why_no_parquet(path: Path) -> str | None:
         names = read_schema(path).names
     except (ArrowException, OSError) as error:
         return f"is Parquet that can't be read ({_first_line(error)})"
-    is_ours = csv_layout(names, Stamps()) is not None
+    is_ours = _csv_layout(names, Stamps()) is not None
     return None if is_ours else "is a Parquet file without time_ns and signals"
 
 
-def read_parquet(path: Path) -> Telemetry:
-    """Read a Parquet file in Chopper's own format.
-
-    Raises DataError if it can't be read or holds no usable sample.
-    """
+def _read_parquet(path: Path) -> Telemetry:
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import ParquetFile
 
@@ -129,7 +158,7 @@ def read_parquet(path: Path) -> Telemetry:
         with ParquetFile(path) as file:
             schema = file.schema_arrow
             clocks = _Clocks((schema.metadata or {}).get(b"clock", b"").decode("utf-8", "replace"))
-            layout = _layout(schema.names, stamps, clocks, PARQUET_FORMAT)
+            layout = _layout(schema.names, stamps, clocks, _PARQUET_FORMAT)
             if layout is None:
                 raise DataError(f"{path} is a Parquet file without time_ns and signals.")
             for batch in file.iter_batches():

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.sources.places import natural_key
+from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, SignalName, Telemetry
 from chopper_core.sources.telemetry.accumulators import steps, unwrapped
 from chopper_core.sources.telemetry.quantities import Flaw

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.sources.registry import Recognised
+from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.quantities import whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.stamps import Stamps
-from chopper_core.sources.telemetry.text import TelemetryText, csv_cells
 from chopper_core.util.errors import DataError
-
-MAX_PREAMBLE_LINES: Final = 50
-"""Lines before the headings: warnings and comments of the tool."""
 
 Cells = Sequence[object]
 
@@ -40,18 +37,13 @@ LayoutOf = Callable[[Sequence[str], Stamps], Layout | None]
 """Headings → layout, or None if they are of another format."""
 
 
-def first_layout(text: TelemetryText, layouts: Sequence[LayoutOf]) -> tuple[LayoutOf, str] | None:
-    """Return the layout that fits the headings near the start, and its format's name."""
-    for line in text.lines()[:MAX_PREAMBLE_LINES]:
-        cells = csv_cells(line)
-        for layout_of in layouts:
-            layout = layout_of(cells, Stamps())
-            if layout is not None:
-                return layout_of, layout.format
-    return None
+def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
+    """Return the format of a table by the headings near its start."""
+    layouts = (layout_of(cells, Stamps()) for cells in head.rows)
+    return next((Recognised(layout.format) for layout in layouts if layout), None)
 
 
-def read_table(text: TelemetryText, layout_of: LayoutOf) -> Telemetry:
+def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
     """Read a CSV file whose headings have a layout.
 
     Raises DataError if it holds no usable sample.

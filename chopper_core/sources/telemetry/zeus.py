@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, csv_cells, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.stamps import Stamps
-from chopper_core.sources.telemetry.text import TelemetryText, csv_cells
+from chopper_core.util.progress import Progress, silent
 
-FORMAT: Final = "Zeus power CSV"
+NAME: Final = "Zeus"
+FILES: Final = "the CSV of its power monitor"
+EXAMPLE: Final = "python -m zeus.monitor.power --csv-path power.csv"
+SUFFIXES: Final = TEXT_SUFFIXES
 
+_FORMAT: Final = "Zeus power CSV"
+_WINDOWS_START: Final = "start_time,window_name,elapsed_time"
 _POWER: Final = Field(SignalName.POWER_W, "w")
 _FIRST_LINE: Final = re.compile(r"\s*[1-9]\d{9}\.\d+\s*(,\s*\d+(\.\d*)?(e[-+]?\d+)?\s*)+", re.I)
 _HEADING: Final = re.compile(r"time(,\s*power\d+)+", re.I)
 
 
-def is_power_csv(text: TelemetryText) -> bool:
-    """Return whether a file starts with seconds since the epoch and powers, and nothing else."""
-    lines = text.lines()[:2]
-    return bool(lines) and any(
-        pattern.fullmatch(lines[0].strip()) for pattern in (_FIRST_LINE, _HEADING)
-    )
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Tell the CSV by its first line: seconds since the epoch and powers, and nothing else."""
+    first = head.lines[0].strip() if head.lines else ""
+    if _FIRST_LINE.fullmatch(first) or _HEADING.fullmatch(first):
+        return Recognised(_FORMAT)
+    if first.startswith(_WINDOWS_START):
+        return Unusable(
+            "holds the energy of Zeus's windows, not samples over time; Zeus's power CSV is read"
+        )
+    return None
 
 
-def read_power_csv(text: TelemetryText) -> Telemetry:
+def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read the power of the GPUs, whose numbers are those of the columns.
 
     Raises DataError if no usable sample is left.
     """
+    text = read_text(path)
     stamps, rows = Stamps(), RowCollector()
     lines = [line for line in text.lines() if line.strip()]
     if lines and _HEADING.fullmatch(lines[0].strip()):
@@ -39,7 +52,7 @@ def read_power_csv(text: TelemetryText) -> Telemetry:
     width = len(csv_cells(lines[0])) if lines else 0
     for line in lines:
         _add_line(rows, stamps, csv_cells(line), width)
-    return telemetry_of(text.path, FORMAT, rows, stamps, text.losses)
+    return telemetry_of(path, _FORMAT, rows, stamps, text.losses)
 
 
 def _add_line(rows: RowCollector, stamps: Stamps, cells: Sequence[str], width: int) -> None:

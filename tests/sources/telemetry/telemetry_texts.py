@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.signals import Samples, SignalName, Telemetry
-from chopper_core.sources.telemetry.files import read_telemetry
 
 SECOND_NS = 1_000_000_000
 START_S = 1_754_585_900
@@ -18,6 +18,12 @@ def put(path: Path, text: str | bytes) -> Path:
     data = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def read_telemetry(path: Path) -> Telemetry:
+    telemetry = read_source(path, Family.TELEMETRY)
+    assert isinstance(telemetry, Telemetry)
+    return telemetry
 
 
 def read(tmp_path: Path, text: str | bytes, name: str = "telemetry.csv") -> Telemetry:

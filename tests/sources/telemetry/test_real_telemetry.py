@@ -7,10 +7,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from telemetry_texts import read_telemetry
 
 from chopper_core.ingest.attach import telemetry_report
+from chopper_core.sources.registry import Family, discover
 from chopper_core.sources.signals import ClockDomain, SignalName
-from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
 
 COLUMNS = [
     ("gpu_power.csv", 2, SignalName.POWER_W),
@@ -37,7 +38,7 @@ def rows_of(path: Path) -> tuple[dict[str, list[list[str]]], int]:
 
 
 def test_the_files_are_found(rocm_smi_files: Path) -> None:
-    found = find_telemetry([rocm_smi_files])
+    found = discover([rocm_smi_files], Family.TELEMETRY)
     assert [file.path.name for file in found.files] == [
         "gpu_power.csv",
         "gpu_temp.csv",

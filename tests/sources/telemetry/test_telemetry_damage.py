@@ -22,13 +22,13 @@ from telemetry_texts import (
     metric_list,
     put,
     read,
+    read_telemetry,
     samples,
     seconds,
     values,
 )
 
 from chopper_core.sources.signals import SignalName
-from chopper_core.sources.telemetry.files import read_telemetry
 from chopper_core.util.errors import DataError
 
 TEXTS = {

@@ -16,9 +16,10 @@ from telemetry_texts import (
     ZEUS_CSV,
     metric_list,
     put,
+    read_telemetry,
 )
 
-from chopper_core.sources.telemetry.files import find_telemetry, read_telemetry
+from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.util.errors import DataError
 
 OTHERS = {
@@ -30,6 +31,10 @@ OTHERS = {
     "empty.csv": ("", "is empty"),
     "binary.csv": ("a\x00b", "is binary"),
 }
+
+
+def find_telemetry(paths: list[Path]) -> FoundFiles:
+    return discover(paths, Family.TELEMETRY)
 
 
 def test_telemetry_is_recognised_by_content(tmp_path: Path) -> None:
@@ -62,8 +67,8 @@ def test_other_files_are_skipped_with_a_reason(tmp_path: Path, name: str) -> Non
     path = put(tmp_path / name, text)
     found = find_telemetry([tmp_path])
     assert found.files == []
-    assert reason in found.skipped[0].reason
-    with pytest.raises(DataError, match=name):
+    assert all(reason in skipped.reason for skipped in found.skipped)
+    with pytest.raises(DataError, match=f"{name} .*{reason}"):
         read_telemetry(path)
 
 

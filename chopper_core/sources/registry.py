@@ -1,0 +1,212 @@
+"""The formats that Chopper reads, one line each, and the files of them at the paths of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from msgspec import Struct
+
+from chopper_core.sources.shared.text import FileHead
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+
+class Family(StrEnum):
+    """The kinds of source that make a run; all formats of one give the same tables."""
+
+    TRACE = "trace"
+    """`read` gives a `Trace`."""
+    COUNTERS = "hardware counters"
+    """`read` gives a list of `DispatchRun`."""
+    TELEMETRY = "telemetry"
+    """`read` gives a `Telemetry`."""
+    CPU = "CPU samples"
+    """`read` gives a `CpuTable`."""
+
+
+FORMATS: Final[Mapping[Family, Sequence[str]]] = {
+    Family.TELEMETRY: (
+        "telemetry.zeus",
+        "telemetry.sampler",
+        "telemetry.amd_smi",
+        "telemetry.rocm_smi",
+        "telemetry.nvidia_smi",
+    ),
+    Family.CPU: ("cpu",),
+}
+"""The module of each format, imported when it is needed; the first that takes a file reads it."""
+
+
+class Recognised(Struct, frozen=True):
+    """A file that a format takes."""
+
+    format: str
+    """For people: `amd-smi metric CSV`."""
+    role: str = ""
+    """The part that a file has where a format needs several: `kernel trace`."""
+
+
+class Unusable(Struct, frozen=True):
+    """A file that a format knows, but can't use."""
+
+    reason: str
+    """The rest of a sentence that starts with the file: "is empty"."""
+    is_damaged: bool = False
+    """Whether nothing of the file can be read, so that its format can't be told."""
+
+
+class SourceFormat(Protocol):
+    """A module that recognises and reads the files of one tool."""
+
+    NAME: str
+    """The tool or format, for people."""
+    FILES: str
+    """The files it takes, in one line of Markdown."""
+    EXAMPLE: str
+    """A command that makes such a file; '' where there is none."""
+    SUFFIXES: tuple[str, ...]
+    """The endings of the files that are looked at below a directory; () for all files."""
+
+    def recognise(self, head: FileHead) -> Recognised | Unusable | None:
+        """Tell by the start of a file whether the format takes it; None if it is another's."""
+
+    def read(self, path: Path, progress: Progress = silent, /) -> Any:
+        """Read a file into the tables of the family.
+
+        Damage costs the rows it hits and is counted in the tables. Raises DataError if nothing
+        usable is left.
+        """
+
+
+class SourceFile(Struct, frozen=True):
+    """A file that a format takes."""
+
+    path: Path
+    root: Path
+    """The path that was given: the file itself or a directory above it."""
+    source: SourceFormat
+    format: str
+    role: str
+
+    def read(self, progress: Progress = silent) -> Any:
+        """Read the file into the tables of its family; raises DataError if nothing is usable."""
+        return self.source.read(self.path, progress)
+
+
+class SkippedFile(Struct, frozen=True):
+    """A file that no format takes."""
+
+    path: Path
+    reason: str
+    """The rest of a sentence that starts with the file: "is empty"."""
+    is_damaged: bool = False
+
+
+class FoundFiles(Struct, frozen=True):
+    """The files at the given paths, in natural order of the names (rank2 before rank10)."""
+
+    files: Sequence[SourceFile]
+    skipped: Sequence[SkippedFile]
+    """Only those of which a format can say why."""
+
+
+def formats(family: Family) -> list[SourceFormat]:
+    """Return the modules of a family's formats."""
+    return [
+        cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
+        for name in FORMATS[family]
+    ]
+
+
+def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
+    """Look for the files of a family at the paths: files, or directories and all below them.
+
+    Only the start of each file is read. Raises DataError if a path doesn't exist.
+    """
+    files: list[SourceFile] = []
+    skipped: list[SkippedFile] = []
+    for root, path in files_at(paths):
+        found = recognise(path, family, root)
+        if isinstance(found, SourceFile):
+            files.append(found)
+        elif found is not None:
+            skipped.append(found)
+    return FoundFiles(sorted(files, key=lambda file: natural_key(file.path)), skipped)
+
+
+def recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFile | None:
+    """Return which format of a family takes a file that was found at a path.
+
+    If none does, return why, or None if it is of nothing that the family knows.
+    """
+    head = FileHead(path)
+    skipped = None
+    for source in formats(family):
+        if path != root and source.SUFFIXES and not path.name.casefold().endswith(source.SUFFIXES):
+            continue
+        found = source.recognise(head)
+        if isinstance(found, Recognised):
+            return SourceFile(path, root, source, found.format, found.role)
+        if found is not None and skipped is None:
+            skipped = SkippedFile(path, found.reason, found.is_damaged)
+    return skipped
+
+
+def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
+    """Read a file into the tables of its family, whichever format it has.
+
+    Raises DataError if it is of another family, or holds nothing usable.
+    """
+    found = recognise(path, family, path)
+    if isinstance(found, SourceFile):
+        return found.read(progress)
+    raise DataError(f"{path} {found.reason if found else f'is not {family}'}.")
+
+
+def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield each file at the paths, or below them, once, after the path that it was found at.
+
+    Files below a path come in natural order; hidden ones are left out. Raises DataError if a path
+    doesn't exist.
+    """
+    seen: set[Path] = set()
+    for root in paths:
+        if not root.exists():
+            raise DataError(f"{root} does not exist.")
+        for file in _files_below(root) if root.is_dir() else [root]:
+            if (resolved := file.resolve()) not in seen:
+                seen.add(resolved)
+                yield root, file
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    found: list[Path] = []
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    yield from sorted(found, key=natural_key)
+
+
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+def natural_key(path: Path) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers in names by value."""
+    parts = _DIGITS.split(path.as_posix())
+    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
+
+
+def formats_table() -> str:
+    """Return the formats and the commands that make their files, as a Markdown table."""
+    rows = ["| source | files | made by |", "| :-- | :-- | :-- |"]
+    for family in FORMATS:
+        for source in formats(family):
+            example = f"`{source.EXAMPLE}`" if source.EXAMPLE else ""
+            rows.append(f"| {family}: {source.NAME} | {source.FILES} | {example} |")
+    return "\n".join(rows)

@@ -1,0 +1,37 @@
+"""The formats that Chopper reads."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from chopper_core.sources import registry
+from chopper_core.sources.registry import FORMATS, Family, SourceFormat, formats
+
+SOURCES = Path(registry.__file__).parent
+MEMBERS = ("recognise", "read")
+
+
+@pytest.mark.parametrize("family", FORMATS)
+def test_every_format_offers_what_the_protocol_asks(family: Family) -> None:
+    for source in formats(family):
+        for name in SourceFormat.__annotations__:
+            assert isinstance(getattr(source, name), tuple if name == "SUFFIXES" else str)
+        assert source.NAME and source.FILES
+        for name in MEMBERS:
+            asked = list(inspect.signature(getattr(SourceFormat, name)).parameters)[1:]
+            offered = inspect.signature(getattr(source, name)).parameters
+            assert len(offered) == len(asked)
+            assert inspect.getdoc(getattr(source, name))
+
+
+def test_every_module_that_offers_a_format_is_registered() -> None:
+    registered = {f"chopper_core.sources.{name}" for names in FORMATS.values() for name in names}
+    for path in SOURCES.rglob("*.py"):
+        name = ".".join(("chopper_core.sources", *path.relative_to(SOURCES).with_suffix("").parts))
+        offers = "\nEXAMPLE: Final" in path.read_text(encoding="utf-8")
+        assert offers == (name in registered), name
+        assert not offers or hasattr(import_module(name), "recognise")
