@@ -79,12 +79,8 @@ def open_run(
         if not dispatch_runs:
             raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
         return _of_dispatches(name, dispatch_runs, progress, overrides)
-    skipped = [(str(f.path), f.reason) for f in discovery.skipped if not f.looks_lost]
-    failed = [
-        (str(file.path), f"{file.path} {file.reason}.")
-        for file in discovery.skipped
-        if file.looks_lost
-    ]
+    skipped = [(str(file.path), file.reason) for file in discovery.skipped]
+    failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
     read: list[tuple[TraceFile, Run]] = []
     traces = [trace.path for trace in discovery.traces]
     outcomes: Sequence[Run | ChopperError] = (

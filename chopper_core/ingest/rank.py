@@ -11,7 +11,7 @@ import numpy as np
 
 from chopper_core.align.rank import align_rank
 from chopper_core.model.run import Gpu, Run, Source
-from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.trace import Trace
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -36,7 +36,7 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
     Returns a run of this rank alone: its GPUs count from 0, and its rank is the one in the file or
     `NO_RANK`. Raises DataError if the file can't be read or has no GPU activity.
     """
-    trace = read_trace(path, progress)
+    trace: Trace = read_source(path, Family.TRACE, progress)
     if not len(trace.activities):
         events = f"{sum(trace.event_counts.values())} events, none of a kernel, copy or memset"
         if trace.losses.truncated:

@@ -10,8 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.recognise import Mismatch, why_no_kineto_trace
-from chopper_core.sources.registry import files_at, natural_key
+from chopper_core.sources.registry import Family, SkippedFile, discover, natural_key
 from chopper_core.util.errors import DataError
 
 FROM_FILE: Final = "distributedInfo"
@@ -24,7 +23,7 @@ EXPECTED: Final = (
     "for instance rank0.json.gz"
 )
 
-_TRACE_SUFFIXES: Final = (".json", ".gz")
+_NOT_NAMED_SO: Final = "is not a .json or .json.gz file"
 _RANK_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -46,21 +45,14 @@ class TraceFile(Struct, frozen=True):
     """FROM_NAME or FROM_FOLDER; '' without a hint."""
 
 
-class SkippedFile(Struct, frozen=True):
-    """A file that is no Kineto trace, or is one too damaged to tell."""
-
-    path: Path
-    reason: str
-    """The rest of a sentence that starts with the file: "is empty"."""
-    looks_lost: bool
-    """Whether it is named like a trace of a rank, but nothing of it can be read."""
-
-
-class Discovery(Struct, frozen=True):
-    """What lies at the given paths, in natural order of the names (rank2 before rank10)."""
+class FoundTraces(Struct, frozen=True):
+    """The files at the given paths, in natural order of the names (rank2 before rank10)."""
 
     traces: Sequence[TraceFile]
+    lost: Sequence[SkippedFile]
+    """Those named like a trace of a rank, of which nothing can be read."""
     skipped: Sequence[SkippedFile]
+    """All others."""
 
 
 class RankAssignment(Struct, frozen=True):
@@ -70,25 +62,24 @@ class RankAssignment(Struct, frozen=True):
     source: str
 
 
-def find_traces(paths: Sequence[Path]) -> Discovery:
+def find_traces(paths: Sequence[Path]) -> FoundTraces:
     """Look for Kineto traces at the paths: files, or directories with everything below them.
 
     Raises DataError if a path doesn't exist or no trace is found.
     """
     if not paths:
         raise DataError(f"No path was given; {EXPECTED}.")
-    found: list[Path] = []
-    skipped: list[SkippedFile] = []
-    for root, file in files_at(paths):
-        mismatch = _why_skipped(file, was_named=file == root)
-        if mismatch is None:
-            found.append(file)
-        else:
-            looks_lost = mismatch.damaged and rank_in_name(file.name) is not None
-            skipped.append(SkippedFile(file, mismatch.reason, looks_lost))
-    if not found:
-        raise DataError(_nothing_found(paths, skipped))
-    return Discovery(_with_hints(sorted(found, key=natural_key)), skipped)
+    found = discover(paths, Family.TRACE)
+    others = [*found.skipped, *(SkippedFile(path, _NOT_NAMED_SO) for path in found.unknown)]
+    if not found.files:
+        raise DataError(_nothing_found(paths, others))
+    others.sort(key=lambda file: natural_key(file.path))
+    lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
+    return FoundTraces(
+        _with_hints([file.path for file in found.files]),
+        lost,
+        [file for file in others if file not in lost],
+    )
 
 
 def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAssignment]:
@@ -126,15 +117,6 @@ def rank_in_name(name: str) -> int | None:
         if match:
             return int(match.group(1))
     return None
-
-
-def _why_skipped(file: Path, *, was_named: bool) -> Mismatch | None:
-    if not was_named:
-        if file.suffix not in _TRACE_SUFFIXES:
-            return Mismatch("is no .json or .json.gz file")
-        if file.suffix == ".gz" and file.with_suffix("").exists():
-            return Mismatch(f"lies beside {file.with_suffix('').name}, which is read instead")
-    return why_no_kineto_trace(file)
 
 
 def _with_hints(files: Sequence[Path]) -> list[TraceFile]:

@@ -31,6 +31,7 @@ class Family(StrEnum):
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
+    Family.TRACE: ("kineto.reader",),
     Family.TELEMETRY: (
         "telemetry.zeus",
         "telemetry.sampler",
@@ -113,7 +114,9 @@ class FoundFiles(Struct, frozen=True):
 
     files: Sequence[SourceFile]
     skipped: Sequence[SkippedFile]
-    """Only those of which a format can say why."""
+    """Those that a format knows, but can't use."""
+    unknown: Sequence[Path]
+    """All others."""
 
 
 def formats(family: Family) -> list[SourceFormat]:
@@ -131,20 +134,25 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
     """
     files: list[SourceFile] = []
     skipped: list[SkippedFile] = []
+    unknown: list[Path] = []
     for root, path in files_at(paths):
-        found = recognise(path, family, root)
-        if isinstance(found, SourceFile):
-            files.append(found)
-        elif found is not None:
+        found = _recognise(path, family, root)
+        plain = path.with_suffix("")
+        if found is None:
+            unknown.append(path)
+        elif isinstance(found, SkippedFile):
             skipped.append(found)
-    return FoundFiles(sorted(files, key=lambda file: natural_key(file.path)), skipped)
+        elif path != root and path.suffix == ".gz" and plain.exists():
+            reason = f"lies beside {plain.name}, which is read instead"
+            skipped.append(SkippedFile(path, reason))
+        else:
+            files.append(found)
+    files.sort(key=lambda file: natural_key(file.path))
+    return FoundFiles(files, skipped, unknown)
 
 
-def recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFile | None:
-    """Return which format of a family takes a file that was found at a path.
-
-    If none does, return why, or None if it is of nothing that the family knows.
-    """
+def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFile | None:
+    """Return which format of a family takes a file, else why none does if one knows it."""
     head = FileHead(path)
     skipped = None
     for source in formats(family):
@@ -163,7 +171,7 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
 
     Raises DataError if it is of another family, or holds nothing usable.
     """
-    found = recognise(path, family, path)
+    found = _recognise(path, family, path)
     if isinstance(found, SourceFile):
         return found.read(progress)
     raise DataError(f"{path} {found.reason if found else f'is not {family}'}.")

@@ -19,7 +19,7 @@ TRACELENS = "TraceLens: load and tree"
 # They begin as the program does: by saying that numpy's linear algebra needs no threads.
 _READ = (
     "import sys, chopper_tui; from pathlib import Path\n"
-    "from chopper_core.sources.kineto.reader import read_trace\n"
+    "from chopper_core.sources.kineto.reader import read as read_trace\n"
     "read_trace(Path(sys.argv[1]))"
 )
 _TABLE = (

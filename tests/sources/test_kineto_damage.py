@@ -16,7 +16,7 @@ from kineto_oracle import expected_rows, tables_of
 from trace_layouts import LAYOUTS, Events
 
 from chopper_core.ingest.rank import read_rank
-from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.kineto.reader import read as read_trace
 from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import Trace
 from chopper_core.util.errors import DataError

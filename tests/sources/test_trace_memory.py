@@ -15,7 +15,7 @@ HEADROOM_MB = 56
 EVENTS = 240_000
 IMPORTS = """
 import json
-from chopper_core.sources.kineto.reader import read_trace
+from chopper_core.sources.kineto.reader import read as read_trace
 """
 READ = """
 trace = read_trace(path)

@@ -10,20 +10,52 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.kineto.tables import TraceTables
-from chopper_core.sources.kineto.text import TraceText
+from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
+from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
 from chopper_core.sources.shared.columns import integer
+from chopper_core.sources.shared.json_stream import members, skip_space
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Losses, Trace
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "PyTorch profiler (Kineto)"
+FILES: Final = "`.json` or `.json.gz`, AMD and NVIDIA, torch 1.12 to 2.9, one file per rank"
+EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
+SUFFIXES: Final = (".json", ".gz")
 
 MAX_METADATA_BYTES: Final = 1 << 18
 """A larger value of a top-level key keeps its plain members only."""
 
 _LATEST_BASE_NS: Final = 2**62
+_KINETO_KEYS: Final = frozenset(
+    (EVENTS_KEY, "deviceProperties", "distributedInfo", "schemaVersion", "baseTimeNanoseconds")
+)
+_TRACE: Final = Recognised("Kineto trace")
 
 
-def read_trace(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Trace:
+def recognise(head: FileHead) -> Recognised | Unusable:
+    """Tell a trace by its first keys, or a bare list of events by their phases."""
+    data = head.data
+    start = skip_space(data)
+    if start == len(data):
+        return Unusable(head.problem or "is empty", is_damaged=True)
+    opening = data[start : start + 1]
+    if opening == b"[":
+        return _TRACE if b'"ph"' in data else Unusable("is a JSON list, but not of trace events")
+    if opening != b"{":
+        return Unusable("is not JSON")
+    keys = [member.key for member in members(data, start + 1, stop_at=EVENTS_KEY)]
+    for key in keys:
+        if key in FOREIGN_KEYS:
+            return Unusable(FOREIGN_KEYS[key])
+    if _KINETO_KEYS.intersection(keys) or f'"{EVENTS_KEY}"'.encode() in data:
+        return _TRACE
+    return Unusable(f"is JSON, but has no {EVENTS_KEY}")
+
+
+def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Trace:
     """Read the trace of one rank, `.json` or gzip, in memory constant but for its columns.
 
     Damage costs the events it hits and is counted in `Trace.losses`.

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from chopper_core.sources.kineto.events import Event, EventDecoder
-from chopper_core.sources.recognise import EVENTS_KEY, FOREIGN_KEYS
 from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
 from chopper_core.sources.shared.json_stream import (
     DECODE_ERRORS,
@@ -23,6 +22,13 @@ from chopper_core.sources.shared.json_stream import (
 )
 from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
+
+EVENTS_KEY: Final = "traceEvents"
+FOREIGN_KEYS: Final = {
+    "nodes": "is an execution trace (operators without times on the GPU), not a profiler trace; "
+    "give the Kineto trace of the same run",
+    "rocprofiler-sdk-tool": "is rocprofv3 JSON, not a PyTorch profiler trace",
+}
 
 MAX_KEYS_BYTES: Final = 16 << 20
 """How far into a file its events may begin, and how much after them is read."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.sources.recognise import EVENTS_KEY
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
@@ -122,12 +121,9 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Tell output of amd-smi by its headings or keys."""
     if head.is_json:
-        is_ours = f'"{EVENTS_KEY}"' not in head.text and _is_amd_smi_json(head.text)
-        return (
-            Recognised(JSON_FORMAT)
-            if is_ours
-            else Unusable("is JSON, but not telemetry of amd-smi")
-        )
+        if '"traceEvents"' not in head.text and _is_amd_smi_json(head.text):
+            return Recognised(JSON_FORMAT)
+        return Unusable("is JSON, but not telemetry of amd-smi")
     return recognised_table(head, csv_layout)
 
 
