@@ -21,7 +21,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.signals import IntegralCurve, Signal, between, nearest
 from chopper_core.model.table import KernelTable
 from chopper_core.sources.registry import natural_key
-from chopper_core.sources.signals import Samples, SignalName, Telemetry
+from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64
 
 _TITLES: Final = {
@@ -87,7 +87,7 @@ def signals(
     }
 
 
-def _reached(samples: Samples, offset_ns: int, span: tuple[int, int]) -> tuple[float, ...]:
+def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> tuple[float, ...]:
     """The lowest and the highest value within the span, else of all; none without any."""
     times = samples.time_ns + offset_ns
     known = np.isfinite(samples.value)
@@ -96,7 +96,7 @@ def _reached(samples: Samples, offset_ns: int, span: tuple[int, int]) -> tuple[f
     return (float(reached.min()), float(reached.max())) if len(reached) else ()
 
 
-def _placed(samples: Samples, offset_ns: int) -> IntegralCurve:
+def _placed(samples: SignalSamples, offset_ns: int) -> IntegralCurve:
     """Samples as a curve; what lies far from the next sample is not known."""
     distances = np.diff(samples.time_ns)
     period = int(np.median(distances)) if len(distances) else 1_000_000_000

@@ -18,7 +18,7 @@ from chopper_core.model.signals import (
 )
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.cpu import CpuTable
-from chopper_core.sources.signals import ClockDomain, Samples, SignalName, Telemetry
+from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64
 
 REACH_PERIODS: Final = 8
@@ -240,7 +240,7 @@ def estimate_offset(
     )
 
 
-def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> Samples | None:
+def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
     """A GPU's own figure of a signal, not those of its parts."""
     parts = telemetry.signals.get((number, signal), ())
     return next((samples for samples in parts if samples.part == ""), None)

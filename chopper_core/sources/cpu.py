@@ -14,7 +14,7 @@ from msgspec import Struct
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import PARQUET_MAGIC, FileHead, csv_cells, read_text
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.telemetry.stamps import LATEST_NS, clock_named
+from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

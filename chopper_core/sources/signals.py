@@ -59,7 +59,7 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
 """What is accumulated → its rate, and how much of that one per ns is."""
 
 
-class Samples(Struct, frozen=True):
+class SignalSamples(Struct, frozen=True):
     """One signal of one GPU; times rise."""
 
     time_ns: Int64
@@ -93,7 +93,7 @@ class Telemetry(Struct, frozen=True):
     resolution_ns: int
     """Distance of the stamps that the file can tell apart: 1e9 for whole seconds."""
     gpus: Sequence[GpuName]
-    signals: Mapping[tuple[int, SignalName], Sequence[Samples]]
+    signals: Mapping[tuple[int, SignalName], Sequence[SignalSamples]]
     """(number in `gpus`, signal) → its samples, one entry per part."""
     notes: Sequence[str]
     losses: Losses

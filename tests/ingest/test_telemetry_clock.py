@@ -25,7 +25,7 @@ from chopper_core.align.telemetry_clock import (
 )
 from chopper_core.model.run import Gpu
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.sources.signals import ClockDomain, GpuName, Samples, SignalName, Telemetry
+from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.trace import Losses
 from tests.support import Row, table_of
 
@@ -62,7 +62,7 @@ def sampled(
     noise_w: float = 0.0,
     stamped_at_end: bool = False,
     seed: int = 0,
-) -> Samples:
+) -> SignalSamples:
     """Power while the work runs, on a clock that needs `offset_ns` to be the trace's."""
     period = int(period_ms * MS)
     begins = np.arange(BEGIN + span_ms[0] * MS, BEGIN + span_ms[1] * MS, period, dtype=np.int64)
@@ -70,10 +70,10 @@ def sampled(
     power = IDLE_W + (BUSY_W - IDLE_W) * busy_share(stretches, begins, ends)
     power += np.random.default_rng(seed).normal(0, noise_w, len(power)) if noise_w else 0.0
     stamps = ends if stamped_at_end else begins + period // 2
-    return Samples(stamps - offset_ns, power)
+    return SignalSamples(stamps - offset_ns, power)
 
 
-def telemetry_of(*gpus: Samples, signal: SignalName = SignalName.POWER_W) -> Telemetry:
+def telemetry_of(*gpus: SignalSamples, signal: SignalName = SignalName.POWER_W) -> Telemetry:
     return Telemetry(
         Path("made.csv"),
         "made",
@@ -149,7 +149,7 @@ def test_lost_samples_do_not_hide_the_offset() -> None:
     work = bursts(np.random.default_rng(6), 900)
     whole = sampled(work, 2, 77 * MS, (-500, 2000), 20)
     kept = np.random.default_rng(7).random(len(whole)) > 0.1
-    telemetry = telemetry_of(Samples(whole.time_ns[kept], whole.value[kept]))
+    telemetry = telemetry_of(SignalSamples(whole.time_ns[kept], whole.value[kept]))
     found = estimated(telemetry, table_of_work(work))
     assert isinstance(found, Estimate), found
     assert abs(found.offset_ns - 77 * MS) <= found.uncertainty_ns
@@ -181,7 +181,7 @@ def test_a_trace_shorter_than_a_few_samples_is_refused() -> None:
 def test_a_constant_signal_is_refused() -> None:
     work = bursts(np.random.default_rng(10), 900)
     samples = sampled(work, 1, 0, (-500, 2000))
-    constant = Samples(samples.time_ns, np.full(len(samples), 400.0))
+    constant = SignalSamples(samples.time_ns, np.full(len(samples), 400.0))
     found = estimated(telemetry_of(constant), table_of_work(work))
     assert isinstance(found, str)
     assert "doesn't follow" in found
@@ -190,7 +190,7 @@ def test_a_constant_signal_is_refused() -> None:
 def test_a_signal_of_nothing_known_is_refused() -> None:
     work = bursts(np.random.default_rng(11), 900)
     samples = sampled(work, 1, 0, (-500, 2000))
-    unknown = Samples(samples.time_ns, np.full(len(samples), np.nan))
+    unknown = SignalSamples(samples.time_ns, np.full(len(samples), np.nan))
     found = estimated(telemetry_of(unknown), table_of_work(work))
     assert isinstance(found, str)
 
@@ -220,7 +220,7 @@ def test_noise_is_placed_nowhere(total_ms: int, period_ms: float, memory_ms: int
         for at in range(1, count):
             noise[at] += keep * noise[at - 1]
         times = (np.arange(count) * period_ms * MS).astype(np.int64)
-        found = estimated(telemetry_of(Samples(times, 400 + 30 * noise)), table_of_work(work))
+        found = estimated(telemetry_of(SignalSamples(times, 400 + 30 * noise)), table_of_work(work))
         if isinstance(found, Estimate):
             placed.append(found.method)
     assert placed == []
@@ -258,7 +258,7 @@ def test_a_file_without_a_place_makes_no_track() -> None:
     work = bursts(np.random.default_rng(15), 900)
     table = table_of_work(work)
     samples = sampled(work, 1, 0, (-500, 2000))
-    constant = telemetry_of(Samples(samples.time_ns, np.full(len(samples), 400.0)))
+    constant = telemetry_of(SignalSamples(samples.time_ns, np.full(len(samples), 400.0)))
     placement = place(constant, table, GPUS, EPOCH)
     assert placement.offset_ns is None
     assert placement.method
@@ -307,7 +307,7 @@ def test_a_shift_is_added_and_said() -> None:
 def test_a_file_that_no_signal_places_is_placed_by_hand() -> None:
     work = bursts(np.random.default_rng(18), 900)
     table, samples = table_of_work(work), sampled(work, 1, 33 * MS, (-500, 2000))
-    constant = telemetry_of(Samples(samples.time_ns, np.full(len(samples), 400.0)))
+    constant = telemetry_of(SignalSamples(samples.time_ns, np.full(len(samples), 400.0)))
     placement = place(constant, table, GPUS, EPOCH, 33 * MS)
     assert placement.offset_ns == 33 * MS
     assert "by hand" in placement.method
@@ -316,7 +316,7 @@ def test_a_file_that_no_signal_places_is_placed_by_hand() -> None:
 
 
 def named(*names: GpuName) -> Telemetry:
-    nothing = Samples(np.empty(0, np.int64), np.empty(0))
+    nothing = SignalSamples(np.empty(0, np.int64), np.empty(0))
     return replace(telemetry_of(nothing), gpus=names)
 
 

@@ -24,7 +24,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, Dispatch
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
 from chopper_core.sources.shared.csv_stream import CsvFile, floats, integers
-from chopper_core.sources.telemetry.accumulators import steps
+from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError

@@ -11,19 +11,10 @@ from typing import Any, Final
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.quantities import whole_number
-from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss
+from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.stamps import Stamps
-from chopper_core.sources.telemetry.table import (
-    Layout,
-    chosen_fields,
-    index_reader,
-    positions,
-    read_table,
-    recognised_table,
-    stamp_reader,
-)
+from chopper_core.sources.telemetry.table import Headings, Layout, read_table, recognised_table
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -58,9 +49,9 @@ _METRIC: Final[Sequence[tuple[str, Field]]] = (
     ("total_energy_consumption", Field(SignalName.ENERGY_J, "j")),
     ("used_vram", Field(SignalName.VRAM_BYTES, "mb")),
     ("bandwidth", Field(SignalName.PCIE_GBPS, "mb/s")),
-    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=Kind.TICKS)),
+    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS)),
     *(
-        (f"{limiter}_accumulated", Field(SignalName.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
+        (f"{limiter}_accumulated", Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY))
         for limiter in _LIMITERS
     ),
     *(
@@ -100,21 +91,21 @@ _JSON_KEYS: Final = re.compile(
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     """Return the layout of a table of amd-smi."""
-    columns = positions(headings)
-    if "gpu" not in columns:
+    table = Headings(headings)
+    if "gpu" not in table.columns:
         return None
-    if _MONITOR_ONLY & columns.keys():
+    if _MONITOR_ONLY & table.columns.keys():
         command, known = "monitor", _MONITOR
-    elif _METRIC_ONLY & columns.keys():
+    elif _METRIC_ONLY & table.columns.keys():
         command, known = "metric", _METRIC
     else:
         return None
     return Layout(
         format=f"amd-smi {command} CSV",
         width=len(headings),
-        gpu_of=index_reader(columns["gpu"]),
-        time_of=stamp_reader(columns.get("timestamp"), stamps),
-        fields=chosen_fields(columns, known),
+        gpu_of=table.numbered_gpu,
+        time_of=table.stamp_reader(stamps, "timestamp"),
+        fields=table.fields(known),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,20 +19,16 @@ from chopper_core.sources.shared.text import (
     read_text,
 )
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.telemetry.table import (
     Cells,
+    Headings,
     Layout,
     add_row,
-    chosen_fields,
-    index_reader,
-    positions,
     read_table,
     recognised_table,
-    stamp_reader,
 )
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -123,6 +120,9 @@ _DMON: Final[Sequence[tuple[str, Field]]] = (
     ("pviol", Field(SignalName.THROTTLE_PCT, "%", "power")),
 )
 
+_INDEX: Final = ("index",)
+_BUS: Final = ("pci.bus_id", "gpu_bus_id")
+_IDENTIFIER: Final = ("uuid", "gpu_uuid", "serial", "gpu_serial")
 _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 
 
@@ -140,22 +140,22 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     """Return the layout of a table of `--query-gpu`."""
     parts = [_HEADING.fullmatch(heading) for heading in headings]
-    columns = positions(match[1] if match else "" for match in parts)
+    table = Headings(match[1] if match else "" for match in parts)
     units = [match[2] if match else None for match in parts]
     fields = [
         (column, replace(field, unit=(units[column] or field.unit).casefold()))
-        for column, field in chosen_fields(columns, _QUERY)
+        for column, field in table.fields(_QUERY)
     ]
     if not fields:
         return None
-    gpu_of = _gpu_reader(columns)
+    is_named = not table.columns.keys().isdisjoint((*_INDEX, *_BUS, *_IDENTIFIER))
     return Layout(
         format="nvidia-smi CSV",
         width=len(headings),
-        gpu_of=gpu_of or (lambda _: GpuName()),
-        time_of=stamp_reader(columns.get("timestamp"), stamps),
+        gpu_of=partial(_gpu, table) if is_named else lambda _: GpuName(),
+        time_of=table.stamp_reader(stamps, "timestamp"),
         fields=fields,
-        notes=[*_notes(fields), *([] if gpu_of else [_NO_NAMES])],
+        notes=[*_notes(fields), *([] if is_named else [_NO_NAMES])],
     )
 
 
@@ -164,15 +164,15 @@ def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
     if not line.startswith("#"):
         return None
     headings = dmon_cells(line.lstrip("#"))
-    columns = positions(headings)
-    fields = chosen_fields(columns, _DMON)
-    if "gpu" not in columns or not fields:
+    table = Headings(headings)
+    fields = table.fields(_DMON)
+    if "gpu" not in table.columns or not fields:
         return None
     return Layout(
         format=DMON_FORMAT,
         width=len(headings),
-        gpu_of=index_reader(columns["gpu"]),
-        time_of=_dmon_stamp_reader(columns, stamps),
+        gpu_of=table.numbered_gpu,
+        time_of=_dmon_stamp_reader(table, stamps),
         fields=fields,
         notes=_notes(fields),
     )
@@ -203,37 +203,21 @@ def dmon_cells(line: str) -> list[str]:
     return line.replace(",", " ").split()
 
 
-def _gpu_reader(columns: Mapping[str, int]) -> Callable[[Cells], GpuName | None] | None:
-    def first(*headings: str) -> int | None:
-        return next((columns[heading] for heading in headings if heading in columns), None)
+def _gpu(table: Headings, cells: Cells) -> GpuName | None:
+    number = whole_number(table.cell(cells, *_INDEX))
+    pci = table.cell(cells, *_BUS)
+    if number is None and not pci:
+        name = table.cell(cells, *_IDENTIFIER)
+        return GpuName(card=name) if name else None
+    return GpuName(index=-1 if number is None else number, pci=pci)
 
-    index, bus = first("index"), first("pci.bus_id", "gpu_bus_id")
-    identifier = first("uuid", "gpu_uuid", "serial", "gpu_serial")
-    if index is None and bus is None and identifier is None:
+
+def _dmon_stamp_reader(table: Headings, stamps: Stamps) -> Callable[[Cells], int | None] | None:
+    if "time" not in table.columns:
         return None
-
-    def gpu_of(cells: Cells) -> GpuName | None:
-        number = whole_number(_cell(cells, index))
-        pci = _cell(cells, bus)
-        if number is None and not pci:
-            name = _cell(cells, identifier)
-            return GpuName(card=name) if name else None
-        return GpuName(index=-1 if number is None else number, pci=pci)
-
-    return gpu_of
-
-
-def _dmon_stamp_reader(
-    columns: Mapping[str, int], stamps: Stamps
-) -> Callable[[Cells], int | None] | None:
-    if "time" not in columns:
-        return None
-    places = [columns[heading] for heading in ("date", "time") if heading in columns]
-    return lambda cells: stamps.read(" ".join(_cell(cells, place) for place in places))
-
-
-def _cell(cells: Cells, column: int | None) -> str:
-    return str(cells[column]) if column is not None and column < len(cells) else ""
+    return lambda cells: stamps.read(
+        f"{table.cell(cells, 'date')} {table.cell(cells, 'time')}".strip()
+    )
 
 
 def _notes(fields: Sequence[tuple[int, Field]]) -> list[str]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field
-from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.sources.telemetry.table import (
     Cells,
+    Headings,
     Layout,
-    chosen_fields,
-    positions,
     read_table,
     recognised_table,
-    stamp_reader,
 )
 from chopper_core.util.progress import Progress, silent
 
@@ -73,20 +71,19 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     """Return the layout of a table of rocm-smi, or of one derived from it."""
-    columns = positions(headings)
-    fields = chosen_fields(columns, _FIELDS)
+    table = Headings(headings)
+    fields = table.fields(_FIELDS)
     name = "rocm-smi CSV"
     if not fields:
-        fields = chosen_fields(columns, _DERIVED_FIELDS)
+        fields = table.fields(_DERIVED_FIELDS)
         name = "CSV derived from rocm-smi"
-    if "device" not in columns or not fields:
+    if "device" not in table.columns or not fields:
         return None
-    stamp = next((columns[heading] for heading in _STAMPS if heading in columns), None)
     return Layout(
         format=name,
         width=len(headings),
-        gpu_of=_card_reader(columns["device"], columns.get("node id"), columns.get("pci bus")),
-        time_of=stamp_reader(stamp, stamps),
+        gpu_of=partial(_card, table),
+        time_of=table.stamp_reader(stamps, *_STAMPS),
         fields=fields,
         notes=[
             f"{heading} is an accumulator of unknown unit and isn't used."
@@ -96,17 +93,12 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     )
 
 
-def _card_reader(card: int, node: int | None, bus: int | None) -> Callable[[Cells], GpuName | None]:
-    def gpu_of(cells: Cells) -> GpuName | None:
-        name = _text(cells, card)
-        if not name:
-            return None
-        number = whole_number(_text(cells, node))
-        return GpuName(kfd_node=-1 if number is None else number, card=name, pci=_text(cells, bus))
-
-    return gpu_of
-
-
-def _text(cells: Cells, column: int | None) -> str:
-    text = str(cells[column]) if column is not None and column < len(cells) else ""
-    return "" if text.casefold() == "n/a" else text
+def _card(table: Headings, cells: Cells) -> GpuName | None:
+    card, node, bus = (
+        "" if cell.casefold() == "n/a" else cell
+        for cell in (table.cell(cells, heading) for heading in ("device", "node id", "pci bus"))
+    )
+    if not card:
+        return None
+    number = whole_number(node)
+    return GpuName(kfd_node=-1 if number is None else number, card=card, pci=bus)

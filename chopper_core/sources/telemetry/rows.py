@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chopper_core.sources.signals import GpuName, SignalName
-from chopper_core.sources.telemetry.quantities import DIMENSIONS, Flaw, in_unit, quantity
+from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, in_unit, quantity
 
 ACCUMULATED: Final = frozenset(
     (
@@ -24,7 +24,7 @@ ACCUMULATED: Final = frozenset(
 )
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """What the numbers of a column are."""
 
     VALUE = "value"
@@ -42,7 +42,7 @@ class Field(Struct, frozen=True):
     unit: str
     """Unit of values that have none written beside them."""
     part: str = ""
-    kind: Kind = Kind.VALUE
+    kind: FieldKind = FieldKind.VALUE
     is_list: bool = False
     """One value per part in each cell; their numbers follow `part`."""
     alternative: int = 0
@@ -53,10 +53,10 @@ class Field(Struct, frozen=True):
     @property
     def is_accumulated(self) -> bool:
         """Whether differences are what counts."""
-        return self.kind is not Kind.VALUE or self.signal in ACCUMULATED
+        return self.kind is not FieldKind.VALUE or self.signal in ACCUMULATED
 
 
-class Series(Struct):
+class Readings(Struct):
     """The readings of one field of one GPU, in the order of the file."""
 
     times_ns: list[int] = field(default_factory=list)
@@ -84,7 +84,7 @@ class RowCollector:
     """Takes the rows of a file and keeps count of what could not be used."""
 
     def __init__(self) -> None:
-        self.series: dict[GpuName, dict[Field, Series]] = {}
+        self.series: dict[GpuName, dict[Field, Readings]] = {}
         self.row_times_ns: dict[GpuName, list[int]] = {}
         self.row_losses: Counter[RowLoss] = Counter()
         self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
@@ -110,13 +110,13 @@ class RowCollector:
                 self._add_cell(fields, time_ns, column, cell)
 
     def _add_list(
-        self, fields: dict[Field, Series], time_ns: int, column: Field, cell: object
+        self, fields: dict[Field, Readings], time_ns: int, column: Field, cell: object
     ) -> None:
         for number, member in enumerate(_list_members(cell)):
             self._add_cell(fields, time_ns, _member(column, number), member)
 
     def _add_cell(
-        self, fields: dict[Field, Series], time_ns: int, column: Field, cell: object
+        self, fields: dict[Field, Readings], time_ns: int, column: Field, cell: object
     ) -> None:
         factor = 1.0
         value: int | float | Flaw
@@ -131,7 +131,7 @@ class RowCollector:
             return
         series = fields.get(column)
         if series is None:
-            series = fields[column] = Series(factor=factor)
+            series = fields[column] = Readings(factor=factor)
         if series.factor != factor:
             self.flaws[column.signal, Flaw.WRONG_UNIT] += 1
             return
@@ -147,7 +147,7 @@ def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
     number, unit = found
     if number < 0:
         return Flaw.OUT_OF_RANGE, 1.0
-    if column.kind is not Kind.VALUE:
+    if column.kind is not FieldKind.VALUE:
         return (Flaw.WRONG_UNIT if unit else number), 1.0
     factor = DIMENSIONS[column.signal].factors.get(unit or column.unit)
     return (Flaw.WRONG_UNIT, 1.0) if factor is None else (number, factor)

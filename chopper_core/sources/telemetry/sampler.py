@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,16 +21,14 @@ from chopper_core.sources.shared.text import (
     read_text,
 )
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.quantities import DIMENSIONS, whole_number
-from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector
+from chopper_core.sources.telemetry.cells import DIMENSIONS, Stamps, clock_named, whole_number
+from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.stamps import Stamps, clock_named
 from chopper_core.sources.telemetry.table import (
     Cells,
+    Headings,
     Layout,
     add_row,
-    chosen_fields,
-    positions,
     read_table,
     recognised_table,
 )
@@ -74,9 +72,9 @@ _METRICS: Final[Sequence[tuple[str, Field]]] = (
     ("average_umc_activity", Field(SignalName.MEM_UTIL_PCT, "%")),
     ("xgmi_read_data_acc", Field(SignalName.XGMI_READ_BYTES, "kb", "link", is_list=True)),
     ("xgmi_write_data_acc", Field(SignalName.XGMI_WRITE_BYTES, "kb", "link", is_list=True)),
-    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=Kind.TICKS)),
+    ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS)),
     *(
-        (heading, Field(SignalName.THROTTLE_PCT, "", limiter, Kind.RESIDENCY))
+        (heading, Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY))
         for heading, limiter in (
             ("prochot_residency_acc", "prochot"),
             ("ppt_residency_acc", "ppt"),
@@ -173,46 +171,46 @@ def _read_parquet(path: Path) -> Telemetry:
 def _layout(
     headings: Sequence[str], stamps: Stamps, clocks: _Clocks, format_name: str
 ) -> Layout | None:
-    columns = positions(headings)
+    table = Headings(headings)
     own = [
         (column, Field(SignalName(name), next(iter(DIMENSIONS[SignalName(name)].factors)), part))
-        for heading, column in columns.items()
+        for heading, column in table.columns.items()
         for name, _, part in [heading.partition(".")]
         if name in _SIGNALS
     ]
     metrics = [
         (column, replace(metric, alternative=metric.alternative + 1))
-        for column, metric in chosen_fields(columns, _METRICS)
+        for column, metric in table.fields(_METRICS)
     ]
-    time = next((heading for heading in _TIMES if heading in columns), "")
+    time = next((heading for heading in _TIMES if heading in table.columns), "")
     if not time or not (own or metrics):
         return None
     return Layout(
         format=format_name,
         width=len(headings),
-        gpu_of=partial(_gpu_of, columns, time == _METRICS_TIME),
-        time_of=_time_reader(columns, time, stamps, clocks),
+        gpu_of=partial(_gpu_of, table, time == _METRICS_TIME),
+        time_of=_time_reader(table, time, stamps, clocks),
         fields=[*own, *metrics],
-        notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in columns else [],
+        notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in table.columns else [],
     )
 
 
 def _time_reader(
-    columns: Mapping[str, int], time: str, stamps: Stamps, clocks: _Clocks
+    table: Headings, time: str, stamps: Stamps, clocks: _Clocks
 ) -> Callable[[Cells], int | None]:
     """Return what reads the time of a row, and notes how far its monotonic time is from it."""
     clock = clock_named(clocks.declared)
     if time != "time_ns":
         clock = ClockDomain.MONOTONIC
-    elif not clocks.declared and "monotonic_ns" in columns:
+    elif not clocks.declared and "monotonic_ns" in table.columns:
         clock = ClockDomain.EPOCH
 
     def time_of(cells: Cells) -> int | None:
-        name = _text(cells, columns.get("clock"))
+        name = table.cell(cells, "clock")
         time_ns = stamps.read_nanoseconds(
-            _text(cells, columns[time]), clock_named(name) if name else clock
+            table.cell(cells, time), clock_named(name) if name else clock
         )
-        monotonic_ns = whole_number(_text(cells, columns.get("monotonic_ns")))
+        monotonic_ns = whole_number(table.cell(cells, "monotonic_ns"))
         if time == "time_ns" and time_ns is not None and monotonic_ns is not None:
             clocks.offsets_ns.append(time_ns - monotonic_ns)
         return time_ns
@@ -220,27 +218,21 @@ def _time_reader(
     return time_of
 
 
-def _gpu_of(columns: Mapping[str, int], is_node: bool, cells: Cells) -> GpuName | None:
-    name = _text(cells, columns.get("gpu"))
+def _gpu_of(table: Headings, is_node: bool, cells: Cells) -> GpuName | None:
+    name = table.cell(cells, "gpu")
     number = whole_number(name)
-    node = whole_number(_text(cells, columns.get("kfd_node")))
+    node = whole_number(table.cell(cells, "kfd_node"))
     if is_node and node is None:
         number, node = None, number
-    card = _text(cells, columns.get("card"))
+    card = table.cell(cells, "card")
     gpu = GpuName(
         index=-1 if number is None else number,
         kfd_node=-1 if node is None else node,
         card=card or (name if number is None and not is_node else ""),
-        pci=_text(cells, columns.get("pci")),
+        pci=table.cell(cells, "pci"),
     )
-    is_named = any(heading in columns for heading in _NAMES)
+    is_named = any(heading in table.columns for heading in _NAMES)
     return None if is_named and gpu == GpuName() else gpu
-
-
-def _text(cells: Cells, column: int | None) -> str:
-    """Return a cell as text; '' where there is none."""
-    cell = cells[column] if column is not None and column < len(cells) else None
-    return "" if cell is None else str(cell).strip()
 
 
 def _with_notes_on_clocks(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:

@@ -12,11 +12,17 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import natural_key
-from chopper_core.sources.signals import RATES, ClockDomain, GpuName, Samples, SignalName, Telemetry
-from chopper_core.sources.telemetry.accumulators import steps, unwrapped
-from chopper_core.sources.telemetry.quantities import Flaw
-from chopper_core.sources.telemetry.rows import Field, Kind, RowCollector, RowLoss, Series
-from chopper_core.sources.telemetry.stamps import Stamps
+from chopper_core.sources.shared.accumulators import steps, unwrapped
+from chopper_core.sources.signals import (
+    RATES,
+    ClockDomain,
+    GpuName,
+    SignalName,
+    SignalSamples,
+    Telemetry,
+)
+from chopper_core.sources.telemetry.cells import Flaw, Stamps
+from chopper_core.sources.telemetry.rows import Field, FieldKind, Readings, RowCollector, RowLoss
 from chopper_core.sources.trace import Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
@@ -80,16 +86,16 @@ class _Tables:
     """The signals of the GPUs while they are made."""
 
     def __init__(self) -> None:
-        self.signals: dict[tuple[int, SignalName], list[Samples]] = {}
+        self.signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
         self._set_backs: Counter[SignalName] = Counter()
         self._cooler_hotspots = 0
         self._derived: set[SignalName] = set()
 
-    def add_gpu(self, number: int, fields: Mapping[Field, Series]) -> None:
+    def add_gpu(self, number: int, fields: Mapping[Field, Readings]) -> None:
         """Make the signals of one GPU."""
-        parts: dict[SignalName, dict[str, Samples]] = defaultdict(dict)
+        parts: dict[SignalName, dict[str, SignalSamples]] = defaultdict(dict)
         for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
-            if column.kind is Kind.VALUE and column.part not in parts[column.signal]:
+            if column.kind is FieldKind.VALUE and column.part not in parts[column.signal]:
                 parts[column.signal][column.part] = self._samples(column, series)
                 if column.signal in RATES:
                     self._add_rates(parts, column, series)
@@ -125,19 +131,19 @@ class _Tables:
             for signal, count in self._set_backs.items()
         ]
 
-    def _samples(self, column: Field, series: Series) -> Samples:
+    def _samples(self, column: Field, series: Readings) -> SignalSamples:
         times_ns = np.array(series.times_ns, np.int64)
         if not column.is_accumulated:
-            return Samples(*_mean_of_ties(times_ns, np.array(series.values)), column.part)
+            return SignalSamples(*_mean_of_ties(times_ns, np.array(series.values)), column.part)
         last = _last_of_ties(times_ns)
         counted, set_backs = unwrapped([series.values[index] for index in last])
         if set_backs:
             self._set_backs[column.signal] += set_backs
         values = np.array([value * series.factor for value in counted], np.float64)
-        return Samples(times_ns[last], values, column.part)
+        return SignalSamples(times_ns[last], values, column.part)
 
     def _add_rates(
-        self, parts: dict[SignalName, dict[str, Samples]], column: Field, series: Series
+        self, parts: dict[SignalName, dict[str, SignalSamples]], column: Field, series: Readings
     ) -> None:
         """Add what was counted between neighbouring samples per time, where that is known."""
         signal, per_ns = RATES[column.signal]
@@ -149,13 +155,13 @@ class _Tables:
         known = np.isfinite(amounts)
         if known.any() and column.part not in parts[signal]:
             rates = amounts * series.factor * per_ns / np.diff(times_ns)
-            parts[signal][column.part] = Samples(
+            parts[signal][column.part] = SignalSamples(
                 times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
             )
 
     def _with_own_figure(
-        self, signal: SignalName, samples_of: Mapping[str, Samples]
-    ) -> list[Samples]:
+        self, signal: SignalName, samples_of: Mapping[str, SignalSamples]
+    ) -> list[SignalSamples]:
         """Return the parts behind the GPU's own figure, made of them where the file has none."""
         order = sorted(samples_of, key=lambda part: natural_key(Path(part)))
         if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
@@ -187,7 +193,7 @@ def _last_of_ties(times_ns: Int64) -> Int64:
     return order[is_last]
 
 
-def _combined(signal: SignalName, parts: Sequence[Samples]) -> Samples:
+def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSamples:
     times_ns = np.unique(np.concatenate([samples.time_ns for samples in parts]))
     values = np.full((len(parts), len(times_ns)), np.nan)
     for row, samples in enumerate(parts):
@@ -201,18 +207,20 @@ def _combined(signal: SignalName, parts: Sequence[Samples]) -> Samples:
             at = np.searchsorted(times_ns, samples.time_ns)
             latest[at] = np.maximum(latest[at], begin_ns)
     spans = None if any(begin is None for begin in begins) else latest[is_known]
-    return Samples(times_ns[is_known], combined[is_known], "", spans)
+    return SignalSamples(times_ns[is_known], combined[is_known], "", spans)
 
 
-def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
+def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
     """Return the share of each limiter between two samples, stamped with the later one."""
-    ticks = next((series for column, series in fields.items() if column.kind is Kind.TICKS), None)
+    ticks = next(
+        (series for column, series in fields.items() if column.kind is FieldKind.TICKS), None
+    )
     if ticks is None:
         return {}
     ticks_at = dict(zip(ticks.times_ns, ticks.values, strict=True))
     shares = {}
     for column, series in fields.items():
-        if column.kind is not Kind.RESIDENCY:
+        if column.kind is not FieldKind.RESIDENCY:
             continue
         under = dict(zip(series.times_ns, series.values, strict=True))
         times_ns = sorted(under.keys() & ticks_at.keys())
@@ -227,7 +235,7 @@ def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
         ]
         if known:
             begins, stamps, values = zip(*known, strict=True)
-            shares[column.part] = Samples(
+            shares[column.part] = SignalSamples(
                 np.array(stamps, np.int64),
                 np.array(values, np.float64),
                 column.part,
@@ -236,7 +244,7 @@ def _residencies(fields: Mapping[Field, Series]) -> dict[str, Samples]:
     return shares
 
 
-def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, Samples]]) -> bool:
+def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) -> bool:
     hotspot = parts.get(SignalName.HOTSPOT_C, {}).get("")
     edge = parts.get(SignalName.EDGE_C, {}).get("")
     if hotspot is None or edge is None:

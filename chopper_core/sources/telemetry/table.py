@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,13 +11,50 @@ from msgspec.structs import replace
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
-from chopper_core.sources.telemetry.quantities import whole_number
+from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.util.errors import DataError
 
 Cells = Sequence[object]
+
+
+class Headings:
+    """The headings of a table, in lower case, and the cells below them."""
+
+    def __init__(self, headings: Iterable[str]) -> None:
+        self.columns: dict[str, int] = {}
+        """The column of each heading; the first one of equal headings."""
+        for column, heading in enumerate(headings):
+            self.columns.setdefault(heading.strip().casefold(), column)
+
+    def cell(self, cells: Cells, *headings: str) -> str:
+        """Return the cell below the first of the headings that there is; '' without any."""
+        column = next((self.columns[name] for name in headings if name in self.columns), len(cells))
+        cell = cells[column] if column < len(cells) else None
+        return "" if cell is None else str(cell).strip()
+
+    def numbered_gpu(self, cells: Cells) -> GpuName | None:
+        """Return the GPU whose number is below `gpu`."""
+        number = whole_number(self.cell(cells, "gpu"))
+        return None if number is None or number < 0 else GpuName(index=number)
+
+    def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[Cells], int | None] | None:
+        """Return what reads the stamp of a row; None for a table without such a heading."""
+        if self.columns.keys().isdisjoint(headings):
+            return None
+        return lambda cells: stamps.read(self.cell(cells, *headings))
+
+    def fields(self, known: Sequence[tuple[str, Field]]) -> list[tuple[int, Field]]:
+        """Return the known columns; of those that hold the same, the first leads."""
+        ranks: Counter[Field] = Counter()
+        chosen = []
+        for heading, field in known:
+            if heading in self.columns:
+                what = replace(field, unit="", convert=None)
+                chosen.append((self.columns[heading], replace(field, alternative=ranks[what])))
+                ranks[what] += 1
+        return chosen
 
 
 class Layout(Struct, frozen=True):
@@ -89,42 +126,3 @@ def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
     if len(cells) < layout.width:
         rows.row_losses[RowLoss.SHORT] += 1
     rows.add(gpu, time_ns, given)
-
-
-def positions(headings: Iterable[str]) -> dict[str, int]:
-    """Return the column of each heading in lower case; the first one of equal headings."""
-    found: dict[str, int] = {}
-    for column, heading in enumerate(headings):
-        found.setdefault(heading.strip().casefold(), column)
-    return found
-
-
-def chosen_fields(
-    columns: Mapping[str, int], known: Sequence[tuple[str, Field]]
-) -> list[tuple[int, Field]]:
-    """Return the known columns that a table has; of those that hold the same, the first leads."""
-    ranks: Counter[Field] = Counter()
-    chosen = []
-    for heading, field in known:
-        if heading in columns:
-            what = replace(field, unit="", convert=None)
-            chosen.append((columns[heading], replace(field, alternative=ranks[what])))
-            ranks[what] += 1
-    return chosen
-
-
-def stamp_reader(column: int | None, stamps: Stamps) -> Callable[[Cells], int | None] | None:
-    """Return what reads the timestamp of a row."""
-    if column is None:
-        return None
-    return lambda cells: stamps.read(cells[column]) if column < len(cells) else None
-
-
-def index_reader(column: int) -> Callable[[Cells], GpuName | None]:
-    """Return what reads the GPU of a row from its number."""
-
-    def gpu_of(cells: Cells) -> GpuName | None:
-        number = whole_number(cells[column]) if column < len(cells) else None
-        return None if number is None or number < 0 else GpuName(index=number)
-
-    return gpu_of

@@ -10,9 +10,9 @@ from typing import Final
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, csv_cells, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
+from chopper_core.sources.telemetry.cells import Stamps
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
-from chopper_core.sources.telemetry.stamps import Stamps
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chopper_core.sources.registry import Family, read_source
-from chopper_core.sources.signals import Samples, SignalName, Telemetry
+from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 
 SECOND_NS = 1_000_000_000
 START_S = 1_754_585_900
@@ -30,7 +30,9 @@ def read(tmp_path: Path, text: str | bytes, name: str = "telemetry.csv") -> Tele
     return read_telemetry(put(tmp_path / name, text))
 
 
-def samples(telemetry: Telemetry, signal: SignalName, gpu: int = 0, part: str = "") -> Samples:
+def samples(
+    telemetry: Telemetry, signal: SignalName, gpu: int = 0, part: str = ""
+) -> SignalSamples:
     return next(entry for entry in telemetry.signals[gpu, signal] if entry.part == part)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopper_core.sources.telemetry.accumulators import steps, unwrapped
+from chopper_core.sources.shared.accumulators import steps, unwrapped
 
 
 @pytest.mark.parametrize("width", [32, 64])
