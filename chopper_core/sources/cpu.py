@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +11,15 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.text import PARQUET_MAGIC, FileHead, csv_cells, read_text
+from chopper_core.sources.shared.text import (
+    PARQUET_MAGIC,
+    FileHead,
+    csv_cells,
+    first_line,
+    read_text,
+)
 from chopper_core.sources.signals import ClockDomain
-from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named
+from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -31,7 +36,6 @@ _MAX_PCT: Final = 101.0
 _TIMES: Final = ("time_ns", "monotonic_ns", "ts")
 """`ts` is the original Chopper's name of time.monotonic_ns()."""
 _NEEDS: Final = ("cpu", "percent")
-_CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
 _WHOLE: Final = r"^\s*(?:cpu|core)?\s*(\d{1,19})(?:\.0*)?\s*$"
 _NUMBER: Final = r"^\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*$"
 _NO_CLOCK: Final = (
@@ -134,7 +138,6 @@ def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
     if found is None:
         raise DataError(f"{path} has no columns time_ns, cpu and percent.")
     place, headings = found
-    comments = [match[1] for line in lines[:place] if (match := _CLOCK_COMMENT.match(line))]
     skipped = 0
 
     def skip(_row: object) -> str:
@@ -154,11 +157,11 @@ def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
             ),
         )
     except ArrowException as error:
-        raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
+        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     notes += text.losses.notes
     if skipped:
         notes.append(f"{skipped} rows have another number of cells and are left out.")
-    return {name: table.column(name) for name in wanted}, comments[0] if comments else ""
+    return {name: table.column(name) for name in wanted}, declared_clock(lines[:place])
 
 
 def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
@@ -168,7 +171,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
     try:
         table = read_table(path)
     except (ArrowException, OSError) as error:
-        raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
+        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     metadata = table.schema.metadata or {}
     clock = metadata.get(b"clock", b"").decode("utf-8", "replace")
     return {name.strip().casefold(): table.column(name) for name in table.column_names}, clock
@@ -220,7 +223,3 @@ def _cores(columns: dict[str, Any]) -> Int64:
     of_both = pairs[(pairs >= 0).all(axis=1)]
     through = len(np.unique(of_both[:, 1])) == len(of_both)
     return np.where(known, core if through else number.ravel(), -1)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")

@@ -117,6 +117,11 @@ def read_text(path: Path) -> FileText:
     return FileText(path, _decoded(bytes(data).removeprefix(BYTE_ORDER_MARK)), losses)
 
 
+def first_line(error: Exception) -> str:
+    """Return what an error of Arrow says, without the lines for programmers."""
+    return str(error).partition("\n")[0].rstrip(".")
+
+
 def csv_cells(line: str) -> list[str]:
     """Return the cells of a line, without the space around them."""
     if '"' not in line:

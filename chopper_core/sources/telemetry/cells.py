@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum
@@ -168,6 +168,7 @@ CLOCKS: Final = {
 }
 """The names that a file can give its clock."""
 
+_CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
 _DATE_TIME: Final = re.compile(
     r"(\d{4})[-/]?(\d\d)[-/]?(\d\d)[T ]\s*(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*"
     r"(Z|UTC|[-+]\d\d:?\d\d)?",
@@ -176,6 +177,11 @@ _DATE_TIME: Final = re.compile(
 _TIME_OF_DAY: Final = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 _EPOCH_UNITS: Final = ((10**8, 10**11, SECOND_NS), (10**11, 10**14, 10**6), (10**14, 10**17, 10**3))
 """(from, below, ns): seconds, milliseconds and microseconds of the years 1973 to 5138."""
+
+
+def declared_clock(lines: Sequence[str]) -> str:
+    """Return the clock that a comment names (`# clock: monotonic`); '' if none does."""
+    return next((match[1] for line in lines if (match := _CLOCK_COMMENT.match(line))), "")
 
 
 def clock_named(name: object) -> ClockDomain:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,17 @@ from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
     TEXT_SUFFIXES,
     FileHead,
-    FileText,
+    first_line,
     read_text,
 )
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import DIMENSIONS, Stamps, clock_named, whole_number
+from chopper_core.sources.telemetry.cells import (
+    DIMENSIONS,
+    Stamps,
+    clock_named,
+    declared_clock,
+    whole_number,
+)
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
@@ -54,7 +59,6 @@ _PICKLE: Final = (
 _METRICS_TIME: Final = "ts"
 """Original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
 
-_CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
 _SIGNALS: Final = frozenset(SignalName)
 _METRICS: Final[Sequence[tuple[str, Field]]] = (
     ("current_socket_power", Field(SignalName.POWER_W, "w")),
@@ -118,20 +122,18 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read Chopper's own format; raises DataError if no usable sample is left."""
-    is_parquet = FileHead(path).magic.startswith(PARQUET_MAGIC)
-    return _read_parquet(path) if is_parquet else _read_csv(read_text(path))
+    head = FileHead(path)
+    return _read_parquet(path) if head.magic.startswith(PARQUET_MAGIC) else _read_csv(head)
 
 
 def _csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     return _layout(headings, stamps, clocks=_Clocks(), format_name=_CSV_FORMAT)
 
 
-def _read_csv(text: FileText) -> Telemetry:
-    comments = text.lines()[:HEADING_LINES]
-    named = next((match[1] for line in comments if (match := _CLOCK_COMMENT.match(line))), "")
-    clocks = _Clocks(named)
+def _read_csv(head: FileHead) -> Telemetry:
+    clocks = _Clocks(declared_clock(head.lines[:HEADING_LINES]))
     layout_of = partial(_layout, clocks=clocks, format_name=_CSV_FORMAT)
-    return _with_notes_on_clocks(read_table(text, layout_of), clocks)
+    return _with_notes_on_clocks(read_table(read_text(head.path), layout_of), clocks)
 
 
 def _why_no_parquet(path: Path) -> str | None:
@@ -142,7 +144,7 @@ def _why_no_parquet(path: Path) -> str | None:
     try:
         names = read_schema(path).names
     except (ArrowException, OSError) as error:
-        return f"is Parquet that can't be read ({_first_line(error)})"
+        return f"is Parquet that can't be read ({first_line(error)})"
     is_ours = _csv_layout(names, Stamps()) is not None
     return None if is_ours else "is a Parquet file without time_ns and signals"
 
@@ -163,7 +165,7 @@ def _read_parquet(path: Path) -> Telemetry:
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     add_row(rows, layout, cells)
     except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {_first_line(error)}.") from error
+        raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     telemetry = telemetry_of(path, layout.format, rows, stamps, Losses(), layout.notes)
     return _with_notes_on_clocks(telemetry, clocks)
 
@@ -249,7 +251,3 @@ def _with_notes_on_clocks(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
             f"{spread_ns} ns."
         )
     return replace(telemetry, notes=[*telemetry.notes, *notes], to_monotonic_ns=to_monotonic_ns)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
