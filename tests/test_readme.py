@@ -15,6 +15,7 @@ from chopper_core.model.address import KEYS, parse
 from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
+from chopper_core.sources.registry import Family, formats_table
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.actions.key_names import key_name
@@ -94,6 +95,12 @@ def test_the_table_of_figures() -> None:
 
 def test_the_glossary() -> None:
     check("glossary", glossary.as_markdown(), ROOT / "docs" / "glossary.md")
+
+
+def test_the_tables_of_formats() -> None:
+    check("formats", formats_table(), ROOT / "docs" / "reading.md")
+    telemetry = formats_table(Family.TELEMETRY)
+    check("telemetry formats", telemetry, ROOT / "docs" / "telemetry.md")
 
 
 def test_the_printed_view(monkeypatch: pytest.MonkeyPatch) -> None:

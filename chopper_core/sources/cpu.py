@@ -25,7 +25,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "your own sampler"
-FILES: Final = "[samples of processors](telemetry.md#samples-of-processors), CSV or Parquet"
+FILES: Final = "[CSV or Parquet](telemetry.md#cpu-samples)"
 EXAMPLE: Final = "python cpu_sampler.py > cpu.csv"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", ".pq")
 

@@ -210,11 +210,11 @@ def natural_key(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
 
 
-def formats_table() -> str:
-    """Return the formats and the commands that make their files, as a Markdown table."""
-    rows = ["| source | files | made by |", "| :-- | :-- | :-- |"]
-    for family in FORMATS:
+def formats_table(*families: Family) -> str:
+    """Return the formats and how to get a file of each, as a Markdown table."""
+    rows = ["| kind | written by | files | for example |", "| :-- | :-- | :-- | :-- |"]
+    for family in families or FORMATS:
         for source in formats(family):
             example = f"`{source.EXAMPLE}`" if source.EXAMPLE else ""
-            rows.append(f"| {family}: {source.NAME} | {source.FILES} | {example} |")
+            rows.append(f"| {family} | {source.NAME} | {source.FILES} | {example} |")
     return "\n".join(rows)

@@ -21,10 +21,10 @@ from chopper_core.model.signals import between
 from chopper_core.sources.counters.tables import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
 from chopper_core.sources.shared.csv_stream import CsvFile, floats, integers
-from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.trace import ABSENT, Losses, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError

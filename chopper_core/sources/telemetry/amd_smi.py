@@ -19,7 +19,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "amd-smi"
-FILES: Final = "`metric` and `monitor`, as CSV or JSON, with old and new names of columns"
+FILES: Final = "`metric` and `monitor`, as CSV or JSON, old and new column names"
 EXAMPLE: Final = "amd-smi metric -w 1 --csv --file telemetry.csv"
 SUFFIXES: Final = TEXT_SUFFIXES
 JSON_FORMAT: Final = "amd-smi JSON"

@@ -23,8 +23,8 @@ from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocm-smi"
 FILES: Final = (
-    "`--csv` with a column `timestamp` put before, and the tables with `timestamp, device, "
-    "power_watts, …` that scripts derive from it"
+    "`--csv` with a `timestamp` column added in front, and tables derived from it with `timestamp, "
+    "device, power_watts, …`"
 )
 EXAMPLE: Final = ""
 SUFFIXES: Final = TEXT_SUFFIXES

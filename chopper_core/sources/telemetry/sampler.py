@@ -42,7 +42,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "your own sampler"
-FILES: Final = "[Chopper's own format](telemetry.md#choppers-own-format), CSV or Parquet"
+FILES: Final = "[Chopper's own format](telemetry.md#choppers-own-format) in CSV or Parquet"
 EXAMPLE: Final = "python sampler.py > telemetry.csv"
 SUFFIXES: Final = (*TEXT_SUFFIXES, ".parquet", ".pq", ".pkl", ".pickle")
 

@@ -16,7 +16,7 @@ from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
-FILES: Final = "the CSV of its power monitor"
+FILES: Final = "the CSV of the power monitor"
 EXAMPLE: Final = "python -m zeus.monitor.power --csv-path power.csv"
 SUFFIXES: Final = TEXT_SUFFIXES
 
