@@ -16,8 +16,8 @@ from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Zeus"
-FILES: Final = "the CSV of the power monitor"
-EXAMPLE: Final = "python -m zeus.monitor.power --csv-path power.csv"
+FILES: Final = "the power CSV of its `PowerMonitor` (up to Zeus 0.11)"
+EXAMPLE: Final = ""
 SUFFIXES: Final = TEXT_SUFFIXES
 
 _FORMAT: Final = "Zeus power CSV"
