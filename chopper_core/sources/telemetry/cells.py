@@ -34,46 +34,25 @@ class Dimension(Struct, frozen=True):
     highest: float = inf
 
 
-_MEGAHERTZ: Final = Dimension({"mhz": 1.0, "ghz": 1e3, "khz": 1e-3, "hz": 1e-6}, highest=100_000.0)
-_WATTS: Final = Dimension({"w": 1.0, "mw": 1e-3, "uw": 1e-6, "kw": 1e3}, highest=100_000.0)
-_JOULES: Final = Dimension(
-    {"j": 1.0, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600.0, "ticks": 2.0**-16}
-)
-_CELSIUS: Final = Dimension({"c": 1.0, "°c": 1.0}, lowest=-100.0, highest=500.0)
-_PERCENT: Final = Dimension({"%": 1.0}, highest=100.0)
-_BYTES: Final = Dimension(
-    {
-        "b": 1.0,
-        **dict.fromkeys(("kb", "kib"), 2.0**10),
-        **dict.fromkeys(("mb", "mib"), 2.0**20),
-        **dict.fromkeys(("gb", "gib"), 2.0**30),
-    }
-)
-"""The tools count in powers of two under either name."""
-_RATE: Final = Dimension({"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3}, highest=100_000.0)
-"""The Mb/s of amd-smi are megabits."""
-
-DIMENSIONS: Final[Mapping[SignalName, Dimension]] = {
-    SignalName.GFX_MHZ: _MEGAHERTZ,
-    SignalName.MEM_MHZ: _MEGAHERTZ,
-    SignalName.POWER_W: _WATTS,
-    SignalName.POWER_CAP_W: _WATTS,
-    SignalName.ENERGY_J: _JOULES,
-    SignalName.HOTSPOT_C: _CELSIUS,
-    SignalName.MEM_C: _CELSIUS,
-    SignalName.EDGE_C: _CELSIUS,
-    SignalName.GFX_UTIL_PCT: _PERCENT,
-    SignalName.MEM_UTIL_PCT: _PERCENT,
-    SignalName.THROTTLE_PCT: _PERCENT,
-    SignalName.PCIE_BYTES: _BYTES,
-    SignalName.XGMI_READ_BYTES: _BYTES,
-    SignalName.XGMI_WRITE_BYTES: _BYTES,
-    SignalName.VRAM_BYTES: _BYTES,
-    SignalName.ENERGY_RATE_W: _WATTS,
-    SignalName.PCIE_GBPS: _RATE,
-    SignalName.XGMI_READ_GBPS: _RATE,
-    SignalName.XGMI_WRITE_GBPS: _RATE,
+_DIMENSION_BY_UNIT: Final = {
+    "mhz": Dimension({"mhz": 1.0, "ghz": 1e3, "khz": 1e-3, "hz": 1e-6}, highest=100_000.0),
+    "w": Dimension({"w": 1.0, "mw": 1e-3, "uw": 1e-6, "kw": 1e3}, highest=100_000.0),
+    "j": Dimension({"j": 1.0, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600.0, "ticks": 2.0**-16}),
+    "c": Dimension({"c": 1.0, "°c": 1.0}, lowest=-100.0, highest=500.0),
+    "pct": Dimension({"%": 1.0}, highest=100.0),
+    # The tools count in powers of two under either name.
+    "bytes": Dimension(
+        {
+            "b": 1.0,
+            **dict.fromkeys(("kb", "kib"), 2.0**10),
+            **dict.fromkeys(("mb", "mib"), 2.0**20),
+            **dict.fromkeys(("gb", "gib"), 2.0**30),
+        }
+    ),
+    # amd-smi's Mb/s are megabits.
+    "gbps": Dimension({"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3}, highest=100_000.0),
 }
+DIMENSIONS: Final = {signal: _DIMENSION_BY_UNIT[signal.rpartition("_")[2]] for signal in SignalName}
 
 _MISSING_WORDS: Final = frozenset(
     (

@@ -47,22 +47,15 @@ _NOTES: Final = {
 }
 _NO_NAMES: Final = "The file doesn't say which GPU a row is of: all are taken as of one."
 
-_SOFTWARE_POWER_CAP: Final = 0x4
-_HARDWARE_SLOWDOWN: Final = 0x8
-_SOFTWARE_THERMAL: Final = 0x20
-_HARDWARE_THERMAL: Final = 0x40
-_POWER_BRAKE: Final = 0x80
-_LIMITER_BITS: Final = (
-    _SOFTWARE_POWER_CAP | _HARDWARE_SLOWDOWN | _SOFTWARE_THERMAL | _HARDWARE_THERMAL | _POWER_BRAKE
-)
-"""Idleness, the clocks that somebody set and sync boost are reasons too, but no limiters."""
-_REASONS: Final = (
-    "sw_power_cap",
-    "hw_slowdown",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-)
+_LIMITERS: Final = {
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+"""Idle, application clocks and sync boost are clock event reasons too, but no limiters."""
+_LIMITER_BITS: Final = sum(_LIMITERS.values())
 _STATES: Final = {"active": 100, "not active": 0}
 
 
@@ -105,7 +98,7 @@ _QUERY: Final[Sequence[tuple[str, Field]]] = (
     *(
         (f"{group}.{reason}", Field(SignalName.THROTTLE_PCT, "%", reason, convert=_active_pct))
         for group in _REASON_GROUPS
-        for reason in _REASONS
+        for reason in _LIMITERS
     ),
 )
 _DMON: Final[Sequence[tuple[str, Field]]] = (

@@ -11,17 +11,8 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import GpuName, SignalName
+from chopper_core.sources.signals import RATES, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, in_unit, quantity
-
-ACCUMULATED: Final = frozenset(
-    (
-        SignalName.ENERGY_J,
-        SignalName.PCIE_BYTES,
-        SignalName.XGMI_READ_BYTES,
-        SignalName.XGMI_WRITE_BYTES,
-    )
-)
 
 
 class FieldKind(Enum):
@@ -53,7 +44,7 @@ class Field(Struct, frozen=True):
     @property
     def is_accumulated(self) -> bool:
         """Whether differences are what counts."""
-        return self.kind is not FieldKind.VALUE or self.signal in ACCUMULATED
+        return self.kind is not FieldKind.VALUE or self.signal in RATES
 
 
 class Readings(Struct):
@@ -104,16 +95,11 @@ class RowCollector:
             self.unstamped_rows += 1
         times_ns.append(time_ns)
         for column, cell in cells:
-            if column.is_list:
-                self._add_list(fields, time_ns, column, cell)
-            else:
+            if not column.is_list:
                 self._add_cell(fields, time_ns, column, cell)
-
-    def _add_list(
-        self, fields: dict[Field, Readings], time_ns: int, column: Field, cell: object
-    ) -> None:
-        for number, member in enumerate(_list_members(cell)):
-            self._add_cell(fields, time_ns, _member(column, number), member)
+                continue
+            for number, member in enumerate(_list_members(cell)):
+                self._add_cell(fields, time_ns, _member(column, number), member)
 
     def _add_cell(
         self, fields: dict[Field, Readings], time_ns: int, column: Field, cell: object
@@ -129,14 +115,14 @@ class RowCollector:
             if value is not Flaw.MISSING:
                 self.flaws[column.signal, value] += 1
             return
-        series = fields.get(column)
-        if series is None:
-            series = fields[column] = Readings(factor=factor)
-        if series.factor != factor:
+        readings = fields.get(column)
+        if readings is None:
+            readings = fields[column] = Readings(factor=factor)
+        if readings.factor != factor:
             self.flaws[column.signal, Flaw.WRONG_UNIT] += 1
             return
-        series.times_ns.append(time_ns)
-        series.values.append(value)
+        readings.times_ns.append(time_ns)
+        readings.values.append(value)
 
 
 def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
