@@ -1,4 +1,4 @@
-"""Heat map: one figure of every GPU at every layer, iteration, operation, phase or kernel."""
+"""Heat map: a figure of every GPU at every layer, iteration, operation, phase or kernel."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SPEC: Final = ViewSpec(
 Own = list[tuple[Metric, Values]]
 
 USUAL: Final = "elapsed_ns"
-_DRAWN: Final = 256
-"""Columns of the picture; of more, those with the largest times are drawn."""
-_ROWS: Final = 64
-"""Rows of the picture; of more GPUs, quantiles are drawn."""
+_MAX_DRAWN: Final = 256
+"""Of more labels, the chart has those with the largest durations."""
+_MAX_ROWS: Final = 64
+"""Of more GPUs, the chart has quantiles."""
 _SHARES: Final = {
     "least": 0.0,
     "p5": 0.05,
@@ -50,13 +50,13 @@ _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """A row per GPU: its figure, how that spreads over the labels, and where it stands apart."""
+    """A row per GPU: its figure, the spread over the labels, and where it differs from others."""
     figure = metric(view.of or USUAL, run.table)
     view = of_all_gpus(view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)
     gpus = tree.split(view.path, ("gpu",))
-    by = view.by or _telling(tree, view)
+    by = view.by or _default_split(tree, view)
     cells = tree.split(view.path, ("gpu", by))
     numbers, codes = _matrix(run, figure, parent, gpus, cells, by)
     texts = [run.table.text_of(by, code) for code in codes.tolist()]
@@ -76,11 +76,14 @@ def answer(run: Run, view: View) -> ViewResult:
     missing = ~np.isfinite(apart)
     own += [
         (_APART_PCT, numbered(percent)),
-        (_at("apart_at", by, "where it differs most"), _words(labels, at, missing)),
+        (
+            _at("apart_at", "max Δ at", by, "with the largest difference from the other GPUs"),
+            _words(labels, at, missing),
+        ),
         (_difference(figure), _like(figure, apart)),
     ]
     total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware)).at(0)
-    chart, notes = _picture(run, figure, by, numbers, labels, names, cells)
+    chart, notes = _chart(run, figure, by, numbers, labels, names, cells)
     return ViewResult(
         level="gpu",
         labels=names,
@@ -99,11 +102,11 @@ def answer(run: Run, view: View) -> ViewResult:
 def _cut_notes(labels: list[str]) -> tuple[str, ...]:
     if not labels:
         return ()
-    return (f"iteration {', '.join(labels)} is not compared: the profiler's start or end cuts it",)
+    return (f"iteration {', '.join(labels)} is truncated by the profiling window: not compared",)
 
 
-def _telling(tree: Tree, view: View) -> str:
-    """The first split that has more than one label here; of a run without layers, another one."""
+def _default_split(tree: Tree, view: View) -> str:
+    """The first split that has more than one label in the scope."""
     for by in ("layer", "iteration", "operation", "phase"):
         if len(np.unique(tree.split(view.path, (by,)).codes(by))) > 1:
             return by
@@ -116,7 +119,7 @@ def _matrix(
     """The figure as GPUs x labels, NaN where a GPU has none; and the codes of the labels."""
     values = figure.compute(Scope(cells, parent, run.origin_ns, run.hardware))
     if values.words is not None:
-        raise UsageError(f"{figure.name} is a word, not a number: no heat map of it")
+        raise UsageError(f"{figure.name} is text and has no heat map")
     codes = distinct(cells.codes(by)).astype(np.int64)
     row = np.searchsorted(gpus.codes("gpu"), cells.codes("gpu"))
     place = np.searchsorted(codes, cells.codes(by))
@@ -124,38 +127,38 @@ def _matrix(
     numbers[row, place] = np.where(values.present(), values.numbers, np.nan)
     if not np.isfinite(numbers).any():
         reason = f": {figure.missing_because}" if figure.missing_because else ""
-        raise UsageError(f"{figure.name} isn't known of anything here{reason}")
+        raise UsageError(f"{figure.name} is unknown for the whole scope{reason}")
     return numbers, codes
 
 
 _APART_PCT: Final = column(
     "apart_pct",
     "%",
-    "apart",
-    "The difference that is the largest in the row: of the GPU's figure from the median of the "
-    "other GPUs' at the same place (apart_at), in % of that median.",
+    "max Δ",
+    "The row's largest difference: of the GPU's figure from the median of the other GPUs at the "
+    "same place (apart_at), in % of that median.",
     missing_because="no other GPU has the figure at the same place",
     signed=True,
 )
 
 
-def _at(name: str, by: str, what: str) -> Metric:
-    return column(name, "", name.replace("_", " "), f"The {by} {what}.")
+def _at(name: str, title: str, by: str, what: str) -> Metric:
+    return column(name, "", title, f"The {by} {what}.")
 
 
 def _difference(figure: Metric) -> Metric:
     return column(
         f"apart_{figure.name}",
         figure.unit,
-        "apart by",
-        f"{figure.name} at the {_APART_PCT.name} place, less the median of the other GPUs.",
+        "max Δ",
+        f"{figure.name} at apart_at, less the median of the other GPUs.",
         missing_because=_APART_PCT.missing_because,
         signed=True,
     )
 
 
 def _like(figure: Metric, numbers: Float64) -> Values:
-    """Numbers as they are written for a figure; NaN is missing."""
+    """Numbers as values; NaN is missing."""
     return Values(np.nan_to_num(numbers), ~np.isfinite(numbers))
 
 
@@ -165,7 +168,7 @@ def _words(labels: list[str], at: Index, missing: Mask) -> Values:
 
 
 def _spread(figure: Metric, by: str, numbers: Float64, labels: list[str]) -> Own:
-    """The least, the median and the largest of each row, and where the ends are."""
+    """The minimum, median and maximum of each row, and the labels of the extremes."""
     missing: Mask = np.logical_and.reduce(np.isnan(numbers), axis=1)
     padded = np.where(missing[:, None], 0.0, numbers)
     found: Own = []
@@ -178,19 +181,19 @@ def _spread(figure: Metric, by: str, numbers: Float64, labels: list[str]) -> Own
         )
         numbers_of = np.where(missing, np.nan, value(padded, axis=1))
         found.append((metric_of, _like(figure, numbers_of)))
-        at = _at(f"{name}_at", by, f"that has the {what} {figure.name}")
+        at = _at(f"{name}_at", f"{name} at", by, f"with the {what} {figure.name}")
         found.append((at, _words(labels, place(padded, axis=1), missing)))
     median = column(
         f"median_{figure.name}",
         figure.unit,
         "median",
-        f"The median of {figure.name} over the {by}s, each counting once.",
+        f"The median of {figure.name} over the {by}s, unweighted.",
     )
     return [*found[:2], (median, _like(figure, middle)), *found[2:]]
 
 
 def _apart(numbers: Float64) -> tuple[Float64, Index]:
-    """Of each GPU the largest difference from the others' median, and at which label that is."""
+    """The largest difference of each GPU from the others' median, and the position of its label."""
     beyond = beyond_others(numbers)
     size = np.where(np.isfinite(beyond), np.abs(beyond), -1.0)
     at = size.argmax(axis=1)
@@ -202,25 +205,23 @@ def _headline(
 ) -> tuple[str, ...]:
     apart, at = _apart(numbers)
     if not np.isfinite(apart).any():
-        return (f"{figure.title} is known of one GPU only: there is none to compare it with",)
+        return (f"only one GPU has {figure.title}: there is none to compare it with",)
     row = int(np.nanargmax(np.abs(apart)))
     usual = others_median(numbers)[row, at[row]]
     share = f" ({100 * apart[row] / usual:+.1f} %)" if usual > 0 else ""
-    number, unit = _written(figure, numbers[row, at[row]])
+    number = numbers[row, at[row]]
+    if figure.unit == "ns":
+        values = f"{number / 1e6:.3f} vs a median of {usual / 1e6:.3f} ms"
+    else:
+        values = f"{number:.4g} vs a median of {usual:.4g} {figure.unit}".rstrip()
     return (
         f"GPU {names[row]} differs most from the others at {by} {labels[at[row]]}: {figure.title} "
-        f"is {number} against a median of {_written(figure, usual)[0]}{unit}{share}",
+        f"is {values}{share}",
     )
 
 
-def _written(figure: Metric, number: float) -> tuple[str, str]:
-    if figure.unit == "ns":
-        return f"{number / 1e6:.3f}", " ms"
-    return f"{number:.4g}", f" {figure.unit}" if figure.unit else ""
-
-
 def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, ...], Float64]:
-    """The median of each node's GPUs at each label; no node where the run doesn't say them."""
+    """The median of each node's GPUs at each label; nothing unless there are several nodes."""
     try:
         nodes = np.array(node_names(run, tuple(map(int, names))))
     except UsageError:
@@ -232,7 +233,7 @@ def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, .
     return different, np.vstack(medians)
 
 
-def _picture(
+def _chart(
     run: Run,
     figure: Metric,
     by: str,
@@ -244,10 +245,10 @@ def _picture(
     codes = cells.codes(by)
     times = np.bincount(ranked(codes)[1], weights=cells.sum("duration_ns"))
     order = np.argsort(-times, kind="stable")
-    drawn = order[:_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_DRAWN])
+    drawn = order[:_MAX_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_MAX_DRAWN])
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
     title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
-    if len(names) > _ROWS:
+    if len(names) > _MAX_ROWS:
         title, rows = f"{figure.title} over {len(names)} GPUs by {by}", tuple(_SHARES)
         nodes, of_nodes = _by_node(run, names, numbers)
         if nodes:
@@ -261,10 +262,10 @@ def _picture(
         tuple(labels[place] for place in drawn.tolist()),
         by,
         numbers[:, drawn] / scale,
-        has_own_rows=len(names) > _ROWS,
+        has_own_rows=len(names) > _MAX_ROWS,
     )
-    if len(labels) <= _DRAWN:
+    if len(labels) <= _MAX_DRAWN:
         return chart, ()
     return chart, (
-        f"the picture has the {_DRAWN} of {len(labels)} {by}s with the largest durations",
+        f"the chart has the {_MAX_DRAWN} of {len(labels)} {by}s with the largest durations",
     )

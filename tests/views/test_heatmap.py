@@ -113,10 +113,10 @@ def test_medians_of_the_others() -> None:
 def test_what_has_no_map_is_said(run: Run) -> None:
     with pytest.raises(UsageError, match="no column"):
         query(run, parse("R?view=heatmap&of=nothing"))
-    with pytest.raises(UsageError, match="gfx_mhz isn't known of anything here"):
+    with pytest.raises(UsageError, match="gfx_mhz is unknown for the whole scope"):
         query(run_of([Row(0, 5)]), parse("R?view=heatmap&of=gfx_mhz"))
     alone = query(run_of([Row(0, 5)]), parse("R?view=heatmap"))
-    assert alone.row(0)["apart_pct"] is None and "one GPU only" in alone.headline[0]
+    assert alone.row(0)["apart_pct"] is None and "only one GPU has" in alone.headline[0]
 
 
 def test_the_usual_split_is_the_first_that_tells_anything(run: Run) -> None:
@@ -165,7 +165,7 @@ def test_under_the_quantiles_the_gpus_are_folded_by_node() -> None:
 def test_an_iteration_that_is_cut_is_not_compared(run: Run) -> None:
     found = query(run, parse("R?view=heatmap&by=iteration"))
     assert "iteration 10" not in found.headline[0]
-    assert any(note.startswith("iteration 10 is not compared") for note in found.notes)
+    assert any(note.startswith("iteration 10 is truncated") for note in found.notes)
     assert "10" not in {found.row(number)["apart_at"] for number in range(len(found))}
     alone = query(run, parse("R:gpu=0/iteration=10?view=heatmap&by=iteration"))
-    assert not any("is not compared" in note for note in alone.notes)
+    assert not any("not compared" in note for note in alone.notes)
