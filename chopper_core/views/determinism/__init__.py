@@ -84,10 +84,7 @@ TOGETHER: Final = column(
 )
 PAIRS: Final = column("compared", "", "compared", "The GPUs, or GPUs and iterations, compared.")
 VERDICT: Final = column(
-    "verdict",
-    "",
-    "verdict",
-    f"Result of the test: beyond noise if q is below {LEVEL:g}.",
+    "verdict", "", "verdict", f"Result of the test: beyond noise if q is below {LEVEL:g}."
 )
 
 
@@ -173,28 +170,21 @@ def _by_gpu(ours: Steadiness, base: Steadiness | None) -> Own:
         if base is None:
             continue
         theirs = _aligned(base, metric.name, ours.gpus)
-        own.append((_of_base(metric), numbered(theirs)))
-        own.append((_delta(metric), numbered(values - theirs)))
+        of_base = replace(
+            metric,
+            name=f"{metric.name}_base",
+            title=f"{metric.title} base",
+            definition=f"{metric.name} of the same GPU in the baseline.",
+        )
+        delta = replace(
+            metric,
+            name=f"{metric.name}_delta",
+            title=f"Δ {metric.title}",
+            definition=f"Difference of {metric.name} from the same GPU in the baseline.",
+            signed=True,
+        )
+        own += [(of_base, numbered(theirs)), (delta, numbered(values - theirs))]
     return own
-
-
-def _of_base(metric: Metric) -> Metric:
-    return replace(
-        metric,
-        name=f"{metric.name}_base",
-        title=f"{metric.title} base",
-        definition=f"{metric.name} of the same GPU in the baseline.",
-    )
-
-
-def _delta(metric: Metric) -> Metric:
-    return replace(
-        metric,
-        name=f"{metric.name}_delta",
-        title=f"Δ {metric.title}",
-        definition=f"Difference of {metric.name} from the same GPU in the baseline.",
-        signed=True,
-    )
 
 
 def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:
@@ -210,44 +200,37 @@ def _aligned(base: Steadiness, name: str, gpus: tuple[int, ...]) -> Float64:
 
 def _compared(ours: Steadiness, base: Steadiness) -> list[Compared]:
     found = []
-    for figure in FIGURES:
-        name = figure.metric.name
-        own, theirs = ours.values[name], base.values[name]
-        if not np.isfinite(own).any() or not np.isfinite(theirs).any():
+    base_medians = dict(base.medians())
+    for figure, median in ours.medians():
+        if figure not in base_medians:
             continue
-        middles = float(np.nanmedian(own)), float(np.nanmedian(theirs))
-        pairs = own, _aligned(base, name, ours.gpus)
-        count = int(np.isfinite(pairs[0] - pairs[1]).sum())
+        name = figure.metric.name
+        own, theirs = ours.values[name], _aligned(base, name, ours.gpus)
         p, of = np.nan, "1 and 1 run"
         if not figure.is_shared:
-            p, of = paired(*pairs), f"{count} GPU{'s' if count != 1 else ''}"
+            count = int(np.isfinite(own - theirs).sum())
+            p, of = paired(own, theirs), f"{count} GPU{'s' if count != 1 else ''}"
         if not np.isfinite(p) and name in ours.cells and name in base.cells:
             cells = ours.cells[name], base.cells[name]
             p = unpaired(*cells)
             of = f"{len(cells[0])} and {len(cells[1])} iterations"
             of += "" if figure.is_shared else " of GPUs"
-        found.append(Compared(figure, *middles, p, of))
+        found.append(Compared(figure, median, base_medians[figure], p, of))
     together = adjusted(np.array([each.p for each in found]))
     return [replace(each, q=float(q)) for each, q in zip(found, together, strict=True)]
 
 
 def _by_figure(ours: Steadiness, compared: list[Compared]) -> tuple[list[str], Own]:
     if not compared:
-        there = [f for f in FIGURES if np.isfinite(ours.values[f.metric.name]).any()]
-        scales = [_shown_unit(f)[0] for f in there]
-        medians = [
-            float(np.nanmedian(ours.values[f.metric.name])) / scale
-            for f, scale in zip(there, scales, strict=True)
-        ]
-        labels = [figure.metric.name for figure in there]
-        return labels, [
-            (OURS, numbered(medians)),
-            (UNIT, worded([_shown_unit(figure)[1] for figure in there])),
+        medians = ours.medians()
+        return [figure.metric.name for figure, _ in medians], [
+            (OURS, numbered([value / figure.scale[0] for figure, value in medians])),
+            (UNIT, worded([figure.scale[1] for figure, _ in medians])),
         ]
     return [each.figure.metric.name for each in compared], [
-        (OURS, numbered([each.ours / _shown_unit(each.figure)[0] for each in compared])),
-        (BASE, numbered([each.base / _shown_unit(each.figure)[0] for each in compared])),
-        (UNIT, worded([_shown_unit(each.figure)[1] for each in compared])),
+        (OURS, numbered([each.ours / each.figure.scale[0] for each in compared])),
+        (BASE, numbered([each.base / each.figure.scale[0] for each in compared])),
+        (UNIT, worded([each.figure.scale[1] for each in compared])),
         (CHANGE, numbered([each.change_pct for each in compared])),
         (CHANCE, numbered([each.p for each in compared])),
         (TOGETHER, numbered([each.q for each in compared])),
@@ -260,13 +243,13 @@ def _headline(
     ours: Steadiness, base: Steadiness | None, compared: list[Compared], view: View
 ) -> tuple[str, ...]:
     if base is None:
-        known = [f for f in FIGURES if np.isfinite(ours.values[f.metric.name]).any()]
-        if not known:
+        medians = ours.medians()
+        if not medians:
             return ("no complete iteration in the scope: steadiness is unknown",)
         words = [
-            f"{f.phrase} {_written(f, float(np.nanmedian(ours.values[f.metric.name])))}"
-            for f in known
-            if f.metric.name in _SHOWN
+            f"{figure.phrase} {value / figure.scale[0]:.4g} {figure.scale[1]}"
+            for figure, value in medians
+            if figure.metric.name in _SHOWN
         ]
         whose = f"medians over {len(ours.gpus)} GPUs" if len(ours.gpus) > 1 else "one GPU"
         return (f"{whose}: {', '.join(words)}",)
@@ -292,18 +275,8 @@ def _headline(
 
 
 def _sentence(each: Compared) -> str:
-    scale, unit = _shown_unit(each.figure)
+    scale, unit = each.figure.scale
     return f"{each.figure.phrase} {each.ours / scale:.4g} vs {each.base / scale:.4g} {unit}"
-
-
-def _written(figure: SteadinessFigure, value: float) -> str:
-    scale, unit = _shown_unit(figure)
-    return f"{value / scale:.4g} {unit}"
-
-
-def _shown_unit(figure: SteadinessFigure) -> tuple[float, str]:
-    """The scale and unit in which a figure is shown."""
-    return (1e6, "ms") if figure.metric.unit == "ns" else (1.0, figure.metric.unit)
 
 
 def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ class SteadinessFigure(Struct, frozen=True):
     is_shared: bool = False
     """Whether GPUs that wait for each other share it, so that they are no separate samples."""
 
+    @property
+    def scale(self) -> tuple[float, str]:
+        """The unit in which people read it, and how many of its own unit that is."""
+        return (1e6, "ms") if self.metric.unit == "ns" else (1.0, self.metric.unit)
+
 
 def _figure(
     name: str, unit: str, title: str, phrase: str, definition: str, *, spread: bool, missing: str
@@ -131,6 +136,14 @@ class Steadiness(Struct, frozen=True, eq=False):
     """GPUs x (least, quartiles, largest) of the compute units' clock over time."""
     kernel_quartiles: Float64
     """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
+
+    def medians(self) -> list[tuple[SteadinessFigure, float]]:
+        """The figures that any GPU has, with their medians over the GPUs."""
+        return [
+            (figure, float(np.nanmedian(values)))
+            for figure in FIGURES
+            if np.isfinite(values := self.values[figure.metric.name]).any()
+        ]
 
 
 def gpus_of(run: Run, view: View) -> tuple[int, ...]:

@@ -85,56 +85,42 @@ BETWEEN_ACTIVITIES: Final = column(
     "Activities that run on the lane at any time between the mark and the cursor.",
     missing_because="the view has no mark (mark=)",
 )
-_IDLE: Final = "nothing runs on the lane at the cursor"
-AT_KERNEL: Final = column(
-    "at_kernel",
-    "",
-    "at the cursor",
-    "Activity that runs on the lane at the cursor.",
-    missing_because=_IDLE,
+
+
+def _at_cursor(
+    name: str, unit: str, title: str, definition: str, *, lacks: str = "", source: str = "trace"
+) -> Metric:
+    reason = f"nothing runs on the lane at the cursor{f', or {lacks}' if lacks else ''}"
+    return column(name, unit, title, definition, source=source, missing_because=reason)
+
+
+AT_KERNEL: Final = _at_cursor("at_kernel", "", "at the cursor", "The activity at the cursor.")
+AT_LABELS: Final = {
+    level: _at_cursor(
+        f"at_{level}",
+        "",
+        level,
+        f"The {level} of the activity at the cursor.",
+        lacks=f"it has no {level}",
+    )
+    for level in ("operation", "phase", "layer")
+}
+AT_TIME: Final = _at_cursor(
+    "at_duration_ns", "ns", "takes", "Duration of the activity at the cursor."
 )
-AT_OPERATION: Final = column(
-    "at_operation",
-    "",
-    "operation",
-    "Operation of the activity at the cursor.",
-    missing_because=f"{_IDLE}, or it has no operation",
-)
-AT_PHASE: Final = column(
-    "at_phase",
-    "",
-    "phase",
-    "Phase of the activity at the cursor.",
-    missing_because=f"{_IDLE}, or it has no phase",
-)
-AT_LAYER: Final = column(
-    "at_layer",
-    "",
-    "layer",
-    "Layer of the activity at the cursor.",
-    missing_because=f"{_IDLE}, or it has no layer",
-)
-AT_START: Final = column(
+AT_START: Final = _at_cursor(
     "at_start_ns",
     "ns",
     "starts",
     "Start of the activity at the cursor, since the run's first activity.",
-    missing_because=_IDLE,
 )
-AT_TIME: Final = column(
-    "at_duration_ns",
-    "ns",
-    "takes",
-    "Duration of the activity at the cursor.",
-    missing_because=_IDLE,
-)
-AT_CLOCK: Final = column(
+AT_CLOCK: Final = _at_cursor(
     "at_mhz",
     "MHz",
     "MHz there",
     "Mean clock of the GPU during the activity at the cursor.",
+    lacks="the clock is unknown for that time",
     source="telemetry",
-    missing_because=f"{_IDLE}, or the clock is unknown for that time",
 )
 NEXT: Final = column(
     "next_ns",
@@ -184,7 +170,7 @@ def answer(run: Run, view: View) -> ViewResult:
         own.append((BETWEEN_ACTIVITIES, numbered(np.array(measured, np.int64))))
         shown[2:2] = ["between_ns", "between_activities"]
     pointed = tuple(_pointed(run, lane, at) for lane in lanes)
-    own += _at_cursor(pointed)
+    own += _cursor_columns(pointed)
     shown += ["at_kernel", "at_operation", "at_layer", "at_duration_ns", "at_start_ns", "next_ns"]
     if _CLOCK in run.signal_names:
         shown.insert(-2, "at_mhz")
@@ -324,13 +310,13 @@ def _pointed(run: Run, lane: Lane, at: int) -> Pointed:
     )
 
 
-def _at_cursor(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
+def _cursor_columns(pointed: Sequence[Pointed]) -> list[tuple[Metric, Values]]:
     """The activities at the cursor as columns."""
     return [
         (AT_KERNEL, worded([each.kernel for each in pointed])),
-        (AT_OPERATION, worded([each.operation for each in pointed])),
-        (AT_PHASE, worded([each.phase for each in pointed])),
-        (AT_LAYER, _integers([each.layer for each in pointed])),
+        (AT_LABELS["operation"], worded([each.operation for each in pointed])),
+        (AT_LABELS["phase"], worded([each.phase for each in pointed])),
+        (AT_LABELS["layer"], _integers([each.layer for each in pointed])),
         (AT_TIME, _integers([each.duration_ns for each in pointed])),
         (AT_START, _integers([each.start_ns for each in pointed])),
         (AT_CLOCK, numbered([each.mhz for each in pointed])),
