@@ -1,4 +1,4 @@
-"""Samples of how busy processors are: Chopper's own format, CSV or Parquet (docs/telemetry.md)."""
+"""CPU samples in Chopper's own format, CSV or Parquet (docs/telemetry.md)."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", ".pq")
 _CSV_FORMAT: Final = "CPU samples CSV"
 _PARQUET_FORMAT: Final = "CPU samples Parquet"
 _MAX_PCT: Final = 101.0
-"""Tools round; more than this is no share of time."""
+"""Tools round; a larger share of time is invalid."""
 _TIMES: Final = ("time_ns", "monotonic_ns", "ts")
-"""`ts` is the original Chopper's name of time.monotonic_ns()."""
+"""`ts` is the original Chopper's name for time.monotonic_ns()."""
 _NEEDS: Final = ("cpu", "percent")
 _WHOLE: Final = r"^\s*(?:cpu|core)?\s*(\d{1,19})(?:\.0*)?\s*$"
 _NUMBER: Final = r"^\s*\d+(?:\.\d*)?(?:[eE][-+]?\d+)?\s*$"
 _NO_CLOCK: Final = (
-    "The file doesn't name the clock of time_ns; say it in a comment (`# clock: monotonic`) or "
+    "The file doesn't name the clock of time_ns; name it in a comment (`# clock: monotonic`) or "
     "the Parquet metadata."
 )
 
 
 class CpuTable(Struct, frozen=True, eq=False):
-    """What a file holds, on its own clock."""
+    """The samples of a file, on its own clock."""
 
     path: Path
     format: str
     clock: ClockDomain
     cpus: Int64
     cores: Int64
-    """-1 where the file doesn't say it."""
+    """Physical core of each CPU; -1 where unknown."""
     times_ns: Int64
     percent: Float64
-    """Instants x processors."""
+    """Instants x CPUs."""
     notes: tuple[str, ...]
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Tell samples of processors by their headings."""
+    """Recognise CPU samples by their headings."""
     if not head.magic.startswith(PARQUET_MAGIC):
         return Recognised(_CSV_FORMAT) if _headings(head.lines) else None
     from pyarrow.lib import ArrowException
@@ -74,9 +74,9 @@ def recognise(head: FileHead) -> Recognised | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> CpuTable:
-    """Read a file; rows that can't be used are counted in its notes.
+    """Read a file; unusable rows are counted in its notes.
 
-    Raises DataError where none can.
+    Raises DataError if all are.
     """
     notes: list[str] = []
     if FileHead(path).magic.startswith(PARQUET_MAGIC):
@@ -96,21 +96,21 @@ def read(path: Path, _progress: Progress = silent) -> CpuTable:
     usable &= percent <= _MAX_PCT
     lost = int((~usable).sum())
     if lost:
-        notes.append(f"{lost} of {len(usable)} rows can't be used and are left out.")
+        notes.append(f"{lost} of {len(usable)} rows are unusable and skipped.")
     if not usable.any():
-        raise DataError(f"{path} holds no usable sample of a processor.")
+        raise DataError(f"{path} holds no usable CPU sample.")
     instants, row = np.unique(times[usable], return_inverse=True)
     numbers, column = np.unique(cpus[usable], return_inverse=True)
     table = np.full((len(instants), len(numbers)), np.nan)
     table[row, column] = np.minimum(percent[usable], 100.0)
     twice = int(usable.sum()) - int(np.isfinite(table).sum())
     if twice:
-        notes.append(f"{twice} rows repeat a processor at the same time; the last one counts.")
+        notes.append(f"{twice} rows repeat a CPU at the same time; the last one counts.")
     core = _cores(columns)[usable]
     cores = np.full(len(numbers), -1, np.int64)
     cores[column] = core
     if (cores[column] != core).any():
-        notes.append("A processor has more than one core; the last one counts.")
+        notes.append("A CPU is listed with several cores; the last one counts.")
     return CpuTable(path, format_name, domain, numbers, cores, instants, table, tuple(notes))
 
 
@@ -120,7 +120,7 @@ def _is_ours(headings: Sequence[str]) -> bool:
 
 
 def _headings(lines: Sequence[str]) -> tuple[int, list[str]] | None:
-    """The line of the headings of a CSV file, after comments, and the headings."""
+    """Return the line number of the headings of a CSV file, after comments, and the headings."""
     for number, line in enumerate(lines):
         if line.strip() and not line.startswith("#"):
             cells = csv_cells(line)
@@ -160,7 +160,7 @@ def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     notes += text.losses.notes
     if skipped:
-        notes.append(f"{skipped} rows have another number of cells and are left out.")
+        notes.append(f"{skipped} rows have the wrong number of cells and are skipped.")
     return {name: table.column(name) for name in wanted}, declared_clock(lines[:place])
 
 
@@ -178,7 +178,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _integers(column: Any) -> Int64:
-    """Whole numbers, also of `cpu12`; -1 for what is none."""
+    """Return whole numbers, also from `cpu12`; -1 for anything else."""
     from pyarrow import compute, int64, string, types
 
     from chopper_core.util.arrow_files import numbers_or
@@ -190,7 +190,7 @@ def _integers(column: Any) -> Int64:
 
 
 def _numbers(column: Any) -> Float64:
-    """Numbers; NaN for what is none."""
+    """Return numbers; NaN for anything else."""
     from pyarrow import compute, float64, string, types
 
     from chopper_core.util.arrow_files import numbers_or
@@ -203,14 +203,14 @@ def _numbers(column: Any) -> Float64:
 
 
 def _where(good: Any, text: Any) -> Any:
-    """The texts that are good, null for the others."""
+    """Return the good texts, null for the others."""
     from pyarrow import compute, nulls
 
     return compute.if_else(good, text, nulls(1, text.type)[0])
 
 
 def _cores(columns: dict[str, Any]) -> Int64:
-    """The physical core of each row, numbered through the sockets where these are given."""
+    """Return the physical core of each row, numbered across sockets where these are given."""
     if "core" not in columns:
         return np.full(len(columns["cpu"]), -1, np.int64)
     core = _integers(columns["core"])
@@ -218,7 +218,7 @@ def _cores(columns: dict[str, Any]) -> Int64:
         return core
     socket = _integers(columns["socket"])
     pairs, number = np.unique(np.stack([socket, core], axis=1), axis=0, return_inverse=True)
-    # Where cores are numbered through the sockets already, their numbers stay.
+    # Cores may be numbered across sockets already.
     known = (core >= 0) & (socket >= 0)
     of_both = pairs[(pairs >= 0).all(axis=1)]
     through = len(np.unique(of_both[:, 1])) == len(of_both)

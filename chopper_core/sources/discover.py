@@ -1,4 +1,4 @@
-"""Find the traces of a run among files and directories, and say which rank each is."""
+"""Finds the traces of a run, and the rank of each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ FROM_FOLDER: Final = "folder name"
 FROM_ORDER: Final = "order"
 
 EXPECTED: Final = (
-    "expected are PyTorch profiler traces (.json or .json.gz), one per rank, "
-    "for instance rank0.json.gz"
+    "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz"
 )
 
 _NOT_NAMED_SO: Final = "is not a .json or .json.gz file"
@@ -36,11 +35,11 @@ _RANK_PATTERNS: Final = tuple(
 
 
 class TraceFile(Struct, frozen=True):
-    """A file that looks like a Kineto trace."""
+    """A trace file and the rank in its name."""
 
     path: Path
     rank_hint: int | None
-    """The rank that the name of the file or of a folder says."""
+    """The rank in the name of the file or a folder."""
     hint_source: str
     """FROM_NAME or FROM_FOLDER; '' without a hint."""
 
@@ -50,20 +49,20 @@ class FoundTraces(Struct, frozen=True):
 
     traces: Sequence[TraceFile]
     lost: Sequence[SkippedFile]
-    """Those named like a trace of a rank, of which nothing can be read."""
+    """Unreadable files that are named like the trace of a rank."""
     skipped: Sequence[SkippedFile]
-    """All others."""
+    """All other files."""
 
 
 class RankAssignment(Struct, frozen=True):
-    """The rank of a trace and where it comes from: FROM_FILE, FROM_NAME or FROM_ORDER."""
+    """The rank of a trace and its origin: FROM_FILE, FROM_NAME or FROM_ORDER."""
 
     rank: int
     source: str
 
 
 def find_traces(paths: Sequence[Path]) -> FoundTraces:
-    """Look for Kineto traces at the paths: files, or directories with everything below them.
+    """Find the traces at the paths: files, or directories with everything below them.
 
     Raises DataError if a path doesn't exist or no trace is found.
     """
@@ -83,9 +82,9 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
 
 
 def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAssignment]:
-    """Return the rank of each trace: what the file says, else its name, else the next free one.
+    """Return the rank of each trace: from the file, else its name, else the next free one.
 
-    Free ranks are given from the lowest, in natural order of the paths. Raises DataError if two
+    Free ranks are assigned from the lowest, in natural order of the paths. Raises DataError if two
     files claim one rank.
     """
     claimed: dict[int, Path] = {}
@@ -111,7 +110,7 @@ def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAss
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return the rank that the name of a file or folder says, if any."""
+    """Return the rank in the name of a file or folder, if any."""
     for pattern in _RANK_PATTERNS:
         match = pattern.search(name)
         if match:
@@ -120,7 +119,7 @@ def rank_in_name(name: str) -> int | None:
 
 
 def _with_hints(files: Sequence[Path]) -> list[TraceFile]:
-    """Read ranks off the names; a folder's name speaks for its trace only if it holds one."""
+    """Read ranks from names; a folder's name counts only if it contains a single trace."""
     traces_below = Counter(folder for file in files for folder in file.absolute().parents)
     traces: list[TraceFile] = []
     for file in files:

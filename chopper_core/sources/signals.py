@@ -1,4 +1,4 @@
-"""The tables that every reader of telemetry gives: signals of GPUs over time."""
+"""Tables that all readers of telemetry return: signals of GPUs over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chopper_core.util.arrays import Float64, Int64
 
 
 class ClockDomain(StrEnum):
-    """Which clock stamps a source."""
+    """The clock of a source's time stamps."""
 
     EPOCH = "epoch"
     BOOTTIME = "boottime"
@@ -24,14 +24,14 @@ class ClockDomain(StrEnum):
 
 
 class SignalName(StrEnum):
-    """The signals that Chopper knows, with their unit in the name."""
+    """The known signals, with their unit in the name."""
 
     GFX_MHZ = "gfx_mhz"
     MEM_MHZ = "mem_mhz"
     POWER_W = "power_w"
     POWER_CAP_W = "power_cap_w"
     ENERGY_J = "energy_j"
-    """Accumulated; differences are what counts."""
+    """Accumulated: only differences have a meaning."""
     HOTSPOT_C = "hotspot_c"
     MEM_C = "mem_c"
     EDGE_C = "edge_c"
@@ -56,28 +56,28 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
     SignalName.XGMI_READ_BYTES: (SignalName.XGMI_READ_GBPS, 1.0),
     SignalName.XGMI_WRITE_BYTES: (SignalName.XGMI_WRITE_GBPS, 1.0),
 }
-"""What is accumulated → its rate, and how much of that one per ns is."""
+"""Accumulated signal → its rate, and the factor from units per ns to the rate's unit."""
 
 
 class SignalSamples(Struct, frozen=True):
-    """One signal of one GPU; times rise."""
+    """A signal of a GPU; times ascend."""
 
     time_ns: Int64
     value: Float64
     part: str = ""
-    """Which instance (`xcd3`) where a signal has several; '' is the GPU's own figure."""
+    """Instance (`xcd3`) of a signal with several; '' for the GPU's own value."""
     begin_ns: Int64 | None = None
-    """Where each value is the mean from here to its time; None: it is of that moment."""
+    """Start of the span whose mean each value is; None for instantaneous values."""
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
 
 class GpuName(Struct, frozen=True):
-    """How a file calls a GPU; '' and -1 where it doesn't say."""
+    """The names of a GPU in a file; '' and -1 where unknown."""
 
     index: int = -1
-    """Number among the GPUs, from 0."""
+    """GPU index from 0."""
     kfd_node: int = -1
     card: str = ""
     pci: str = ""
@@ -91,11 +91,11 @@ class Telemetry(Struct, frozen=True):
     """For people: `amd-smi metric CSV`, `rocm-smi CSV` …"""
     clock: ClockDomain
     resolution_ns: int
-    """Distance of the stamps that the file can tell apart: 1e9 for whole seconds."""
+    """Smallest difference between stamps: 1e9 for whole seconds."""
     gpus: Sequence[GpuName]
     signals: Mapping[tuple[int, SignalName], Sequence[SignalSamples]]
-    """(number in `gpus`, signal) → its samples, one entry per part."""
+    """(index into `gpus`, signal) → its samples, one entry per part."""
     notes: Sequence[str]
     losses: Losses
     to_monotonic_ns: int | None = None
-    """What the stamps need to be on CLOCK_MONOTONIC, where the file has both clocks."""
+    """Add to the stamps to get CLOCK_MONOTONIC, where the file has both clocks."""

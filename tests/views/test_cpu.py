@@ -171,7 +171,7 @@ def test_parquet_and_the_original_s_columns_read_alike(tmp_path: Path) -> None:
         assert file.percent[:, 1].tolist() == [50.0, 1.5]
         assert file.percent[0, 0] == 0 and np.isnan(file.percent[1, 0])
         assert file.cores.tolist() == [-1, -1]
-        assert "1 of 4 rows can't be used and are left out." in file.notes
+        assert "1 of 4 rows are unusable and skipped." in file.notes
 
 
 def test_damaged_rows_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -179,13 +179,13 @@ def test_damaged_rows_are_left_out_and_counted(tmp_path: Path) -> None:
     file = read_cpu(written(tmp_path / "a.csv", *rows))
     assert file.cpus.tolist() == [0, 2]
     assert file.percent.tolist() == [[12.0, 100.0]]
-    assert "2 of 5 rows can't be used and are left out." in file.notes
-    assert "1 rows have another number of cells and are left out." in file.notes
-    assert any("1 rows repeat a processor" in note for note in file.notes)
+    assert "2 of 5 rows are unusable and skipped." in file.notes
+    assert "1 rows have the wrong number of cells and are skipped." in file.notes
+    assert any("1 rows repeat a CPU" in note for note in file.notes)
 
 
 def test_files_without_use_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.csv holds no usable sample"):
+    with pytest.raises(DataError, match=r"a\.csv holds no usable CPU sample"):
         read_cpu(written(tmp_path / "a.csv", "x,y,0,0,z"))
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and then nothing")
     others = [tmp_path / "b.parquet", written(tmp_path / "c.csv", heading="time_ns,gpu,power_w")]
@@ -241,4 +241,4 @@ def test_a_run_opens_without_any_and_with_a_damaged_one(tmp_path: Path) -> None:
     opened: Any = open_run(str(tmp_path), jobs=1)
     assert opened.cpu == ()
     ((path, reason),) = opened.failed
-    assert path.endswith("cpu.csv") and "no usable sample" in reason
+    assert path.endswith("cpu.csv") and "no usable CPU sample" in reason

@@ -1,4 +1,4 @@
-"""Counters that only rise, and fall when they wrap or are set back."""
+"""Counters that only rise, except where they wrap or are reset."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 _WIDTHS: Final = (32, 64)
 _LARGEST_STEP_SHARE: Final = 8
-"""A fall is a wrap only if the step over it is below this part of the counter's range."""
+"""A fall is a wrap only if the step is below this part of the counter's range, else a reset."""
 
 
 def steps(readings: Sequence[int | float]) -> list[int | float | None]:
-    """Return what was counted between neighbours, exact for integers; None over a set-back.
+    """Return the differences between neighbours, exact for integers; None over a reset.
 
     Integer counters of 32 and 64 bits may wrap between two readings.
     """
@@ -20,16 +20,16 @@ def steps(readings: Sequence[int | float]) -> list[int | float | None]:
 
 
 def unwrapped(readings: Sequence[int | float]) -> tuple[list[int | float], int]:
-    """Return what was counted since the first reading, and how often the counter was set back.
+    """Return the amounts since the first reading, and the number of resets.
 
-    What was counted over a set-back is unknown, so it adds nothing.
+    The amount over a reset is unknown, so nothing is added.
     """
     total: list[int | float] = [0] if readings else []
-    set_back = 0
+    resets = 0
     for step in steps(readings):
-        set_back += step is None
+        resets += step is None
         total.append(total[-1] + (step or 0))
-    return total, set_back
+    return total, resets
 
 
 def _step(earlier: int | float, later: int | float) -> int | float | None:

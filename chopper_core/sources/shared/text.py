@@ -97,7 +97,7 @@ class FileText(Struct, frozen=True):
         lines, is_cut = _whole_lines(self.text)
         if is_cut:
             self.losses.truncated = True
-            self.losses.notes.append("The file ends within a row: that row is left out.")
+            self.losses.notes.append("The file ends within a row, which is skipped.")
         return lines
 
 
@@ -113,7 +113,7 @@ def read_text(path: Path) -> FileText:
             data += piece
         if source.problem:
             losses.truncated = True
-            losses.notes.append(f"{source.problem}: what lies before is used.")
+            losses.notes.append(f"{source.problem}: the data before it is used.")
     return FileText(path, _decoded(bytes(data).removeprefix(BYTE_ORDER_MARK)), losses)
 
 

@@ -30,7 +30,7 @@ _LIMITERS: Final = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_therm
 
 
 def _with_gigabytes(cell: object) -> object:
-    """Say the unit of used memory: whole numbers are MB, newer versions' default is GB as x.x."""
+    """Add the unit of used memory: whole numbers are MB, newer versions write GB as x.x."""
     return f"{cell} GB" if isinstance(cell, str) and _ONE_DECIMAL.fullmatch(cell) else cell
 
 
@@ -110,16 +110,16 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Tell output of amd-smi by its headings or keys."""
+    """Recognise output of amd-smi by its headings or keys."""
     if head.is_json:
         if '"traceEvents"' not in head.text and _is_amd_smi_json(head.text):
             return Recognised(JSON_FORMAT)
-        return Unusable("is JSON, but not telemetry of amd-smi")
+        return Unusable("is JSON, but not from amd-smi")
     return recognised_table(head, csv_layout)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read what amd-smi printed; raises DataError if no usable sample is left."""
+    """Read output of amd-smi; raises DataError without any usable sample."""
     text = read_text(path)
     return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
 
@@ -155,10 +155,10 @@ def _read_json(text: FileText) -> Telemetry:
 
 
 def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of GPUs wherever they start, so that damage costs only those it hits."""
+    """Yield the objects of GPUs wherever they start, so that damage costs only the objects hit."""
     if not text.text.rstrip().endswith(("}", "]")):
         text.losses.truncated = True
-        text.losses.notes.append("The file ends within a row: that row is left out.")
+        text.losses.notes.append("The file ends within a row, which is skipped.")
     decoder = json.JSONDecoder(strict=False)
     position = 0
     while start := _ROW_START.search(text.text, position):
@@ -177,7 +177,7 @@ def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]
 
 
 def _flattened(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values under the names that the CSV has for them: without the group's name."""
+    """Yield the values under the column names of the CSV, which omit the group."""
     for key, value in row.items():
         if _is_group(value):
             yield from _joined("", value)

@@ -18,16 +18,16 @@ from chopper_core.sources.signals import ClockDomain, SignalName
 
 
 class Flaw(Enum):
-    """Why a cell gives no value."""
+    """Why a cell has no usable value."""
 
     MISSING = "missing"
-    NO_NUMBER = "no number"
+    NOT_A_NUMBER = "not a number"
     WRONG_UNIT = "wrong unit"
     OUT_OF_RANGE = "out of range"
 
 
 class Dimension(Struct, frozen=True):
-    """The unit of a signal: what others are worth in it, and between which bounds it lies."""
+    """The factors from other units to a signal's unit, and its plausible range."""
 
     factors: Mapping[str, float]
     lowest: float = 0.0
@@ -62,7 +62,7 @@ _MISSING_WORDS: Final = frozenset(
     )
 )
 _UNSUPPORTED: Final = frozenset((2**16 - 1, 2**32 - 1, 2**64 - 1))
-"""What the C structures hold where a GPU lacks a sensor."""
+"""The C structures hold these where a GPU lacks a sensor."""
 
 _QUANTITY: Final = re.compile(
     r"\(?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?)\s*([^\d\s()][^()]*?)?\s*\)?"
@@ -72,7 +72,7 @@ _MAX_DIGITS: Final = 64
 
 
 def quantity(cell: object) -> tuple[int | float, str] | Flaw:
-    """Return the number in a cell and the unit written beside it, '' without one.
+    """Return the number in a cell and its unit, '' without one.
 
     A cell is text (`131.17 W`, `(2100Mhz)`), a number or amd-smi's `{"value": …, "unit": …}`.
     """
@@ -91,14 +91,14 @@ def _in_text(text: str) -> tuple[int | float, str] | Flaw:
         return Flaw.MISSING
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_DIGITS else None
     if match is None or float(match[1]) == inf:
-        return Flaw.NO_NUMBER
+        return Flaw.NOT_A_NUMBER
     digits = match[1]
     number = int(digits) if _INTEGER.fullmatch(digits) else _plain(float(digits))
     return Flaw.MISSING if number in _UNSUPPORTED else (number, (match[2] or "").casefold())
 
 
 def in_unit(signal: SignalName, cell: object, default_unit: str) -> float | Flaw:
-    """Return the value of a cell in the signal's unit; without a unit it is in `default_unit`."""
+    """Return a cell's value in the signal's unit; cells without a unit are in `default_unit`."""
     found = quantity(cell)
     if isinstance(found, Flaw):
         return found
@@ -120,7 +120,7 @@ def whole_number(cell: object) -> int | None:
 
 
 def exact_decimal(text: str) -> Decimal | None:
-    """Return plain decimal text as its exact value; None for anything else."""
+    """Return the exact value of decimal text; None for anything else."""
     if len(text) > _MAX_DIGITS:
         return None
     try:
@@ -145,7 +145,7 @@ CLOCKS: Final = {
     "local": ClockDomain.LOCAL,
     ClockDomain.LOCAL.value: ClockDomain.LOCAL,
 }
-"""The names that a file can give its clock."""
+"""Names of clocks that files may give."""
 
 _CLOCK_COMMENT: Final = re.compile(r"#\s*clock\s*[:=]\s*(\S.*)", re.IGNORECASE)
 _DATE_TIME: Final = re.compile(
@@ -159,18 +159,18 @@ _EPOCH_UNITS: Final = ((10**8, 10**11, SECOND_NS), (10**11, 10**14, 10**6), (10*
 
 
 def declared_clock(lines: Sequence[str]) -> str:
-    """Return the clock that a comment names (`# clock: monotonic`); '' if none does."""
+    """Return the clock named by a comment (`# clock: monotonic`); '' without one."""
     return next((match[1] for line in lines if (match := _CLOCK_COMMENT.match(line))), "")
 
 
 def clock_named(name: object) -> ClockDomain:
-    """Return the clock of a name such as `CLOCK_MONOTONIC`; UNKNOWN for others."""
+    """Return the clock with a name such as `CLOCK_MONOTONIC`; UNKNOWN for other names."""
     plain = str(name).strip().casefold().removeprefix("clock_")
     return CLOCKS.get(plain, ClockDomain.UNKNOWN)
 
 
 class Stamps:
-    """Reads the stamps of one file; the first usable one says the clock, others must agree."""
+    """Reads the stamps of a file; the first usable one sets the clock, others must agree."""
 
     def __init__(self) -> None:
         self.clock: ClockDomain | None = None
@@ -178,20 +178,20 @@ class Stamps:
 
     @property
     def resolution_ns(self) -> int:
-        """Distance of the stamps that the file can tell apart; 0 if it has none."""
+        """Smallest difference between stamps that the file can express; 0 without stamps."""
         return 0 if self.clock is None else self._finest_ns
 
     def read(self, cell: object) -> int | None:
-        """Return the stamp in a cell, in any of the forms that tools write; None if unusable.
+        """Return the stamp in a cell, in any form that tools write; None if unusable.
 
-        Local time without zone counts as if its zone were UTC.
+        Local time without a zone is read as UTC.
         """
         text = str(cell).strip()
         parsed = _from_number(text) or _from_date(text) or _from_time_of_day(text)
         return None if parsed is None else self._accepted(*parsed)
 
     def read_nanoseconds(self, cell: object, clock: ClockDomain) -> int | None:
-        """Return the stamp in a cell that holds nanoseconds on a known clock."""
+        """Return the stamp in a cell of nanoseconds on a known clock; None if unusable."""
         value = exact_decimal(str(cell).strip())
         if value is None or not 0 <= value < LATEST_NS:
             return None

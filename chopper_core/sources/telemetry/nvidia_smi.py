@@ -40,12 +40,12 @@ SUFFIXES: Final = TEXT_SUFFIXES
 DMON_FORMAT: Final = "nvidia-smi dmon"
 
 _NOTES: Final = {
-    SignalName.EDGE_C: "The temperature is that of the GPU's core, not of its hottest spot.",
+    SignalName.EDGE_C: "The temperature is that of the GPU core, not of the hotspot.",
     SignalName.THROTTLE_PCT: (
-        "The throttle share is 100 % at samples with an active limiter and 0 % at others."
+        "The throttle share is 100 % at samples with an active limiter and 0 % otherwise."
     ),
 }
-_NO_NAMES: Final = "The file doesn't say which GPU a row is of: all are taken as of one."
+_NO_NAMES: Final = "Rows don't name their GPU: all are assigned to one."
 
 _LIMITERS: Final = {
     "sw_power_cap": 0x4,
@@ -120,12 +120,12 @@ _HEADING: Final = re.compile(r"(\S+)\s*(?:\[(.+)\])?")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Tell output of nvidia-smi by its headings."""
+    """Recognise output of nvidia-smi by its headings."""
     return Recognised(DMON_FORMAT) if _is_dmon(head) else recognised_table(head, csv_layout)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read what nvidia-smi printed; raises DataError if no usable sample is left."""
+    """Read output of nvidia-smi; raises DataError without any usable sample."""
     text = read_text(path)
     return _read_dmon(text) if _is_dmon(FileHead(path)) else read_table(text, csv_layout)
 
@@ -153,7 +153,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
 
 
 def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
-    """Return the layout that a line of headings of `dmon` says."""
+    """Return the layout of a line of headings of `dmon`."""
     if not line.startswith("#"):
         return None
     headings = dmon_cells(line.lstrip("#"))
@@ -172,7 +172,7 @@ def dmon_layout(line: str, stamps: Stamps) -> Layout | None:
 
 
 def _read_dmon(text: FileText) -> Telemetry:
-    """Read what `nvidia-smi dmon` printed; its headings come again every so often."""
+    """Read output of `nvidia-smi dmon`, which repeats its headings."""
     stamps, rows = Stamps(), RowCollector()
     layout = None
     for line in text.lines():

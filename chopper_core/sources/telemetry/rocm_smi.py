@@ -1,4 +1,4 @@
-"""rocm-smi: `--csv`, with a timestamp put before, and tables that scripts derive from it."""
+"""rocm-smi: `--csv` with a timestamp added, and tables derived from it."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ _ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Tell a table of rocm-smi by its headings."""
+    """Recognise a table of rocm-smi by its headings."""
     return recognised_table(head, csv_layout)
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read a table of rocm-smi; raises DataError if no usable sample is left."""
+    """Read a table of rocm-smi; raises DataError without any usable sample."""
     return read_table(read_text(path), csv_layout)
 
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
-    """Return the layout of a table of rocm-smi, or of one derived from it."""
+    """Return the layout of a table of rocm-smi, or one derived from it."""
     table = Headings(headings)
     fields = table.fields(_FIELDS)
     name = "rocm-smi CSV"
@@ -86,7 +86,7 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
         time_of=table.stamp_reader(stamps, *_STAMPS),
         fields=fields,
         notes=[
-            f"{heading} is an accumulator of unknown unit and isn't used."
+            f"{heading} is ignored: its unit is unknown."
             for heading in headings
             if heading.casefold() in _ACCUMULATORS
         ],

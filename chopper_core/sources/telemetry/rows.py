@@ -1,4 +1,4 @@
-"""Rows of a telemetry file, one after the other, into series per GPU and signal."""
+"""Collects the rows of a telemetry file as readings per GPU and signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, in_unit, quan
 
 
 class FieldKind(Enum):
-    """What the numbers of a column are."""
+    """How the numbers of a column are counted."""
 
     VALUE = "value"
     """The signal itself."""
@@ -27,23 +27,23 @@ class FieldKind(Enum):
 
 
 class Field(Struct, frozen=True):
-    """What a column holds."""
+    """The meaning of a column."""
 
     signal: SignalName
     unit: str
-    """Unit of values that have none written beside them."""
+    """Unit of values without a written one."""
     part: str = ""
     kind: FieldKind = FieldKind.VALUE
     is_list: bool = False
-    """One value per part in each cell; their numbers follow `part`."""
+    """Whether cells are lists with one value per part, numbered after `part`."""
     alternative: int = 0
-    """Rank among the columns that hold the same: the lowest one with values counts."""
+    """Rank among columns of the same meaning: the lowest one with values is used."""
     convert: Callable[[object], object] | None = None
-    """Makes a quantity of a cell that isn't one as it stands."""
+    """Turns a cell into a quantity."""
 
     @property
     def is_accumulated(self) -> bool:
-        """Whether differences are what counts."""
+        """Whether the column counts up, so that only differences have a meaning."""
         return self.kind is not FieldKind.VALUE or self.signal in RATES
 
 
@@ -53,26 +53,26 @@ class Readings(Struct):
     times_ns: list[int] = field(default_factory=list)
     values: list[int | float] = field(default_factory=list)
     factor: float = 1.0
-    """What one of `values` is worth in the signal's unit."""
+    """`values` times this are in the signal's unit."""
 
 
 class RowLoss(Enum):
-    """Why a row, or a part of it, isn't used; the text follows the number of rows."""
+    """Why a row is not or only partly used; the text follows the number of rows."""
 
-    NO_DATA = "without a GPU or without any value: left out"
-    BAD_STAMP = "without a usable timestamp, or with one of another kind than the first: left out"
-    SHORT = "with fewer values than headings: the last headings got none"
-    LONG = "with more values than headings: left out, since it is open which belongs where"
-    REPEATED_HEADER = "with the headings again"
-    FOREIGN = "before the headings: left out"
-    UNREADABLE = "with invalid JSON: left out"
+    NO_DATA = "without a GPU or any value: skipped"
+    BAD_STAMP = "with an unusable timestamp, or one of another kind than the first: skipped"
+    SHORT = "with fewer values than headings: the last columns are missing"
+    LONG = "with more values than headings: skipped as ambiguous"
+    REPEATED_HEADER = "repeating the headings"
+    FOREIGN = "before the headings: skipped"
+    UNREADABLE = "with invalid JSON: skipped"
 
 
 _UNUSED: Final = (RowLoss.NO_DATA, RowLoss.LONG, RowLoss.FOREIGN, RowLoss.UNREADABLE)
 
 
 class RowCollector:
-    """Takes the rows of a file and keeps count of what could not be used."""
+    """Collects the rows of a file, and counts losses."""
 
     def __init__(self) -> None:
         self.series: dict[GpuName, dict[Field, Readings]] = {}
@@ -83,11 +83,11 @@ class RowCollector:
 
     @property
     def unused_rows(self) -> int:
-        """Rows and lines that gave nothing, but for those with an unusable stamp."""
+        """Rows and lines without any usable value, except those with an unusable stamp."""
         return sum(self.row_losses[loss] for loss in _UNUSED)
 
     def add(self, gpu: GpuName, time_ns: int | None, cells: Iterable[tuple[Field, object]]) -> None:
-        """Take one row; without a stamp, the number of the GPU's row stands for its time."""
+        """Add a row; without a stamp its time is the number of the GPU's row."""
         fields = self.series.setdefault(gpu, {})
         times_ns = self.row_times_ns.setdefault(gpu, [])
         if time_ns is None:
@@ -126,7 +126,7 @@ class RowCollector:
 
 
 def _reading(column: Field, cell: object) -> tuple[int | float | Flaw, float]:
-    """Return the plain number of an accumulator, so that its wraps stay exact, and its factor."""
+    """Return the raw number of an accumulator, so that wraps stay exact, and its factor."""
     found = quantity(cell)
     if isinstance(found, Flaw):
         return found, 1.0

@@ -1,4 +1,4 @@
-"""Chopper's own telemetry format, CSV or Parquet, which a sampler can write: docs/telemetry.md."""
+"""Chopper's own telemetry format, CSV or Parquet, for samplers (docs/telemetry.md)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,13 @@ _CSV_FORMAT: Final = "telemetry CSV"
 _PARQUET_FORMAT: Final = "telemetry Parquet"
 _PICKLE_STARTS: Final = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 _PICKLE: Final = (
-    "is a Python pickle, which Chopper never opens since that can run any code; where it comes "
-    'from, convert gpu.pkl with pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False), '
-    "which keeps ts (CLOCK_MONOTONIC), gpu (the KFD node) and the columns of "
-    "amdsmi_get_gpu_metrics_info"
+    "is a Python pickle, which can run any code, so Chopper never opens it; convert it where it "
+    'comes from: pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False) keeps ts '
+    "(CLOCK_MONOTONIC), gpu (the KFD node) and the columns of amdsmi_get_gpu_metrics_info"
 )
 
 _METRICS_TIME: Final = "ts"
-"""Original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
+"""The original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
 
 _SIGNALS: Final = frozenset(SignalName)
 _METRICS: Final[Sequence[tuple[str, Field]]] = (
@@ -92,24 +91,22 @@ _METRICS: Final[Sequence[tuple[str, Field]]] = (
 _TIMES: Final = ("time_ns", "monotonic_ns", _METRICS_TIME)
 _NAMES: Final = ("gpu", "kfd_node", "card", "pci")
 _PCIE_ACCUMULATOR: Final = "pcie_bandwidth_acc"
-_PCIE_NOTE: Final = (
-    "pcie_bandwidth_acc adds up rates whose unit AMD's own headers give differently; it isn't used."
-)
+_PCIE_NOTE: Final = "pcie_bandwidth_acc is ignored: AMD's headers disagree about its unit."
 _NO_CLOCK: Final = (
-    "The file doesn't name the clock of time_ns; say it in a comment (`# clock: monotonic`), a "
+    "The file doesn't name the clock of time_ns; name it in a comment (`# clock: monotonic`), a "
     "column clock or the Parquet metadata."
 )
 
 
 class _Clocks(Struct):
-    """The clock that a file names, and how far its two clocks are apart."""
+    """The clock that a file names, and the offset between its two clocks."""
 
     declared: str = ""
     offsets_ns: list[int] = field(default_factory=list)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Tell Chopper's own format by its headings."""
+    """Recognise Chopper's own format by its headings."""
     if head.magic.startswith(PARQUET_MAGIC):
         reason = _why_no_parquet(head.path)
         return Unusable(reason) if reason else Recognised(_PARQUET_FORMAT)
@@ -121,7 +118,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read Chopper's own format; raises DataError if no usable sample is left."""
+    """Read Chopper's own format; raises DataError without any usable sample."""
     head = FileHead(path)
     return _read_parquet(path) if head.magic.startswith(PARQUET_MAGIC) else _read_csv(head)
 
@@ -133,11 +130,11 @@ def _csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
 def _read_csv(head: FileHead) -> Telemetry:
     clocks = _Clocks(declared_clock(head.lines[:HEADING_LINES]))
     layout_of = partial(_layout, clocks=clocks, format_name=_CSV_FORMAT)
-    return _with_notes_on_clocks(read_table(read_text(head.path), layout_of), clocks)
+    return _with_clock_notes(read_table(read_text(head.path), layout_of), clocks)
 
 
 def _why_no_parquet(path: Path) -> str | None:
-    """Return why a Parquet file isn't in Chopper's own format, as the rest of a sentence."""
+    """Return why a Parquet file isn't in Chopper's own format; None if it is."""
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import read_schema
 
@@ -167,7 +164,7 @@ def _read_parquet(path: Path) -> Telemetry:
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
     telemetry = telemetry_of(path, layout.format, rows, stamps, Losses(), layout.notes)
-    return _with_notes_on_clocks(telemetry, clocks)
+    return _with_clock_notes(telemetry, clocks)
 
 
 def _layout(
@@ -200,7 +197,7 @@ def _layout(
 def _time_reader(
     table: Headings, time: str, stamps: Stamps, clocks: _Clocks
 ) -> Callable[[Cells], int | None]:
-    """Return what reads the time of a row, and notes how far its monotonic time is from it."""
+    """Return a reader of a row's time, which also records its offset to the monotonic time."""
     clock = clock_named(clocks.declared)
     if time != "time_ns":
         clock = ClockDomain.MONOTONIC
@@ -237,7 +234,7 @@ def _gpu_of(table: Headings, is_node: bool, cells: Cells) -> GpuName | None:
     return None if is_named and gpu == GpuName() else gpu
 
 
-def _with_notes_on_clocks(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
+def _with_clock_notes(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
     notes = []
     to_monotonic_ns = None
     if telemetry.clock is ClockDomain.UNKNOWN:
@@ -246,8 +243,5 @@ def _with_notes_on_clocks(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:
         middle_ns = sorted(clocks.offsets_ns)[len(clocks.offsets_ns) // 2]
         to_monotonic_ns = -middle_ns
         spread_ns = max(clocks.offsets_ns) - min(clocks.offsets_ns)
-        notes.append(
-            f"time_ns minus monotonic_ns is {middle_ns} ns in the middle and varies by "
-            f"{spread_ns} ns."
-        )
+        notes.append(f"time_ns minus monotonic_ns: median {middle_ns} ns, spread {spread_ns} ns.")
     return replace(telemetry, notes=[*telemetry.notes, *notes], to_monotonic_ns=to_monotonic_ns)

@@ -1,4 +1,4 @@
-"""Collected rows into the tables of a telemetry file: sorted, unwrapped, with derived signals."""
+"""Turns collected rows into signals: sorted, unwrapped, with derived ones."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 
 NOT_STAMPED: Final = (
-    "The file has no timestamps: its times are the numbers of its snapshots, and nothing can "
-    "place them in the run."
+    "The file has no timestamps, so it can't be aligned with the run; its times are snapshot "
+    "numbers."
 )
 _FLAW_TEXTS: Final = {
-    Flaw.NO_NUMBER: "without a number",
-    Flaw.WRONG_UNIT: "in another unit",
-    Flaw.OUT_OF_RANGE: "outside the possible range",
+    Flaw.NOT_A_NUMBER: "that can't be parsed",
+    Flaw.WRONG_UNIT: "in a wrong unit",
+    Flaw.OUT_OF_RANGE: "out of range",
 }
 _ROUNDING_PCT: Final = 1.0
 _XCD: Final = "xcd"
@@ -46,7 +46,7 @@ _COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
     SignalName.XGMI_READ_GBPS: np.sum,
     SignalName.XGMI_WRITE_GBPS: np.sum,
 }
-"""How the parts make the GPU's own figure; a sum needs all of them."""
+"""How parts combine into the GPU's own value; a sum needs all of them."""
 
 
 def telemetry_of(
@@ -57,7 +57,7 @@ def telemetry_of(
     losses: Losses,
     notes: Sequence[str] = (),
 ) -> Telemetry:
-    """Return the tables of a file whose rows were collected.
+    """Return the signals of a file from its collected rows.
 
     Raises DataError if they hold no usable sample.
     """
@@ -83,16 +83,16 @@ def telemetry_of(
 
 
 class _Tables:
-    """The signals of the GPUs while they are made."""
+    """The signals of all GPUs, under construction."""
 
     def __init__(self) -> None:
         self.signals: dict[tuple[int, SignalName], list[SignalSamples]] = {}
-        self._set_backs: Counter[SignalName] = Counter()
+        self._resets: Counter[SignalName] = Counter()
         self._cooler_hotspots = 0
         self._derived: set[SignalName] = set()
 
     def add_gpu(self, number: int, fields: Mapping[Field, Readings]) -> None:
-        """Make the signals of one GPU."""
+        """Add the signals of one GPU."""
         parts: dict[SignalName, dict[str, SignalSamples]] = defaultdict(dict)
         for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
             if column.kind is FieldKind.VALUE and column.part not in parts[column.signal]:
@@ -102,33 +102,33 @@ class _Tables:
         for part, samples in _residencies(fields).items():
             parts[SignalName.THROTTLE_PCT][part] = samples
         for signal, samples_of in parts.items():
-            self.signals[number, signal] = self._with_own_figure(signal, samples_of)
+            self.signals[number, signal] = self._with_own_value(signal, samples_of)
         self._cooler_hotspots += _hotspot_is_cooler(parts)
 
     def notes(self) -> list[str]:
-        """Say what was derived, and what looks wrong."""
+        """Return a sentence per derived signal and per doubt."""
         notes = []
         if SignalName.GFX_MHZ in self._derived:
-            notes.append("The gfx clock of a GPU is the mean of the clocks of its XCDs.")
+            notes.append("The gfx clock of a GPU is the mean of its XCDs' clocks.")
         if SignalName.THROTTLE_PCT in self._derived:
             notes.append(
-                "The throttle share of a GPU is that of its largest limiter: the share under any "
-                "limiter is at least that."
+                "The throttle share of a GPU is that of its largest limiter, a lower bound of the "
+                "share under any limiter."
             )
         if self._cooler_hotspots:
             gpus = _number_of(self._cooler_hotspots, "GPU")
             notes.append(
-                f"The hotspot of {gpus} is mostly cooler than the edge, which can't be: the "
-                "headings of the temperatures seem to be shifted; the values stay where they are."
+                f"The hotspot of {gpus} is mostly cooler than the edge, which is impossible: the "
+                "temperature headings seem to be shifted. The values are used as labelled."
             )
         return notes
 
     def loss_sentences(self) -> list[str]:
-        """Say where accumulated values are incomplete."""
+        """Return a sentence per accumulated signal that was reset."""
         return [
-            f"{signal} was set back at {_number_of(count, 'place')}: what was counted there is "
-            "unknown and adds nothing."
-            for signal, count in self._set_backs.items()
+            f"{signal} was reset {_number_of(count, 'time')}: the amount counted meanwhile is "
+            "unknown and not added."
+            for signal, count in self._resets.items()
         ]
 
     def _samples(self, column: Field, series: Readings) -> SignalSamples:
@@ -136,16 +136,16 @@ class _Tables:
         if not column.is_accumulated:
             return SignalSamples(*_mean_of_ties(times_ns, np.array(series.values)), column.part)
         last = _last_of_ties(times_ns)
-        counted, set_backs = unwrapped([series.values[index] for index in last])
-        if set_backs:
-            self._set_backs[column.signal] += set_backs
+        counted, resets = unwrapped([series.values[index] for index in last])
+        if resets:
+            self._resets[column.signal] += resets
         values = np.array([value * series.factor for value in counted], np.float64)
         return SignalSamples(times_ns[last], values, column.part)
 
     def _add_rates(
         self, parts: dict[SignalName, dict[str, SignalSamples]], column: Field, series: Readings
     ) -> None:
-        """Add what was counted between neighbouring samples per time, where that is known."""
+        """Add the rate between neighbouring samples, where it is known."""
         signal, per_ns = RATES[column.signal]
         times_ns = np.array(series.times_ns, np.int64)
         last = _last_of_ties(times_ns)
@@ -159,10 +159,10 @@ class _Tables:
                 times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
             )
 
-    def _with_own_figure(
+    def _with_own_value(
         self, signal: SignalName, samples_of: Mapping[str, SignalSamples]
     ) -> list[SignalSamples]:
-        """Return the parts behind the GPU's own figure, made of them where the file has none."""
+        """Return the GPU's own value, combined from the parts if absent, followed by the parts."""
         order = sorted(samples_of, key=lambda part: natural_key(Path(part)))
         if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
             order = [part for part in order if part]
@@ -185,7 +185,7 @@ def _mean_of_ties(times_ns: Int64, values: Float64) -> tuple[Int64, Float64]:
 
 
 def _last_of_ties(times_ns: Int64) -> Int64:
-    """Return the positions that put the times in rising order, the last one of equal times."""
+    """Return the positions in ascending order of time, keeping the last of equal times."""
     order = np.argsort(times_ns, kind="stable")
     ordered = times_ns[order]
     is_last = np.ones(len(order), np.bool_)
@@ -266,15 +266,15 @@ def _row_sentences(rows: RowCollector) -> list[str]:
         unsorted += int((distances < 0).sum())
         tied += len(times_ns) - len(set(times_ns))
     if unsorted:
-        sentences.append(f"{_number_of(unsorted, 'row')} earlier than the one before: sorted.")
+        sentences.append(f"{_number_of(unsorted, 'row')} out of order: sorted.")
     if tied:
         sentences.append(
-            f"{_number_of(tied, 'row')} with the timestamp of another one of the same GPU: their "
-            "mean counts, or the last one of what is accumulated."
+            f"{_number_of(tied, 'row')} with the timestamp of another row of that GPU: averaged, "
+            "of accumulated signals the last one counts."
         )
     for (signal, flaw), count in rows.flaws.items():
         values = _number_of(count, "value")
-        sentences.append(f"{values} of {signal} {_FLAW_TEXTS[flaw]}: left out.")
+        sentences.append(f"{values} of {signal} {_FLAW_TEXTS[flaw]}: skipped.")
     return sentences
 
 

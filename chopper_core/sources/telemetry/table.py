@@ -1,4 +1,4 @@
-"""Tables with headings, as most tools write them: rows of cells into a collector."""
+"""Tables with headings, as most tools write them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Headings:
         return None if number is None or number < 0 else GpuName(index=number)
 
     def stamp_reader(self, stamps: Stamps, *headings: str) -> Callable[[Cells], int | None] | None:
-        """Return what reads the stamp of a row; None for a table without such a heading."""
+        """Return a reader of a row's stamp; None for a table without such a heading."""
         if self.columns.keys().isdisjoint(headings):
             return None
         return lambda cells: stamps.read(self.cell(cells, *headings))
 
     def fields(self, known: Sequence[tuple[str, Field]]) -> list[tuple[int, Field]]:
-        """Return the known columns; of those that hold the same, the first leads."""
+        """Return the known columns; among those of the same meaning the first one leads."""
         ranks: Counter[Field] = Counter()
         chosen = []
         for heading, field in known:
@@ -58,7 +58,7 @@ class Headings:
 
 
 class Layout(Struct, frozen=True):
-    """Where the columns of a table lie."""
+    """The position of each column of a table."""
 
     format: str
     """For people: `amd-smi metric CSV`."""
@@ -71,11 +71,11 @@ class Layout(Struct, frozen=True):
 
 
 LayoutOf = Callable[[Sequence[str], Stamps], Layout | None]
-"""Headings → layout, or None if they are of another format."""
+"""Headings → layout, or None for another format."""
 
 
 def recognised_table(head: FileHead, layout_of: LayoutOf) -> Recognised | None:
-    """Return the format of a table by the headings near its start."""
+    """Return the format of a table, by the headings near its start."""
     layouts = (layout_of(cells, Stamps()) for cells in head.rows)
     return next((Recognised(layout.format) for layout in layouts if layout), None)
 
@@ -102,13 +102,13 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
             continue
         add_row(rows, layout, cells)
     if layout is None:
-        raise DataError(f"{text.path} has no headings of a telemetry format.")
+        raise DataError(f"{text.path} has no headings of a known telemetry format.")
     rows.row_losses = +rows.row_losses
     return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
 
 
 def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
-    """Add one row of a table, or count why it can't be used."""
+    """Add a row of a table, or count why it is unusable."""
     if any(str(cell) for cell in cells[layout.width :]):
         rows.row_losses[RowLoss.LONG] += 1
         return

@@ -28,21 +28,19 @@ _HEADING: Final = re.compile(r"time(,\s*power\d+)+", re.I)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Tell the CSV by its first line: seconds since the epoch and powers, and nothing else."""
+    """Recognise the CSV by its first line: seconds since the epoch, then powers."""
     first = head.lines[0].strip() if head.lines else ""
     if _FIRST_LINE.fullmatch(first) or _HEADING.fullmatch(first):
         return Recognised(_FORMAT)
     if first.startswith(_WINDOWS_START):
-        return Unusable(
-            "holds the energy of Zeus's windows, not samples over time; Zeus's power CSV is read"
-        )
+        return Unusable("holds energy per Zeus window, not samples over time; use Zeus's power CSV")
     return None
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read the power of the GPUs, whose numbers are those of the columns.
+    """Read the power of each GPU; columns are in order of the GPUs.
 
-    Raises DataError if no usable sample is left.
+    Raises DataError without any usable sample.
     """
     text = read_text(path)
     stamps, rows = Stamps(), RowCollector()

@@ -92,11 +92,11 @@ def test_what_is_odd_about_them_is_said(rocm_smi_files: Path) -> None:
     temperature = read_telemetry(rocm_smi_files / "gpu_temp.csv")
     assert any("8 GPUs is mostly cooler" in note for note in temperature.notes)
     usage = read_telemetry(rocm_smi_files / "gpu_usage.csv")
-    assert any("gfx_activity is an accumulator" in note for note in usage.notes)
+    assert any("gfx_activity is ignored" in note for note in usage.notes)
 
 
 def test_without_a_trace_the_files_are_described(rocm_smi_files: Path) -> None:
     report = telemetry_report([rocm_smi_files], "text")
     assert report is not None
     assert "power_w: 4312 samples, 138 to 751" in report
-    assert "LOST: 539 rows without a GPU or without any value" in report
+    assert "LOST: 539 rows without a GPU or any value" in report

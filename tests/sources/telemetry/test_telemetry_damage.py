@@ -69,14 +69,14 @@ def test_junk_rows_and_missing_values_are_counted(tmp_path: Path) -> None:
     assert telemetry.losses.unreadable_events == 2
     assert telemetry.losses.bad_times == 1
     assert set(telemetry.losses.notes) == {
-        "1 row with fewer values than headings: the last headings got none.",
-        "1 row with more values than headings: left out, since it is open which belongs where.",
-        "1 row without a GPU or without any value: left out.",
-        "1 row without a usable timestamp, or with one of another kind than the first: left out.",
-        "1 value of power_w in another unit: left out.",
-        "1 value of power_w outside the possible range: left out.",
-        "1 value of power_cap_w without a number: left out.",
-        "2 values of power_w without a number: left out.",
+        "1 row with fewer values than headings: the last columns are missing.",
+        "1 row with more values than headings: skipped as ambiguous.",
+        "1 row without a GPU or any value: skipped.",
+        "1 row with an unusable timestamp, or one of another kind than the first: skipped.",
+        "1 value of power_w in a wrong unit: skipped.",
+        "1 value of power_w out of range: skipped.",
+        "1 value of power_cap_w that can't be parsed: skipped.",
+        "2 values of power_w that can't be parsed: skipped.",
     }
 
 
@@ -85,7 +85,7 @@ def test_a_cut_last_row_is_left_out(tmp_path: Path) -> None:
     telemetry = read(tmp_path, text[:-3])
     assert values(telemetry, SignalName.POWER_W) == [152]
     assert telemetry.losses.truncated
-    assert telemetry.losses.notes == ["The file ends within a row: that row is left out."]
+    assert telemetry.losses.notes == ["The file ends within a row, which is skipped."]
 
 
 def test_unsorted_rows_are_sorted_and_counted(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_unsorted_rows_are_sorted_and_counted(tmp_path: Path) -> None:
     telemetry = read(tmp_path, power(*rows))
     assert seconds(telemetry, SignalName.POWER_W) == [0, 5, 10]
     assert values(telemetry, SignalName.POWER_W) == [100, 105, 110]
-    assert telemetry.losses.notes == ["1 row earlier than the one before: sorted."]
+    assert telemetry.losses.notes == ["1 row out of order: sorted."]
 
 
 def test_rows_of_one_stamp_count_as_their_mean(tmp_path: Path) -> None:
     rows = [f"{START_S},card0,{watts},750" for watts in (100, 110, 120)]
     telemetry = read(tmp_path, power(*rows, f"{START_S + 1},card0,7,750"))
     assert values(telemetry, SignalName.POWER_W) == [110, 7]
-    assert telemetry.losses.notes[0].startswith("2 rows with the timestamp of another one")
+    assert telemetry.losses.notes[0].startswith("2 rows with the timestamp of another row")
 
 
 def test_a_file_twice_in_a_row_gives_the_same(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_a_file_twice_in_a_row_gives_the_same(tmp_path: Path) -> None:
         for one, other in zip(entries, twice.signals[key], strict=True):
             assert one.time_ns.tolist() == other.time_ns.tolist()
             assert one.value.tolist() == pytest.approx(other.value.tolist())
-    assert "1 row with the headings again." in twice.losses.notes
+    assert "1 row repeating the headings." in twice.losses.notes
 
 
 def test_lines_before_the_headings_do_no_harm(tmp_path: Path) -> None:
     telemetry = read(tmp_path, f"WARNING: low-power state\n\n{ROCM_SMI_CSV}")
     assert values(telemetry, SignalName.POWER_W) == [152, 155.5]
-    assert telemetry.losses.notes == ["1 row before the headings: left out."]
+    assert telemetry.losses.notes == ["1 row before the headings: skipped."]
 
 
 def test_zeros_at_the_end_are_no_row(tmp_path: Path) -> None:
@@ -137,9 +137,7 @@ def test_an_accumulator_under_the_name_of_a_share_is_not_taken_for_one(tmp_path:
     text = "timestamp,gpu,gfx_activity,socket_power\n"
     telemetry = read(tmp_path, text + f"{START_S},0,87772295,700\n")
     assert (0, SignalName.GFX_UTIL_PCT) not in telemetry.signals
-    assert telemetry.losses.notes == [
-        "1 value of gfx_util_pct outside the possible range: left out."
-    ]
+    assert telemetry.losses.notes == ["1 value of gfx_util_pct out of range: skipped."]
 
 
 def test_sensors_that_a_gpu_lacks_are_missing(tmp_path: Path) -> None:
@@ -154,7 +152,7 @@ def test_a_counter_that_was_set_back_is_named(tmp_path: Path) -> None:
     telemetry = read(tmp_path, text + "4,epoch,0,30\n")
     assert values(telemetry, SignalName.PCIE_BYTES) == [0, 3000, 3000, 3020]
     assert telemetry.losses.notes == [
-        "pcie_bytes was set back at 1 place: what was counted there is unknown and adds nothing."
+        "pcie_bytes was reset 1 time: the amount counted meanwhile is unknown and not added."
     ]
 
 
