@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -79,7 +78,7 @@ def signals(
             100.0 if unit == "%" else float(max(ranges[signal])),
         )
         for signal, part in sorted(
-            found, key=lambda key: (key[1] != "", order[key[0]], natural_key(Path(key[1])))
+            found, key=lambda key: (key[1] != "", order[key[0]], natural_key(key[1]))
         )
         for name in [part_of(signal.value, part)]
         for title, unit in [_TITLES[signal]]

@@ -1,4 +1,4 @@
-"""The formats that Chopper reads, one line each, and the files of them at the paths of a run."""
+"""The formats that Chopper reads, one line each, and the search for their files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from chopper_core.util.progress import Progress, silent
 
 
 class Family(StrEnum):
-    """The kinds of source that make a run; all formats of one give the same tables."""
+    """The kinds of source of a run; all formats of a family are read into the same tables."""
 
     TRACE = "trace"
-    """`read` gives a `Trace`."""
+    """Read into a `Trace`."""
     COUNTERS = "hardware counters"
-    """`read` gives a list of `DispatchRun`."""
+    """Read into a list of `DispatchRun`."""
     TELEMETRY = "telemetry"
-    """`read` gives a `Telemetry`."""
+    """Read into a `Telemetry`."""
     CPU = "CPU samples"
-    """`read` gives a `CpuTable`."""
+    """Read into a `CpuTable`."""
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
@@ -41,25 +41,25 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     ),
     Family.CPU: ("cpu",),
 }
-"""The module of each format, imported when it is needed; the first that takes a file reads it."""
+"""The module of each format, imported on demand; the first one that recognises a file reads it."""
 
 
 class Recognised(Struct, frozen=True):
-    """A file that a format takes."""
+    """The result for a file that a format can read."""
 
     format: str
     """For people: `amd-smi metric CSV`."""
     role: str = ""
-    """The part that a file has where a format needs several: `kernel trace`."""
+    """The part of a file in a format of several files: `kernel trace`."""
 
 
 class Unusable(Struct, frozen=True):
-    """A file that a format knows, but can't use."""
+    """The result for a file that a format recognises but can't read."""
 
     reason: str
     """The rest of a sentence that starts with the file: "is empty"."""
     is_damaged: bool = False
-    """Whether nothing of the file can be read, so that its format can't be told."""
+    """Whether nothing of the file can be read, so that it may have the format after all."""
 
 
 class SourceFormat(Protocol):
@@ -68,25 +68,24 @@ class SourceFormat(Protocol):
     NAME: str
     """The tool or format, for people."""
     FILES: str
-    """The files it takes, in one line of Markdown."""
+    """The files it reads, in one line of Markdown."""
     EXAMPLE: str
-    """A command that makes such a file; '' where there is none."""
+    """A command or call that writes such a file; '' where there is none."""
     SUFFIXES: tuple[str, ...]
-    """The endings of the files that are looked at below a directory; () for all files."""
+    """File name endings to search directories for; () for all files."""
 
     def recognise(self, head: FileHead) -> Recognised | Unusable | None:
-        """Tell by the start of a file whether the format takes it; None if it is another's."""
+        """Recognise a file by its start; None for files of other formats."""
 
     def read(self, path: Path, progress: Progress = silent, /) -> Any:
         """Read a file into the tables of the family.
 
-        Damage costs the rows it hits and is counted in the tables. Raises DataError if nothing
-        usable is left.
+        Damaged rows are skipped and counted in the tables. Raises DataError if none is usable.
         """
 
 
 class SourceFile(Struct, frozen=True):
-    """A file that a format takes."""
+    """A file and the format that reads it."""
 
     path: Path
     root: Path
@@ -101,7 +100,7 @@ class SourceFile(Struct, frozen=True):
 
 
 class SkippedFile(Struct, frozen=True):
-    """A file that no format takes."""
+    """A file that no format can read."""
 
     path: Path
     reason: str
@@ -114,9 +113,9 @@ class FoundFiles(Struct, frozen=True):
 
     files: Sequence[SourceFile]
     skipped: Sequence[SkippedFile]
-    """Those that a format knows, but can't use."""
+    """Files that a format recognises but can't read."""
     unknown: Sequence[Path]
-    """All others."""
+    """All other files."""
 
 
 def formats(family: Family) -> list[SourceFormat]:
@@ -128,7 +127,7 @@ def formats(family: Family) -> list[SourceFormat]:
 
 
 def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
-    """Look for the files of a family at the paths: files, or directories and all below them.
+    """Find the files of a family at the paths: files, or directories with everything below them.
 
     Only the start of each file is read. Raises DataError if a path doesn't exist.
     """
@@ -152,7 +151,7 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
 
 
 def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFile | None:
-    """Return which format of a family takes a file, else why none does if one knows it."""
+    """Return a file with its format, or the reason why it can't be read, or None if unknown."""
     head = FileHead(path)
     skipped = None
     for source in formats(family):
@@ -169,7 +168,7 @@ def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFi
 def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
     """Read a file into the tables of its family, whichever format it has.
 
-    Raises DataError if it is of another family, or holds nothing usable.
+    Raises DataError if no format recognises it or nothing in it is usable.
     """
     found = _recognise(path, family, path)
     if isinstance(found, SourceFile):
@@ -178,9 +177,9 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
 
 
 def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield each file at the paths, or below them, once, after the path that it was found at.
+    """Yield each file at or below the paths once, with the path that led to it.
 
-    Files below a path come in natural order; hidden ones are left out. Raises DataError if a path
+    Files below a path come in natural order, without hidden ones. Raises DataError if a path
     doesn't exist.
     """
     seen: set[Path] = set()
@@ -204,9 +203,9 @@ def _files_below(directory: Path) -> Iterator[Path]:
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
-def natural_key(path: Path) -> list[tuple[int, str]]:
-    """Return a key that sorts numbers in names by value."""
-    parts = _DIGITS.split(path.as_posix())
+def natural_key(name: Path | str) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers within names by value."""
+    parts = _DIGITS.split(str(name))
     return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
 
 

@@ -1,4 +1,4 @@
-"""The start of a file, by which its format is recognised, and the text of a whole one."""
+"""The start of a file, which tells its format, and the text of a whole file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from chopper_core.util.errors import DataError
 
 HEAD_BYTES: Final = 1 << 16
 HEADING_LINES: Final = 50
-"""The headings of a table are among these: warnings and comments of the tool may precede them."""
+"""Headings are searched for in so many lines: warnings and comments may precede them."""
 TEXT_SUFFIXES: Final = (".csv", ".json", ".jsonl", ".txt", ".log", ".out", ".gz")
-"""The endings of names that the tools' users give to text."""
+"""Common endings of text files written by tools."""
 PARQUET_MAGIC: Final = b"PAR1"
 _MAGIC_BYTES: Final = 16
 _PROBED_BYTES: Final = 1 << 9
-"""Text may have zeros further on: a file that was open at a power failure often ends in them."""
+"""Text may contain zeros further on: files open at a power failure often end in them."""
 _WIDE_TEXT: Final = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 """PowerShell writes these for `nvidia-smi > file`."""
 
 
 class FileHead:
-    """The first 64 KiB of a file, decompressed; read once for all formats, as far as they ask."""
+    """The first 64 KiB of a file, decompressed; read lazily and once for all formats."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class FileHead:
 
     @cached_property
     def magic(self) -> bytes:
-        """The first bytes as they are on disk; none if the file can't be read."""
+        """The first bytes on disk; empty if the file can't be read."""
         try:
             with self.path.open("rb") as file:
                 return file.read(_MAGIC_BYTES)
@@ -45,7 +45,7 @@ class FileHead:
 
     @cached_property
     def data(self) -> bytes:
-        """The bytes behind a byte order mark; none of a file that can't be read or inflated."""
+        """The decompressed bytes after any byte order mark; empty if unreadable."""
         try:
             with ByteSource(self.path, HEAD_BYTES) as source:
                 return source.read().removeprefix(BYTE_ORDER_MARK)
@@ -55,22 +55,22 @@ class FileHead:
 
     @cached_property
     def text(self) -> str:
-        """The bytes as text; '' if they aren't."""
+        """The bytes as text; '' for binary files."""
         return "" if _is_binary(self.data) else _decoded(self.data)
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the text, without the last one if it is cut."""
+        """The lines of the text, without a truncated last one."""
         return _whole_lines(self.text)[0]
 
     @property
     def is_json(self) -> bool:
-        """Whether the text opens as JSON does."""
+        """Whether the text starts like JSON."""
         return self.text.lstrip().startswith(("{", "["))
 
     @cached_property
     def rows(self) -> list[list[str]]:
-        """The cells of the lines that may be headings; none of JSON."""
+        """The cells of the lines that may be headings; empty for JSON."""
         if self.is_json:
             return []
         return [csv_cells(line) for line in self.lines[:HEADING_LINES]]
@@ -86,14 +86,14 @@ class FileHead:
 
 
 class FileText(Struct, frozen=True):
-    """The text of a file, and what was lost on the way to it."""
+    """The text of a file, and the losses in reading it."""
 
     path: Path
     text: str
     losses: Losses
 
     def lines(self) -> list[str]:
-        """Return the lines without the last one if it is cut: half a number is a wrong number."""
+        """Return the lines without a truncated last one: half a number is a wrong number."""
         lines, is_cut = _whole_lines(self.text)
         if is_cut:
             self.losses.truncated = True
@@ -102,7 +102,7 @@ class FileText(Struct, frozen=True):
 
 
 def read_text(path: Path) -> FileText:
-    """Return the text of a file; what lies behind damage is lost.
+    """Return the text of a file, up to any damage.
 
     Raises DataError if it can't be read.
     """
@@ -118,7 +118,7 @@ def read_text(path: Path) -> FileText:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of Arrow says, without the lines for programmers."""
+    """Return the first line of an Arrow error; the others are for programmers."""
     return str(error).partition("\n")[0].rstrip(".")
 
 
@@ -134,7 +134,7 @@ def csv_cells(line: str) -> list[str]:
 
 
 def _whole_lines(text: str) -> tuple[list[str], bool]:
-    """Return the lines, and whether the last one was dropped because the text ends within it."""
+    """Return the lines without a truncated last one, and whether there was one."""
     lines = text.splitlines()
     is_cut = len(lines) > 2 and not text.endswith(("\n", "\r"))
     return (lines[:-1] if is_cut else lines), is_cut

@@ -163,7 +163,7 @@ class _Tables:
         self, signal: SignalName, samples_of: Mapping[str, SignalSamples]
     ) -> list[SignalSamples]:
         """Return the GPU's own value, combined from the parts if absent, followed by the parts."""
-        order = sorted(samples_of, key=lambda part: natural_key(Path(part)))
+        order = sorted(samples_of, key=natural_key)
         if signal is SignalName.GFX_MHZ and any(part.startswith(_XCD) for part in order):
             order = [part for part in order if part]
         parts = [samples_of[part] for part in order]
@@ -176,7 +176,7 @@ class _Tables:
 
 
 def _gpu_order(gpu: GpuName) -> tuple[int, int, list[tuple[int, str]], str]:
-    return gpu.index, gpu.kfd_node, natural_key(Path(gpu.card)), gpu.pci
+    return gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci
 
 
 def _mean_of_ties(times_ns: Int64, values: Float64) -> tuple[Int64, Float64]:
