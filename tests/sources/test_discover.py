@@ -130,6 +130,11 @@ def test_nothing_found_is_told(tmp_path: Path) -> None:
         find_traces([tmp_path / "none.json"])
     with pytest.raises(DataError, match=r"holds no traces; expected .* rank0.json.gz"):
         find_traces([tmp_path])
+    pickled = tmp_path / "gpu.pkl"
+    pickled.write_bytes(b"\x80\x04\x95")
+    with pytest.raises(DataError, match=r"gpu.pkl is a Python pickle, .*read_pickle"):
+        find_traces([pickled])
+    pickled.unlink()
     wrong = put(tmp_path / "truth.json", "{}")
     with pytest.raises(DataError, match="holds no traces among 1 file;"):
         find_traces([tmp_path])

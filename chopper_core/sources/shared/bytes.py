@@ -28,12 +28,18 @@ _INFLATE: Final = _fastest_zlib()
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_PICKLE: Final = (
+    "is a Python pickle, which can run any code, so Chopper never opens it; convert it where it "
+    'comes from: pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False) keeps ts '
+    "(CLOCK_MONOTONIC), gpu (the KFD node) and the columns of amdsmi_get_gpu_metrics_info"
+)
 _FOREIGN_MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
     b"\xfd7zXZ\x00": "is compressed with xz; decompress it first (xz -d)",
     b"BZh": "is compressed with bzip2; decompress it first (bzip2 -d)",
     b"PK\x03\x04": "is a zip archive; unpack it first",
     b"SQLite format 3\x00": "is an SQLite database, not a trace in JSON",
+    **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), _PICKLE),
     b"PAR1": "is a Parquet file, not a trace in JSON",
 }
 

@@ -48,13 +48,6 @@ SUFFIXES: Final = (*TEXT_SUFFIXES, ".parquet", ".pq", ".pkl", ".pickle")
 
 _CSV_FORMAT: Final = "telemetry CSV"
 _PARQUET_FORMAT: Final = "telemetry Parquet"
-_PICKLE_STARTS: Final = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
-_PICKLE: Final = (
-    "is a Python pickle, which can run any code, so Chopper never opens it; convert it where it "
-    'comes from: pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False) keeps ts '
-    "(CLOCK_MONOTONIC), gpu (the KFD node) and the columns of amdsmi_get_gpu_metrics_info"
-)
-
 _METRICS_TIME: Final = "ts"
 """The original Chopper's column of time.monotonic_ns(); its `gpu` is a KFD node."""
 
@@ -110,8 +103,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     if head.magic.startswith(PARQUET_MAGIC):
         reason = _why_no_parquet(head.path)
         return Unusable(reason) if reason else Recognised(_PARQUET_FORMAT)
-    if head.data.startswith(_PICKLE_STARTS):
-        return Unusable(_PICKLE)
     if head.why_no_text:
         return Unusable(head.why_no_text)
     return recognised_table(head, _csv_layout)
