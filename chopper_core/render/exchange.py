@@ -14,7 +14,7 @@ from chopper_core.query.frame import Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 LANE_CELLS: Final = 100
-"""Cells of the time of lanes, which have as many as there is room for elsewhere."""
+"""Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
 
 def as_json(frame: Frame, *, limit: int | None = None) -> str:
@@ -63,7 +63,7 @@ def _plain_numbers(numbers: Any) -> Any:
 
 
 def _plain(thing: object) -> Any:
-    """A picture as plain lists and dictionaries, with its kind; what isn't known is null."""
+    """A chart as plain lists and dictionaries, with its kind; missing values are null."""
     if isinstance(thing, np.ndarray):
         return _plain_numbers(thing.tolist())
     if isinstance(thing, Lanes):
@@ -118,7 +118,7 @@ def _statistic(frame: Frame) -> dict[str, Any]:
 
 
 def limit_notes(frame: Frame, shown: int) -> list[str]:
-    """What to say where a limit cut the rows."""
+    """The note that a limit cut the rows, if it did."""
     if shown == len(frame):
         return []
     return [f"{len(frame) - shown} of {len(frame)} rows left out by the limit of {shown}"]

@@ -1,4 +1,4 @@
-"""The characters that bars, sparklines and marks are made of, and what stands in for them."""
+"""The characters of bars, sparklines and marks, in Unicode and ASCII."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Glyphs(Struct, frozen=True):
     mark: str
     micro: str
     arrow: str
-    """Between the name of a baseline's row and ours."""
+    """Between a row's name in the baseline and its own."""
 
     def spelled(self, text: str) -> str:
-        """Text with the units that this set spells otherwise."""
+        """Text with units spelled as this set can show them."""
         return text.replace("µ", self.micro)
 
 
@@ -50,7 +50,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def bar(share: float, width: int, glyphs: Glyphs) -> str:
-    """A horizontal bar of a share (0..1), padded to `width` cells; a trace for all above 0."""
+    """A horizontal bar of a share (0..1), padded to `width` cells; anything above 0 shows."""
     steps = len(glyphs.bar)
     filled = round(min(max(share, 0.0), 1.0) * width * steps)
     if share > 0:
@@ -60,7 +60,7 @@ def bar(share: float, width: int, glyphs: Glyphs) -> str:
 
 
 def sparkline(shares: Float64, glyphs: Glyphs) -> str:
-    """A line of levels of shares (0..1); a space where there is no value."""
+    """A line of levels for shares (0..1); a space where a value is missing."""
     top = len(glyphs.spark) - 1
     known = np.isfinite(shares)
     levels = np.rint(np.clip(np.where(known, shares, 0.0), 0.0, 1.0) * top).astype(int)

@@ -1,4 +1,4 @@
-"""Kernel names side by side: what they share is folded, what tells them apart stays."""
+"""Short kernel names: parts that all names share are folded, parts that differ stay."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FOLDED: Final = "…"
 _TENSILE: Final = re.compile(r"^(?:Custom_)?Cijk_")
 _TENSILE_KEPT: Final = re.compile(r"^MT\d+x\d+x\d+$")
 _WORD: Final = ascii_letters + digits + "_"
-_LEAST_APART: Final = 8
-"""Cells that names need before more than their beginning and end is of use."""
+_MIN_DIFFERENCE_WIDTH: Final = 8
+"""Narrower names show only their beginning and end."""
 _TENSILE_HEAD: Final = 5
-"""Tokens of a Tensile name that say the operands' layouts and types."""
+"""Tokens at the start of a Tensile name: layouts and types of the operands."""
 
 
 def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names of a frame's rows; of a renamed one, `the baseline's → ours`."""
+    """The names of a frame's rows; a renamed kernel is `old → new`."""
     count = len(frame)
     names = display_names((*frame.labels, *frame.partners), frame.level)
     if not frame.partners:
@@ -38,7 +38,7 @@ def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
-    """The labels of a frame as people see them, all different where the labels are.
+    """The labels of a frame as shown, distinct where the labels are.
 
     Template arguments that all kernels of one template share become `…`; of Tensile's parameters
     the layouts, the types and the tile stay, and those that tell two kernels apart.
@@ -60,7 +60,7 @@ def display_names(labels: tuple[str, ...], level: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names in at most `width` cells each, different names differently wherever that can be.
+    """The names in at most `width` cells each, distinct wherever possible.
 
     The middle of a name gives way; of those that would then look alike, and of the kernels of one
     template, what tells them apart stays instead of their end.
@@ -72,13 +72,13 @@ def fitting_names(names: tuple[str, ...], width: int, glyphs: Glyphs) -> tuple[s
         for name in cut:
             alike[kind(name)].append(name)
         for several in alike.values():
-            if len(several) > 1 and width >= _LEAST_APART:
+            if len(several) > 1 and width >= _MIN_DIFFERENCE_WIDTH:
                 _show_difference(several, 0, width, glyphs, short)
     return tuple(short[name] for name in names)
 
 
 def _template(name: str) -> str:
-    """What a kernel is an instance of; the name itself where that is nothing."""
+    """The template that a kernel instantiates, or its name."""
     template, mark, _ = name.partition("<")
     return template if mark else name
 
@@ -86,7 +86,7 @@ def _template(name: str) -> str:
 def _show_difference(
     names: Sequence[str], word: int, width: int, glyphs: Glyphs, short: dict[str, str]
 ) -> None:
-    """Put into `short` the beginning of each name, and each from where they begin to differ.
+    """Put into `short` the beginning of each name, and its part from the first difference on.
 
     `word` is where the last attempt began, which did not show it all.
     """
@@ -117,7 +117,7 @@ def _fold(
 
 
 def _tensile(names: list[str]) -> list[str]:
-    """Tensile names with the fewest parameters, from the first on, that tell them apart."""
+    """Tensile names with the fewest leading parameters that keep them distinct."""
     tokens = [name.split("_") for name in names]
     sets = [frozenset(own) for own in tokens]
     shared = frozenset.intersection(*sets) if sets else frozenset()
@@ -141,7 +141,7 @@ def _tensile(names: list[str]) -> list[str]:
 
 
 def _templates(names: list[str]) -> list[str]:
-    """Names of templates, those of one template with the arguments in which they differ."""
+    """Template names; instances of one template keep the arguments in which they differ."""
     parsed = [_arguments(name) for name in names]
     groups: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for row, (head, arguments, rest) in enumerate(parsed):
@@ -181,7 +181,7 @@ def _arguments(name: str) -> tuple[str, list[str], str]:
 
 
 def _joined(parts: Sequence[str], separator: str) -> str:
-    """The parts in a row, a run of folded ones as one."""
+    """The parts joined, consecutive folded ones as one."""
     shown = [
         part
         for place, part in enumerate(parts)

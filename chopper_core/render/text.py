@@ -1,4 +1,4 @@
-"""A frame as a plain text table and as markdown, for panes, e-mails and issues."""
+"""A frame as a text table, as markdown and as HTML, for panes, issues and notebooks."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ def as_text(
 ) -> str:
     """A frame as a text table of at most `width` cells (0: as wide as it needs).
 
-    `drawn` are its pictures as lines, which stand over the table.
+    `drawn` are its charts as lines, printed above the table.
 
-    Without columns of the view's own, those that don't fit are left out, the least telling
-    first; columns that somebody asked for all stay.
+    Columns that don't fit are left out from the last on, unless the view chose its columns.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
@@ -105,7 +104,7 @@ def as_text(
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:
-    """A frame as a GitHub table with its pictures, its notes, its address and its command."""
+    """A frame as a GitHub table with charts, notes, address and command."""
     count = len(frame) if limit is None else min(limit, len(frame))
     columns = column_texts(frame)
     header = [level_title(frame.level), *(column.header for column in columns)]
@@ -165,12 +164,12 @@ def as_html(frame: Frame, *, limit: int = _HTML_ROWS) -> str:
 
 
 def command(address: str, *, charted: bool = False) -> str:
-    """The shell command that prints the view of an address, with its chart."""
+    """The shell command that prints the view of an address."""
     return f"chopper show {shlex.quote(clean(address))}" + " --chart" * charted
 
 
 def _is_charted(frame: Frame, drawn: Sequence[str]) -> bool:
-    """Whether what is drawn is not of the frame itself, as an analysis' pictures are."""
+    """Whether the drawn lines are the signal's chart, not charts of the frame."""
     return bool(drawn) and not frame.view.name
 
 
@@ -203,7 +202,7 @@ def _breadcrumb(frame: Frame, glyphs: Glyphs) -> str:
 
 
 def _total_title(frame: Frame) -> str:
-    """A statistic of the node is no total of the rows'."""
+    """The title of the last row: a statistic of the scope is not a total."""
     return _SCOPE if statistic_title(frame) else _TOTAL
 
 

@@ -1,4 +1,4 @@
-"""Everything on the screen in ASCII, for terminals and locales without UTF-8."""
+"""The screen in ASCII, for terminals and locales without UTF-8."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _STAND_INS: Final = str.maketrans(
 
 @lru_cache(4096)
 def to_ascii(text: str) -> str:
-    """Text in ASCII that takes as many cells as before."""
+    """Text in ASCII of the same width."""
     return "".join(
         char if char.isascii() else "?" * cell_width(char) for char in text.translate(_STAND_INS)
     )
 
 
 class AsciiFilter(LineFilter):
-    """Replaces what is not ASCII, last of all."""
+    """Replaces what is not ASCII, as the last filter."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The same segments in ASCII."""

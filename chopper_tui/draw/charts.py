@@ -1,7 +1,7 @@
-"""Pictures of frames drawn as characters in named inks: for the screen and, without inks, as text.
+"""Charts of frames drawn as characters in named styles, for the screen and for text.
 
-Bars, boxes and heat maps are rows of text with their labels, which no plotting library
-lays out for long names; curves and points are drawn by plotext, lanes by `lanes`.
+Bars, boxes and heat maps are rows of text with long labels, which plotting libraries don't lay out;
+curves and points are drawn by plotext, lanes by `timeline`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from chopper_tui.draw.timeline import cut, draw_lanes
 from chopper_tui.draw.timeline import rows_of as lanes_rows
 
 SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
-"""Inks of series, in their order; the glyphs tell them apart without colours."""
+"""Styles of series in order; without colour the glyphs tell series apart."""
 _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
 _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
-_NUMBERED_CELL: Final = 9
-"""Cells of a heat map that have room for a number."""
-_MOST_LABEL: Final = 40
-_LEAST_LABEL: Final = 8
+_MIN_NUMBERED_WIDTH: Final = 9
+"""Width from which a cell of a heat map shows its number."""
+_MAX_LABEL: Final = 40
+_MIN_LABEL: Final = 8
 _TEXT_SIZE: Final = (100, 14)
 _MARKS_ON_A_CURVE: Final = 6
-_LEAST_CURVES: Final = 7
-"""Lines of curves below another picture, with their axis."""
+_MIN_LINE_CHART: Final = 7
+"""Lines of a line chart below another chart, with its axis."""
 
 
 def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int = 0) -> list[Line]:
-    """A picture as at most `height` lines of at most `width` cells, its title first.
+    """A chart as at most `height` lines of at most `width` cells, its title first.
 
-    `selected` is the row that the cursor is on, for pictures that show it.
+    `selected` is the row of the cursor, for charts that show it.
     """
     lines: list[Line]
     if isinstance(picture, Lanes):
@@ -79,9 +79,9 @@ def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int 
 def draw_below(
     pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs, selected: int = 0
 ) -> list[Line]:
-    """The first picture, and below it as many of the next ones as have room.
+    """The first chart, and below it as many of the next ones as fit.
 
-    Curves make do with little there; what is left goes to those that can use it.
+    Line charts below it take their minimum; spare lines go to charts that can grow.
     """
     if isinstance(pictures[0], Lanes):
         return draw(pictures[0], width, height, glyphs, selected)
@@ -105,7 +105,7 @@ def draw_below(
 
 
 def lines_below(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
-    """The lines that pictures below each other would like; 0 for none."""
+    """The lines that charts below each other want; 0 for none."""
     if not pictures:
         return 0
     pictures = pictures[:1] if isinstance(pictures[0], Lanes) else pictures
@@ -117,14 +117,14 @@ def lines_below(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
 
 def _lines_there(picture: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
     if is_below and isinstance(picture, LineChart):
-        return _LEAST_CURVES + len(_title(picture, width, glyphs))
+        return _MIN_LINE_CHART + len(_title(picture, width, glyphs))
     if is_below and isinstance(picture, SignalRows):
         return 1 + len(picture.labels)
     return lines_of(picture, width, glyphs)
 
 
 def as_lines(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> list[str]:
-    """Pictures as plain lines of text, with a blank line after each."""
+    """Charts as plain lines of text, with a blank line after each."""
     lines: list[str] = []
     for picture in pictures:
         width = width or _TEXT_SIZE[0]
@@ -136,7 +136,7 @@ def as_lines(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> list[str]
 
 
 def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
-    """The lines that a picture would like to have."""
+    """The lines that a chart wants."""
     if isinstance(picture, Lanes):
         return lanes_rows(picture)
     if isinstance(picture, SignalRows):
@@ -154,7 +154,7 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
 
 
 def _rows(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A line per row, and over them, where there is room, what all rows span."""
+    """A sparkline per row and, where there is room, a chart of all rows' range below."""
     count = len(picture.labels)
     above = height - 1 - count
     if above < ENVELOPE:
@@ -169,7 +169,7 @@ def _rows(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[
 def _title(
     picture: BarChart | BoxChart | HeatMap | LineChart, width: int, glyphs: Glyphs
 ) -> list[Line]:
-    """The title, its unit and the legend; what doesn't fit goes on in further lines."""
+    """The title, the unit and the legend, wrapped at the width."""
     title: Line = [
         (clean(picture.title), "strong"),
         (f", {picture.unit}" if picture.unit else "", "dim"),
@@ -203,11 +203,11 @@ def _legend(names: Sequence[str], marks: str) -> list[Line]:
 
 def _label_width(labels: Sequence[str], width: int) -> int:
     longest = max((cell_width(clean(label)) for label in labels), default=0)
-    return max(min(longest, _MOST_LABEL, width // 3), min(_LEAST_LABEL, longest))
+    return max(min(longest, _MAX_LABEL, width // 3), min(_MIN_LABEL, longest))
 
 
 def _padded(labels: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
-    """The labels in cells of one width."""
+    """The labels padded to one width."""
     return [pad(text, width) for text in fitting_names(tuple(map(clean, labels)), width, glyphs)]
 
 
@@ -216,9 +216,9 @@ def _left_out(count: int, what: str) -> Line:
 
 
 def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A row per label: its bar, of parts where there are several series, and the sum.
+    """A row per label: the sum and a bar, stacked where there are several series.
 
-    Parts below nothing go to the left of where the others begin.
+    Negative parts extend to the left of zero.
     """
     count = len(picture.labels)
     shown = count if count <= height else max(height - 1, 0)
@@ -255,7 +255,7 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
 
 
 def _stack(lengths: Float64, fills: str) -> Line:
-    """Parts of a bar one after the other, rounded so that the whole is as long as it should be."""
+    """The stacked parts of a bar, rounded so that their total length is exact."""
     ends = np.rint(np.cumsum(lengths)).astype(int)
     return [
         (fills[number % len(fills)] * size, SERIES_INKS[number % len(SERIES_INKS)])
@@ -300,9 +300,9 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
 
 
 def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A row per row, a cell or more per column: the higher, the larger; with numbers if they fit.
+    """A line per row, one or more cells per column, taller for larger values; numbers if they fit.
 
-    What lies far out is drawn as the end of the scale, which then says so.
+    Outliers are drawn as the end of the scale, which then says so.
     """
     count = len(picture.rows)
     room_for = max(height - 2, 0)
@@ -314,9 +314,9 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
     known = picture.numbers[np.isfinite(picture.numbers)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     low, high = scale_ends(known)
-    wide = max(min(room // max(columns, 1), _NUMBERED_CELL), 1)
-    numbered = wide == _NUMBERED_CELL
-    # More columns than cells: each cell is the largest of those that fall on it.
+    wide = max(min(room // max(columns, 1), _MIN_NUMBERED_WIDTH), 1)
+    numbered = wide == _MIN_NUMBERED_WIDTH
+    # More columns than cells: each cell shows the largest value of its columns.
     bins = min(columns, room)
     owner = np.arange(columns) * bins // max(columns, 1)
     lines: list[Line] = []
@@ -339,7 +339,7 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
                 line.append((glyphs.spark[level] * wide, "accent"))
         lines.append(line)
     if shown < count and height > 2:
-        left = f"{count - shown} more rows where there is more room"
+        left = f"{count - shown} more rows need more room"
         own = picture.has_own_rows
         lines.append([(left, "dim")] if own else _left_out(count - shown, "rows"))
     if columns:
@@ -354,7 +354,7 @@ def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Lin
 
 
 def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
-    """The names of the columns: all where they fit, else the first and the last."""
+    """The names of all columns if they fit, else of the first and the last."""
     names = [clean(name) for name in picture.columns]
     title = f"  {clean(picture.x_title)}"
     if len(names) == bins and max(map(cell_width, names)) < wide:
@@ -366,13 +366,13 @@ def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
 
 
 def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Curves over numbers by plotext; each series has its ink where there are few."""
+    """Line charts by plotext, one style per series."""
     canvas = max(height - 1, 2)
     rows: list[str] = [" " * width] * canvas
     inks = np.full((canvas, width), -1, np.int64)
     bounds = _bounds(picture)
     if bounds is None:
-        return [[("nothing known to draw", "dim")]]
+        return [[("no values to draw", "dim")]]
     with PLOTEXT:
         for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):
             drawn = _curve(picture, x, series, number, width, canvas, bounds, glyphs)
@@ -449,7 +449,7 @@ def _curve(
             signal.lines()
         figure.draw(signal)
         if len(picture.series) > 1 and not picture.points and glyphs is UNICODE:
-            # A curve carries its mark here and there, to be told apart without colours.
+            # Markers on the curve tell series apart without colour.
             places = np.flatnonzero(known)
             step = max(len(places) // _MARKS_ON_A_CURVE, 1)
             some = places[(number * step // len(picture.series)) :: step]

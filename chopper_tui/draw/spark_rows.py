@@ -1,4 +1,4 @@
-"""Rows of sparklines on one scale: a signal of many GPUs along one time."""
+"""Rows of sparklines on one scale: a signal of many GPUs over the same time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chopper_core.util.grouping import quantiles_along
 from chopper_tui.draw.signal_plot import Line
 
 ENVELOPE: Final = 7
-"""Lines that the chart of what all rows span has at least, with its legend and its axis."""
-_FEWEST_CELLS: Final = 8
+"""Minimum lines of the chart of all rows' range, with legend and axis."""
+_MIN_CELLS: Final = 8
 _GAP: Final = 2
 
 
 def short_number(value: float) -> str:
-    """A number in a few characters; nothing where it isn't known."""
+    """A number in a few characters; empty where it is unknown."""
     if not np.isfinite(value):
         return ""
     size = abs(value)
@@ -30,7 +30,7 @@ def short_number(value: float) -> str:
 
 
 def scale_ends(known: Float64) -> tuple[float, float]:
-    """The ends of a scale: of all, or where a few lie far out, of the middle nine tenths."""
+    """The ends of a scale: of all values, or of the middle 90 % where a few lie far out."""
     if not len(known):
         return 0.0, 1.0
     least, low, high, most = np.quantile(known, [0.0, 0.05, 0.95, 1.0]).tolist()
@@ -44,12 +44,12 @@ def scale_ends(known: Float64) -> tuple[float, float]:
 
 
 def envelope(picture: SignalRows) -> LineChart:
-    """The least, the median and the largest of all rows along the time."""
+    """Minimum, median and maximum of all rows over time."""
     bins = picture.numbers.shape[1]
     known = np.flatnonzero(np.isfinite(picture.numbers).any(axis=0))
     times = np.linspace(*picture.x, 2 * bins + 1)[1::2][known]
     lines = quantiles_along(picture.numbers[:, known], (0.0, 0.5, 1.0))
-    names = ("least", "median", "largest")
+    names = ("min", "median", "max")
     return LineChart(
         picture.title,
         picture.unit,
@@ -61,9 +61,9 @@ def envelope(picture: SignalRows) -> LineChart:
 
 
 def row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """The title with the scale, and the rows: beside each other where they are too many.
+    """The title with the scale, then the rows, in two columns where they are too many.
 
-    Where not all fit, those that stand out come before the others.
+    Where not all fit, outliers come first.
     """
     count, room = len(picture.labels), max(height - 1, 0)
     means = [_whole(mean) for mean in picture.means.tolist()]
@@ -76,7 +76,7 @@ def row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> l
     told_width = max(map(len, means), default=0)
     said_width = max(map(len, said), default=0)
     around = label_width + 1 + 1 + told_width + said_width
-    columns = 1 + (count > room and (width - _GAP) // 2 >= around + _FEWEST_CELLS)
+    columns = 1 + (count > room and (width - _GAP) // 2 >= around + _MIN_CELLS)
     cells = max((width - _GAP * (columns - 1)) // columns - around, 1)
     order = sorted(range(count), key=lambda row: (row not in picture.apart, row))
     fits = room * columns
@@ -105,13 +105,13 @@ def row_lines(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> l
 
 
 def _change(mean: float, usual: float, glyphs: Glyphs) -> str:
-    """By how much a mean differs from the median of all."""
+    """How much a mean differs from the median of all."""
     share = 100.0 * (mean / usual - 1) if usual else 0.0
     return f"{glyphs.up if share > 0 else glyphs.down}{share:+.1f}%"
 
 
 def _at(numbers: Float64, cells: int) -> Float64:
-    """The rows in so many cells: each the mean of what falls on it."""
+    """The rows in so many cells, each the mean of its bins."""
     bins = numbers.shape[1]
     edges = np.arange(cells + 1) * bins // cells
     known = np.isfinite(numbers)
@@ -129,7 +129,7 @@ def _at(numbers: Float64, cells: int) -> Float64:
 def _title(
     picture: SignalRows, width: int, known: Float64, ends: tuple[float, float], glyphs: Glyphs
 ) -> Line:
-    """The title, the scale that all rows share; what lies beyond it and the time, if they fit."""
+    """The title and the common scale; the full range and the time, if they fit."""
     low, high = ends
     least, most = (float(known.min()), float(known.max())) if len(known) else ends
     beyond = ("<=" if least < low else "", ">=" if most > high else "")
@@ -148,5 +148,5 @@ def _title(
 
 
 def _whole(value: float) -> str:
-    """A number without decimals where it is large."""
+    """A number, without decimals from 100 on."""
     return f"{value:.0f}" if abs(value) >= 100 else short_number(value)

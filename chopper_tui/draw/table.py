@@ -1,4 +1,4 @@
-"""How a frame is laid out in a width: which columns, how wide, and the text of a row."""
+"""The layout of a frame in a width: columns, their widths, and the text of each row."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _WIDE: Final = 110
 _BAR: Final = 6
 _SPARK: Final = 12
 _WIDE_SPARK: Final = 15
-_FEWEST: Final = 3
-"""Sparklines give way before fewer columns than this are left."""
-_TELLING: Final = ("gfx_mhz", "gfx_util_pct")
-"""What has room after the first two columns of a level, before its others."""
+_MIN_COLUMNS: Final = 3
+"""Sparklines are dropped before fewer columns than this remain."""
+_PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
+"""Columns that come after the first two of a level, before its others."""
 _MIN_NAME: Final = 16
 _NAME_SHARE: Final = {"operation": 25, "kernel": 40, "finding": 75}
-"""Per cent of the width that names may take before columns do."""
-_MEASURED: Final = 2000
-"""With more rows, names are taken to be as long as their labels: to shorten all takes long."""
+"""Percentage of the width that names may take before columns are dropped."""
+_MAX_SHORTENED_TOGETHER: Final = 2000
+"""With more rows, names are not shortened together, which takes long."""
 
 
 class Column(Struct, frozen=True):
-    """A column as it is drawn."""
+    """A column as drawn."""
 
     text: ColumnText
     header: str
@@ -90,7 +90,7 @@ class TableLayout(Struct, frozen=True):
         return PREFIX + self.name_width + _cells(self.columns, self.sparks[:number]) + GAP
 
     def name(self, row: int) -> str:
-        """The name of a row as it is shown."""
+        """The name of a row as shown."""
         if self.names is not None:
             return self.names[row]
         label, partner = self.frame.labels[row], self.frame.partner(row)
@@ -101,14 +101,14 @@ class TableLayout(Struct, frozen=True):
         return f"{before} {self.glyphs.arrow} {name}"
 
     def _fitted(self, row: int) -> str:
-        """A name in its cells; a sentence is read from its beginning."""
+        """A name in its cells; sentences lose their end, other names their middle."""
         width, glyphs, name = self.name_width, self.glyphs, self.name(row)
         if self.frame.level in SENTENCES:
             return pad(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
 
     def header(self) -> Pieces:
-        """The titles; that of the column that sorts in its own ink."""
+        """The titles; that of the sort column in its own style."""
         frame, glyphs = self.frame, self.glyphs
         by_name = frame.sort.removeprefix("-") == "name"
         title = level_title(frame.level)
@@ -158,11 +158,11 @@ def plan(
     full_names: bool = False,
     signals: Sequence[Signal] = (),
 ) -> TableLayout:
-    """The layout of a frame: what doesn't fit is left out, the least telling first."""
+    """The layout of a frame; columns that don't fit are left out, least important first."""
     wide = width >= _WIDE
     columns = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
     names = None
-    if len(frame) <= _MEASURED and not (full_names and frame.level == "kernel"):
+    if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
         names = row_names(frame, glyphs)
     longest = _longest_name(frame, names, full_names)
     share = width // 2 if full_names else width * _NAME_SHARE.get(frame.level, 20) // 100
@@ -171,7 +171,7 @@ def plan(
         [_spark_column(signal, wide) for signal in signals] if frame.sparks and len(frame) else []
     )
     shown = _fitting(frame, columns, room - _cells((), sparks))
-    while sparks and len(shown) < min(_FEWEST, len(columns)):
+    while sparks and len(shown) < min(_MIN_COLUMNS, len(columns)):
         sparks.pop()
         shown = _fitting(frame, columns, room - _cells((), sparks))
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
@@ -192,7 +192,7 @@ def _fitting(frame: Frame, columns: Sequence[Column], room: int) -> list[Column]
     ranked = list(columns)
     if not frame.view.columns and not frame.view.name:
         head = len(columns[:2])
-        ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _TELLING)
+        ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _PREFERRED)
     taken = ranked[: fitting([column.cells for column in ranked], room, GAP)]
     return [column for column in columns if column in taken]
 
@@ -223,7 +223,7 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
 def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:
     if names is None:
         names = frame.labels
-        if len(names) <= _MEASURED:
+        if len(names) <= _MAX_SHORTENED_TOGETHER:
             names = [shown_name(name, frame.level, full_names) for name in names]
     title = len(level_title(frame.level)) + 1
     return max(title, max(map(cell_width, names), default=0))

@@ -1,4 +1,4 @@
-"""The timeline drawn as characters in named inks: axis, bands, lanes and strips of signals."""
+"""The timeline drawn as characters in named styles: axis, bands, lanes and strips of signals."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _FILLS: Final = {
     "unicode": ("▁▂▃▄▅▆▇█", "░▒▓", "⠄⠤⠶⠿"),
     "ascii": (".=#", "xX", "oO"),
 }
-"""Of compute, communication and copies: the busier a cell, the fuller."""
+"""Levels of compute, communication and copies: the busier a cell, the fuller."""
 _BOTH: Final = {"unicode": "▚", "ascii": "%"}
-"""Where kinds run at the same time for most of what is busy of a cell."""
+"""For cells in which kinds run at once for most of the busy time."""
 _BOTH_INK: Final = "fourth"
 _LEVELS: Final = {"unicode": "▁▂▃▄▅▆▇█", "ascii": "_.-=+*%#"}
-_LEAST_LABEL: Final = 9
-_MOST_LABEL: Final = 16
+_MIN_LABEL: Final = 9
+_MAX_LABEL: Final = 16
 _HEAD: Final = 3
 """Lines of the legend and the axis."""
-_WANTED: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
-"""Bands, the most telling first, for where there is room for some."""
+_BANDS_BY_IMPORTANCE: Final[tuple[str, ...]] = ("phase", "layer", "operation", "scope", "iteration")
+"""Bands in order of importance, for heights with room for some."""
 _SHORT: Final = {"iteration": "it", "operation": "op"}
-"""Titles of bands beside the number of a GPU."""
-_TALLEST_STRIP: Final = 6
+"""Short titles of bands, beside the number of a GPU."""
+_MAX_STRIP_LINES: Final = 6
 _TICK_STEPS: Final = (1, 2, 5)
 _GAP: Final = 3
-_NAMED: Final = 9
-"""Cells of an activity from which its name is written into them."""
+_MIN_NAMED_WIDTH: Final = 9
+"""Width from which an activity shows its name."""
 
 
 class Marks(Struct, frozen=True):
-    """The characters of the axis and of what points."""
+    """The characters of axis, cursor and mark."""
 
     line: str
     tick: str
@@ -63,26 +63,26 @@ _MARKS: Final = {
 
 
 def label_width(picture: Lanes) -> int:
-    """Cells of the labels at the left."""
+    """Width of the labels."""
     longest = max((cell_width(clean(name)) for name in picture.lanes), default=0) + 1
-    return min(max(longest, _LEAST_LABEL), _MOST_LABEL)
+    return min(max(longest, _MIN_LABEL), _MAX_LABEL)
 
 
 def bins_of(picture: Lanes, width: int) -> int:
-    """Cells that the time has at a width."""
+    """Cells of the time axis at a width."""
     return max(width - label_width(picture) - 1, 1)
 
 
 def rows_of(picture: Lanes) -> int:
-    """Lines in which all of the picture has room."""
-    signals = picture.signals * _TALLEST_STRIP or 1
-    return _HEAD + len(picture.lanes) + len(_WANTED) + signals
+    """Lines that the whole chart needs."""
+    signals = picture.signals * _MAX_STRIP_LINES or 1
+    return _HEAD + len(picture.lanes) + len(_BANDS_BY_IMPORTANCE) + signals
 
 
 def draw_lanes(
     picture: Lanes, width: int, height: int, glyphs: Glyphs, selected: int = 0
 ) -> list[Line]:
-    """The picture as at most `height` lines of at most `width` cells."""
+    """The chart as at most `height` lines of at most `width` cells."""
     if not picture.lanes:
         return []
     selected = min(max(selected, 0), len(picture.lanes) - 1)
@@ -127,20 +127,20 @@ class _Parts(Struct, frozen=True):
 
 
 def _allotted(height: int, lanes: int, bands: int, strips: int) -> _Parts:
-    """How many of each have room; at least one lane, and then the most telling of the rest."""
+    """How many lanes, bands and strips fit: at least one lane, then the rest by importance."""
     room = max(height - _HEAD, 1)
     some = 2 if room >= 8 else 1 if room >= 4 else 0
     strips = min(strips, some)
     shown = min(lanes, max(room - strips - min(bands, some), 1))
     bands = max(min(bands, room - strips - shown), 0)
     rest = room - strips - shown - bands
-    lines = min(1 + rest // strips, _TALLEST_STRIP) if strips else 0
+    lines = min(1 + rest // strips, _MAX_STRIP_LINES) if strips else 0
     return _Parts(shown, bands, strips, lines)
 
 
 def _kept(bands: Sequence[Band], count: int) -> list[str]:
     titles = {band.title for band in bands}
-    return [title for title in _WANTED if title in titles][:count]
+    return [title for title in _BANDS_BY_IMPORTANCE if title in titles][:count]
 
 
 def _legend(
@@ -151,7 +151,7 @@ def _legend(
     width: int,
     glyphs: Glyphs,
 ) -> Line:
-    """What the characters mean, and the scale of low strips, in words that fit."""
+    """The legend, with the scale of one-line strips, in a wording that fits."""
     line: Line = []
     if len(places) < len(picture.lanes):
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
@@ -160,7 +160,7 @@ def _legend(
         fill = _FILLS[glyphs.name][number]
         line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
     if both:
-        line += [(_BOTH[glyphs.name], _BOTH_INK), (" at once ", "dim")]
+        line += [(_BOTH[glyphs.name], _BOTH_INK), (" both ", "dim")]
     best = line
     for meaning in ("main kind, full=busy", "full=busy"):
         for units in (True, False):
@@ -172,7 +172,7 @@ def _legend(
 
 
 def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """As much of a line as fits."""
+    """A line cut to a width."""
     used, kept = 0, []
     for text, ink in line:
         room = width - used
@@ -189,7 +189,7 @@ def _label(text: str, width: int, glyphs: Glyphs) -> str:
 
 
 class _Columns(Struct, frozen=True):
-    """The cells of the cursor and of the mark; None where they are out of sight."""
+    """The cells of cursor and mark; None where they are outside the window."""
 
     cursor: int | None
     mark: int | None
@@ -200,14 +200,14 @@ def _columns(seen: Interval, bins: int) -> _Columns:
 
 
 def _cell(seen: Interval, bins: int, time: int | None) -> int | None:
-    """The cell of a time; the last one also for the very end."""
+    """The cell of a time; the end of the window is in the last one."""
     if time is None or not seen.from_ns <= time <= seen.to_ns:
         return None
     return min((time - seen.from_ns) * bins // max(seen.length_ns, 1), bins - 1)
 
 
 def _axis(seen: Interval, bins: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """Round times over a ruler that shows the cursor, the mark and what is between them."""
+    """Ticks at round times over a ruler with cursor, mark and the interval between them."""
     marks = _MARKS[glyphs.name]
     step = _tick_step(seen, bins)
     decimals = 0 if step >= 10**6 else 3 if step >= 10**3 else 6
@@ -248,7 +248,7 @@ def _cells_between(seen: Interval, bins: int) -> range:
 
 
 def _pointed(ruler: str, columns: _Columns) -> Line:
-    """The ruler with its two marks in an ink of their own."""
+    """The ruler with cursor and mark highlighted."""
     special = {columns.cursor, columns.mark}
     return [
         ("".join(ruler[place] for place in places), ink)
@@ -262,7 +262,7 @@ def _pointed(ruler: str, columns: _Columns) -> Line:
 
 
 def _tick_step(seen: Interval, bins: int) -> int:
-    """ns between ticks: a round number, so that their labels have room."""
+    """Round ns between ticks, wide enough for their labels."""
     step, size = 1, 1
     while True:
         for factor in _TICK_STEPS:
@@ -275,7 +275,7 @@ def _tick_step(seen: Interval, bins: int) -> int:
 
 
 def _band(band: Band, bins: int, glyphs: Glyphs) -> Line:
-    """The label of each stretch from its first cell on; where several share a cell, dashes."""
+    """The label of each span from its first cell on; dashes where several share a cell."""
     marks = _MARKS[glyphs.name]
     cells = [" "] * bins
     for span in band.spans:
@@ -307,7 +307,7 @@ def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
 def _lane(
     cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns, is_selected: bool
 ) -> Line:
-    """In each cell the kind with most time, as full as the share in which anything runs."""
+    """In each cell the kind with most time, as full as the share of time in which anything runs."""
     fills, marks = _FILLS[glyphs.name], _MARKS[glyphs.name]
     kinds = cells.kind_ns.argmax(axis=0)
     busy = cells.busy_ns > 0
@@ -317,7 +317,7 @@ def _lane(
         fill = fills[kinds[place]]
         chars[place] = fill[_level(float(share[place]), len(fill))]
         inks[place] = KIND_INKS[kinds[place]]
-    # Which of two that run at once has more time, by a little, would tell nothing.
+    # Of two that run at once, a small lead in time means nothing.
     at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
     for place in np.flatnonzero(at_once).tolist():
         chars[place], inks[place] = _BOTH[glyphs.name], _BOTH_INK
@@ -326,7 +326,7 @@ def _lane(
             continue
         if span.begins:
             chars[span.begin] = marks.begin
-        if span.end - span.begin < _NAMED:
+        if span.end - span.begin < _MIN_NAMED_WIDTH:
             continue
         name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
         if len(name) > room and span.short:
@@ -348,7 +348,7 @@ def _lane(
 
 
 def _level(share: float, levels: int) -> int:
-    """The level of a share; only a full cell, or nearly, has the last one."""
+    """The level of a share; only an almost full cell has the last one."""
     return min(int(share * (levels - 1) + 0.5), levels - 1)
 
 
@@ -358,7 +358,7 @@ def _scale(strip: Strip, with_unit: bool) -> str:
 
 
 def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
-    """A signal as columns that rise from the bottom line; nothing where it isn't known."""
+    """A signal as columns rising from the bottom line, blank where it is unknown."""
     levels = _LEVELS[glyphs.name]
     title, low, high = f"{strip.title} {strip.unit}", f"{strip.low:.0f}", f"{strip.high:.0f}"
     labels = [title, f"{low}-{high}"]
@@ -368,7 +368,7 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
         labels[1] = title
     known = np.isfinite(strip.numbers)
     if not known.any():
-        return [[(_label(labels[0], room, glyphs) + " ", "dim"), ("not known here", "dim")]]
+        return [[(_label(labels[0], room, glyphs) + " ", "dim"), ("unknown here", "dim")]]
     filled = _heights(strip, known, height * len(levels))
     lines: list[Line] = []
     for row in range(height):

@@ -139,7 +139,7 @@ def test_of_rows_that_do_not_fit_what_stands_out_is_shown() -> None:
 
 def test_over_rows_with_room_stands_what_they_span() -> None:
     lines = text(rows_of(8), 60, 20)
-    assert len(lines) == 20 and "● least  ▲ median" in lines[9]
+    assert len(lines) == 20 and "● min  ▲ median" in lines[9]
     assert lines[-1].split() == ["0.75", "time", "89.2", "ms"]
 
 
