@@ -14,7 +14,7 @@ from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.util.grouping import run_starts
+from chopper_core.util.grouping import distinct, run_starts
 from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.samples import Stretches, sampled
 
@@ -159,21 +159,44 @@ def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
-    node = run.tree(view.order).node(view.path)
-    table = run.table
-    steps = run.tree(view.order).split(view.path, ("gpu", "iteration"))
+    tree, table = run.tree(view.order), run.table
+    node, steps = tree.node(view.path), tree.split(view.path, ("gpu", "iteration"))
+    gpu_of, number_of = (steps.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
+    numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, distinct(gpu_of).tolist()
     cut = cut_iterations(run)
-    numbers = [int(code) for code in np.unique(steps.codes("iteration")) if code != NO_LABEL]
-    whole = tuple(number for number in numbers if number not in cut)
-    gpus = tuple(int(gpu) for gpu in np.unique(steps.codes("gpu")))
+    complete = tuple(sorted(numbers - cut))
+    is_complete = np.isin(number_of, complete)
+    steps_of = [np.flatnonzero(is_complete & (gpu_of == gpu)) for gpu in gpus]
     values = {each.metric.name: np.full(len(gpus), np.nan) for each in FIGURES}
-    cells: dict[str, list[float]] = {}
+    elapsed = np.sum([steps.sum(state) for state in STATES], axis=0).astype(np.float64)
+    for place, own in enumerate(steps_of):
+        if len(own):
+            values["iteration_time_ns"][place] = np.median(elapsed[own])
+        if len(own) > 1 and elapsed[own].min() > 0:
+            spread = elapsed[own].max() / elapsed[own].min() - 1
+            values["iteration_spread_pct"][place] = 100.0 * spread
+    slowest = [float(elapsed[number_of == number].max()) for number in complete]
+    cells = {"iteration_time_ns": slowest}
     clocks = np.full((len(gpus), len(_QUARTILES)), np.nan)
-    kernels = np.full((len(gpus), len(_QUARTILES)), np.nan)
-    _iteration_times(steps, gpus, whole, values, cells)
-    _levels(run, steps, gpus, whole, values, cells if with_cells else None, clocks)
-    compared = _chosen(node, whole)
-    places = 0
+    spans = np.stack([steps.min("start_ns"), steps.max("end_ns")], axis=1).astype(np.int64)
+    for place, (gpu, own) in enumerate(zip(gpus, steps_of, strict=True)):
+        for signal in _SIGNALS if len(own) else ():
+            curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
+            if curve is None:
+                continue
+            samples = sampled(curve, _apart(spans[own]))
+            values[f"steady_{signal}"][place] = samples.mean()
+            if signal in _CLOCKS:
+                values[f"sd_{signal}"][place] = samples.deviation()
+            if signal == "gfx_mhz" and len(samples):
+                clocks[place] = samples.quantiles(_QUARTILES)
+            for step in own if with_cells else ():
+                part = sampled(curve, _apart(spans[[step]]))
+                cells.setdefault(f"steady_{signal}", []).append(part.mean())
+                if signal in _CLOCKS:
+                    cells.setdefault(f"sd_{signal}", []).append(part.deviation())
+    compared = _chosen(node, complete)
+    places, kernels = 0, np.full((len(gpus), len(_QUARTILES)), np.nan)
     selected = _by_step(table, node, compared) if len(compared) > 1 else {}
     for place, gpu in enumerate(gpus):
         parts = [selected.get((gpu, number), np.empty(0, np.intp)) for number in compared]
@@ -190,81 +213,21 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
                 if np.isfinite(found).any():
                     values[f"{name}_spread_pct"][place] = np.nanmedian(found)
     return Steadiness(
-        gpus,
-        whole,
-        tuple(sorted(set(numbers) & cut)),
-        compared,
-        places,
-        values,
-        {name: np.array(each) for name, each in cells.items()},
-        clocks,
-        kernels,
+        gpus=tuple(gpus),
+        iterations=complete,
+        truncated=tuple(sorted(numbers & cut)),
+        compared=compared,
+        places=places,
+        values=values,
+        cells={name: np.array(each) for name, each in cells.items()},
+        clock_quartiles=clocks,
+        kernel_quartiles=kernels,
     )
 
 
-def _iteration_times(
-    steps: Groups,
-    gpus: tuple[int, ...],
-    whole: tuple[int, ...],
-    values: dict[str, Float64],
-    cells: dict[str, list[float]],
-) -> None:
-    elapsed = np.sum([steps.sum(state) for state in STATES], axis=0)
-    times: dict[int, list[float]] = {}
-    slowest: dict[int, float] = {}
-    for gpu, number, time in zip(
-        steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), elapsed, strict=True
-    ):
-        if number in whole:
-            times.setdefault(gpu, []).append(float(time))
-            slowest[number] = max(slowest.get(number, 0.0), float(time))
-    cells["iteration_time_ns"] = list(slowest.values())
-    for place, gpu in enumerate(gpus):
-        own = np.array(times.get(gpu, []))
-        if len(own):
-            values["iteration_time_ns"][place] = np.median(own)
-        if len(own) > 1 and own.min() > 0:
-            values["iteration_spread_pct"][place] = 100.0 * (own.max() / own.min() - 1)
-
-
-def _levels(
-    run: Run,
-    steps: Groups,
-    gpus: tuple[int, ...],
-    whole: tuple[int, ...],
-    values: dict[str, Float64],
-    cells: dict[str, list[float]] | None,
-    clocks: Float64,
-) -> None:
-    """Add means and deviations of the signals over the time of complete iterations."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    starts, ends = steps.min("start_ns"), steps.max("end_ns")
-    codes = zip(steps.codes("gpu").tolist(), steps.codes("iteration").tolist(), strict=True)
-    for row, (gpu, number) in enumerate(codes):
-        if number in whole:
-            spans.setdefault(gpu, []).append((int(starts[row]), int(ends[row])))
-    for signal in (each for each in _SIGNALS if each in run.measured):
-        for place, gpu in enumerate(gpus):
-            curve = run.measured[signal].curves.get(gpu)
-            if curve is None or gpu not in spans:
-                continue
-            own = sampled(curve, _apart(spans[gpu]))
-            values[f"steady_{signal}"][place] = own.mean()
-            if signal in _CLOCKS:
-                values[f"sd_{signal}"][place] = own.deviation()
-            if signal == "gfx_mhz" and len(own):
-                clocks[place] = own.quantiles(_QUARTILES)
-            for span in spans[gpu] if cells is not None else ():
-                assert cells is not None
-                part = sampled(curve, _apart([span]))
-                cells.setdefault(f"steady_{signal}", []).append(part.mean())
-                if signal in _CLOCKS:
-                    cells.setdefault(f"sd_{signal}", []).append(part.deviation())
-
-
-def _apart(spans: list[tuple[int, int]]) -> Stretches:
+def _apart(spans: Int64) -> Stretches:
     """Spans that don't overlap: each ends where the next begins, at the latest."""
-    ordered = np.array(sorted(spans), np.int64)
+    ordered = spans[np.lexsort(spans.T[::-1])]
     ends = ordered[:, 1].copy()
     ends[:-1] = np.minimum(ends[:-1], ordered[1:, 0])
     return Stretches(ordered[:, 0], ends)
