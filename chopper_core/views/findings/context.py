@@ -113,7 +113,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
     def codes(self, level: str) -> Int64:
         """The code of each cell at a level."""
-        return self.cells.codes(level).astype(np.int64)
+        if level not in self._codes:
+            self._codes[level] = self.cells.codes(level).astype(np.int64)
+        return self._codes[level]
+
+    @cached_property
+    def _codes(self) -> dict[str, Int64]:
+        return {}
 
     def together(self, *levels: str) -> tuple[Int64, Index]:
         """The distinct combinations of codes at some levels, and the position of each cell's."""
@@ -308,10 +314,14 @@ def summed(position: Index, values: Numbers, count: int = 0) -> Float64:
 
 def combined(columns: Sequence[Int64]) -> tuple[Int64, Index]:
     """The distinct rows of columns of codes, in order, and the position of each row's."""
-    owner = np.zeros(len(columns[0]), np.intp)
+    code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        codes, place = ranked(column)
-        owner = ranked(owner * len(codes) + place)[1]
-    first = np.empty(int(owner.max(initial=-1)) + 1, np.intp)
+        low = int(column.min(initial=0))
+        width = int(column.max(initial=0)) - low + 1
+        if int(code.max(initial=0)) + 1 > np.iinfo(np.int64).max // width:
+            code = ranked(code)[1].astype(np.int64)
+        code = code * width + (column - low)
+    codes, owner = ranked(code)
+    first = np.empty(len(codes), np.intp)
     first[owner] = np.arange(len(owner))
     return np.stack([column[first] for column in columns], axis=1), owner
