@@ -32,6 +32,13 @@ class Family(StrEnum):
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     Family.TRACE: ("kineto.reader",),
+    Family.COUNTERS: (
+        "counters.rocpd",
+        "counters.rocprofv3_json",
+        "counters.device_samples",
+        "counters.pmc_csv",
+        "counters.rocprofv3_csv",
+    ),
     Family.TELEMETRY: (
         "telemetry.zeus",
         "telemetry.sampler",

@@ -21,17 +21,26 @@ from chopper_core.model.signals import between
 from chopper_core.sources.counters.tables import clean_kernel_name
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
-from chopper_core.sources.shared.csv_stream import CsvFile, floats, integers
+from chopper_core.sources.shared.csv_stream import CsvFile, floats, header_of, integers
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 from chopper_core.util.progress import Progress, silent
 
+NAME: Final = "Chopper's device sampling"
+FILES: Final = "`counter_samples_rank<N>.csv` beside `kernel_traces_rank<N>.csv`"
+EXAMPLE: Final = ""
+SUFFIXES: Final = ()
+
 FORMAT: Final = "device sampling"
+SAMPLES: Final = "samples"
+KERNELS: Final = "kernels"
 _MOST_NODES: Final = 4096
 """Larger numbers of agents are handles, no nodes."""
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
@@ -82,6 +91,22 @@ class KernelSpans(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+def recognise(head: FileHead) -> Recognised | None:
+    """Tell both files by their columns."""
+    has = header_of(head).issuperset
+    if has(("timestamp_ns", "counter_name", "counter_value")):
+        return Recognised(FORMAT, SAMPLES)
+    return Recognised(FORMAT, KERNELS) if has(("kernel_name", "start_ns", "end_ns")) else None
+
+
+def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
+    """Read the kernels of one process without samples.
+
+    Raises DataError if the file can't be read or has no kernels.
+    """
+    return [read_sampled(None, path, progress)]
 
 
 def read_sampled(

@@ -8,23 +8,25 @@ pass; passes in one tree, by one tool, are one run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
-from chopper_core.sources.counters.device_samples import read_sampled
-from chopper_core.sources.counters.kinds import CounterKind, kind_of
+from chopper_core.sources.counters import (
+    device_samples,
+    pmc_csv,
+    rocpd,
+    rocprofv3_csv,
+    rocprofv3_json,
+)
 from chopper_core.sources.counters.passes import ProcessRun, joined_runs
-from chopper_core.sources.counters.pmc_csv import read_pmc_csv
-from chopper_core.sources.counters.rocpd import read_rocpd
-from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
-from chopper_core.sources.counters.rocprofv3_json import read_json
 from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import DispatchRun
-from chopper_core.sources.registry import files_at
+from chopper_core.sources.registry import Family, FoundFiles, SkippedFile, SourceFile, discover
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -37,66 +39,26 @@ _DOMAIN: Final = re.compile(
     r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|\w*?(?:marker|hip|hsa|rccl)\w*_trace)$"
 )
 _SUFFIXES: Final = re.compile(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
-_FORMAT_RANK: Final = {CounterKind.ROCPD: 0, CounterKind.JSON: 1}
 _COMPUTE_PART: Final = re.compile(r"pmc_perf_\d+|results_pmc_perf_\d+")
-_CSV_KINDS: Final = (
-    CounterKind.COUNTERS,
-    CounterKind.KERNEL_TRACE,
-    CounterKind.AGENT_INFO,
-    CounterKind.API_TRACE,
-)
+_BY_CHOICE: Final = (rocpd.NAME, rocprofv3_json.NAME, rocprofv3_csv.NAME)
+"""Formats of rocprofv3: of several files of one process, the first is read."""
 
 
-class CounterFile(Struct, frozen=True):
-    """A file that holds something of counters."""
-
-    path: Path
-    kind: CounterKind
-    root: Path
-    """The path that was given: the file itself or a directory above it."""
-
-
-class UnusedFile(Struct, frozen=True):
-    """A file of a profiler that can't be used."""
-
-    path: Path
-    reason: str
-    """The rest of a sentence that starts with the file."""
-
-
-class CounterDiscovery(Struct, frozen=True):
-    """What lies at the given paths, in natural order of the names."""
-
-    files: Sequence[CounterFile]
-    skipped: Sequence[UnusedFile]
-    """What is nothing of counters isn't listed."""
-
-    def of_kind(self, *kinds: CounterKind) -> list[CounterFile]:
-        """Return the files of these kinds."""
-        return [file for file in self.files if file.kind in kinds]
-
-
-def find_counters(paths: Sequence[Path]) -> CounterDiscovery:
+def find_counters(paths: Sequence[Path]) -> FoundFiles:
     """Look for files of counters at the paths: files, or directories with everything below them.
 
     Raises DataError if a path doesn't exist.
     """
-    files: list[CounterFile] = []
-    skipped: list[UnusedFile] = []
-    for root, path in files_at(paths):
-        kind = kind_of(path)
-        if isinstance(kind, CounterKind):
-            files.append(CounterFile(path, kind, root))
-        elif kind is not None:
-            skipped.append(UnusedFile(path, kind))
-    used: list[CounterFile] = []
-    for file in files:
-        reason = _why_read_already(file, files)
+    found = discover(paths, Family.COUNTERS)
+    used: list[SourceFile] = []
+    skipped = list(found.skipped)
+    for file in found.files:
+        reason = _why_read_already(file, found.files)
         if reason is None:
             used.append(file)
         else:
-            skipped.append(UnusedFile(file.path, reason))
-    return CounterDiscovery(used, skipped)
+            skipped.append(SkippedFile(file.path, reason))
+    return FoundFiles(used, skipped, found.unknown)
 
 
 def read_counters(paths: Sequence[Path], progress: Progress = silent) -> list[DispatchRun]:
@@ -109,7 +71,7 @@ def read_counters(paths: Sequence[Path], progress: Progress = silent) -> list[Di
 
 
 def read_found(
-    found: CounterDiscovery, paths: Sequence[Path], progress: Progress = silent
+    found: FoundFiles, paths: Sequence[Path], progress: Progress = silent
 ) -> list[DispatchRun]:
     """Read what `find_counters` found at the paths.
 
@@ -121,14 +83,14 @@ def read_found(
             raise DataError(f"{skipped.path} {skipped.reason}.")
         problems.append(f"{skipped.path} {skipped.reason}.")
     processes: list[ProcessRun] = []
-    for unit in _units(found):
+    for unit in _units(found.files):
         try:
             processes += [
                 ProcessRun(run, unit.folder, unit.host, unit.pass_number)
                 for run in unit.read(progress)
             ]
         except DataError as error:
-            if unit.paths[0] in paths:
+            if unit.path in paths:
                 raise
             problems.append(str(error))
     runs = joined_runs(processes)
@@ -147,81 +109,72 @@ class _Unit(Struct, frozen=True):
     host: str
     """The folder that rocprofv3 names after the host, or ''."""
     pass_number: int | None
-    kind: CounterKind
-    paths: Sequence[Path]
-    process: CsvProcess = field(default_factory=CsvProcess)
-    sampled: tuple[Path | None, Path | None] = (None, None)
-    """Samples of counters and the kernels beside them."""
-
-    def read(self, progress: Progress) -> list[DispatchRun]:
-        if self.kind is CounterKind.JSON:
-            return read_json(self.paths[0], progress)
-        if self.kind is CounterKind.ROCPD:
-            return read_rocpd(self.paths[0], progress)
-        if self.kind is CounterKind.PMC:
-            sysinfo = self.paths[1] if len(self.paths) > 1 else None
-            return [read_pmc_csv(self.paths[0], sysinfo, progress)]
-        if self.kind is CounterKind.DEVICE_SAMPLES:
-            return [read_sampled(self.sampled[0], self.sampled[1], progress)]
-        return [read_process(self.process, progress)]
+    path: Path
+    """The file whose folders these are."""
+    read: Callable[[Progress], list[DispatchRun]]
 
 
-def _units(found: CounterDiscovery) -> Iterator[_Unit]:
-    for file in found.of_kind(CounterKind.JSON, CounterKind.ROCPD):
-        yield _unit(file, file.kind, [file.path])
-    sysinfos = found.of_kind(CounterKind.SYSINFO)
-    for file in found.of_kind(CounterKind.PMC):
+def _units(files: Sequence[SourceFile]) -> Iterator[_Unit]:
+    for file in _of(files, rocpd.NAME) + _of(files, rocprofv3_json.NAME):
+        yield _unit(file, file.read)
+    sysinfos = _of(files, pmc_csv.NAME, pmc_csv.SYSTEM)
+    for file in _of(files, pmc_csv.NAME, pmc_csv.COUNTERS):
         near = _nearest(file.path, sysinfos)
-        yield _unit(file, file.kind, [file.path] if near is None else [file.path, near.path])
-    by_prefix: dict[tuple[Path, str], list[CounterFile]] = {}
-    for file in found.of_kind(*_CSV_KINDS):
+        yield _unit(file, partial(pmc_csv.read, file.path, sysinfo=near))
+    yield from _sampled_units(files)
+    by_prefix: dict[tuple[Path, str], list[SourceFile]] = {}
+    for file in _of(files, rocprofv3_csv.NAME):
         by_prefix.setdefault((file.path.parent, _prefix(file.path)), []).append(file)
-    yield from _sampled_units(found)
-    agent_files = found.of_kind(CounterKind.AGENT_INFO)
-    for files in by_prefix.values():
-        yield from _csv_units(files, agent_files)
+    agents = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
+    for process in by_prefix.values():
+        yield from _csv_units(process, agents)
 
 
-def _sampled_units(found: CounterDiscovery) -> Iterator[_Unit]:
-    """Yield samples with the kernels of the same folder and rank."""
-    kernels: dict[tuple[Path, int | None], list[CounterFile]] = {}
-    for file in found.of_kind(CounterKind.DEVICE_KERNELS):
+def _of(files: Sequence[SourceFile], name: str, role: str | None = None) -> list[SourceFile]:
+    """Return the files of a format, or those of one role."""
+    return [file for file in files if name == file.source.NAME and role in (None, file.role)]
+
+
+def _sampled_units(files: Sequence[SourceFile]) -> Iterator[_Unit]:
+    """Yield samples with the kernels of the same folder and rank, then the other kernels."""
+    kernels: dict[tuple[Path, int | None], list[SourceFile]] = {}
+    for file in _of(files, device_samples.NAME, device_samples.KERNELS):
         kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
-    for file in found.of_kind(CounterKind.DEVICE_SAMPLES):
+    for file in _of(files, device_samples.NAME, device_samples.SAMPLES):
         near = kernels.get((file.path.parent, rank_in_name(file.path.name)))
-        other = near.pop(0).path if near else None
-        paths = [file.path] if other is None else [file.path, other]
-        unit = _unit(file, CounterKind.DEVICE_SAMPLES, paths)
-        yield replace(unit, sampled=(file.path, other))
-    for files in kernels.values():
-        for file in files:
-            unit = _unit(file, CounterKind.DEVICE_SAMPLES, [file.path])
-            yield replace(unit, sampled=(None, file.path))
+        beside = near.pop(0).path if near else None
+        yield _unit(file, partial(_read_sampled, file.path, beside))
+    for alone in kernels.values():
+        for file in alone:
+            yield _unit(file, file.read)
 
 
-def _csv_units(files: Sequence[CounterFile], agent_files: Sequence[CounterFile]) -> Iterator[_Unit]:
-    """Yield the process whose files these are; more than one if a kind occurs more than once."""
-    counters = [file for file in files if file.kind is CounterKind.COUNTERS]
-    traces = [file for file in files if file.kind is CounterKind.KERNEL_TRACE]
-    apis = [file.path for file in files if file.kind is CounterKind.API_TRACE]
-    agents = next((file for file in files if file.kind is CounterKind.AGENT_INFO), None)
-    for index in range(max(len(counters), len(traces))):
-        counter = counters[index] if index < len(counters) else None
-        trace = traces[index] if index < len(traces) else None
+def _read_sampled(samples: Path, kernels: Path | None, progress: Progress) -> list[DispatchRun]:
+    return [device_samples.read_sampled(samples, kernels, progress)]
+
+
+def _csv_units(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> Iterator[_Unit]:
+    """Yield the process whose files these are; more than one if a role occurs more than once."""
+    counters = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.COUNTERS)
+    traces = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.KERNEL_TRACE)
+    apis = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.API_TRACE)
+    own = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.AGENTS)
+    for counter, trace in zip_longest(counters, traces):
         file = counter or trace
-        if file is None:
-            continue
-        near = agents or _nearest(file.path, agent_files)
-        process = CsvProcess(
+        process = rocprofv3_csv.CsvProcess(
             counters=counter.path if counter else None,
             kernel_trace=trace.path if trace else None,
-            agent_info=near.path if near else None,
-            api_traces=tuple(apis),
+            agent_info=own[0].path if own else _nearest(file.path, agents),
+            api_traces=tuple(api.path for api in apis),
         )
-        yield replace(_unit(file, CounterKind.COUNTERS, process.paths), process=process)
+        yield _unit(file, partial(_read_process, process))
 
 
-def _unit(file: CounterFile, kind: CounterKind, paths: Sequence[Path]) -> _Unit:
+def _read_process(process: rocprofv3_csv.CsvProcess, progress: Progress) -> list[DispatchRun]:
+    return [rocprofv3_csv.read_process(process, progress)]
+
+
+def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _Unit:
     """Read off the folders which run, host and pass a file belongs to."""
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
@@ -237,7 +190,7 @@ def _unit(file: CounterFile, kind: CounterKind, paths: Sequence[Path]) -> _Unit:
             break
     while folders and _is_layout(folders[-1]):
         folders.pop()
-    return _Unit(root.joinpath(*folders), host, number, kind, tuple(paths))
+    return _Unit(root.joinpath(*folders), host, number, file.path, read)
 
 
 def _is_layout(folder: str) -> bool:
@@ -249,27 +202,22 @@ def _prefix(path: Path) -> str:
     return _DOMAIN.sub("", _SUFFIXES.sub("", path.name))
 
 
-def _nearest(path: Path, files: Sequence[CounterFile]) -> CounterFile | None:
+def _nearest(path: Path, files: Sequence[SourceFile]) -> Path | None:
     """Return the file in the same folder, else in the nearest above, or None."""
-    same = [file for file in files if file.path.parent == path.parent]
-    if same:
-        return same[0]
-    above = [file for file in files if path.is_relative_to(file.path.parent)]
-    return max(above, key=lambda file: len(file.path.parts), default=None)
+    above = [file.path for file in files if path.is_relative_to(file.path.parent)]
+    return max(above, key=lambda other: len(other.parts), default=None)
 
 
-def _why_read_already(file: CounterFile, files: Sequence[CounterFile]) -> str | None:
+def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
     """Return why another file holds the same, as the rest of a sentence; or None."""
-    path = file.path
+    path, name = file.path, file.source.NAME
+    better = _BY_CHOICE[: _BY_CHOICE.index(name)] if name in _BY_CHOICE else ()
     for other in files:
-        if file.kind is CounterKind.PMC and other.path.stem == "pmc_perf" and path != other.path:
-            folder = other.path.parent
-            if folder in path.parent.parents or (
-                folder == path.parent and _COMPUTE_PART.fullmatch(path.stem)
-            ):
+        beside = other.path.parent == path.parent
+        if name == pmc_csv.NAME and other.path.stem == "pmc_perf" and path != other.path:
+            is_part = beside and _COMPUTE_PART.fullmatch(path.stem)
+            if is_part or other.path.parent in path.parent.parents:
                 return f"is part of {other.path.name}, which is read instead"
-        is_better = _FORMAT_RANK.get(other.kind, 2) < _FORMAT_RANK.get(file.kind, 2)
-        is_beside = other.path.parent == path.parent and _prefix(other.path) == _prefix(path)
-        if is_better and is_beside and file.kind in (*_CSV_KINDS, CounterKind.JSON):
+        if other.source.NAME in better and beside and _prefix(other.path) == _prefix(path):
             return f"is of the same process as {other.path.name}, which is read instead"
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +17,22 @@ from msgspec.structs import replace
 
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns
-from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, normalised
+from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, header_of, normalised
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
+NAME: Final = "rocprof-compute, rocprof v1 and v2"
+FILES: Final = "`pmc_perf.csv`, long or wide, with `sysinfo.csv`; `results*.csv`"
+EXAMPLE: Final = "rocprof-compute profile -n run -- python train.py"
+SUFFIXES: Final = ()
+
+COUNTERS: Final = "counters"
+SYSTEM: Final = "system"
 COMPUTE: Final = "rocprof-compute CSV"
 ROCPROF_V1: Final = "rocprof v1 CSV"
 ROCPROF_V2: Final = "rocprof v2 CSV"
@@ -54,9 +63,26 @@ _NO_COUNTERS: Final = frozenset(
 _PASS_NUMBER: Final = re.compile(r"(?:_\d+|\.\d+)$")
 
 
-def read_pmc_csv(
-    path: Path, sysinfo: Path | None = None, progress: Progress = silent
-) -> DispatchRun:
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Tell the files by their columns."""
+    columns = header_of(head)
+    has = columns.issuperset
+    if has(("kernel_name", "counter_name", "counter_value")):
+        is_own = bool(columns & {"gpu_id", "node_id"})
+    else:
+        is_own = has(("index", "kernelname")) or has(("dispatch_id", "gpu_id", "kernel_name"))
+    if is_own:
+        return Recognised(_format(columns), COUNTERS)
+    if has(("gpu_arch", "cu_per_gpu")):
+        return Recognised(COMPUTE, SYSTEM)
+    if has(("domain", "roctx_id")):
+        return Unusable("is a marker trace of rocprof v2, which is not supported")
+    return None
+
+
+def read(
+    path: Path, progress: Progress = silent, *, sysinfo: Path | None = None
+) -> list[DispatchRun]:
     """Read the dispatches of a file with their counters; `sysinfo.csv` describes the GPU.
 
     Raises DataError if a file can't be read, or holds no dispatches.
@@ -78,7 +104,7 @@ def read_pmc_csv(
     run = replace(run, passes=max(passes.values(), default=1))
     if not len(run.dispatches):
         raise DataError(f"{path} holds no dispatches.")
-    return run if sysinfo is None else _described(run, sysinfo)
+    return [run if sysinfo is None else _described(run, sysinfo)]
 
 
 def counter_columns(columns: list[str]) -> dict[str, int]:
@@ -94,7 +120,7 @@ def counter_columns(columns: list[str]) -> dict[str, int]:
     return found
 
 
-def _format(header: Mapping[str, int]) -> str:
+def _format(header: Collection[str]) -> str:
     if "kernelname" in header:
         return ROCPROF_V1
     return ROCPROF_V2 if "queue_id" in header and "counter_name" not in header else COMPUTE

@@ -19,18 +19,27 @@ from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_
 from chopper_core.sources.counters.rocpd_tables import (
     DISPATCHES,
     SQLITE_ERRORS,
+    SQLITE_MAGIC,
     Events,
     Lookup,
     Relations,
     integers,
+    why_no_rocpd,
 )
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.columns import Columns, int_column
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "rocprofv3 (rocpd)"
+FILES: Final = "the SQLite database, schema 3, of one process or merged"
+EXAMPLE: Final = "rocprofv3 --pmc SQ_WAVES --kernel-trace -f rocpd -- python train.py"
+SUFFIXES: Final = ()
 
 FORMAT: Final = "rocpd"
 
@@ -57,7 +66,15 @@ _Ids = dict[str, dict[int, Any]]
 """guid → id → what is known."""
 
 
-def read_rocpd(path: Path, progress: Progress = silent) -> list[DispatchRun]:
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Tell a database by its first bytes, and of rocprofv3 by its relations."""
+    if head.magic != SQLITE_MAGIC:
+        return None
+    reason = why_no_rocpd(head.path)
+    return Recognised(FORMAT) if reason is None else Unusable(reason)
+
+
+def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read the processes of a database, one run each.
 
     Raises DataError if the file is no rocpd database, can't be read or holds no dispatches.

@@ -18,21 +18,54 @@ from chopper_core.sources.counters.agents import AgentTable, gpus_by_id
 from chopper_core.sources.counters.joining import join_same_process
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns
-from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile
+from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, header_of, normalised
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64, Mask
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import distinct, run_mask
 from chopper_core.util.progress import Progress, silent
 
+NAME: Final = "rocprofv3 (CSV)"
+FILES: Final = "`*_counter_collection.csv`, `*_kernel_trace.csv`, `*_agent_info.csv`, API traces"
+EXAMPLE: Final = "rocprofv3 --pmc SQ_WAVES --kernel-trace -f csv -- python train.py"
+SUFFIXES: Final = ()
+
 FORMAT: Final = "rocprofv3 CSV"
+COUNTERS: Final = "counters"
+KERNEL_TRACE: Final = "kernel trace"
+AGENTS: Final = "agents"
+API_TRACE: Final = "API trace"
 
 _ONE_PROCESS: Final = "0"
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
-_SNIFFED_BYTES: Final = 1 << 14
+_NOT_USED: Final = (
+    (("calls", "totaldurationns"), "holds totals of a profiler; Chopper adds up dispatches itself"),
+    (("kind", "direction"), "holds memory copies, for which nothing is counted"),
+    (("kind", "operation"), "holds operations for which nothing is counted"),
+    (("sample_timestamp", "exec_mask"), "holds PC samples, which are not supported"),
+)
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Tell the files of a process by their columns."""
+    columns = header_of(head)
+    has = columns.issuperset
+    if has(("node_id", "agent_type")):
+        return Recognised(FORMAT, AGENTS)
+    if has(("kernel_name", "counter_name", "counter_value")):
+        if columns & {"dispatch_id", "correlation_id"}:
+            return Recognised(FORMAT, COUNTERS)
+        return Unusable("has counters, but no ids of dispatches")
+    if has(("kernel_name", "start_timestamp", "end_timestamp")) and "domain" not in columns:
+        return Recognised(FORMAT, KERNEL_TRACE)
+    if has(("domain", "function", "correlation_id", "start_timestamp", "end_timestamp")):
+        return Recognised(FORMAT, API_TRACE)
+    return next((Unusable(reason) for names, reason in _NOT_USED if has(names)), None)
 
 
 class CsvProcess(Struct, frozen=True):
@@ -48,6 +81,17 @@ class CsvProcess(Struct, frozen=True):
         """Every file, those with dispatches first."""
         found = (self.counters, self.kernel_trace, self.agent_info, *self.api_traces)
         return [path for path in found if path is not None]
+
+
+def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
+    """Read counters, or a kernel trace, without the other files of the process.
+
+    Raises DataError as `read_process` does.
+    """
+    found = recognise(FileHead(path))
+    is_trace = isinstance(found, Recognised) and found.role == KERNEL_TRACE
+    process = CsvProcess(kernel_trace=path) if is_trace else CsvProcess(counters=path)
+    return [read_process(process, progress)]
 
 
 def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRun:
@@ -169,11 +213,10 @@ def _host_side(api_traces: Sequence[Path]) -> list[Path]:
 
 
 def _domain(path: Path) -> str:
-    with ByteSource(path, _SNIFFED_BYTES) as source:
-        source_rows = CsvFile(source, Losses()).batches()
-        batch = next(source_rows, None)
-    domains = batch.text("domain", "kind") if batch else None
-    return domains[0].upper() if domains else ""
+    rows = FileHead(path).rows
+    names = [normalised(name) for name in rows[0]] if rows else []
+    place = next((names.index(name) for name in ("domain", "kind") if name in names), len(names))
+    return rows[1][place].upper() if len(rows) > 1 and place < len(rows[1]) else ""
 
 
 def _read_host_side(path: Path, table: DispatchTable) -> None:

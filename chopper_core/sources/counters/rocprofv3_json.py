@@ -21,14 +21,21 @@ from chopper_core.model.hardware import Agent, counter_info, counter_infos
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.tables import CounterValues, DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Columns, Interner, int_column
 from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import ranked
 from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "rocprofv3 (JSON)"
+FILES: Final = "`*_results.json`"
+EXAMPLE: Final = "rocprofv3 --pmc SQ_WAVES --kernel-trace -f json -- python train.py"
+SUFFIXES: Final = ()
 
 FORMAT: Final = "rocprofv3 JSON"
 TOOL_KEY: Final = "rocprofiler-sdk-tool"
@@ -142,7 +149,13 @@ _DECODERS: Final = {
 _OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if "/" in name)
 
 
-def read_json(path: Path, progress: Progress = silent) -> list[DispatchRun]:
+def recognise(head: FileHead) -> Recognised | None:
+    """Tell JSON of rocprofv3 by the key that holds its records."""
+    is_json = head.data.lstrip().startswith((b"{", b"["))
+    return Recognised(FORMAT) if is_json and f'"{TOOL_KEY}"'.encode() in head.data else None
+
+
+def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read the processes of a file, plain or gzip.
 
     Damage costs the records that it hits and is counted. Raises DataError if the file can't be read

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
@@ -32,6 +33,12 @@ _EMPTY_FIELDS: Final = ',"\r\n'
 def normalised(name: str) -> str:
     """Return the name of a column as the readers ask for it: `Agent-Id` is `agent_id`."""
     return name.strip().strip("\ufeff\"' ").lower().replace("-", "_").replace(" ", "_")
+
+
+def header_of(head: FileHead) -> set[str]:
+    """Return the names of the columns of a file that may be CSV; none of one that can't be."""
+    first = head.rows[0] if head.rows else []
+    return set(map(normalised, first)) if len(first) > 1 else set()
 
 
 class CsvBatch:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chopper_core.model.hardware import DERIVED, SUM, counter_info
-from chopper_core.sources.counters.pmc_csv import read_pmc_csv
+from chopper_core.sources.counters.pmc_csv import read as read_pmc_csv
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
 from chopper_core.sources.counters.tables import clean_kernel_name
 from chopper_core.sources.shared.csv_stream import integers, times_ns
@@ -125,7 +125,7 @@ def test_rocprof_v1_and_v2(tmp_path: Path) -> None:
         '0,"add(int, int) [clone .kd]",1,0,0,5,6,256,64,0,0,4,4,16,64,0x0,0x7f,4,9,1,2,3,4\n'
         '1,"add(int, int) [clone .kd]",1,0,1,5,6,256,64,0,0,4,4,16,64,0x0,0x7f,8,7,5,6,7,8\n'
     )
-    run = read_pmc_csv(v1)
+    (run,) = read_pmc_csv(v1)
     assert run.format == "rocprof v1 CSV" and run.names == ["add(int, int)"]
     assert list(run.dispatches.counters) == ["SQ_WAVES", "TCC_HIT[3]"]
     assert run.dispatches.counters["SQ_WAVES"].tolist() == [4, 8]
@@ -137,7 +137,7 @@ def test_rocprof_v1_and_v2(tmp_path: Path) -> None:
         "End_Timestamp,Correlation_ID,GRBM_COUNT\n"
         '3,2,1,5,6,256,64,0,0,4,4,16,64,"gemm.kd",10,20,7,1.5e3\n'
     )
-    run = read_pmc_csv(v2)
+    (run,) = read_pmc_csv(v2)
     assert run.format == "rocprof v2 CSV" and run.names == ["gemm"]
     assert run.dispatches.counters["GRBM_COUNT"].tolist() == [1500]
 

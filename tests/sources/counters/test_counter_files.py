@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from chopper_core.sources.counters.files import find_counters, read_counters
-from chopper_core.sources.counters.kinds import CounterKind
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 
@@ -107,7 +106,7 @@ def test_the_same_process_in_two_formats_is_read_once(tmp_path: Path) -> None:
     write_counters(tmp_path / "1_counter_collection.csv", "SQ_WAVES")
     minimal_rocpd(tmp_path / "1_results.db", 1)
     found = find_counters([tmp_path])
-    assert [file.kind for file in found.files] == [CounterKind.ROCPD]
+    assert [file.format for file in found.files] == ["rocpd"]
     assert "1_results.db, which is read instead" in found.skipped[0].reason
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from chopper_core.sources.counters.rocprofv3_json import read_json
+from chopper_core.sources.counters.rocprofv3_json import read as read_json
 from chopper_core.sources.shared.bytes import PIECE_BYTES, ByteSource
 from chopper_core.sources.shared.json_stream import JsonStream, TextEnded
 from chopper_core.util.errors import DataError

@@ -18,9 +18,9 @@ IMPORTS = """
 import csv, json, sqlite3
 import numpy as np
 import pyarrow, pyarrow.csv
-from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.sources.counters.rocprofv3_csv import CsvProcess, read_process
-from chopper_core.sources.counters.rocprofv3_json import read_json
+from chopper_core.sources.counters.rocprofv3_json import read as read_json
 
 # One thread for reading, started before the limit.
 pyarrow.set_io_thread_count(1)

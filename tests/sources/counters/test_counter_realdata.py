@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from chopper_core.sources.counters.files import read_counters
-from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.sources.dispatches import DispatchRun
 
 FOLDER = Path(

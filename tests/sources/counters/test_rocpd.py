@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chopper_core.sources.counters.files import read_counters
-from chopper_core.sources.counters.rocpd import read_rocpd
+from chopper_core.sources.counters.rocpd import read as read_rocpd
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import (
     RELATIONS,
