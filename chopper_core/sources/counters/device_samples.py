@@ -24,8 +24,8 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, Dispatch
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner
-from chopper_core.sources.shared.csv_stream import CsvFile, floats, header_of, integers
+from chopper_core.sources.shared.columns import Columns, GrowingColumns, Interner, float_column
+from chopper_core.sources.shared.csv_stream import CsvFile, header_of, integers
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses, merged_losses
 from chopper_core.util.arrays import Float64, Int32, Int64
@@ -181,7 +181,7 @@ def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
                 "agent": batch.integers("agent_id"),
                 "instance": np.array([instances[key] for key in keys], np.int32),
             }
-            numbers: Columns = {"value": floats(text), "exact": integers(text)}
+            numbers: Columns = {"value": float_column(text), "exact": integers(text)}
             usable = (columns["time_ns"] >= 0) & ~np.isnan(numbers["value"])
             usable &= np.array([bool(name) for name in names], np.bool_)
             losses.unreadable_events += int((~usable).sum())

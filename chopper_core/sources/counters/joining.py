@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from chopper_core.sources.counters.agents import fuller_agent, same_agent
@@ -18,7 +18,7 @@ from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.trace import ABSENT, merged_losses
-from chopper_core.util.arrays import Float64, Int32, Int64
+from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, ranked, run_mask, stable_order
 
 DIFFERS_BY: Final = 0.01
@@ -27,7 +27,9 @@ DIFFERS_BY: Final = 0.01
 _NAMED_KERNELS: Final = 3
 _SHORT_NAME: Final = 60
 
-_Int = TypeVar("_Int", np.int32, np.int64)
+_SIZES: Final = ("grid", "workgroup")
+_TIMES: Final = ("start_ns", "end_ns")
+_Number = TypeVar("_Number", np.int32, np.int64, np.float64)
 
 
 def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
@@ -135,34 +137,16 @@ def _taken(rows: Dispatches, order: Int64) -> Dispatches:
     """Return these rows; -1 is a row that nothing is known of."""
     known = order >= 0
 
-    def at(column: NDArray[_Int]) -> NDArray[_Int]:
-        found = np.full(len(order), ABSENT, column.dtype)
+    def at(column: NDArray[_Number], missing: float) -> NDArray[_Number]:
+        found = np.full((len(order), *column.shape[1:]), missing, column.dtype)
         found[known] = column[order[known]]
         return found
 
-    def sizes(table: Int32) -> Int32:
-        found = np.zeros((len(order), 3), np.int32)
-        found[known] = table[order[known]]
-        return found
-
-    def values(column: Float64) -> Float64:
-        found = np.full(len(order), np.nan)
-        found[known] = column[order[known]]
-        return found
-
+    columns = asdict(rows)
+    counters = {name: at(column, np.nan) for name, column in columns.pop("counters").items()}
     return Dispatches(
-        name=at(rows.name),
-        gpu=at(rows.gpu),
-        process=at(rows.process),
-        queue=at(rows.queue),
-        dispatch_id=at(rows.dispatch_id),
-        correlation=at(rows.correlation),
-        start_ns=at(rows.start_ns),
-        end_ns=at(rows.end_ns),
-        grid=sizes(rows.grid),
-        workgroup=sizes(rows.workgroup),
-        region=at(rows.region),
-        counters={name: values(column) for name, column in rows.counters.items()},
+        **{name: at(column, 0 if name in _SIZES else ABSENT) for name, column in columns.items()},
+        counters=counters,
     )
 
 
@@ -229,38 +213,23 @@ def _merged(
     mine[: len(base)] = np.arange(len(base))
     here, there = _taken(base, mine), _taken(other, partner)
     has_times = nearest is None or not (base.start_ns >= 0).any()
-    rows = Dispatches(
-        name=_either(here.name, there.name),
-        gpu=_either(here.gpu, there.gpu),
-        process=_either(here.process, there.process),
-        queue=_either(here.queue, there.queue),
-        dispatch_id=_either(here.dispatch_id, there.dispatch_id),
-        correlation=_either(here.correlation, there.correlation),
-        start_ns=_either(here.start_ns, there.start_ns) if has_times else here.start_ns,
-        end_ns=_either(here.end_ns, there.end_ns) if has_times else here.end_ns,
-        grid=_fuller_sizes(here.grid, there.grid),
-        workgroup=_fuller_sizes(here.workgroup, there.workgroup),
-        region=_either(here.region, there.region),
-        counters={
-            **here.counters,
-            **{
-                name: np.where(np.isnan(here.counters[name]), column, here.counters[name])
-                if name in here.counters
-                else column
-                for name, column in there.counters.items()
-            },
-        },
-    )
+    columns, more = asdict(here), asdict(there)
+    counters, more_counters = columns.pop("counters"), more.pop("counters")
+    for name, column in columns.items():
+        if name in _SIZES:
+            columns[name] = _fuller_sizes(column, more[name])
+        elif has_times or name not in _TIMES:
+            columns[name] = np.where(column >= 0, column, more[name])
+    for name, column in more_counters.items():
+        known = counters.get(name, column)
+        counters[name] = np.where(np.isnan(known), column, known)
+    rows = Dispatches(**columns, counters=counters)
     if nearest is None:
         order = dispatch_order(rows.gpu, rows.process, rows.dispatch_id, rows.start_ns)
     else:
         anchor = np.concatenate((np.arange(len(base)), np.maximum.accumulate(nearest)[extra]))
         order = np.lexsort((mine < 0, anchor, rows.gpu))
     return _taken(rows, order), order
-
-
-def _either(here: NDArray[_Int], there: NDArray[_Int]) -> NDArray[_Int]:
-    return np.where(here >= 0, here, there)
 
 
 def _fuller_sizes(here: Int32, there: Int32) -> Int32:

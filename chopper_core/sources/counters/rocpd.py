@@ -29,10 +29,10 @@ from chopper_core.sources.counters.rocpd_tables import (
 from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.columns import Columns, int_column
+from chopper_core.sources.shared.columns import Columns, float_column, int_column
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -263,7 +263,7 @@ class _Database:
             known = row >= 0
             stray += int((~known).sum())
             codes = _coded(counters, self._counter_coder(guid, process))
-            process.table.add_values(row[known], codes[known], _floats(values)[known])
+            process.table.add_values(row[known], codes[known], float_column(values)[known])
         if stray:
             self._losses.notes.append(f"{stray:,} values of counters belong to no dispatch.")
 
@@ -285,20 +285,6 @@ def _coded(ids: Sequence[Any], code: Callable[[Any], int]) -> Int64:
     """Return the code of each id, asked for once per different id."""
     codes = {one: code(one) for one in dict.fromkeys(ids)}
     return np.fromiter((codes[one] for one in ids), np.int64, len(ids))
-
-
-def _floats(values: Sequence[Any]) -> Float64:
-    try:
-        return np.fromiter(values, np.float64, len(values))
-    except (TypeError, ValueError):
-        return np.array([_float(value) for value in values])
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")
 
 
 def _object(text: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -94,12 +93,7 @@ class Relations:
     def __enter__(self) -> Relations:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._connection.close()
 
     def count(self, relation: str) -> int:

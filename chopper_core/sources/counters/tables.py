@@ -210,7 +210,10 @@ class DispatchTable:
         counters = self._dense(place, len(rows["name"]))
         del place
         region, by_gpu_time = self.host.regions(rows)
-        region = np.where(rows["region"] >= 0, rows["region"], region).astype(np.int32)
+        named = rows.pop("region")
+        rows["region"] = np.where(named >= 0, named, region).astype(np.int32)
+        del rows["thread"]
+        grid, workgroup = _sizes(rows, GRID), _sizes(rows, WORKGROUP)
         _note_losses(self.losses, paths[0])
         if counter_info is None:
             counter_info = counter_infos(counters)
@@ -219,20 +222,7 @@ class DispatchTable:
             format=format_name,
             names=list(self.names),
             agents=tuple(self.agents.agents),
-            dispatches=Dispatches(
-                name=rows["name"],
-                gpu=rows["gpu"],
-                process=rows["process"],
-                queue=rows["queue"],
-                dispatch_id=rows["dispatch_id"],
-                correlation=rows["correlation"],
-                start_ns=rows["start_ns"],
-                end_ns=rows["end_ns"],
-                grid=_sizes(rows, GRID),
-                workgroup=_sizes(rows, WORKGROUP),
-                region=region,
-                counters=counters,
-            ),
+            dispatches=Dispatches(**rows, grid=grid, workgroup=workgroup, counters=counters),
             counter_info=counter_info,
             passes=1,
             clock=CLOCK_BOOTTIME,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
 from chopper_core.util.errors import DataError
@@ -84,12 +83,7 @@ class ByteSource:
     def __enter__(self) -> ByteSource:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._file.close()
 
     @property

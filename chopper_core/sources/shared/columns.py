@@ -5,6 +5,7 @@ What was read so far is held once, without a list of chunks.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -16,7 +17,7 @@ from msgspec.structs import fields
 from numpy.typing import DTypeLike
 
 from chopper_core.sources.trace import ABSENT
-from chopper_core.util.arrays import AnyArray, Int64
+from chopper_core.util.arrays import AnyArray, Float64, Int64
 
 Columns = dict[str, AnyArray]
 
@@ -113,6 +114,15 @@ def int_column(values: Sequence[Any]) -> Int64:
         return np.array([ABSENT if value is None else value for value in found], np.int64)
 
 
+def float_column(values: Sequence[Any]) -> Float64:
+    """Return the values as float64; NaN for what is missing or no finite number."""
+    try:
+        found = np.fromiter(map(float, values), np.float64, len(values))
+    except (TypeError, ValueError):
+        found = np.fromiter(map(_float, values), np.float64, len(values))
+    return np.where(np.isfinite(found), found, np.nan)
+
+
 def bounded(values: Int64, limit: int) -> Int64:
     """Return the values with ABSENT for those that are negative or not below the limit."""
     return np.where((values >= 0) & (values < limit), values, ABSENT)
@@ -130,3 +140,10 @@ def integer(value: Any) -> int | None:
 def column_types(table: type[Struct]) -> dict[str, DTypeLike]:
     """Return the element types that a table declares for its columns."""
     return {field.name: get_args(get_args(field.type)[1])[0] for field in fields(table)}
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

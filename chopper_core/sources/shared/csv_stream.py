@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.columns import float_column
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Float64, Int64
@@ -240,37 +241,24 @@ def _plain_integers(column: pa.StringArray) -> Int64 | None:
 def _floats(column: pa.StringArray) -> Float64:
     found: Float64 | None = _numbers(column, "float64")
     if found is None:
-        return floats(column.to_pylist())
+        return float_column(column.to_pylist())
     return found if np.isfinite(found).all() else np.where(np.isfinite(found), found, np.nan)
 
 
-def integers(values: Sequence[str]) -> Int64:
+def integers(values: Sequence[str], max_exponent: int = 99) -> Int64:
     """Return the values as int64, also those written like `7.0` or `0x7`; ABSENT for others."""
     try:
         return np.fromiter(map(int, values), np.int64, len(values))
     except (ValueError, OverflowError):
-        return np.fromiter((_integer(value, 99) for value in values), np.int64, len(values))
+        return np.fromiter((_integer(each, max_exponent) for each in values), np.int64, len(values))
 
 
 def times_ns(values: Sequence[str]) -> Int64:
     """Return times in ns as int64; ABSENT for what isn't one, as `8.1097E+14`, which is rounded."""
-    try:
-        found = np.fromiter(map(int, values), np.int64, len(values))
-    except (ValueError, OverflowError):
-        found = np.fromiter((_integer(value, 0) for value in values), np.int64, len(values))
-    return np.where(found >= 0, found, ABSENT)
+    return np.maximum(integers(values, max_exponent=0), ABSENT)
 
 
-def floats(values: Sequence[str]) -> Float64:
-    """Return the values as float64; NaN for what is no number."""
-    try:
-        found = np.fromiter(map(float, values), np.float64, len(values))
-    except ValueError:
-        found = np.fromiter(map(_float, values), np.float64, len(values))
-    return np.where(np.isfinite(found), found, np.nan)
-
-
-def _integer(text: str, most_exponent: int) -> int:
+def _integer(text: str, max_exponent: int) -> int:
     try:
         exact = Decimal(text.strip())
     except InvalidOperation:
@@ -280,16 +268,9 @@ def _integer(text: str, most_exponent: int) -> int:
             return ABSENT
         return number if abs(number) < _INT64_LIMIT else ABSENT
     exponent = exact.as_tuple().exponent
-    if not isinstance(exponent, int) or not -99 <= exponent <= most_exponent:
+    if not isinstance(exponent, int) or not -99 <= exponent <= max_exponent:
         return ABSENT
     if exact.adjusted() > 18 or exact != exact.to_integral_value():
         return ABSENT
     number = int(exact)
     return number if abs(number) < _INT64_LIMIT else ABSENT
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")

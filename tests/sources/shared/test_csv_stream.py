@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from chopper_core.sources.shared.bytes import ByteSource
-from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, floats, integers, times_ns
+from chopper_core.sources.shared.columns import float_column
+from chopper_core.sources.shared.csv_stream import CsvBatch, CsvFile, integers, times_ns
 from chopper_core.sources.trace import Losses
 
 FIELDS = ["", "1", "907", "0x1f", "a b", "k<int, 4>", "x,y", 'say "hi"', "é", " 7 ", "two\nlines"]
@@ -95,6 +96,6 @@ def test_a_column_is_as_its_texts(texts: list[str]) -> None:
     batch = CsvBatch({"a": 0}, [pa.array(texts)])
     np.testing.assert_array_equal(batch.integers("a"), integers(texts))
     np.testing.assert_array_equal(batch.times_ns("a"), times_ns(texts))
-    np.testing.assert_array_equal(batch.floats("a"), floats(texts))
+    np.testing.assert_array_equal(batch.floats("a"), float_column(texts))
     values, codes = batch.coded("a")
     assert [values[code] for code in codes.tolist()] == texts
