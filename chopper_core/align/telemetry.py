@@ -19,26 +19,27 @@ from chopper_core.model.column_names import (
 )
 from chopper_core.model.signals import IntegralCurve, Signal, between, nearest
 from chopper_core.model.table import KernelTable
+from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64
 
 _TITLES: Final = {
-    SignalName.GFX_MHZ: ("gfx", "MHz"),
-    SignalName.GFX_UTIL_PCT: ("gfx util", "%"),
-    SignalName.POWER_W: ("power", "W"),
-    SignalName.HOTSPOT_C: ("hotspot", "°C"),
-    SignalName.THROTTLE_PCT: ("throttle", "%"),
-    SignalName.MEM_MHZ: ("mem clk", "MHz"),
-    SignalName.MEM_C: ("mem temp", "°C"),
-    SignalName.EDGE_C: ("edge", "°C"),
-    SignalName.MEM_UTIL_PCT: ("mem util", "%"),
-    SignalName.POWER_CAP_W: ("power cap", "W"),
-    SignalName.ENERGY_RATE_W: ("by energy", "W"),
-    SignalName.PCIE_GBPS: ("PCIe", "GB/s"),
-    SignalName.XGMI_READ_GBPS: ("xGMI in", "GB/s"),
-    SignalName.XGMI_WRITE_GBPS: ("xGMI out", "GB/s"),
-    SignalName.VRAM_BYTES: ("VRAM", "B"),
+    SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
+    SignalName.GFX_UTIL_PCT: ("gfx util", Unit.PERCENT),
+    SignalName.POWER_W: ("power", Unit.WATTS),
+    SignalName.HOTSPOT_C: ("hotspot", Unit.CELSIUS),
+    SignalName.THROTTLE_PCT: ("throttle", Unit.PERCENT),
+    SignalName.MEM_MHZ: ("mem clk", Unit.MHZ),
+    SignalName.MEM_C: ("mem temp", Unit.CELSIUS),
+    SignalName.EDGE_C: ("edge", Unit.CELSIUS),
+    SignalName.MEM_UTIL_PCT: ("mem util", Unit.PERCENT),
+    SignalName.POWER_CAP_W: ("power cap", Unit.WATTS),
+    SignalName.ENERGY_RATE_W: ("by energy", Unit.WATTS),
+    SignalName.PCIE_GBPS: ("PCIe", Unit.GBPS),
+    SignalName.XGMI_READ_GBPS: ("xGMI in", Unit.GBPS),
+    SignalName.XGMI_WRITE_GBPS: ("xGMI out", Unit.GBPS),
+    SignalName.VRAM_BYTES: ("VRAM", Unit.BYTES),
 }
 """Signals that are levels or rates; of the accumulated ones the rates are tracks."""
 
@@ -74,8 +75,8 @@ def signals(
             f"{title} {part}".rstrip(),
             unit,
             found[signal, part],
-            0.0 if unit == "%" else float(min(ranges[signal])),
-            100.0 if unit == "%" else float(max(ranges[signal])),
+            0.0 if unit is Unit.PERCENT else float(min(ranges[signal])),
+            100.0 if unit is Unit.PERCENT else float(max(ranges[signal])),
         )
         for signal, part in sorted(
             found, key=lambda key: (key[1] != "", order[key[0]], natural_key(key[1]))

@@ -14,6 +14,7 @@ from chopper_core.metrics.metric import Metric, Scope, Values, column, numbered,
 from chopper_core.model.column_names import NO_TIMES, integral_of, is_counted, is_counter
 from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
 from chopper_core.model.table import ACTIVITY, KernelTable
+from chopper_core.model.units import unit_of_file
 from chopper_core.util.errors import UsageError
 
 __all__ = [
@@ -130,7 +131,7 @@ def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
     unmatched = "no dispatch of the counter runs was matched with the row"
     return Metric(
         name,
-        known.unit,
+        unit_of_file(known.unit),
         name,
         "sum" if adds else "of one activity",
         f"{what}: {known.aggregation}{', summed over the activities' if adds else ''}.",

@@ -6,6 +6,7 @@ import numpy as np
 
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, FLOPS, integral_of, known_of
+from chopper_core.model.units import Unit
 
 _SOURCE = "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)"
 _TITLES = {
@@ -61,7 +62,7 @@ def _part(name: str) -> Metric:
 
     return Metric(
         name,
-        "ns",
+        Unit.NS,
         title,
         "sum",
         definition + " The parts add up to compute_ns + overlap_ns.",
@@ -120,7 +121,7 @@ METRICS = (
     *(_part(name) for name in BREAKDOWN),
     Metric(
         "model_flops",
-        "FLOP",
+        Unit.FLOP,
         "FLOPs",
         "sum",
         "Floating-point operations that the model asks for, from the recorded inputs of its "
@@ -130,7 +131,7 @@ METRICS = (
     ),
     Metric(
         "model_tflops",
-        "TFLOP/s",
+        Unit.TFLOPS,
         "TFLOP/s",
         "ratio of sums",
         "model_flops over the durations of the kernels that they belong to.",
@@ -139,7 +140,7 @@ METRICS = (
     ),
     Metric(
         "peak_pct",
-        "%",
+        Unit.PERCENT,
         "peak %",
         "ratio of sums",
         "Time of the model's FLOPs at the nominal clock and the peak of the matrix units for the "
@@ -150,7 +151,7 @@ METRICS = (
     ),
     Metric(
         "peak_at_clock_pct",
-        "%",
+        Unit.PERCENT,
         "clk peak %",
         "ratio of sums",
         "As peak_pct, at the clock that the compute units had meanwhile instead of the nominal "
@@ -161,7 +162,7 @@ METRICS = (
     ),
     Metric(
         "flops_without_peak",
-        "FLOP",
+        Unit.FLOP,
         "no peak",
         "sum",
         "The part of model_flops that theoretical_ns and peak_pct leave out: the trace doesn't "

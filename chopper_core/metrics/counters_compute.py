@@ -17,6 +17,7 @@ from chopper_core.metrics.counters_formula import (
     per_cu_cycle,
     per_cycle,
 )
+from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
 _MFMA_TYPES: Final = ("BF16", "F16", "F8", "F32", "F64", "I8")
@@ -57,7 +58,7 @@ def _mfma_rate(dtype: str) -> Formula:
     operation = "OP" if dtype == "I8" else "FLOP"
     return Formula(
         f"mfma_{dtype.lower()}_t{operation.lower()}s",
-        f"T{operation}/s",
+        Unit.TOPS if dtype == "I8" else Unit.TFLOPS,
         f"MFMA {dtype}",
         f"Matrix operations in {dtype} per time: {_FLOP_PER_MOP} x {MOPS}{dtype} / duration.",
         "rocprof-compute gfx942 panel 0200",
@@ -70,7 +71,7 @@ def _mfma_rate(dtype: str) -> Formula:
 def _mfma_peak(dtype: str) -> Formula:
     return Formula(
         f"mfma_{dtype.lower()}_peak_pct",
-        "%",
+        Unit.PERCENT,
         f"{dtype} peak%",
         f"Matrix operations in {dtype} per time, in % of the published peak of the type.",
         "rocprof-compute gfx942 panel 0200",
@@ -88,7 +89,7 @@ def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
 def _utilisation(name: str, title: str, of: str, part: str) -> Formula:
     return Formula(
         name,
-        "%",
+        Unit.PERCENT,
         title,
         f"Part of the CUs' cycles in which {of}: 100 x {_bracketed(part)} / (GPU cycles x CUs).",
         "rocprof-compute gfx942 panel 0200",
@@ -101,7 +102,7 @@ def _utilisation(name: str, title: str, of: str, part: str) -> Formula:
 def _share_of_instructions(name: str, title: str, what: str, part: str) -> Formula:
     return Formula(
         name,
-        "%",
+        Unit.PERCENT,
         title,
         f"{what} in % of all instructions: 100 x {_bracketed(part)} / SQ_INSTS.",
         "rocprof-compute gfx942 panel 1000",
@@ -114,7 +115,7 @@ def _share_of_instructions(name: str, title: str, what: str, part: str) -> Formu
 _WHOLE_GPU: Final = (
     Formula(
         "counter_mhz",
-        "MHz",
+        Unit.MHZ,
         "count.MHz",
         "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
         "duration; missing where it is over 1.1 x the GPU's highest clock: of kernels of a few µs "
@@ -127,7 +128,7 @@ _WHOLE_GPU: Final = (
     ),
     Formula(
         "gpu_util_pct",
-        "%",
+        Unit.PERCENT,
         "GPU %",
         "Part of the cycles in which the GPU was active: 100 x GRBM_GUI_ACTIVE / GRBM_COUNT.",
         "rocprof-compute gfx942 panel 0600; rocprofiler-sdk GPU_UTIL",
@@ -138,7 +139,7 @@ _WHOLE_GPU: Final = (
     _utilisation("cu_util_pct", "CU %", "the CU had waves", "SQ_BUSY_CU_CYCLES"),
     Formula(
         "active_cus",
-        "CUs",
+        Unit.CUS,
         "act. CUs",
         "Active CUs by AMD's rule: n/32 x 8 + min(n mod 32, 8), at most all of them, with n = "
         "4 x SQ_BUSY_CU_CYCLES / GPU cycles, rounded.",
@@ -150,7 +151,7 @@ _WHOLE_GPU: Final = (
     ),
     Formula(
         "waves",
-        "",
+        Unit.NONE,
         "waves",
         "Number of waves that were launched: SQ_WAVES.",
         "rocprof-compute gfx942 panel 0700",
@@ -158,7 +159,7 @@ _WHOLE_GPU: Final = (
     ),
     Formula(
         "resident_waves",
-        "waves",
+        Unit.WAVES,
         "res. waves",
         "Waves on the GPU at a time, on average: SQ_LEVEL_WAVES accumulated over the cycles / GPU "
         "cycles.",
@@ -169,7 +170,7 @@ _WHOLE_GPU: Final = (
     ),
     Formula(
         "occupancy_pct",
-        "%",
+        Unit.PERCENT,
         "occup. %",
         "Waves on the GPU in % of those that fit: 400 x SQ_WAVE_CYCLES / (GPU cycles x CUs x 8 "
         "waves per SIMD).",
@@ -183,7 +184,7 @@ _WHOLE_GPU: Final = (
 _MFMA: Final = (
     Formula(
         "mfma_util_pct",
-        "%",
+        Unit.PERCENT,
         "MFMA %",
         "Part of the cycles in which the matrix units were busy: 100 x SQ_VALU_MFMA_BUSY_CYCLES / "
         "(GPU cycles x CUs x SIMDs).",
@@ -194,7 +195,7 @@ _MFMA: Final = (
     ),
     Formula(
         "mfma_flop",
-        "FLOP",
+        Unit.FLOP,
         "MFMA FLOP",
         f"Floating-point operations of the matrix units: {_FLOP_PER_MOP} x the sum of {MOPS}… over "
         "the architecture's floating-point types.",
@@ -203,7 +204,7 @@ _MFMA: Final = (
     ),
     Formula(
         "mfma_tflops",
-        "TFLOP/s",
+        Unit.TFLOPS,
         "MFMA TF/s",
         "Floating-point operations of the matrix units, of all types, per time: mfma_flop / "
         "duration.",
@@ -214,7 +215,7 @@ _MFMA: Final = (
     ),
     Formula(
         "mfma_peak_pct",
-        "%",
+        Unit.PERCENT,
         "MFMA peak%",
         "Time that the matrix operations would take at the published peaks of their types, in % of "
         "the duration.",
@@ -225,7 +226,7 @@ _MFMA: Final = (
     ),
     Formula(
         "mfma_efficiency_pct",
-        "%",
+        Unit.PERCENT,
         "MFMA eff.%",
         "Cycles that the matrix operations would take at the peaks of their types, in % of the GPU "
         "cycles: the peak's share at the clock that ran.",
@@ -236,7 +237,7 @@ _MFMA: Final = (
     ),
     Formula(
         "mfma_inst_cycles",
-        "cycles",
+        Unit.CYCLES,
         "MFMA cyc.",
         "Cycles of a matrix instruction, on average: SQ_VALU_MFMA_BUSY_CYCLES / SQ_INSTS_MFMA.",
         "rocprof-compute gfx942 panel 1100",
@@ -250,7 +251,7 @@ _MFMA: Final = (
 _INSTRUCTIONS: Final = (
     Formula(
         "valu_tflops",
-        "TFLOP/s",
+        Unit.TFLOPS,
         "VALU TF/s",
         "Floating-point operations of the vector units per time: 64 x (adds + multiplies + "
         "transcendentals + 2 x FMAs) in F16, F32 and F64 / duration.",
@@ -270,7 +271,7 @@ _INSTRUCTIONS: Final = (
     _utilisation("branch_util_pct", "branch %", "the branch unit worked", "SQ_ACTIVE_INST_MISC"),
     Formula(
         "valu_threads",
-        "threads",
+        Unit.THREADS,
         "VALU thr.",
         "Active threads of a vector instruction, of 64, on average: SQ_THREAD_CYCLES_VALU / "
         "SQ_ACTIVE_INST_VALU.",
@@ -280,7 +281,7 @@ _INSTRUCTIONS: Final = (
     ),
     Formula(
         "ipc",
-        "",
+        Unit.NONE,
         "IPC",
         "Instructions per cycle of a busy CU: SQ_INSTS / SQ_BUSY_CU_CYCLES.",
         "rocprof-compute gfx942 panel 0200",
@@ -289,7 +290,7 @@ _INSTRUCTIONS: Final = (
     ),
     Formula(
         "ipc_issued",
-        "",
+        Unit.NONE,
         "IPC issued",
         "Instructions per cycle in which any was issued: VALU + VMEM + SALU + SMEM + branches + "
         "messages + skipped ones + LDS / SQ_ACTIVE_INST_ANY.",

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import MATRIX_COUNTERS
 from chopper_core.model.hardware import Hardware
+from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
 TIME: Final = "counter_duration_ns"
@@ -124,7 +125,7 @@ class Formula(Struct, frozen=True):
     """A metric as `scale x part / whole`; without a whole it is a sum."""
 
     name: str
-    unit: str
+    unit: Unit
     title: str
     definition: str
     source: str

@@ -12,6 +12,7 @@ from chopper_core.metrics.counters_formula import (
     Formula,
     per_cu_cycle,
 )
+from chopper_core.model.units import Unit
 
 _TO_L2_WITHOUT_READS: Final = (
     "TCP_TCC_WRITE_REQ_sum",
@@ -30,7 +31,7 @@ def _scalar_hits(name: str, title: str, what: str, cache: str) -> Formula:
     hits, misses = f"SQC_{cache}_HITS", f"SQC_{cache}_MISSES"
     return Formula(
         name,
-        "%",
+        Unit.PERCENT,
         title,
         f"Part of the requests to the {what} that hit: 100 x {hits} / (hits + misses + misses of "
         "lines already on their way).",
@@ -47,7 +48,7 @@ def _fabric(way: str, short: str, part: str, how: str) -> tuple[Formula, ...]:
     return (
         Formula(
             f"fabric_{way}_bytes",
-            "B",
+            Unit.BYTES,
             f"fab.{short} B",
             f"Bytes of the L2 caches' {way}s over the fabric: {how}.",
             f"{source}; rocprofiler-sdk {'FETCH' if way == 'read' else 'WRITE'}_SIZE",
@@ -55,7 +56,7 @@ def _fabric(way: str, short: str, part: str, how: str) -> tuple[Formula, ...]:
         ),
         Formula(
             f"fabric_{way}_gbps",
-            "GB/s",
+            Unit.GBPS,
             f"fab.{short}GB/s",
             f"Bandwidth of the L2 caches' {way}s over the fabric, to HBM and elsewhere: "
             f"fabric_{way}_bytes / duration.",
@@ -65,7 +66,7 @@ def _fabric(way: str, short: str, part: str, how: str) -> tuple[Formula, ...]:
         ),
         Formula(
             f"fabric_{way}_peak_pct",
-            "%",
+            Unit.PERCENT,
             f"fab.{short} pk%",
             f"fabric_{way}_gbps in % of the memory's published bandwidth.",
             source,
@@ -79,7 +80,7 @@ def _fabric(way: str, short: str, part: str, how: str) -> tuple[Formula, ...]:
 def _latency(way: str, short: str, request: str) -> Formula:
     return Formula(
         f"fabric_{way}_latency_cycles",
-        "cycles",
+        Unit.CYCLES,
         f"fab.{short} lat",
         f"Cycles of the L2 caches' {way}s over the fabric, on average: {request}_LEVEL_sum / "
         f"{request}_sum.",
@@ -92,7 +93,7 @@ def _latency(way: str, short: str, request: str) -> Formula:
 _LDS: Final = (
     Formula(
         "lds_gbps",
-        "GB/s",
+        Unit.GBPS,
         "LDS GB/s",
         "Bandwidth of the LDS, if every access is full: 128 x (SQ_LDS_IDX_ACTIVE - "
         "SQ_LDS_BANK_CONFLICT) / duration.",
@@ -102,7 +103,7 @@ _LDS: Final = (
     ),
     Formula(
         "lds_util_pct",
-        "%",
+        Unit.PERCENT,
         "LDS %",
         "Part of the cycles in which the LDS worked: 100 x SQ_LDS_IDX_ACTIVE / (GPU cycles x CUs).",
         "rocprof-compute gfx942 panel 1200",
@@ -112,7 +113,7 @@ _LDS: Final = (
     ),
     Formula(
         "lds_conflict_pct",
-        "%",
+        Unit.PERCENT,
         "LDS conf.%",
         "Conflict cycles per access in % of the worst case of 32: 100 / 32 x SQ_LDS_BANK_CONFLICT "
         "/ (SQ_LDS_IDX_ACTIVE - SQ_LDS_BANK_CONFLICT).",
@@ -122,7 +123,7 @@ _LDS: Final = (
     ),
     Formula(
         "lds_conflict_stall_pct",
-        "%",
+        Unit.PERCENT,
         "LDS stall%",
         "Part of the cycles in which the LDS was stalled by bank conflicts: 100 x "
         "SQ_LDS_BANK_CONFLICT / (GPU cycles x CUs).",
@@ -133,7 +134,7 @@ _LDS: Final = (
     ),
     Formula(
         "lds_latency_cycles",
-        "cycles",
+        Unit.CYCLES,
         "LDS lat.",
         "Cycles of an LDS instruction, on average: SQ_INST_LEVEL_LDS accumulated over the cycles / "
         "SQ_INSTS_LDS.",
@@ -146,7 +147,7 @@ _LDS: Final = (
 _L1: Final = (
     Formula(
         "vmem_latency_cycles",
-        "cycles",
+        Unit.CYCLES,
         "VMEM lat.",
         "Cycles of a vector memory instruction, on average: SQ_INST_LEVEL_VMEM accumulated over "
         "the cycles / SQ_INSTS_VMEM.",
@@ -156,7 +157,7 @@ _L1: Final = (
     ),
     Formula(
         "ta_busy_pct",
-        "%",
+        Unit.PERCENT,
         "TA %",
         "Part of the cycles in which the address units were busy: 100 x TA_TA_BUSY_sum / (GPU "
         "cycles x CUs).",
@@ -167,7 +168,7 @@ _L1: Final = (
     ),
     Formula(
         "vl1d_hit_pct",
-        "%",
+        Unit.PERCENT,
         "vL1D hit%",
         "Part of the vector L1 caches' accesses that needed no request to the L2 cache: 100 - 100 "
         "x requests to L2 / TCP_TOTAL_CACHE_ACCESSES_sum.",
@@ -178,7 +179,7 @@ _L1: Final = (
     ),
     Formula(
         "vl1d_gbps",
-        "GB/s",
+        Unit.GBPS,
         "vL1D GB/s",
         "Bandwidth of the vector L1 caches, if every access is a full line: "
         "TCP_TOTAL_CACHE_ACCESSES_sum x 128 B (gfx90a: 64 B) / duration.",
@@ -189,7 +190,7 @@ _L1: Final = (
     ),
     Formula(
         "coalescing_pct",
-        "%",
+        Unit.PERCENT,
         "coalesc.%",
         "How well the threads' addresses fall together, in % of the best: 100 x 64 x "
         "TA_TOTAL_WAVEFRONTS_sum / (4 x TCP_TOTAL_ACCESSES_sum).",
@@ -200,7 +201,7 @@ _L1: Final = (
     ),
     Formula(
         "l1_l2_gbps",
-        "GB/s",
+        Unit.GBPS,
         "L1-L2 GB/s",
         "Bandwidth from the vector L1 caches to L2: (reads x 128 B (gfx90a: 64 B) + (writes + "
         "atomics) x 64 B) / duration.",
@@ -213,7 +214,7 @@ _L1: Final = (
     ),
     Formula(
         "vl1d_data_stall_pct",
-        "%",
+        Unit.PERCENT,
         "vL1D stall",
         "Part of the vector L1 caches' cycles in which they waited for data of L2: 100 x "
         "TCP_PENDING_STALL_CYCLES_sum / TCP_GATE_EN1_sum.",
@@ -225,7 +226,7 @@ _L1: Final = (
     _scalar_hits("sl1d_hit_pct", "sL1D hit%", "scalar L1 data caches", "DCACHE"),
     Formula(
         "sl1d_l2_peak_pct",
-        "%",
+        Unit.PERCENT,
         "sL1D-L2 %",
         "Requests of the scalar L1 data caches to L2 in % of two per cycle and cache at the "
         "published clock, over the duration.",
@@ -240,7 +241,7 @@ _L1: Final = (
 _L2: Final = (
     Formula(
         "l2_hit_pct",
-        "%",
+        Unit.PERCENT,
         "L2 hit%",
         "Part of the L2 caches' requests that hit: 100 x TCC_HIT_sum / (TCC_HIT_sum + "
         "TCC_MISS_sum).",
@@ -251,7 +252,7 @@ _L2: Final = (
     ),
     Formula(
         "l2_gbps",
-        "GB/s",
+        Unit.GBPS,
         "L2 GB/s",
         "Bandwidth of the L2 caches, if every request is a full line: 128 x TCC_REQ_sum / "
         "duration.",
@@ -261,7 +262,7 @@ _L2: Final = (
     ),
     Formula(
         "l2_util_pct",
-        "%",
+        Unit.PERCENT,
         "L2 %",
         "Part of the cycles in which the L2 caches' channels were busy: 100 x TCC_BUSY_sum / (GPU "
         "cycles x channels).",
@@ -290,7 +291,7 @@ _TO_MEMORY: Final = (
     _latency("write", "wr", "TCC_EA0_WRREQ"),
     Formula(
         "hbm_read_pct",
-        "%",
+        Unit.PERCENT,
         "HBM rd%",
         "Part of the reads over the fabric that went to the GPU's own memory: 100 x "
         "TCC_EA0_RDREQ_DRAM_sum / TCC_EA0_RDREQ_sum.",
@@ -301,7 +302,7 @@ _TO_MEMORY: Final = (
     ),
     Formula(
         "remote_read_pct",
-        "%",
+        Unit.PERCENT,
         "remote rd%",
         "Part of the reads over the fabric that went elsewhere: 100 x (TCC_EA0_RDREQ_sum - "
         "TCC_EA0_RDREQ_DRAM_sum) / TCC_EA0_RDREQ_sum, not below 0.",

@@ -10,12 +10,13 @@ from chopper_core.metrics.counters_formula import (
     per_cu_cycle,
     per_engine_cycle,
 )
+from chopper_core.model.units import Unit
 
 
 def _cycles_of_a_wave(name: str, title: str, what: str, part: str) -> Formula:
     return Formula(
         name,
-        "cycles",
+        Unit.CYCLES,
         title,
         f"Cycles that a wave {what}, on average: 4 x {part} / SQ_WAVES.",
         "rocprof-compute gfx942 panel 0700",
@@ -27,7 +28,7 @@ def _cycles_of_a_wave(name: str, title: str, what: str, part: str) -> Formula:
 def _blocked(name: str, title: str, what: str, part: str) -> Formula:
     return Formula(
         name,
-        "%",
+        Unit.PERCENT,
         title,
         f"{what}: 100 x {part} / (GRBM_SPI_BUSY per XCC x shader engines).",
         "rocprof-compute gfx942 panel 0600",
@@ -40,7 +41,7 @@ def _blocked(name: str, title: str, what: str, part: str) -> Formula:
 def _full(name: str, title: str, what: str, part: str, factor: float = 100.0) -> Formula:
     return Formula(
         name,
-        "%",
+        Unit.PERCENT,
         title,
         f"Part of the CUs' cycles in which workgroups waited as {what}: {factor:g} x {part} / "
         "(GPU cycles x CUs).",
@@ -55,7 +56,7 @@ def _command_processor(unit: str, what: str) -> Formula:
     busy, idle = f"{unit}_{unit}_STAT_BUSY", f"{unit}_{unit}_STAT_IDLE"
     return Formula(
         f"{unit.lower()}_util_pct",
-        "%",
+        Unit.PERCENT,
         f"{unit} %",
         f"Part of the time in which {what} was busy: 100 x {busy} / ({busy} + {idle}).",
         "rocprof-compute gfx942 panel 0500",

@@ -7,6 +7,7 @@ import numpy as np
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import COUNTER_MATCH, Match
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
+from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Mask
 
 
@@ -34,7 +35,7 @@ def _count(state: Match) -> Metric:
 
     return Metric(
         f"counters_{title}",
-        "",
+        Unit.NONE,
         title,
         "sum",
         f"Number of compute kernels {what}.",

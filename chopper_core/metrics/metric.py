@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.signals import Signal
 from chopper_core.model.tree import Groups
+from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 
 IF_SAME: Final = "if all are equal"
@@ -92,7 +93,7 @@ class Metric(Struct, frozen=True):
     """A figure that every node has, or misses for a stated reason."""
 
     name: str
-    unit: str
+    unit: AnyUnit
     title: str
     reduces: str
     """How children make the parent: `sum`, `ratio of sums`, `min`, `max`, `if all are equal`."""
@@ -122,12 +123,12 @@ def column(
         return Values(empty, np.ones(len(empty), np.bool_))
 
     return Metric(
-        name, unit, title, reduces, definition, only_there, source, missing_because, signed
+        name, Unit(unit), title, reduces, definition, only_there, source, missing_because, signed
     )
 
 
 def total(
-    name: str, title: str, definition: str, unit: str = "ns", source: str = "trace"
+    name: str, title: str, definition: str, unit: Unit = Unit.NS, source: str = "trace"
 ) -> Metric:
     """A metric that is the sum of the column of its name."""
     return Metric(

@@ -10,6 +10,7 @@ from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.metrics.original_overlap import overlap_ratio
 from chopper_core.model.column_names import CYCLES, FLOPS, MATRIX_OPS, OPS_PER_COUNT
 from chopper_core.model.hardware import ElementType
+from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
 _BUSY = "SQ_VALU_MFMA_BUSY_CYCLES"
@@ -70,7 +71,7 @@ def _upto(*steps: Callable[[Scope], Values]) -> Callable[[Scope], Values]:
 def _metric(name: str, title: str, definition: str, compute: Callable[[Scope], Values]) -> Metric:
     return Metric(
         name,
-        "x",
+        Unit.TIMES,
         title,
         "ratio of sums",
         f"{definition} Over the activities that have all of it; the original takes medians over "
@@ -84,7 +85,7 @@ def _metric(name: str, title: str, definition: str, compute: Callable[[Scope], V
 def _level(name: str, title: str, definition: str, compute: Callable[[Scope], Values]) -> Metric:
     return Metric(
         f"original_upto_{name}_ns",
-        "ns",
+        Unit.NS,
         title,
         "sum" if name == "theory" else "product of ratios",
         definition,
@@ -118,7 +119,7 @@ METRICS = (
     ),
     Metric(
         "original_ovl",
-        "x",
+        Unit.TIMES,
         "orig ovl",
         "of instances",
         "Of the instances of an operation (GPU, iteration, phase, layer) by their overlap with "

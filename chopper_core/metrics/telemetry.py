@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import ENERGY, integral_of, known_of, samples_in
+from chopper_core.model.units import Unit
 
 _NEEDS = "the run has no telemetry of it at the times of the row"
 _MEAN = "mean over busy time"
 
 
-def _mean(name: str, unit: str, title: str, what: str) -> Metric:
+def _mean(name: str, unit: Unit, title: str, what: str) -> Metric:
     def compute(scope: Scope) -> Values:
         integral, _ = scope.nodes.known(integral_of(name))
         known, _ = scope.nodes.known(known_of(name))
@@ -82,24 +83,32 @@ def _energy(scope: Scope) -> Values:
 
 
 METRICS = (
-    _mean("gfx_mhz", "MHz", "gfx MHz", "Clock of the compute units"),
-    _mean("gfx_util_pct", "%", "util %", "Use of the compute units as the driver reports it"),
-    _mean("power_w", "W", "power W", "Power of the socket"),
-    _mean("hotspot_c", "°C", "hot °C", "Temperature of the hottest spot"),
-    _mean("mem_mhz", "MHz", "mem MHz", "Clock of the memory"),
-    _mean("mem_c", "°C", "mem °C", "Temperature of the memory"),
-    _mean("edge_c", "°C", "edge °C", "Temperature at the edge of the die"),
-    _mean("mem_util_pct", "%", "mem util", "Use of the memory as the driver reports it"),
-    _mean("throttle_pct", "%", "throttle", "Share of time under the driver's largest limiter"),
-    _mean("power_cap_w", "W", "cap W", "Limit of the power of the socket"),
-    _mean("energy_rate_w", "W", "by energy W", "Power by the differences of the energy counter"),
-    _mean("pcie_gbps", "GB/s", "PCIe GB/s", "Traffic over PCIe, both directions"),
-    _mean("xgmi_read_gbps", "GB/s", "xGMI in", "Traffic over the links to other GPUs, read"),
-    _mean("xgmi_write_gbps", "GB/s", "xGMI out", "Traffic over the links to other GPUs, written"),
-    _mean("vram_bytes", "B", "VRAM", "Memory in use on the GPU"),
+    _mean("gfx_mhz", Unit.MHZ, "gfx MHz", "Clock of the compute units"),
+    _mean(
+        "gfx_util_pct", Unit.PERCENT, "util %", "Use of the compute units as the driver reports it"
+    ),
+    _mean("power_w", Unit.WATTS, "power W", "Power of the socket"),
+    _mean("hotspot_c", Unit.CELSIUS, "hot °C", "Temperature of the hottest spot"),
+    _mean("mem_mhz", Unit.MHZ, "mem MHz", "Clock of the memory"),
+    _mean("mem_c", Unit.CELSIUS, "mem °C", "Temperature of the memory"),
+    _mean("edge_c", Unit.CELSIUS, "edge °C", "Temperature at the edge of the die"),
+    _mean("mem_util_pct", Unit.PERCENT, "mem util", "Use of the memory as the driver reports it"),
+    _mean(
+        "throttle_pct", Unit.PERCENT, "throttle", "Share of time under the driver's largest limiter"
+    ),
+    _mean("power_cap_w", Unit.WATTS, "cap W", "Limit of the power of the socket"),
+    _mean(
+        "energy_rate_w", Unit.WATTS, "by energy W", "Power by the differences of the energy counter"
+    ),
+    _mean("pcie_gbps", Unit.GBPS, "PCIe GB/s", "Traffic over PCIe, both directions"),
+    _mean("xgmi_read_gbps", Unit.GBPS, "xGMI in", "Traffic over the links to other GPUs, read"),
+    _mean(
+        "xgmi_write_gbps", Unit.GBPS, "xGMI out", "Traffic over the links to other GPUs, written"
+    ),
+    _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU"),
     Metric(
         "energy_j",
-        "J",
+        Unit.JOULES,
         "energy",
         "sum",
         "Energy of the GPU in the time charged to the row: by the energy counter, else power, over "

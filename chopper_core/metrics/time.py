@@ -8,6 +8,7 @@ import numpy as np
 
 from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
 from chopper_core.model.table import NO_TIME, STATES
+from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Int64
 
 SHARE: Final = "share_pct"
@@ -47,7 +48,7 @@ def _of_launches(name: str, title: str, definition: str, source: str) -> Metric:
 
     return Metric(
         name,
-        "ns",
+        Unit.NS,
         title,
         "sum",
         definition,
@@ -59,10 +60,10 @@ def _of_launches(name: str, title: str, definition: str, source: str) -> Metric:
 
 def _if_same(column: str, none: int, offset: bool = False) -> Metric:
     titles = {
-        "stream": ("stream", "", "Stream (queue) of the activities."),
+        "stream": ("stream", Unit.NONE, "Stream (queue) of the activities."),
         "launch_ns": (
             "launch",
-            "ns",
+            Unit.NS,
             "When the launch call began, since the run's first activity.",
         ),
     }
@@ -98,7 +99,7 @@ COUNTS = ("kernels", "activities", "collectives", "copies", "unlinked", "bytes",
 METRICS = (
     Metric(
         "elapsed_ns",
-        "ns",
+        Unit.NS,
         "time",
         "sum",
         "The part of the GPUs' spans charged to the row: compute_ns + overlap_ns + "
@@ -108,7 +109,7 @@ METRICS = (
     ),
     Metric(
         SHARE,
-        "%",
+        Unit.PERCENT,
         "%",
         "ratio of sums",
         "elapsed_ns of the row, in % of its parent's.",
@@ -118,7 +119,7 @@ METRICS = (
     ),
     Metric(
         "kernels",
-        "",
+        Unit.NONE,
         "kernels",
         "sum",
         "Number of kernels, collectives among them; copies and memsets are not kernels.",
@@ -126,7 +127,7 @@ METRICS = (
     ),
     Metric(
         "busy_pct",
-        "%",
+        Unit.PERCENT,
         "busy %",
         "ratio of sums",
         "Part of elapsed_ns during which something ran: 100 x (elapsed_ns - idle_ns) / elapsed_ns.",
@@ -172,7 +173,7 @@ METRICS = (
     ),
     Metric(
         "kernel_ns",
-        "ns",
+        Unit.NS,
         "kern.time",
         "sum",
         "Sum of the durations of the activities; what runs at the same time counts twice.",
@@ -180,7 +181,7 @@ METRICS = (
     ),
     Metric(
         "compute_busy_ns",
-        "ns",
+        Unit.NS,
         "comp.union",
         "sum",
         "Time in which compute ran: compute_ns + overlap_ns.",
@@ -225,7 +226,7 @@ METRICS = (
     ),
     Metric(
         "activities",
-        "",
+        Unit.NONE,
         "activities",
         "sum",
         "Number of kernels, copies and memsets.",
@@ -233,7 +234,7 @@ METRICS = (
     ),
     Metric(
         "collectives",
-        "",
+        Unit.NONE,
         "collectives",
         "sum",
         "Number of communication kernels.",
@@ -241,7 +242,7 @@ METRICS = (
     ),
     Metric(
         "copies",
-        "",
+        Unit.NONE,
         "copies",
         "sum",
         "Number of copies.",
@@ -249,7 +250,7 @@ METRICS = (
     ),
     Metric(
         "unlinked",
-        "",
+        Unit.NONE,
         "unlinked",
         "sum",
         "Number of activities without a launch record.",
@@ -257,7 +258,7 @@ METRICS = (
     ),
     Metric(
         INSTANCES,
-        "",
+        Unit.NONE,
         "instances",
         "sum of different ones",
         "In how many layers of iterations of GPUs the row occurs; beside a statistic, over how "
@@ -266,7 +267,7 @@ METRICS = (
     ),
     Metric(
         "mean_ns",
-        "ns",
+        Unit.NS,
         "mean",
         "ratio of sums",
         "Mean duration of an activity.",
@@ -274,7 +275,7 @@ METRICS = (
     ),
     Metric(
         "min_ns",
-        "ns",
+        Unit.NS,
         "min",
         "min",
         "Shortest duration of an activity.",
@@ -282,7 +283,7 @@ METRICS = (
     ),
     Metric(
         "max_ns",
-        "ns",
+        Unit.NS,
         "max",
         "max",
         "Longest duration of an activity.",
@@ -290,7 +291,7 @@ METRICS = (
     ),
     Metric(
         "bytes",
-        "B",
+        Unit.BYTES,
         "bytes",
         "sum",
         "Bytes that copies and collectives moved, where the trace says it; for a collective the "
@@ -300,7 +301,7 @@ METRICS = (
     ),
     Metric(
         "start_ns",
-        "ns",
+        Unit.NS,
         "start",
         "min",
         "Start of the first activity, since the run's first activity.",
@@ -308,7 +309,7 @@ METRICS = (
     ),
     Metric(
         "end_ns",
-        "ns",
+        Unit.NS,
         "end",
         "max",
         "End of the last activity, since the run's first activity.",

@@ -6,6 +6,7 @@ import numpy as np
 
 from chopper_core.metrics.metric import Metric, Scope, Values
 from chopper_core.model.column_names import TOKENS
+from chopper_core.model.units import Unit
 
 
 def _tokens(scope: Scope) -> Values:
@@ -16,7 +17,7 @@ def _tokens(scope: Scope) -> Values:
 METRICS = (
     Metric(
         TOKENS,
-        "",
+        Unit.NONE,
         "tokens",
         "sum",
         "Tokens that come into the model, by the shape of its embedding's indices, else of the "

@@ -26,6 +26,7 @@ from chopper_core.model.signals import (
 )
 from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.tree import Tree
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.model.window import Interval, resolved
 from chopper_core.util.arrays import Int64
@@ -265,7 +266,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return share_running(start[running], duration[running], span)
 
         gpus = tuple(gpu.index for gpu in self.gpus) if self.table.has_times else ()
-        return Signal(name, title, "%", LazyCurves(gpus, curve), 0.0, 100.0)
+        return Signal(name, title, Unit.PERCENT, LazyCurves(gpus, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int) -> BusyCurve:
         parts = self.tree().children((str(gpu),)).groups

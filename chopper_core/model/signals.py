@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64, Numbers
 
 
@@ -150,7 +151,7 @@ class Signal(Struct, frozen=True):
     name: str
     """The name of its metric, with the unit in it."""
     title: str
-    unit: str
+    unit: Unit
     curves: Mapping[int, IntegralCurve]
     """GPU → its curve."""
     low: float

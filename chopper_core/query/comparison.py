@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column
 from chopper_core.model.table import ACTIVITY
+from chopper_core.model.units import Unit
 
 DELTA: Final = "_delta"
 RELATIVE: Final = "_delta_pct"
@@ -99,7 +100,7 @@ def relative_of(metric: Metric) -> Metric:
     return replace(
         delta_of(metric),
         name=f"{metric.name}{RELATIVE}",
-        unit="%",
+        unit=Unit.PERCENT,
         title="Δ %",
         reduces="ratio of sums",
         definition=f"The difference of {metric.title} in % of the baseline's.",

@@ -13,6 +13,7 @@ from msgspec import Struct
 from chopper_core.metrics import Metric, Values
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame, Number
 from chopper_core.query.statistic import OF_SUMS
@@ -33,25 +34,6 @@ LEVEL_TITLES: Final = {
 }
 """Titles of levels that aren't written as they are."""
 _CRUMBS: Final = {"gpu": "GPU ", "iteration": "it ", "layer": "L"}
-
-_TIME_STEPS: Final = ((1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3))
-_FLOP_STEPS: Final = (
-    (1e12, "TFLOP", 1e12, 3),
-    (1e9, "GFLOP", 1e9, 3),
-    (1e6, "MFLOP", 1e6, 3),
-)
-_BYTE_STEPS: Final = ((1e9, "GB", 1e9, 3), (1e6, "MB", 1e6, 3), (1e3, "kB", 1e3, 3))
-
-
-_STEPS: Final = {
-    "ns": _TIME_STEPS,
-    "B": _BYTE_STEPS,
-    "FLOP": _FLOP_STEPS,
-    "J": ((100.0, "J", 1.0, 1), (0.0, "J", 1.0, 3)),
-    "GB/s": ((100.0, "GB/s", 1.0, 0), (0.0, "GB/s", 1.0, 2)),
-    "TFLOP/s": ((0.0, "TFLOP/s", 1.0, 1),),
-    "x": ((0.0, "x", 1.0, 3),),
-}
 
 
 def level_title(level: str) -> str:
@@ -86,13 +68,8 @@ def scale_of(metric: Metric, largest: float, is_whole: bool = True) -> Scale:
 
     Figures without a unit are counts, unless they are not whole numbers.
     """
-    if metric.unit == "%":
-        return Scale("%", 1, 1, metric.signed)
-    steps = _STEPS.get(metric.unit, ())
-    for threshold, unit, divisor, decimals in steps:
-        if largest >= threshold:
-            return Scale(unit, divisor, decimals, metric.signed)
-    return Scale(metric.unit, 1, 0 if metric.unit or is_whole else 2, metric.signed)
+    scale = metric.unit.scale(largest, is_whole)
+    return Scale(scale.text, scale.divisor, scale.decimals, metric.signed)
 
 
 class ColumnText(Struct, frozen=True):
@@ -150,7 +127,7 @@ def _is_whole(metric: Metric, values: Values) -> bool:
 
 
 def _is_time(metric: Metric) -> bool:
-    return metric.unit == "ns" and metric.reduces in ("sum", OF_SUMS)
+    return metric.unit is Unit.NS and metric.reduces in ("sum", OF_SUMS)
 
 
 def _largest(frame: Frame, metric: Metric) -> float:
@@ -163,7 +140,7 @@ def _largest(frame: Frame, metric: Metric) -> float:
 
 def scale_title(signal: Signal) -> str:
     """What a sparkline shows and between which values: `busy 0-100%`, `gfx 1491-1922 MHz`."""
-    space = "" if signal.unit == "%" else " "
+    space = "" if signal.unit is Unit.PERCENT else " "
     return f"{signal.title} {signal.low:.0f}-{signal.high:.0f}{space}{signal.unit}"
 
 

@@ -31,6 +31,7 @@ from chopper_core.model.run import (
 )
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS
+from chopper_core.model.units import Unit
 from chopper_core.util.errors import DataError
 from chopper_core.util.mmap_columns import Place
 
@@ -67,7 +68,7 @@ class StoredSignal(Struct, frozen=True):
 
     name: str
     title: str
-    unit: str
+    unit: Unit
     low: float
     high: float
     gpus: tuple[int, ...]

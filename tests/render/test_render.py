@@ -7,13 +7,16 @@ import io
 import json
 
 import pytest
+from chopper_core.model.counters import CounterInfo
 from hypothesis import given
 from hypothesis import strategies as st
 from support import Row, run_of, sample_run
 
-from chopper_core.metrics import METRICS
+from chopper_core import metrics
+from chopper_core.metrics import METRICS, raw_counter
 from chopper_core.model.address import parse
 from chopper_core.model.table import Kind
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.render import FORMATS, render
 from chopper_core.render.cells import cell_width, clean, display_name, elide, scale_of
@@ -178,3 +181,24 @@ def test_scripts_get_a_pandas_table() -> None:
     assert table["name"].tolist() == list(frame.labels)
     assert int(table["elapsed_ns"].sum()) == frame.total["elapsed_ns"]
     assert table["bytes"].isna().all()
+
+
+def test_every_unit_has_digits_for_every_size() -> None:
+    for unit in Unit:
+        assert unit.scales[-1].least == 0 and unit.scales == tuple(
+            sorted(unit.scales, key=lambda scale: -scale.least)
+        )
+    with pytest.raises(ValueError, match="parsec"):
+        metrics.column("far", "parsec", "far", "How far.")
+
+
+@pytest.mark.parametrize(
+    ("unit", "figures", "cell"),
+    [("", [3.0], "3"), ("", [3.5], "3.50"), ("%", [12.34], "12.3"), ("KB", [96.0], "96"),
+     ("KB", [0.25], "0.25"), ("KB", [1234.5], "1234"), ("FLOP/B", [7.25], "7.25")],
+)  # fmt: skip
+def test_counters_of_files_keep_their_digits(unit: str, figures: list[float], cell: str) -> None:
+    info = CounterInfo("DerivedThing", unit)
+    scale = scale_of(raw_counter(info.name, info), max(figures), figures[0].is_integer())
+    assert scale.cell(figures[0]) == cell
+    assert scale.unit == unit

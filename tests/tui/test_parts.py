@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.color import ColorType
 
 from chopper_core.model.signals import Signal
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import ASCII, UNICODE
@@ -96,7 +97,7 @@ def test_a_layout_fits(width: int, depth: int) -> None:
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("gpus", [1, 5])
 def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
-    signal = Signal("busy_pct", "busy", "%", {}, 0, 100)
+    signal = Signal("busy_pct", "busy", Unit.PERCENT, {}, 0, 100)
     values = 100 * np.random.default_rng(0).random((gpus, 99))
     values[:, 40:50] = np.nan
     chart = SignalChart(signal, 0, 9_000_000, (0, 9_000_000), tuple(range(gpus)), values)

@@ -18,6 +18,7 @@ from chopper_core.model.hardware import specifications
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase
+from chopper_core.model.units import Unit
 from chopper_core.query.frame import Frame
 from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import MODULES, RULES, tables
@@ -520,7 +521,7 @@ def test_the_limiter_is_named_where_it_is_known() -> None:
     times = np.arange(100 * MS, 220 * MS, MS)
     for name, share in (("ppt", 5.0), ("hbm_thermal", 25.0)):
         curves = {gpu: nearest(times, np.full(len(times), share), 2 * MS) for gpu in range(2)}
-        signal = Signal(f"throttle_pct.{name}", name, "%", curves, 0.0, 100.0)
+        signal = Signal(f"throttle_pct.{name}", name, Unit.PERCENT, curves, 0.0, 100.0)
         run = replace(run, measured={**run.measured, signal.name: signal})
     said = only(run, "throttled")["said"]
     assert said == "GPUs 0 and 1 are throttled 30 % of the time, mostly by hbm_thermal (25 %)"

@@ -16,6 +16,7 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart, LineChart, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, between
+from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import samples_of
 from chopper_core.views.query import query
@@ -202,12 +203,14 @@ def with_power(caps: bool) -> Run:
     made = run_of(rows)
     begins, ends = np.array([0, 50]), np.array([50, 100])
     curves = {gpu: between(begins, ends, np.array([10.0, 99.0])) for gpu in (0, 1)}
-    measured = {"power_w": Signal("power_w", "power", "W", curves, 0, 100)}
+    measured = {"power_w": Signal("power_w", "power", Unit.WATTS, curves, 0, 100)}
     if caps:
         cap = {0: between(begins, ends, np.array([100.0, 100.0]))}
-        measured["power_cap_w"] = Signal("power_cap_w", "cap", "W", cap, 0, 100)
+        measured["power_cap_w"] = Signal("power_cap_w", "cap", Unit.WATTS, cap, 0, 100)
         limiter = {1: between(begins, ends, np.array([0.0, 40.0]))}
-        measured["throttle_pct.ppt"] = Signal("throttle_pct.ppt", "ppt", "%", limiter, 0, 100)
+        measured["throttle_pct.ppt"] = Signal(
+            "throttle_pct.ppt", "ppt", Unit.PERCENT, limiter, 0, 100
+        )
     return replace(made, measured=measured)
 
 

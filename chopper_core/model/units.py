@@ -1,0 +1,95 @@
+"""Units of metrics, columns and signals, each with the scales and decimals it is written in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Self
+
+from msgspec import Struct
+
+
+class UnitScale(Struct, frozen=True):
+    """How figures from `least` on are written: divided, with so many decimals, and in which unit.
+
+    `least` is the largest figure of a column, so that the whole column has one scale.
+    """
+
+    least: float
+    text: str
+    divisor: float = 1.0
+    decimals: int = 0
+
+
+class Unit(StrEnum):
+    """A unit; its value is the text in JSON. An unknown one raises ValueError where it is used."""
+
+    _value_: str
+    scales: tuple[UnitScale, ...]
+    """From the largest figures to the smallest; the last one takes all others."""
+
+    def __new__(cls, text: str, *scales: tuple[float, str, float, int] | int) -> Self:
+        """A unit of scales, or of a number of decimals at any size."""
+        unit = str.__new__(cls, text)
+        unit._value_ = text
+        unit.scales = tuple(
+            UnitScale(0.0, text, decimals=scale) if isinstance(scale, int) else UnitScale(*scale)
+            for scale in scales
+        )
+        return unit
+
+    NONE = "", 2
+    """Of counts, words and ratios."""
+    PERCENT = "%", 1
+    NS = "ns", (1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3), 0
+    BYTES = "B", (1e9, "GB", 1e9, 3), (1e6, "MB", 1e6, 3), (1e3, "kB", 1e3, 3), 0
+    GBPS = "GB/s", (100.0, "GB/s", 1.0, 0), 2
+    FLOP = "FLOP", (1e12, "TFLOP", 1e12, 3), (1e9, "GFLOP", 1e9, 3), (1e6, "MFLOP", 1e6, 3), 0
+    TFLOPS = "TFLOP/s", 1
+    TOPS = "TOP/s", 1
+    FLOP_PER_BYTE = "FLOP/B", (100.0, "FLOP/B", 1.0, 0), 2
+    MHZ = "MHz", 0
+    CYCLES = "cycles", (100.0, "cycles", 1.0, 0), 1
+    WATTS = "W", 0
+    JOULES = "J", (100.0, "J", 1.0, 1), 3
+    MILLIJOULES = "mJ", (100.0, "mJ", 1.0, 0), 2
+    CELSIUS = "°C", 0
+    TOKENS_PER_S = "tok/s", 0
+    TIMES = "x", 3
+    CUS = "CUs", 0
+    WAVES = "waves", (100.0, "waves", 1.0, 0), 1
+    THREADS = "threads", 1
+
+    def scale(self, largest: float, is_whole: bool) -> UnitScale:
+        """The scale of a column by its largest absolute figure; counts have no decimals."""
+        if self is Unit.NONE and is_whole:
+            return COUNT
+        return _scale(self.scales, largest)
+
+
+class FileUnit(str):
+    """A unit that a profiler's file gives to a counter and Chopper doesn't know."""
+
+    __slots__ = ()
+
+    def scale(self, largest: float, is_whole: bool) -> UnitScale:
+        """As of a known unit: four significant digits or so, none behind the point of counts."""
+        text = str(self)
+        if is_whole:
+            return UnitScale(0.0, text)
+        return _scale((UnitScale(1e3, text), UnitScale(0.0, text, decimals=2)), largest)
+
+
+AnyUnit = Unit | FileUnit
+COUNT: Final = UnitScale(0.0, "")
+
+
+def unit_of_file(text: str) -> AnyUnit:
+    """The unit of a counter by the text of its file."""
+    try:
+        return Unit(text)
+    except ValueError:
+        return FileUnit(text)
+
+
+def _scale(scales: tuple[UnitScale, ...], largest: float) -> UnitScale:
+    return next((scale for scale in scales if largest >= scale.least), scales[-1])
