@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from chopper_core.metrics import metric
+from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_tui.history import Columns
@@ -65,7 +65,7 @@ def fitting_columns(columns: Columns, table: KernelTable) -> dict[str, tuple[str
 
 def _is_known(name: str, table: KernelTable) -> bool:
     try:
-        metric(name, table)
+        metric_named(name, table)
     except ChopperError:
         return False
     return True

@@ -1,36 +1,323 @@
-"""Metrics of hardware counters, by AMD's definitions for gfx90a, gfx942 and gfx950."""
+"""Formulas over hardware counters: ratios of weighted sums, scaled by what the GPU is made of.
+
+A counter is its sum over all instances, so GRBM_GUI_ACTIVE is the sum over the XCCs and the
+cycles of the GPU are GRBM_GUI_ACTIVE / XCCs. A node's value is the ratio of the sums over those
+of its activities that have every counter of the formula.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
+from math import nan
 from typing import Final
 
-from chopper_core.metrics.counters_compute import COMPUTE
-from chopper_core.metrics.counters_formula import FABRIC, READS_OF_128_B
-from chopper_core.metrics.counters_memory import MEMORY
-from chopper_core.metrics.counters_waits import WAITS
-from chopper_core.metrics.metric import Metric
+import numpy as np
+from msgspec import Struct, field
 
-_FORMULAS: Final = (*COMPUTE, *WAITS, *MEMORY)
-
-METRICS: Final[tuple[Metric, ...]] = tuple(formula.metric() for formula in _FORMULAS)
-
-NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
-    formula.name: formula.needs() for formula in _FORMULAS
-}
-"""Metric → what it is worked out from; counters are named as on gfx942."""
-
-
-NEEDS_SPECIFICATION: Final = frozenset(
-    formula.name for formula in _FORMULAS if formula.needs_specification
+from chopper_core.metrics.metric import (
+    Metric,
+    Reduces,
+    Scope,
+    Theme,
+    Values,
+    absent,
+    register,
 )
-"""Metrics that need more of the GPU than its counters."""
+from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, Match
+from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
+from chopper_core.model.table import Category, KernelTable, Kind, Selection
+from chopper_core.model.units import Unit, unit_of_file
+from chopper_core.util.arrays import Float64, Mask
+
+TIME: Final = "counter_duration_ns"
+"""How long the dispatch took in the run that counted, where dispatches run one by one."""
+CYCLES: Final = "GRBM_GUI_ACTIVE"
+WAVES_PER_SIMD: Final = 8
+MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
+
+_ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
+_TERM: Final = re.compile(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
+FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
+"""The counters of the fabric's interface: since gfx942, and on gfx90a."""
+READS_OF_128_B: Final = "TCC_BUBBLE_sum"
+
+_ADDITIVE: Final = (SUM, ONE_INSTANCE)
+_AMOUNTS: Final = ("KB",)
+"""Units of derived counters that can be added up."""
+
+Weights = Mapping[str, float]
+"""Counter → factor: a weighted sum of counters."""
 
 
-def lacking(name: str, measured: Container[str]) -> tuple[str, ...]:
-    """What a metric is worked out from and isn't measured; on gfx90a by its older names."""
-    names = list(NEEDS.get(name, ()))
+class Architecture(Struct, frozen=True):
+    """What the GPUs of an architecture have in common."""
+
+    engines_per_xcc: float = nan
+    l2_channels_per_xcc: float = nan
+    l1_line_bytes: float = nan
+    """Line of the vector L1 caches, which they read from L2 as a whole."""
+    mfma_types: tuple[str, ...] = ()
+    """The types that the counters of MFMA operations are named by."""
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "gfx90a": Architecture(8, 32, 64, ("F16", "BF16", "F32", "F64", "I8")),
+    "gfx942": Architecture(4, 16, 128, ("F8", "F16", "BF16", "F32", "F64", "I8")),
+    "gfx950": Architecture(4, 16, 128, ("F6F4", "F8", "F16", "BF16", "F32", "F64", "I8")),
+}
+
+
+class Chip(Struct, frozen=True):
+    """The numbers of a GPU that formulas use; NaN where they aren't known."""
+
+    compute_units: float = nan
+    simds_per_cu: float = nan
+    xccs: float = nan
+    clock_mhz: float = nan
+    memory_gbps: float = nan
+    flop_per_clk_cu: Mapping[str, float] = field(default_factory=dict)
+    architecture: Architecture = field(default_factory=Architecture)
+
+    @classmethod
+    def of(cls, hardware: Hardware | None) -> Chip:
+        """The numbers of a specification."""
+        if hardware is None:
+            return cls()
+        return cls(
+            hardware.compute_units or nan,
+            hardware.simds_per_cu or nan,
+            hardware.xccs or nan,
+            hardware.clock_mhz or nan,
+            hardware.memory_gbps or nan,
+            hardware.flop_per_clk_cu,
+            ARCHITECTURES.get(hardware.arch, Architecture()),
+        )
+
+    @property
+    def shader_engines(self) -> float:
+        """Shader engines of the GPU."""
+        return self.architecture.engines_per_xcc * self.xccs
+
+    @property
+    def l2_channels(self) -> float:
+        """Channels of the L2 caches of all XCCs."""
+        return self.architecture.l2_channels_per_xcc * self.xccs
+
+    @property
+    def scalar_caches(self) -> float:
+        """Scalar L1 caches: two compute units of a shader engine share one."""
+        return float(np.ceil(self.compute_units / self.shader_engines / 2)) * self.shader_engines
+
+    def flop_per_clk(self, dtype: str) -> float:
+        """Peak of all matrix units for a type of their counters, NaN where there is none."""
+        element = _ELEMENTS[f"{MOPS}{dtype}"] if dtype in self.architecture.mfma_types else None
+        peak = nan if element is None else self.flop_per_clk_cu.get(element.text, nan)
+        return peak * self.compute_units
+
+    def float_types(self) -> tuple[str, ...]:
+        """The floating-point types of the matrix units; empty for an unknown architecture."""
+        return tuple(dtype for dtype in self.architecture.mfma_types if dtype != "I8")
+
+
+_ANY_CHIP: Final = Chip(architecture=ARCHITECTURES["gfx942"])
+"""Which counters a formula needs is said as for gfx942."""
+
+
+@cache
+def weights(text: str) -> Weights:
+    """The weighted sum that a text such as `64 A + 32 B - C` writes; repeated terms add up."""
+    found: dict[str, float] = {}
+    for sign, factor, counter in _TERM.findall(text):
+        found[counter] = found.get(counter, 0.0) + float(f"{sign}{factor or 1}")
+    return found
+
+
+class Formula(Struct, frozen=True):
+    """The computation of `scale x part / whole`; without a whole it is a sum."""
+
+    part: str | Callable[[Chip], Weights]
+    whole: str
+    scale: float | Callable[[Chip], float]
+    then: Callable[[Float64, Chip], Float64] | None
+
+    def counters(self) -> tuple[str, ...]:
+        """The counters without which there is no value, as they are called on gfx942."""
+        return tuple({**self._part(_ANY_CHIP), **weights(self.whole)})
+
+    def __call__(self, scope: Scope) -> Values:
+        """The values of the nodes of a scope."""
+        chip = Chip.of(scope.hardware)
+        measured = scope.nodes.table.measured
+        part = _renamed(self._part(chip), measured)
+        whole = _renamed(weights(self.whole), measured)
+        if not part:
+            return absent(len(scope.nodes))
+        sums, known = scope.nodes.known_together(tuple({**part, **whole}))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numbers = _weighted(part, sums)
+            if whole:
+                numbers = numbers / _weighted(whole, sums)
+            numbers = numbers * (self.scale(chip) if callable(self.scale) else self.scale)
+            if self.then:
+                numbers = self.then(numbers, chip)
+        missing = (known == 0) | ~np.isfinite(numbers)
+        return Values(np.where(missing, nan, numbers), missing)
+
+    def _part(self, chip: Chip) -> Weights:
+        return self.part(chip) if callable(self.part) else weights(self.part)
+
+
+def formula(
+    name: str,
+    unit: Unit,
+    title: str,
+    definition: str,
+    source: str,
+    part: str | Callable[[Chip], Weights],
+    whole: str = "",
+    scale: float | Callable[[Chip], float] = 1.0,
+    then: Callable[[Float64, Chip], Float64] | None = None,
+) -> None:
+    """Register `scale x part / whole`, or a sum where there is no whole, as a metric.
+
+    Parts and wholes are weighted sums of counters (`64 A - B`), or made for a chip; `then` is
+    applied to the result.
+    """
+    compute = Formula(part, whole, scale, then)
+    counters = compute.counters()
+    needs_hardware = callable(part) or callable(scale)
+    needed = list(counters)
+    if any(counter.startswith(FABRIC[0]) for counter in needed):
+        needed[-1] += f" ({FABRIC[1]}… on gfx90a)"
+    if needs_hardware:
+        needed.append("the GPU's specification")
+    register(
+        Metric(
+            name,
+            unit,
+            title,
+            Reduces.RATIO if whole else Reduces.SUM,
+            definition,
+            compute,
+            source,
+            f"needs {_listed(needed)}",
+            theme=Theme.COUNTERS,
+            needs_times=False,
+            counters=counters,
+            needs_hardware=needs_hardware,
+        )
+    )
+
+
+def per_cycle(factor: float) -> Callable[[Chip], float]:
+    """Scale of what is divided by CYCLES: per cycle of the GPU."""
+    return lambda chip: factor * chip.xccs
+
+
+def per_cu_cycle(factor: float) -> Callable[[Chip], float]:
+    """Scale of what is divided by CYCLES: per cycle of every compute unit."""
+    return lambda chip: factor * chip.xccs / chip.compute_units
+
+
+def per_engine_cycle(factor: float) -> Callable[[Chip], float]:
+    """Scale of what is divided by cycles summed over the XCCs: per cycle of a shader engine."""
+    return lambda chip: factor * chip.xccs / chip.shader_engines
+
+
+def _weighted(terms: Weights, sums: Mapping[str, Float64]) -> Float64:
+    total: Float64 = np.sum([factor * sums[counter] for counter, factor in terms.items()], axis=0)
+    return total
+
+
+def _renamed(terms: Weights, measured: Iterable[str]) -> Weights:
+    """The terms by the names of the run: gfx90a has other ones, and no reads of 128 B."""
+    newer, older = FABRIC
+    if any(counter.startswith(newer) for counter in measured):
+        return terms
+    return {
+        counter.replace(newer, older): factor
+        for counter, factor in terms.items()
+        if counter != READS_OF_128_B
+    }
+
+
+def _listed(words: list[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def lacking(metric: Metric, measured: Container[str]) -> tuple[str, ...]:
+    """The counters that a metric needs and that are not measured; on gfx90a by its older names."""
+    names = list(metric.counters)
     older = {counter: counter.replace(*FABRIC) for counter in names}
     if any(older[counter] in measured for counter in names if older[counter] != counter):
         names = [older[counter] for counter in names if counter != READS_OF_128_B]
     return tuple(counter for counter in names if counter not in measured)
+
+
+def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
+    """The metric of a hardware counter under its own name: its sum over the node.
+
+    A figure that the profiler derived, or a maximum, can't be added up: a node has it only where
+    one activity has it.
+    """
+    known = info or counter_info(name)
+    adds = known.aggregation in _ADDITIVE or known.unit in _AMOUNTS
+
+    def compute(scope: Scope) -> Values:
+        amount, count = scope.nodes.known(name)
+        return Values(amount, (count == 0) if adds else (count != 1))
+
+    description = known.description.rstrip(". ") or f"The hardware counter {name}"
+    unmatched = "no dispatch of the counter runs was matched with the row"
+    return Metric(
+        name,
+        unit_of_file(known.unit),
+        name,
+        Reduces.SUM if adds else Reduces.ONE,
+        f"{description}: {known.aggregation}{', summed over the activities' if adds else ''}.",
+        compute,
+        "counters",
+        unmatched
+        if adds
+        else f"{unmatched}, or several were: the {known.aggregation} can't be added up",
+        theme=Theme.COUNTERS,
+    )
+
+
+def _match_count(state: Match, title: str, kernels: str) -> None:
+    """Register how many compute kernels got their counters in a way."""
+
+    def is_so(table: KernelTable, rows: Selection) -> Mask:
+        found: Float64 = table.measured[COUNTER_MATCH][rows]
+        if state is not Match.NONE:
+            return np.equal(found, float(state))
+        computes = np.equal(table.kind[rows], Kind.COMPUTE)
+        return computes & np.equal(table.category[rows], Category.KERNEL) & np.isnan(found)
+
+    def compute(scope: Scope) -> Values:
+        if COUNTER_MATCH not in scope.nodes.table.measured:
+            return absent(len(scope.nodes), 0)
+        return Values(scope.nodes.sum_of(is_so))
+
+    register(
+        Metric(
+            f"counters_{title}",
+            Unit.NONE,
+            title,
+            Reduces.SUM,
+            f"Number of compute kernels {kernels}.",
+            compute,
+            "alignment of counters with the trace",
+            "the run has no counters of another execution",
+            needs_times=False,
+        )
+    )
+
+
+_match_count(Match.NONE, "uncounted", "without counters")
+_match_count(Match.MATCHED, "matched", "with the counters of their own iteration's dispatch")
+_match_count(Match.BORROWED, "borrowed", "with the counters of the same place in another iteration")
+_match_count(Match.AMBIGUOUS, "ambiguous", "that another alignment matches with another dispatch")

@@ -1,4 +1,4 @@
-"""Formulas of the clock, of waves, and of the units that compute."""
+"""Metrics of the clock, of waves and what they wait for, and of the units that compute."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics.counters_formula import (
+from chopper_core.metrics.counters import (
     CYCLES,
     MOPS,
     TIME,
     WAVES_PER_SIMD,
     Chip,
-    Formula,
     Weights,
+    formula,
     per_cu_cycle,
     per_cycle,
+    per_engine_cycle,
 )
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
@@ -54,9 +55,9 @@ def _mfma_peak_clocks(chip: Chip) -> Weights:
     }
 
 
-def _mfma_rate(dtype: str) -> Formula:
+def _mfma_rate(dtype: str) -> None:
     operation = "OP" if dtype == "I8" else "FLOP"
-    return Formula(
+    formula(
         f"mfma_{dtype.lower()}_t{operation.lower()}s",
         Unit.TOPS if dtype == "I8" else Unit.TFLOPS,
         f"MFMA {dtype}",
@@ -68,8 +69,8 @@ def _mfma_rate(dtype: str) -> Formula:
     )
 
 
-def _mfma_peak(dtype: str) -> Formula:
-    return Formula(
+def _mfma_peak(dtype: str) -> None:
+    formula(
         f"mfma_{dtype.lower()}_peak_pct",
         Unit.PERCENT,
         f"{dtype} peak%",
@@ -86,8 +87,8 @@ def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
     return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, np.nan, mhz)
 
 
-def _utilisation(name: str, title: str, of: str, part: str) -> Formula:
-    return Formula(
+def _utilization(name: str, title: str, of: str, part: str) -> None:
+    formula(
         name,
         Unit.PERCENT,
         title,
@@ -99,8 +100,8 @@ def _utilisation(name: str, title: str, of: str, part: str) -> Formula:
     )
 
 
-def _share_of_instructions(name: str, title: str, what: str, part: str) -> Formula:
-    return Formula(
+def _share_of_instructions(name: str, title: str, what: str, part: str) -> None:
+    formula(
         name,
         Unit.PERCENT,
         title,
@@ -112,205 +113,271 @@ def _share_of_instructions(name: str, title: str, what: str, part: str) -> Formu
     )
 
 
-_WHOLE_GPU: Final = (
-    Formula(
-        "counter_mhz",
-        Unit.MHZ,
-        "count.MHz",
-        "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
-        "duration; missing where it is over 1.1 x the GPU's highest clock: of kernels of a few µs "
-        "the cycles reach beyond their ends.",
-        "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
-        CYCLES,
-        TIME,
-        lambda chip: 1e3 / chip.xccs,
-        _possible_clock,
-    ),
-    Formula(
-        "gpu_util_pct",
-        Unit.PERCENT,
-        "GPU %",
-        "Part of the cycles in which the GPU was active: 100 x GRBM_GUI_ACTIVE / GRBM_COUNT.",
-        "rocprof-compute gfx942 panel 0600; rocprofiler-sdk GPU_UTIL",
-        CYCLES,
-        "GRBM_COUNT",
-        100.0,
-    ),
-    _utilisation("cu_util_pct", "CU %", "the CU had waves", "SQ_BUSY_CU_CYCLES"),
-    Formula(
-        "active_cus",
-        Unit.CUS,
-        "act. CUs",
-        "Active CUs by AMD's rule: n/32 x 8 + min(n mod 32, 8), at most all of them, with n = "
-        "4 x SQ_BUSY_CU_CYCLES / GPU cycles, rounded.",
-        "rocprof-compute gfx942 panel 0200",
-        "4 SQ_BUSY_CU_CYCLES",
-        CYCLES,
-        per_cycle(1.0),
-        _active_cus,
-    ),
-    Formula(
-        "waves",
-        Unit.NONE,
-        "waves",
-        "Number of waves that were launched: SQ_WAVES.",
-        "rocprof-compute gfx942 panel 0700",
-        "SQ_WAVES",
-    ),
-    Formula(
-        "resident_waves",
-        Unit.WAVES,
-        "res. waves",
-        "Waves on the GPU at a time, on average: SQ_LEVEL_WAVES accumulated over the cycles / GPU "
-        "cycles.",
-        "rocprof-compute gfx942 panel 0200",
-        "SQ_LEVEL_WAVES_ACCUM",
-        CYCLES,
-        per_cycle(1.0),
-    ),
-    Formula(
-        "occupancy_pct",
-        Unit.PERCENT,
-        "occup. %",
-        "Waves on the GPU in % of those that fit: 400 x SQ_WAVE_CYCLES / (GPU cycles x CUs x 8 "
-        "waves per SIMD).",
-        "rocprofiler-sdk OccupancyPercent",
-        "SQ_WAVE_CYCLES",
-        CYCLES,
-        lambda chip: 400.0 * chip.xccs / (chip.compute_units * chip.simds_per_cu * WAVES_PER_SIMD),
-    ),
-)
-
-_MFMA: Final = (
-    Formula(
-        "mfma_util_pct",
-        Unit.PERCENT,
-        "MFMA %",
-        "Part of the cycles in which the matrix units were busy: 100 x SQ_VALU_MFMA_BUSY_CYCLES / "
-        "(GPU cycles x CUs x SIMDs).",
-        "rocprof-compute gfx942 panel 0200; rocprofiler-sdk MfmaUtil",
-        "SQ_VALU_MFMA_BUSY_CYCLES",
-        CYCLES,
-        lambda chip: 100.0 * chip.xccs / (chip.compute_units * chip.simds_per_cu),
-    ),
-    Formula(
-        "mfma_flop",
-        Unit.FLOP,
-        "MFMA FLOP",
-        f"Floating-point operations of the matrix units: {_FLOP_PER_MOP} x the sum of {MOPS}… over "
-        "the architecture's floating-point types.",
-        "rocprof-compute gfx942 panel 1100",
-        _mfma_flop,
-    ),
-    Formula(
-        "mfma_tflops",
-        Unit.TFLOPS,
-        "MFMA TF/s",
-        "Floating-point operations of the matrix units, of all types, per time: mfma_flop / "
-        "duration.",
-        "rocprof-compute gfx942 panel 1100",
-        _mfma_flop,
-        TIME,
-        1e-3,
-    ),
-    Formula(
-        "mfma_peak_pct",
-        Unit.PERCENT,
-        "MFMA peak%",
-        "Time that the matrix operations would take at the published peaks of their types, in % of "
-        "the duration.",
-        "rocprof-compute gfx942 panel 0200, types added up",
-        _mfma_peak_clocks,
-        TIME,
-        lambda chip: 100.0 * 1e3 / chip.clock_mhz,
-    ),
-    Formula(
-        "mfma_efficiency_pct",
-        Unit.PERCENT,
-        "MFMA eff.%",
-        "Cycles that the matrix operations would take at the peaks of their types, in % of the GPU "
-        "cycles: the peak's share at the clock that ran.",
-        "UnaryLab/chopper MFMA Flop Cycles, for every type",
-        _mfma_peak_clocks,
-        CYCLES,
-        per_cycle(100.0),
-    ),
-    Formula(
-        "mfma_inst_cycles",
+def _cycles_of_a_wave(name: str, title: str, what: str, part: str) -> None:
+    formula(
+        name,
         Unit.CYCLES,
-        "MFMA cyc.",
-        "Cycles of a matrix instruction, on average: SQ_VALU_MFMA_BUSY_CYCLES / SQ_INSTS_MFMA.",
-        "rocprof-compute gfx942 panel 1100",
-        "SQ_VALU_MFMA_BUSY_CYCLES",
-        "SQ_INSTS_MFMA",
-    ),
-    *(_mfma_rate(dtype) for dtype in _MFMA_TYPES),
-    *(_mfma_peak(dtype) for dtype in _TRAINING_TYPES),
+        title,
+        f"Cycles that a wave {what}, on average: 4 x {part} / SQ_WAVES.",
+        "rocprof-compute gfx942 panel 0700",
+        f"4 {part}",
+        "SQ_WAVES",
+    )
+
+
+def _blocked(name: str, title: str, what: str, part: str) -> None:
+    formula(
+        name,
+        Unit.PERCENT,
+        title,
+        f"{what}: 100 x {part} / (GRBM_SPI_BUSY per XCC x shader engines).",
+        "rocprof-compute gfx942 panel 0600",
+        part,
+        "GRBM_SPI_BUSY",
+        per_engine_cycle(100.0),
+    )
+
+
+def _full(name: str, title: str, what: str, part: str, factor: float = 100.0) -> None:
+    formula(
+        name,
+        Unit.PERCENT,
+        title,
+        f"Part of the CUs' cycles in which workgroups waited as {what}: {factor:g} x {part} / "
+        "(GPU cycles x CUs).",
+        "rocprof-compute gfx942 panel 0600",
+        part,
+        CYCLES,
+        per_cu_cycle(factor),
+    )
+
+
+def _command_processor(unit: str, what: str) -> None:
+    busy, idle = f"{unit}_{unit}_STAT_BUSY", f"{unit}_{unit}_STAT_IDLE"
+    formula(
+        f"{unit.lower()}_util_pct",
+        Unit.PERCENT,
+        f"{unit} %",
+        f"Part of the time in which {what} was busy: 100 x {busy} / ({busy} + {idle}).",
+        "rocprof-compute gfx942 panel 0500",
+        busy,
+        f"{busy} + {idle}",
+        100.0,
+    )
+
+
+formula(
+    "counter_mhz",
+    Unit.MHZ,
+    "count.MHz",
+    "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
+    "duration; missing where it is over 1.1 x the GPU's highest clock: of kernels of a few µs "
+    "the cycles reach beyond their ends.",
+    "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
+    CYCLES,
+    TIME,
+    lambda chip: 1e3 / chip.xccs,
+    _possible_clock,
+)
+formula(
+    "gpu_util_pct",
+    Unit.PERCENT,
+    "GPU %",
+    "Part of the cycles in which the GPU was active: 100 x GRBM_GUI_ACTIVE / GRBM_COUNT.",
+    "rocprof-compute gfx942 panel 0600; rocprofiler-sdk GPU_UTIL",
+    CYCLES,
+    "GRBM_COUNT",
+    100.0,
+)
+_utilization("cu_util_pct", "CU %", "the CU had waves", "SQ_BUSY_CU_CYCLES")
+formula(
+    "active_cus",
+    Unit.CUS,
+    "act. CUs",
+    "Active CUs by AMD's rule: n/32 x 8 + min(n mod 32, 8), at most all of them, with n = "
+    "4 x SQ_BUSY_CU_CYCLES / GPU cycles, rounded.",
+    "rocprof-compute gfx942 panel 0200",
+    "4 SQ_BUSY_CU_CYCLES",
+    CYCLES,
+    per_cycle(1.0),
+    _active_cus,
+)
+formula(
+    "waves",
+    Unit.NONE,
+    "waves",
+    "Number of waves that were launched: SQ_WAVES.",
+    "rocprof-compute gfx942 panel 0700",
+    "SQ_WAVES",
+)
+formula(
+    "resident_waves",
+    Unit.WAVES,
+    "res. waves",
+    "Waves on the GPU at a time, on average: SQ_LEVEL_WAVES accumulated over the cycles / GPU "
+    "cycles.",
+    "rocprof-compute gfx942 panel 0200",
+    "SQ_LEVEL_WAVES_ACCUM",
+    CYCLES,
+    per_cycle(1.0),
+)
+formula(
+    "occupancy_pct",
+    Unit.PERCENT,
+    "occup. %",
+    "Waves on the GPU in % of those that fit: 400 x SQ_WAVE_CYCLES / (GPU cycles x CUs x 8 "
+    "waves per SIMD).",
+    "rocprofiler-sdk OccupancyPercent",
+    "SQ_WAVE_CYCLES",
+    CYCLES,
+    lambda chip: 400.0 * chip.xccs / (chip.compute_units * chip.simds_per_cu * WAVES_PER_SIMD),
 )
 
-_INSTRUCTIONS: Final = (
-    Formula(
-        "valu_tflops",
-        Unit.TFLOPS,
-        "VALU TF/s",
-        "Floating-point operations of the vector units per time: 64 x (adds + multiplies + "
-        "transcendentals + 2 x FMAs) in F16, F32 and F64 / duration.",
-        "rocprof-compute gfx942 panel 0200",
-        _VALU_FLOP,
-        TIME,
-        1e-3,
-    ),
-    _utilisation("valu_util_pct", "VALU %", "the vector unit worked", "SQ_ACTIVE_INST_VALU"),
-    _utilisation("salu_util_pct", "SALU %", "the scalar unit worked", "SQ_ACTIVE_INST_SCA"),
-    _utilisation(
-        "vmem_util_pct",
-        "VMEM %",
-        "vector memory instructions were issued",
-        "SQ_ACTIVE_INST_FLAT + SQ_ACTIVE_INST_VMEM",
-    ),
-    _utilisation("branch_util_pct", "branch %", "the branch unit worked", "SQ_ACTIVE_INST_MISC"),
-    Formula(
-        "valu_threads",
-        Unit.THREADS,
-        "VALU thr.",
-        "Active threads of a vector instruction, of 64, on average: SQ_THREAD_CYCLES_VALU / "
-        "SQ_ACTIVE_INST_VALU.",
-        "rocprof-compute gfx942 panel 0200; rocprofiler-sdk VALUUtilization",
-        "SQ_THREAD_CYCLES_VALU",
-        "SQ_ACTIVE_INST_VALU",
-    ),
-    Formula(
-        "ipc",
-        Unit.NONE,
-        "IPC",
-        "Instructions per cycle of a busy CU: SQ_INSTS / SQ_BUSY_CU_CYCLES.",
-        "rocprof-compute gfx942 panel 0200",
-        "SQ_INSTS",
-        "SQ_BUSY_CU_CYCLES",
-    ),
-    Formula(
-        "ipc_issued",
-        Unit.NONE,
-        "IPC issued",
-        "Instructions per cycle in which any was issued: VALU + VMEM + SALU + SMEM + branches + "
-        "messages + skipped ones + LDS / SQ_ACTIVE_INST_ANY.",
-        "rocprof-compute gfx942 panel 1100",
-        "SQ_INSTS_VALU + SQ_INSTS_VMEM + SQ_INSTS_SALU + SQ_INSTS_SMEM + SQ_INSTS_BRANCH + "
-        "SQ_INSTS_SENDMSG + SQ_INSTS_VSKIPPED + SQ_INSTS_LDS",
-        "SQ_ACTIVE_INST_ANY",
-    ),
-    _share_of_instructions(
-        "mix_valu_pct",
-        "mix VALU%",
-        "Vector instructions other than matrix ones",
-        "SQ_INSTS_VALU - SQ_INSTS_MFMA",
-    ),
-    _share_of_instructions("mix_mfma_pct", "mix MFMA%", "Matrix instructions", "SQ_INSTS_MFMA"),
-    _share_of_instructions(
-        "mix_vmem_pct", "mix VMEM%", "Vector memory instructions", "SQ_INSTS_VMEM"
-    ),
-    _share_of_instructions("mix_lds_pct", "mix LDS%", "LDS instructions", "SQ_INSTS_LDS"),
-    _share_of_instructions("mix_salu_pct", "mix SALU%", "Scalar instructions", "SQ_INSTS_SALU"),
+formula(
+    "mfma_util_pct",
+    Unit.PERCENT,
+    "MFMA %",
+    "Part of the cycles in which the matrix units were busy: 100 x SQ_VALU_MFMA_BUSY_CYCLES / "
+    "(GPU cycles x CUs x SIMDs).",
+    "rocprof-compute gfx942 panel 0200; rocprofiler-sdk MfmaUtil",
+    "SQ_VALU_MFMA_BUSY_CYCLES",
+    CYCLES,
+    lambda chip: 100.0 * chip.xccs / (chip.compute_units * chip.simds_per_cu),
 )
+formula(
+    "mfma_flop",
+    Unit.FLOP,
+    "MFMA FLOP",
+    f"Floating-point operations of the matrix units: {_FLOP_PER_MOP} x the sum of {MOPS}… over "
+    "the architecture's floating-point types.",
+    "rocprof-compute gfx942 panel 1100",
+    _mfma_flop,
+)
+formula(
+    "mfma_tflops",
+    Unit.TFLOPS,
+    "MFMA TF/s",
+    "Floating-point operations of the matrix units, of all types, per time: mfma_flop / duration.",
+    "rocprof-compute gfx942 panel 1100",
+    _mfma_flop,
+    TIME,
+    1e-3,
+)
+formula(
+    "mfma_peak_pct",
+    Unit.PERCENT,
+    "MFMA peak%",
+    "Time that the matrix operations would take at the published peaks of their types, in % of "
+    "the duration.",
+    "rocprof-compute gfx942 panel 0200, types added up",
+    _mfma_peak_clocks,
+    TIME,
+    lambda chip: 100.0 * 1e3 / chip.clock_mhz,
+)
+formula(
+    "mfma_efficiency_pct",
+    Unit.PERCENT,
+    "MFMA eff.%",
+    "Cycles that the matrix operations would take at the peaks of their types, in % of the GPU "
+    "cycles: the peak's share at the clock that ran.",
+    "UnaryLab/chopper MFMA Flop Cycles, for every type",
+    _mfma_peak_clocks,
+    CYCLES,
+    per_cycle(100.0),
+)
+formula(
+    "mfma_inst_cycles",
+    Unit.CYCLES,
+    "MFMA cyc.",
+    "Cycles of a matrix instruction, on average: SQ_VALU_MFMA_BUSY_CYCLES / SQ_INSTS_MFMA.",
+    "rocprof-compute gfx942 panel 1100",
+    "SQ_VALU_MFMA_BUSY_CYCLES",
+    "SQ_INSTS_MFMA",
+)
+for _dtype in _MFMA_TYPES:
+    _mfma_rate(_dtype)
+for _dtype in _TRAINING_TYPES:
+    _mfma_peak(_dtype)
 
-COMPUTE: Final = (*_WHOLE_GPU, *_MFMA, *_INSTRUCTIONS)
+formula(
+    "valu_tflops",
+    Unit.TFLOPS,
+    "VALU TF/s",
+    "Floating-point operations of the vector units per time: 64 x (adds + multiplies + "
+    "transcendentals + 2 x FMAs) in F16, F32 and F64 / duration.",
+    "rocprof-compute gfx942 panel 0200",
+    _VALU_FLOP,
+    TIME,
+    1e-3,
+)
+_utilization("valu_util_pct", "VALU %", "the vector unit worked", "SQ_ACTIVE_INST_VALU")
+_utilization("salu_util_pct", "SALU %", "the scalar unit worked", "SQ_ACTIVE_INST_SCA")
+_utilization(
+    "vmem_util_pct",
+    "VMEM %",
+    "vector memory instructions were issued",
+    "SQ_ACTIVE_INST_FLAT + SQ_ACTIVE_INST_VMEM",
+)
+_utilization("branch_util_pct", "branch %", "the branch unit worked", "SQ_ACTIVE_INST_MISC")
+formula(
+    "valu_threads",
+    Unit.THREADS,
+    "VALU thr.",
+    "Active threads of a vector instruction, of 64, on average: SQ_THREAD_CYCLES_VALU / "
+    "SQ_ACTIVE_INST_VALU.",
+    "rocprof-compute gfx942 panel 0200; rocprofiler-sdk VALUUtilization",
+    "SQ_THREAD_CYCLES_VALU",
+    "SQ_ACTIVE_INST_VALU",
+)
+formula(
+    "ipc",
+    Unit.NONE,
+    "IPC",
+    "Instructions per cycle of a busy CU: SQ_INSTS / SQ_BUSY_CU_CYCLES.",
+    "rocprof-compute gfx942 panel 0200",
+    "SQ_INSTS",
+    "SQ_BUSY_CU_CYCLES",
+)
+formula(
+    "ipc_issued",
+    Unit.NONE,
+    "IPC issued",
+    "Instructions per cycle in which any was issued: VALU + VMEM + SALU + SMEM + branches + "
+    "messages + skipped ones + LDS / SQ_ACTIVE_INST_ANY.",
+    "rocprof-compute gfx942 panel 1100",
+    "SQ_INSTS_VALU + SQ_INSTS_VMEM + SQ_INSTS_SALU + SQ_INSTS_SMEM + SQ_INSTS_BRANCH + "
+    "SQ_INSTS_SENDMSG + SQ_INSTS_VSKIPPED + SQ_INSTS_LDS",
+    "SQ_ACTIVE_INST_ANY",
+)
+_share_of_instructions(
+    "mix_valu_pct",
+    "mix VALU%",
+    "Vector instructions other than matrix ones",
+    "SQ_INSTS_VALU - SQ_INSTS_MFMA",
+)
+_share_of_instructions("mix_mfma_pct", "mix MFMA%", "Matrix instructions", "SQ_INSTS_MFMA")
+_share_of_instructions("mix_vmem_pct", "mix VMEM%", "Vector memory instructions", "SQ_INSTS_VMEM")
+_share_of_instructions("mix_lds_pct", "mix LDS%", "LDS instructions", "SQ_INSTS_LDS")
+_share_of_instructions("mix_salu_pct", "mix SALU%", "Scalar instructions", "SQ_INSTS_SALU")
+
+_cycles_of_a_wave("wave_cycles", "wave cyc.", "lived", "SQ_WAVE_CYCLES")
+_cycles_of_a_wave("wave_active_cycles", "wave act.", "worked", "SQ_ACTIVE_INST_ANY")
+_cycles_of_a_wave("wave_wait_cycles", "wave wait", "waited for anything", "SQ_WAIT_ANY")
+_cycles_of_a_wave("wave_issue_wait_cycles", "issue wait", "waited to issue", "SQ_WAIT_INST_ANY")
+_blocked(
+    "not_scheduled_pct",
+    "not sched.",
+    "Part of the cycles in which the workgroup manager could not place a workgroup",
+    "SPI_RA_REQ_NO_ALLOC_CSN",
+)
+_blocked(
+    "pipe_stall_pct",
+    "pipe stall",
+    "Part of the cycles in which a scheduler pipe stalled for resources",
+    "SPI_RA_RES_STALL_CSN",
+)
+_full("vgpr_full_pct", "VGPR full", "VGPRs were too few", "SPI_RA_VGPR_SIMD_FULL_CSN")
+_full("lds_full_pct", "LDS full", "LDS was too small", "SPI_RA_LDS_CU_FULL_CSN", 400.0)
+_full("slots_full_pct", "slots full", "wave slots were taken", "SPI_RA_WAVE_SIMD_FULL_CSN")
+_command_processor("CPC", "the command processor's packet processor")
+_command_processor("CPF", "the command processor's fetcher")

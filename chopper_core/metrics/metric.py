@@ -1,8 +1,13 @@
-"""What a metric is: a name with its unit, a definition, and how it is worked out for nodes."""
+"""What a metric is, the registry of all of them, and how one gets into it.
+
+A metric is a function from a scope to values under `@metric(…)`, its docstring the definition that
+people read; sums of a column, means of telemetry and formulas over counters are one call each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -14,19 +19,45 @@ from chopper_core.model.tree import Groups
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 
-IF_SAME: Final = "if all are equal"
-"""How an identity, such as a stream, reduces."""
+
+class Reduces(StrEnum):
+    """How the figures of children make that of their parent."""
+
+    NONE = ""
+    SUM = "sum"
+    RATIO = "ratio of sums"
+    MEAN = "time-weighted mean"
+    MIN = "min"
+    MAX = "max"
+    COMMON = "common value"
+    """An identity, such as a stream: missing where children differ."""
+    DISTINCT = "distinct count"
+    PRODUCT = "product of ratios"
+    INSTANCES = "ratio of two instances"
+    ONE = "value of one activity"
+    OF_SUMS = "statistic of sums"
+    OF_MEANS = "statistic of ratios"
+
+
+class Theme(StrEnum):
+    """The group of metrics under which details and help list one."""
+
+    TIME = "time"
+    TELEMETRY = "telemetry"
+    BREAKDOWN = "breakdown of compute"
+    ORIGINAL = "original breakdown"
+    COUNTERS = "counters"
 
 
 class Values(Struct, frozen=True):
-    """One value per node; `missing` marks those that can't be known."""
+    """One value per node; `missing` marks those that can't be computed."""
 
     numbers: Int64 | Float64
     missing: Mask | None = None
-    held: Mask | None = None
-    """Where the value is that of the nearest sample, none lying within the node."""
+    extrapolated: Mask | None = None
+    """Where the value is that of the nearest sample, as none lies within the node."""
     words: tuple[str, ...] | None = None
-    """For a column of words: what the numbers point into, in the order in which they sort."""
+    """For a column of words: what the numbers point into, in sort order."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -34,8 +65,8 @@ class Values(Struct, frozen=True):
     def take(self, rows: Index) -> Values:
         """The values of the given nodes, in their order."""
         missing = None if self.missing is None else self.missing[rows]
-        held = None if self.held is None else self.held[rows]
-        return Values(self.numbers[rows], missing, held, self.words)
+        extrapolated = None if self.extrapolated is None else self.extrapolated[rows]
+        return Values(self.numbers[rows], missing, extrapolated, self.words)
 
     def present(self) -> Mask:
         """Where there is a value."""
@@ -43,9 +74,9 @@ class Values(Struct, frozen=True):
             return np.ones(len(self.numbers), np.bool_)
         return ~self.missing
 
-    def is_held(self, row: int) -> bool:
-        """Whether a value is held from a sample outside the node."""
-        return self.held is not None and bool(self.held[row])
+    def is_extrapolated(self, row: int) -> bool:
+        """Whether a value is that of the nearest sample outside the node."""
+        return self.extrapolated is not None and bool(self.extrapolated[row])
 
     def at(self, row: int) -> int | float | None:
         """One value as a plain Python number, or None."""
@@ -77,8 +108,21 @@ def numbered(numbers: Sequence[float | None] | Numbers) -> Values:
     return Values(known, ~np.isfinite(known))
 
 
+def quotient(part: Int64 | Float64, whole: Int64 | Float64, factor: float = 1.0) -> Values:
+    """`factor` x part / whole; missing where the whole is 0 or the result is not finite."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        numbers = factor * part / whole
+    missing = (whole == 0) | ~np.isfinite(numbers)
+    return Values(np.where(missing, np.nan, numbers), missing)
+
+
+def absent(count: int, number: float = np.nan) -> Values:
+    """The values of nodes that all lack a figure; `number` is 0 where they would be integers."""
+    return Values(np.full(count, number), np.ones(count, np.bool_))
+
+
 class Scope(Struct, frozen=True):
-    """What a metric is worked out from: the nodes, their parent, and the run's first instant."""
+    """What a metric is computed from: the nodes, their parent, and the run's first instant."""
 
     nodes: Groups
     parent: Groups
@@ -89,20 +133,103 @@ class Scope(Struct, frozen=True):
     """The run's signals over time."""
 
 
+Compute = Callable[[Scope], Values]
+
+
 class Metric(Struct, frozen=True):
-    """A figure that every node has, or misses for a stated reason."""
+    """A figure that every node has, or lacks for a stated reason."""
 
     name: str
     unit: AnyUnit
     title: str
-    reduces: str
-    """How children make the parent: `sum`, `ratio of sums`, `min`, `max`, `if all are equal`."""
+    reduces: Reduces
     definition: str
-    compute: Callable[[Scope], Values]
+    compute: Compute
     source: str = "trace"
     missing_because: str = ""
     signed: bool = False
     """Whether it is a difference, which is written with its sign."""
+    theme: Theme = Theme.TIME
+    needs_times: bool = True
+    """Whether a run that has counters but no times lacks it."""
+    counters: tuple[str, ...] = ()
+    """The hardware counters that it is computed from, as they are called on gfx942."""
+    needs_hardware: bool = False
+    """Whether the counters need the specification of the GPU beside them."""
+
+
+METRICS: Final[dict[str, Metric]] = {}
+"""Every metric by its name, in the order of registration, which is that of every list."""
+
+
+def register(metric: Metric) -> None:
+    """Add a metric to the registry; raises ValueError where its name is taken."""
+    if metric.name in METRICS:
+        raise ValueError(f"two metrics are called {metric.name}")
+    METRICS[metric.name] = metric
+
+
+def metric(
+    name: str,
+    unit: Unit,
+    title: str,
+    *,
+    reduces: Reduces = Reduces.SUM,
+    source: str = "trace",
+    missing: str = "",
+    theme: Theme = Theme.TIME,
+    needs_times: bool = True,
+) -> Callable[[Compute], Compute]:
+    """Register a function as a metric; its docstring is the definition.
+
+    `missing` is why a node can lack it.
+    """
+
+    def registered(compute: Compute) -> Compute:
+        definition = " ".join((compute.__doc__ or "").split())
+        register(
+            Metric(
+                name,
+                unit,
+                title,
+                reduces,
+                definition,
+                compute,
+                source,
+                missing,
+                theme=theme,
+                needs_times=needs_times,
+            )
+        )
+        return compute
+
+    return registered
+
+
+def total(
+    name: str,
+    title: str,
+    definition: str,
+    *,
+    unit: Unit = Unit.NS,
+    source: str = "trace",
+    of: str = "",
+    needs_times: bool = True,
+) -> None:
+    """Register the sum of a column of the kernel table: that of its name, or `of`."""
+    column = of or name
+    register(
+        Metric(
+            name,
+            unit,
+            title,
+            Reduces.SUM,
+            definition,
+            lambda scope: Values(scope.nodes.sum(column)),
+            source,
+            needs_times=needs_times,
+        )
+    )
 
 
 def column(
@@ -116,43 +243,18 @@ def column(
     missing_because: str = "",
     signed: bool = False,
 ) -> Metric:
-    """A column that only one kind of frame has: it is worked out with the frame, not by node."""
+    """A column that only one kind of frame has: computed with the frame, not by node.
 
-    def only_there(scope: Scope) -> Values:
-        empty = np.full(len(scope.nodes), np.nan)
-        return Values(empty, np.ones(len(empty), np.bool_))
-
-    return Metric(
-        name, Unit(unit), title, reduces, definition, only_there, source, missing_because, signed
-    )
-
-
-def total(
-    name: str, title: str, definition: str, unit: Unit = Unit.NS, source: str = "trace"
-) -> Metric:
-    """A metric that is the sum of the column of its name."""
+    Raises ValueError for an unknown unit or reduction.
+    """
     return Metric(
         name,
-        unit,
+        Unit(unit),
         title,
-        "sum",
+        Reduces(reduces),
         definition,
-        lambda scope: Values(scope.nodes.sum(name)),
+        lambda scope: absent(len(scope.nodes)),
         source,
+        missing_because,
+        signed,
     )
-
-
-def percent(part: Int64 | Float64, whole: Int64 | Float64) -> Values:
-    """100 x part / whole; missing where the whole is 0."""
-    missing = whole == 0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = 100.0 * part / whole
-    return Values(np.where(missing, np.nan, share), missing)
-
-
-def ratio(part: Int64, whole: Int64) -> Values:
-    """Part / whole; missing where the whole is 0."""
-    missing = whole == 0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        quotient = part / whole
-    return Values(np.where(missing, np.nan, quotient), missing)

@@ -1,4 +1,4 @@
-"""Metrics of time and counts: what the trace alone gives."""
+"""Metrics of time and counts: those that the trace alone gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics.metric import IF_SAME, Metric, Scope, Values, percent, ratio, total
+from chopper_core.metrics.metric import (
+    Metric,
+    Reduces,
+    Scope,
+    Values,
+    metric,
+    quotient,
+    register,
+    total,
+)
 from chopper_core.model.table import NO_TIME, STATES
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Int64
@@ -14,307 +23,261 @@ from chopper_core.util.arrays import Int64
 SHARE: Final = "share_pct"
 INSTANCES: Final = "instances"
 INSTANCE_LEVELS: Final = ("gpu", "iteration", "layer")
-ACCOUNTING = "time accounting (docs/accounting.md)"
+_ACCOUNTING: Final = "time accounting (docs/accounting.md)"
+_ORIGINAL: Final = "UnaryLab/chopper trace_metrics.py"
+_NOT_COMMON: Final = "the activities of the row differ in it, or the trace doesn't record it"
 
 
-def _elapsed(scope: Scope) -> Int64:
+def _elapsed_ns(scope: Scope) -> Int64:
     elapsed = np.zeros(len(scope.nodes), np.int64)
     for state in STATES:
         elapsed += scope.nodes.sum(state)
     return elapsed
 
 
-def _share(scope: Scope) -> Values:
-    whole = sum(int(scope.parent.sum(state)[0]) for state in STATES)
-    return percent(_elapsed(scope), np.full(len(scope.nodes), whole, np.int64))
-
-
-def _busy(scope: Scope) -> Values:
-    elapsed = _elapsed(scope)
-    return percent(elapsed - scope.nodes.sum("idle_ns"), elapsed)
-
-
-def _bytes(scope: Scope) -> Values:
-    known = scope.nodes.max("bytes") >= 0
-    return Values(scope.nodes.sum("known_bytes"), ~known)
-
-
-def _of_launches(name: str, title: str, definition: str, source: str) -> Metric:
-    """A sum over times since or until launch calls: of nodes without one it isn't known."""
+def _launch_total(name: str, title: str, definition: str, source: str) -> None:
+    """Register a sum of time before or after launch calls: nodes without any call lack it."""
 
     def compute(scope: Scope) -> Values:
         nodes = scope.nodes
         return Values(nodes.sum(name), nodes.sum("unlinked") == nodes.sizes())
 
-    return Metric(
-        name,
-        Unit.NS,
-        title,
-        "sum",
-        definition,
-        compute,
-        source=source,
-        missing_because="no activity here has a launch record",
-    )
-
-
-def _if_same(column: str, none: int, offset: bool = False) -> Metric:
-    titles = {
-        "stream": ("stream", Unit.NONE, "Stream (queue) of the activities."),
-        "launch_ns": (
-            "launch",
+    register(
+        Metric(
+            name,
             Unit.NS,
-            "When the launch call began, since the run's first activity.",
-        ),
-    }
-    title, unit, definition = titles[column]
-
-    def compute(scope: Scope) -> Values:
-        low, high = scope.nodes.min(column), scope.nodes.max(column)
-        return Values(low - scope.origin_ns if offset else low, (low != high) | (low == none))
-
-    return Metric(
-        column,
-        unit,
-        title,
-        IF_SAME,
-        definition,
-        compute,
-        missing_because="the activities of the row differ in it, or the trace doesn't give it",
+            title,
+            Reduces.SUM,
+            definition,
+            compute,
+            source,
+            "no activity of the row has a launch record",
+        )
     )
 
 
-def _instances(scope: Scope) -> Values:
+@metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
+def elapsed(scope: Scope) -> Values:
+    """Time of the GPUs' spans charged to the row: compute_ns + overlap_ns + exposed_comm_ns +
+    exposed_copy_ns + idle_ns. Rows add up to their parent."""
+    return Values(_elapsed_ns(scope))
+
+
+@metric(
+    SHARE,
+    Unit.PERCENT,
+    "%",
+    reduces=Reduces.RATIO,
+    source=_ACCOUNTING,
+    missing="the parent has no time",
+)
+def share(scope: Scope) -> Values:
+    """elapsed_ns of the row, in % of its parent's."""
+    whole = sum(int(scope.parent.sum(state)[0]) for state in STATES)
+    return quotient(_elapsed_ns(scope), np.full(len(scope.nodes), whole, np.int64), 100.0)
+
+
+total(
+    "kernels",
+    "kernels",
+    "Number of kernels, collectives included; copies and memsets are not kernels.",
+    unit=Unit.NONE,
+    needs_times=False,
+)
+
+
+@metric(
+    "busy_pct",
+    Unit.PERCENT,
+    "busy %",
+    reduces=Reduces.RATIO,
+    source=_ACCOUNTING,
+    missing="no time is charged to the row: all of it ran beside something else",
+)
+def busy(scope: Scope) -> Values:
+    """Part of elapsed_ns in which something ran: 100 x (elapsed_ns - idle_ns) / elapsed_ns."""
+    whole = _elapsed_ns(scope)
+    return quotient(whole - scope.nodes.sum("idle_ns"), whole, 100.0)
+
+
+total(
+    "compute_ns",
+    "compute",
+    "Time of compute without communication, charged to the compute that started first.",
+    source=_ACCOUNTING,
+)
+total(
+    "overlap_ns",
+    "overlap",
+    "Time in which compute and communication ran, charged to the compute.",
+    source=_ACCOUNTING,
+)
+total(
+    "exposed_comm_ns",
+    "exp.comm",
+    "Time of communication without compute, charged to the communication.",
+    source=_ACCOUNTING,
+)
+total(
+    "exposed_copy_ns",
+    "exp.copy",
+    "Time of copies without compute or communication, charged to the copy.",
+    source=_ACCOUNTING,
+)
+total(
+    "idle_ns",
+    "idle",
+    "Time in which nothing ran, charged to the activity that started next.",
+    source=_ACCOUNTING,
+)
+total(
+    "hidden_ns",
+    "hidden",
+    "Time of communication that compute hides; it is not part of elapsed_ns.",
+    source=_ACCOUNTING,
+)
+total(
+    "kernel_ns",
+    "kernel time",
+    "Sum of the durations of the activities; simultaneous ones count twice.",
+    of="duration_ns",
+)
+
+
+@metric("compute_busy_ns", Unit.NS, "compute busy", source=_ACCOUNTING)
+def compute_busy(scope: Scope) -> Values:
+    """Time in which compute ran: compute_ns + overlap_ns."""
+    return Values(scope.nodes.sum("compute_ns") + scope.nodes.sum("overlap_ns"))
+
+
+_launch_total(
+    "idle_host_ns",
+    "idle host",
+    "Idle time before the launch call of the activity that started next: the host was late.",
+    _ACCOUNTING,
+)
+_launch_total(
+    "idle_launch_ns",
+    "idle launch",
+    "Idle time from the launch call on: launched, but not started yet.",
+    _ACCOUNTING,
+)
+total(
+    "idle_unknown_ns",
+    "idle unkn.",
+    "Idle time before an activity that has no launch record in the trace.",
+    source=_ACCOUNTING,
+)
+total(
+    "launch_overhead_ns",
+    "launch ovh",
+    "Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.",
+    source=_ORIGINAL,
+)
+_launch_total(
+    "prep_overhead_ns",
+    "prep ovh",
+    "Chopper's prep overhead: the part of the launch overhead before the launch call.",
+    _ORIGINAL,
+)
+_launch_total(
+    "call_overhead_ns",
+    "call ovh",
+    "Chopper's call overhead: the part of the launch overhead from the launch call on.",
+    _ORIGINAL,
+)
+
+
+@metric("activities", Unit.NONE, "activities", needs_times=False)
+def activities(scope: Scope) -> Values:
+    """Number of kernels, copies and memsets."""
+    return Values(scope.nodes.sizes())
+
+
+total(
+    "collectives",
+    "collectives",
+    "Number of communication kernels.",
+    unit=Unit.NONE,
+    needs_times=False,
+)
+total("copies", "copies", "Number of copies.", unit=Unit.NONE, needs_times=False)
+total(
+    "unlinked",
+    "unlinked",
+    "Number of activities without a launch record.",
+    unit=Unit.NONE,
+    needs_times=False,
+)
+
+
+@metric(INSTANCES, Unit.NONE, "instances", reduces=Reduces.DISTINCT)
+def instances(scope: Scope) -> Values:
+    """Number of layers of iterations of GPUs in which the row occurs; with a statistic, the number
+    of instances that it covers."""
     _, node = scope.nodes.split(INSTANCE_LEVELS)
     return Values(np.bincount(node, minlength=len(scope.nodes)).astype(np.int64))
 
 
-def _end(scope: Scope) -> Values:
+@metric("mean_ns", Unit.NS, "mean", reduces=Reduces.RATIO)
+def mean_duration(scope: Scope) -> Values:
+    """Mean duration of an activity."""
+    return quotient(scope.nodes.sum("duration_ns"), scope.nodes.sizes())
+
+
+@metric("min_ns", Unit.NS, "min", reduces=Reduces.MIN)
+def shortest(scope: Scope) -> Values:
+    """Shortest duration of an activity."""
+    return Values(scope.nodes.min("duration_ns"))
+
+
+@metric("max_ns", Unit.NS, "max", reduces=Reduces.MAX)
+def longest(scope: Scope) -> Values:
+    """Longest duration of an activity."""
+    return Values(scope.nodes.max("duration_ns"))
+
+
+@metric(
+    "bytes",
+    Unit.BYTES,
+    "bytes",
+    missing="the trace records no size for any activity of the row",
+    needs_times=False,
+)
+def moved_bytes(scope: Scope) -> Values:
+    """Bytes moved by copies and collectives, where the trace records them; for a collective the
+    larger of its input and output."""
+    return Values(scope.nodes.sum("known_bytes"), scope.nodes.max("bytes") < 0)
+
+
+@metric("start_ns", Unit.NS, "start", reduces=Reduces.MIN)
+def start(scope: Scope) -> Values:
+    """Start of the first activity, since the run's first activity."""
+    return Values(scope.nodes.min("start_ns") - scope.origin_ns)
+
+
+@metric("end_ns", Unit.NS, "end", reduces=Reduces.MAX)
+def end(scope: Scope) -> Values:
+    """End of the last activity, since the run's first activity."""
     return Values(scope.nodes.max("end_ns") - scope.origin_ns)
 
 
-COUNTS = ("kernels", "activities", "collectives", "copies", "unlinked", "bytes", "stream")
-"""What needs no times."""
-
-METRICS = (
-    Metric(
-        "elapsed_ns",
-        Unit.NS,
-        "time",
-        "sum",
-        "The part of the GPUs' spans charged to the row: compute_ns + overlap_ns + "
-        "exposed_comm_ns + exposed_copy_ns + idle_ns. Rows add up to their parent.",
-        lambda scope: Values(_elapsed(scope)),
-        source=ACCOUNTING,
-    ),
-    Metric(
-        SHARE,
-        Unit.PERCENT,
-        "%",
-        "ratio of sums",
-        "elapsed_ns of the row, in % of its parent's.",
-        _share,
-        source=ACCOUNTING,
-        missing_because="the parent has no time",
-    ),
-    Metric(
-        "kernels",
-        Unit.NONE,
-        "kernels",
-        "sum",
-        "Number of kernels, collectives among them; copies and memsets are not kernels.",
-        lambda scope: Values(scope.nodes.sum("kernels")),
-    ),
-    Metric(
-        "busy_pct",
-        Unit.PERCENT,
-        "busy %",
-        "ratio of sums",
-        "Part of elapsed_ns during which something ran: 100 x (elapsed_ns - idle_ns) / elapsed_ns.",
-        _busy,
-        source=ACCOUNTING,
-        missing_because="the row has no time of its own: all of it ran beside something else",
-    ),
-    total(
-        "compute_ns",
-        "compute",
-        "Time of compute without communication, charged to the compute that started first.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "overlap_ns",
-        "overlap",
-        "Time of compute while communication ran too, charged to the compute.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "exposed_comm_ns",
-        "exp.comm",
-        "Time of communication without compute, charged to the communication.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "exposed_copy_ns",
-        "exp.copy",
-        "Time of copies without compute or communication, charged to the copy.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "idle_ns",
-        "idle",
-        "Time in which nothing ran, charged to the activity that started next.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "hidden_ns",
-        "hidden",
-        "Time of communication under compute; stands beside the accounting, adds to no span.",
-        source=ACCOUNTING,
-    ),
-    Metric(
-        "kernel_ns",
-        Unit.NS,
-        "kern.time",
-        "sum",
-        "Sum of the durations of the activities; what runs at the same time counts twice.",
-        lambda scope: Values(scope.nodes.sum("duration_ns")),
-    ),
-    Metric(
-        "compute_busy_ns",
-        Unit.NS,
-        "comp.union",
-        "sum",
-        "Time in which compute ran: compute_ns + overlap_ns.",
-        lambda scope: Values(scope.nodes.sum("compute_ns") + scope.nodes.sum("overlap_ns")),
-        source=ACCOUNTING,
-    ),
-    _of_launches(
-        "idle_host_ns",
-        "idle host",
-        "Idle before the launch call of the activity that started next: the host was late.",
-        source=ACCOUNTING,
-    ),
-    _of_launches(
-        "idle_launch_ns",
-        "idle launch",
-        "Idle from the launch call on: launched, but not started yet.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "idle_unknown_ns",
-        "idle unkn.",
-        "Idle before an activity of which the trace has no launch record.",
-        source=ACCOUNTING,
-    ),
-    total(
-        "launch_overhead_ns",
-        "launch ovh",
-        "Chopper's launch overhead: gaps between neighbouring compute activities of an iteration.",
-        source="UnaryLab/chopper trace_metrics.py",
-    ),
-    _of_launches(
-        "prep_overhead_ns",
-        "prep ovh",
-        "Chopper's prep overhead: the part of the launch overhead before the launch call.",
-        source="UnaryLab/chopper trace_metrics.py",
-    ),
-    _of_launches(
-        "call_overhead_ns",
-        "call ovh",
-        "Chopper's call overhead: the part of the launch overhead from the launch call on.",
-        source="UnaryLab/chopper trace_metrics.py",
-    ),
-    Metric(
-        "activities",
-        Unit.NONE,
-        "activities",
-        "sum",
-        "Number of kernels, copies and memsets.",
-        lambda scope: Values(scope.nodes.sizes()),
-    ),
-    Metric(
-        "collectives",
-        Unit.NONE,
-        "collectives",
-        "sum",
-        "Number of communication kernels.",
-        lambda scope: Values(scope.nodes.sum("collectives")),
-    ),
-    Metric(
-        "copies",
-        Unit.NONE,
-        "copies",
-        "sum",
-        "Number of copies.",
-        lambda scope: Values(scope.nodes.sum("copies")),
-    ),
-    Metric(
-        "unlinked",
-        Unit.NONE,
-        "unlinked",
-        "sum",
-        "Number of activities without a launch record.",
-        lambda scope: Values(scope.nodes.sum("unlinked")),
-    ),
-    Metric(
-        INSTANCES,
-        Unit.NONE,
-        "instances",
-        "sum of different ones",
-        "In how many layers of iterations of GPUs the row occurs; beside a statistic, over how "
-        "many instances that goes.",
-        _instances,
-    ),
-    Metric(
-        "mean_ns",
-        Unit.NS,
-        "mean",
-        "ratio of sums",
-        "Mean duration of an activity.",
-        lambda scope: ratio(scope.nodes.sum("duration_ns"), scope.nodes.sizes()),
-    ),
-    Metric(
-        "min_ns",
-        Unit.NS,
-        "min",
-        "min",
-        "Shortest duration of an activity.",
-        lambda scope: Values(scope.nodes.min("duration_ns")),
-    ),
-    Metric(
-        "max_ns",
-        Unit.NS,
-        "max",
-        "max",
-        "Longest duration of an activity.",
-        lambda scope: Values(scope.nodes.max("duration_ns")),
-    ),
-    Metric(
-        "bytes",
-        Unit.BYTES,
-        "bytes",
-        "sum",
-        "Bytes that copies and collectives moved, where the trace says it; for a collective the "
-        "larger of its input and output.",
-        _bytes,
-        missing_because="the trace gives no size for any activity of the row",
-    ),
-    Metric(
-        "start_ns",
-        Unit.NS,
-        "start",
-        "min",
-        "Start of the first activity, since the run's first activity.",
-        lambda scope: Values(scope.nodes.min("start_ns") - scope.origin_ns),
-    ),
-    Metric(
-        "end_ns",
-        Unit.NS,
-        "end",
-        "max",
-        "End of the last activity, since the run's first activity.",
-        _end,
-    ),
-    _if_same("stream", -1),
-    _if_same("launch_ns", NO_TIME, offset=True),
+@metric(
+    "stream",
+    Unit.NONE,
+    "stream",
+    reduces=Reduces.COMMON,
+    missing=_NOT_COMMON,
+    needs_times=False,
 )
+def stream(scope: Scope) -> Values:
+    """Stream (queue) of the activities."""
+    low, high = scope.nodes.min("stream"), scope.nodes.max("stream")
+    return Values(low, (low != high) | (low == -1))
+
+
+@metric("launch_ns", Unit.NS, "launch", reduces=Reduces.COMMON, missing=_NOT_COMMON)
+def launch(scope: Scope) -> Values:
+    """Start of the launch call, since the run's first activity."""
+    low, high = scope.nodes.min("launch_ns"), scope.nodes.max("launch_ns")
+    return Values(low - scope.origin_ns, (low != high) | (low == NO_TIME))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chopper_core.metrics import Scope, Values, metric
+from chopper_core.metrics import Scope, Values, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 
@@ -15,4 +15,4 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode where there is none."""
     node = run.tree(view.order).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
-    return {name: metric(name, run.table, run.counter_info).compute(scope) for name in names}
+    return {name: metric_named(name, run.table, run.counter_info).compute(scope) for name in names}

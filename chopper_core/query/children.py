@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chopper_core.metrics import Scope, Values, metric
-from chopper_core.metrics.reasons import sentences
+from chopper_core.metrics import Scope, Values, metric_named
+from chopper_core.metrics.lookup import reason_notes
 from chopper_core.model import address
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.view import View, enter
@@ -48,7 +48,7 @@ def children(run: Run, view: View) -> Frame:
     columns = tuple(column_of(name, run, statistic) for name in names_of(run, view))
     mask = matching(Rows(view.level, labels, values), view.filter)
     shown = np.flatnonzero(mask)
-    elapsed = metric("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
+    elapsed = metric_named("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
     hidden_ns = 0 if mask.all() else int(elapsed[~mask].sum())
     sort = view.sort or ("-elapsed_ns" if view.level in LONGEST_FIRST else "")
     shown = shown[ordered(shown, view.level, labels, sort, values)]
@@ -73,11 +73,11 @@ def children(run: Run, view: View) -> Frame:
         sort=sort,
         hidden=len(labels) - len(shown),
         hidden_ns=hidden_ns,
-        parent_ns=int(metric("elapsed_ns", run.table).compute(totals).numbers[0]),
+        parent_ns=int(metric_named("elapsed_ns", run.table).compute(totals).numbers[0]),
         elapsed_ns=elapsed[shown],
         notes=(
             *notes_of(run, view, labels, len(shown), hidden_ns),
-            *sentences(nowhere, run.table, run.hardware),
+            *reason_notes(nowhere, run.table, run.hardware),
         ),
         opens=lambda row: view if view.is_leaf else enter(view, shown_labels[row]),
         signal=signal,

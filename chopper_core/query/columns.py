@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chopper_core.metrics import Metric, default_columns, metric
+from chopper_core.metrics import Metric, default_columns, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
@@ -24,5 +24,5 @@ def names_of(run: Run, view: View) -> tuple[str, ...]:
 
 def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
     """The metric of a column; raises UsageError where there is none of the name."""
-    known = metric(name, run.table, run.counter_info)
+    known = metric_named(name, run.table, run.counter_info)
     return statistic.metric(known) if statistic else known

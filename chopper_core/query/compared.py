@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.metrics import Metric, Reduces, Values
 from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view, enter
@@ -16,7 +16,6 @@ from chopper_core.query.columns import column_of, names_of
 from chopper_core.query.comparison import (
     DELTA,
     RELATIVE,
-    SUM,
     aligned,
     delta_of,
     difference,
@@ -150,7 +149,7 @@ def _nothing(frame: Frame, view: View) -> Frame:
         view=view,
         labels=(),
         values={name: values.take(none) for name, values in frame.values.items()},
-        total={known.name: 0 if known.reduces == SUM else None for known in frame.columns},
+        total={known.name: 0 if known.reduces == Reduces.SUM else None for known in frame.columns},
         elapsed_ns=np.zeros(0, np.int64),
     )
 

@@ -9,13 +9,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column
+from chopper_core.metrics import Metric, Reduces, Values, column
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.units import Unit
 
 DELTA: Final = "_delta"
 RELATIVE: Final = "_delta_pct"
-SUM: Final = "sum"
 
 Lookup = Callable[[str], Values]
 
@@ -57,13 +56,13 @@ def aligned(values: Values, places: np.ndarray[tuple[int], np.dtype[np.intp]]) -
     if not len(values):
         return Values(np.full(len(places), np.nan), np.ones(len(places), np.bool_))
     taken = values.take(np.maximum(places, 0))
-    return Values(taken.numbers, ~taken.present() | (places < 0), taken.held)
+    return Values(taken.numbers, ~taken.present() | (places < 0), taken.extrapolated)
 
 
 def difference(metric: Metric, ours: Values, base: Values) -> Values:
     """Ours less the baseline; a sum that one side lacks counts as nothing there, so that the
     differences of the rows add up to that of the total."""
-    if metric.reduces == SUM:
+    if metric.reduces == Reduces.SUM:
         numbers = [np.where(side.present(), side.numbers, 0) for side in (ours, base)]
         missing = ~(ours.present() | base.present())
     else:
@@ -102,7 +101,7 @@ def relative_of(metric: Metric) -> Metric:
         name=f"{metric.name}{RELATIVE}",
         unit=Unit.PERCENT,
         title="Δ %",
-        reduces="ratio of sums",
+        reduces=Reduces.RATIO,
         definition=f"The difference of {metric.title} in % of the baseline's.",
     )
 

@@ -17,17 +17,14 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, Values, numbered
-from chopper_core.metrics.metric import IF_SAME
+from chopper_core.metrics import Metric, Reduces, Scope, Values, numbered
 from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 
-OF_SUMS: Final = "statistic of sums"
-OF_MEANS: Final = "statistic of ratios"
-_FIXED: Final = (IF_SAME, "min", "max")
+_FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
 """How that reduces which is no amount: times of day, extremes, identities."""
 _ITERATION: Final = "iteration"
 _OVER: Final = ("gpu", _ITERATION)
@@ -124,7 +121,7 @@ def named(metric: Metric, name: str) -> Metric:
     return replace(
         metric,
         title=f"{name} {metric.title}",
-        reduces=OF_SUMS if metric.reduces == "sum" else OF_MEANS,
+        reduces=Reduces.OF_SUMS if metric.reduces == Reduces.SUM else Reduces.OF_MEANS,
         definition=f"The {name} of {metric.title} over the row's instances.",
     )
 
@@ -155,19 +152,19 @@ def counted_instances(
 
 def reduced(name: str, values: Values, node: Index, count: int, counted: Mask) -> Values:
     """One statistic per node of the values of its instances that count; `node` ascends."""
-    there = values.present() & counted
-    numbers, node = values.numbers[there], node[there]
+    present = values.present() & counted
+    numbers, node = values.numbers[present], node[present]
     sizes = np.bincount(node, minlength=count)
     known = np.flatnonzero(sizes)
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])[known].astype(np.intp)
-    held = None
-    if values.held is not None:
-        held = np.bincount(node, values.held[there], count) > 0
+    extrapolated = None
+    if values.extrapolated is not None:
+        extrapolated = np.bincount(node, values.extrapolated[present], count) > 0
     if not len(known):
-        return Values(np.full(count, np.nan), sizes == 0, held)
+        return Values(np.full(count, np.nan), sizes == 0, extrapolated)
     found = _over(name, numbers, node, first, sizes[known])
     place = np.minimum(np.cumsum(sizes > 0), len(known)) - 1
-    return Values(found[np.maximum(place, 0)], sizes == 0, held)
+    return Values(found[np.maximum(place, 0)], sizes == 0, extrapolated)
 
 
 def _over(

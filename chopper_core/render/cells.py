@@ -10,13 +10,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics import Metric, Values
+from chopper_core.metrics import Metric, Reduces, Values
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame, Number
-from chopper_core.query.statistic import OF_SUMS
 from chopper_core.render.glyphs import Glyphs
 
 SENTENCES: Final = ("finding",)
@@ -85,7 +84,7 @@ class ColumnText(Struct, frozen=True):
             word = values.cell(row)
             return glyphs.missing if word is None else clean(str(word))
         text = self.scale.cell(values.at(row), glyphs.missing)
-        return f"~{text}" if values.is_held(row) else text
+        return f"~{text}" if values.is_extrapolated(row) else text
 
     def aligned(self, text: str, width: int) -> str:
         """A cell of the column filled to a width: figures at the right, words at the left."""
@@ -123,11 +122,11 @@ def _is_whole(metric: Metric, values: Values) -> bool:
     if values.numbers.dtype.kind in "iub":
         return True
     present = values.numbers[values.present()]
-    return metric.reduces == "sum" and bool((present == np.round(present)).all())
+    return metric.reduces == Reduces.SUM and bool((present == np.round(present)).all())
 
 
 def _is_time(metric: Metric) -> bool:
-    return metric.unit is Unit.NS and metric.reduces in ("sum", OF_SUMS)
+    return metric.unit is Unit.NS and metric.reduces in (Reduces.SUM, Reduces.OF_SUMS)
 
 
 def _largest(frame: Frame, metric: Metric) -> float:

@@ -53,7 +53,8 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
 
 
 def _held(frame: Frame, row: int) -> list[str]:
-    return [column.name for column in frame.columns if frame.values[column.name].is_held(row)]
+    columns = (column.name for column in frame.columns)
+    return [name for name in columns if frame.values[name].is_extrapolated(row)]
 
 
 def _plain_numbers(numbers: Any) -> Any:

@@ -57,6 +57,18 @@ def run_mask(*columns: AnyArray) -> Mask:
     return begins
 
 
+def sorted_run_mask(*columns: AnyArray) -> Mask | None:
+    """As `run_mask`; None where the rows are not in the order of the columns."""
+    begins = np.ones(len(columns[0]), np.bool_)
+    rest = begins[1:]
+    rest[:] = False
+    for column in columns:
+        if ((column[1:] < column[:-1]) & ~rest).any():
+            return None
+        rest |= column[1:] != column[:-1]
+    return begins
+
+
 def run_starts(*columns: AnyArray) -> Index:
     """The first row of each run of rows in which all columns are equal."""
     return np.flatnonzero(run_mask(*columns))

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import Metric, Scope, Values, column, metric, numbered, worded
+from chopper_core.metrics import Metric, Scope, Values, column, metric_named, numbered, worded
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
@@ -51,7 +51,7 @@ _LARGEST_FIRST: Final = ("operation", "kernel")
 
 def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, the spread over the labels, and where it differs from others."""
-    figure = metric(view.of or USUAL, run.table)
+    figure = metric_named(view.of or USUAL, run.table)
     view = of_all_gpus(view)
     tree = run.tree(view.order)
     parent = tree.node(view.path)

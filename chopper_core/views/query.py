@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Scope, Values, metric
+from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
 from chopper_core.model.charts import Lanes, picked
@@ -123,7 +123,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
                 f"the view {view.name} has no column {name!r}; it has {', '.join(own)}"
             )
         else:
-            found = metric(name, run.table, run.counter_info)
+            found = metric_named(name, run.table, run.counter_info)
         return found if statistic is None or name in totals else statistic.metric(found)
 
     def values(name: str) -> Values:

@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, breakdown, counters, metric, telemetry
-from chopper_core.metrics.metric import IF_SAME
-from chopper_core.metrics.reasons import lacking_counters, reasons
+from chopper_core.metrics import METRICS, Metric, Reduces, Theme, Values, metric_named
+from chopper_core.metrics.counters import lacking as lacking_counters
+from chopper_core.metrics.lookup import reasons
 from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_counted
 from chopper_core.model.run import Run
@@ -24,11 +24,17 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import NoSuchNode
 
 _REST: Final = "more of the trace"
+
+
+def _of(theme: Theme) -> tuple[str, ...]:
+    return tuple(metric.name for metric in METRICS.values() if metric.theme == theme)
+
+
 _KINDS: Final = {
     "time": ("elapsed_ns", "share_pct", "kernels", "busy_pct", *STATES, "hidden_ns", "kernel_ns"),
-    "telemetry": tuple(metric.name for metric in telemetry.METRICS),
-    "breakdown of compute": tuple(metric.name for metric in breakdown.METRICS),
-    "counters": tuple(metric.name for metric in counters.METRICS),
+    Theme.TELEMETRY.value: _of(Theme.TELEMETRY),
+    Theme.BREAKDOWN.value: _of(Theme.BREAKDOWN),
+    Theme.COUNTERS.value: _of(Theme.COUNTERS),
     _REST: (),
 }
 """The groups of a detail, the most telling first; what none names is in the last."""
@@ -49,14 +55,14 @@ class Figure(Struct, frozen=True):
     @property
     def is_nothing(self) -> bool:
         """Whether it is an amount of zero; stream 0 and launch 0 are no amounts."""
-        return not self.word and self.number == 0 and self.metric.reduces != IF_SAME
+        return not self.word and self.number == 0 and self.metric.reduces != Reduces.COMMON
 
     @property
     def _is_whole(self) -> bool:
         """Whether it is a count, or a sum of what was counted."""
         if not isinstance(self.number, float):
             return True
-        return self.metric.reduces == "sum" and self.number.is_integer()
+        return self.metric.reduces == Reduces.SUM and self.number.is_integer()
 
     def text(self, glyphs: Glyphs, *, short: bool = False, beside_title: bool = False) -> str:
         """The figure with its unit, in the scale that suits it alone; short: with few digits.
@@ -80,13 +86,15 @@ class Figure(Struct, frozen=True):
 def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
     """Figures of a view's node itself; raises NoSuchNode where the run has none."""
     known = figures(run, view, names)
-    return {name: _figure(metric(name, run.table), values, 0) for name, values in known.items()}
+    return {
+        name: _figure(metric_named(name, run.table), values, 0) for name, values in known.items()
+    }
 
 
 def _figure(metric: Metric, values: Values, row: int) -> Figure:
     cell = values.cell(row)
     word = cell if isinstance(cell, str) else ""
-    return Figure(metric, values.at(row), values.is_held(row), word)
+    return Figure(metric, values.at(row), values.is_extrapolated(row), word)
 
 
 def _pointed(frame: Frame, label: str) -> str | None:
@@ -142,7 +150,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
     lacking: dict[tuple[str, ...], list[Metric]] = {}
     if any(map(is_counted, run.table.measured)):
         for metric in missing:
-            if names := lacking_counters(metric.name, run.table):
+            if names := lacking_counters(metric, run.table.measured):
                 lacking.setdefault(names, []).append(metric)
     others_missing = [
         metric for metric in missing if not any(metric in each for each in lacking.values())

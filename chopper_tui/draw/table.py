@@ -214,7 +214,7 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
         shown = (clean(values.words[int(code)]) for code in set(present.tolist()))
         widths = sorted(cell_width(word) for word in shown)
         return Column(text, header, max(cell_width(header), *widths, 1), 0)
-    mark = "~" if values.held is not None and values.held.any() else ""
+    mark = "~" if values.extrapolated is not None and values.extrapolated.any() else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_width(cell) for cell in (header, *cells))
     return Column(text, header, width, bar_width if name == "share_pct" else 0)

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from chopper_core.metrics import metric
+from chopper_core.metrics import metric_named
 from chopper_core.model.run import Run
 
 _LEAST: Final = 69
@@ -40,7 +40,7 @@ def signal_options(run: Run) -> list[tuple[str, str, str]]:
         (
             signal.name,
             f"{signal.title:<{widest}}  {signal.low:.0f}-{signal.high:.0f} {signal.unit}",
-            metric(signal.name).definition.partition(", mean over")[0]
+            metric_named(signal.name).definition.partition(", mean over")[0]
             if signal.name in run.measured
             else "Share of time in which such work ran, from the trace",
         )

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from chopper_core.metrics import METRICS, Metric, metric
+from chopper_core.metrics import METRICS, Metric, metric_named
 from chopper_core.query.comparison import underlying
 from chopper_core.render.cells import level_title
 from chopper_core.render.glyphs import Glyphs
@@ -65,7 +65,7 @@ class Columner(Comparer):
         for word in words:
             name = self._column(word.lstrip("+-"))
             # What columns an analysis has, its answer knows.
-            name = name if self.view.name else metric(name, self.run.table).name
+            name = name if self.view.name else metric_named(name, self.run.table).name
             if name in columns:
                 columns.remove(name)
             if not word.startswith("-"):

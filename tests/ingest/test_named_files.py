@@ -51,6 +51,6 @@ def test_info_lists_the_counters_that_are_columns(small: Simulated) -> None:
 def test_json_names_the_values_that_are_held(small: Simulated) -> None:
     frame = query(small.run, parse("R:gpu=0/iteration=11/phase=forward/layer=2?columns=gfx_mhz"))
     rows = json.loads(as_json(frame))["rows"]
-    held = [frame.values["gfx_mhz"].is_held(row) for row in range(len(frame))]
+    held = [frame.values["gfx_mhz"].is_extrapolated(row) for row in range(len(frame))]
     assert any(held) and not all(held)
     assert [row.get("held", []) for row in rows] == [["gfx_mhz"] if each else [] for each in held]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chopper_core.ingest.open import open_run
-from chopper_core.metrics.telemetry import METRICS as TELEMETRY
+from chopper_core.metrics import METRICS, Reduces
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
@@ -96,7 +96,9 @@ def test_a_gpu_s_clock_is_that_of_its_xcds_and_each_is_a_column(run: Run) -> Non
     assert column(run, "gfx_mhz.xcd1")["c"] == pytest.approx((1000 + 1100) / 2)
     frame = query(run, parse("R?order=kernel&columns=gfx_mhz.xcd1,gfx_mhz.xcd9"))
     assert frame.columns[0].title == "xcd1 gfx MHz"
-    held = dict(zip(frame.labels, map(frame.values["gfx_mhz.xcd1"].is_held, range(4)), strict=True))
+    held = dict(
+        zip(frame.labels, map(frame.values["gfx_mhz.xcd1"].is_extrapolated, range(4)), strict=True)
+    )
     assert held == {"a": False, "b": True, "c": False, "d": False}
     assert frame.total["gfx_mhz.xcd9"] is None
     assert "no telemetry of xcd9 for gfx_mhz" in frame.columns[1].missing_because
@@ -118,7 +120,11 @@ def test_parts_are_signals_to_choose_but_not_to_step_through(run: Run) -> None:
     assert shown["gfx_mhz.xcd0"] == "Of xcd0: clock of the compute units"
 
 
-MEANS = [metric.name for metric in TELEMETRY if metric.name not in ("energy_j", "energy_rate_w")]
+MEANS = [
+    name
+    for name, metric in METRICS.items()
+    if metric.reduces == Reduces.MEAN and name != "energy_rate_w"
+]
 
 
 @pytest.mark.parametrize("name", MEANS)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.ingest.open import open_run
 from chopper_core.metrics import METRICS
-from chopper_core.metrics.reasons import NO_COUNTERS, NO_SPECIFICATION, why_missing
+from chopper_core.metrics.lookup import NO_COUNTERS, NO_SPECIFICATION, why_missing
 from chopper_core.model.address import parse, render
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.hardware import hardware_of
@@ -58,7 +58,7 @@ def test_counts_are_there_and_times_are_not(run: Run) -> None:
     for name in ("elapsed_ns", "busy_pct", "share_pct"):
         assert {row[name] for row in rows.values()} == {frame.total[name]} == {None}
     assert frame.notes[-1] == (
-        "elapsed_ns, busy_pct, share_pct are not known: the counter run has no times of its "
+        "elapsed_ns, busy_pct, share_pct unavailable: the counter run has no times of its "
         "dispatches; the kernel trace of the same run has them"
     )
 
@@ -129,9 +129,7 @@ def test_the_reason_is_what_the_run_lacks(run: Run) -> None:
     def why(name: str) -> str:
         return why_missing(METRICS[name], run.table, None)
 
-    assert why("l2_hit_pct") == (
-        "the run lacks counters, which rocprofv3 --pmc TCC_HIT_sum TCC_MISS_sum collects"
-    )
+    assert why("l2_hit_pct") == "needs rocprofv3 --pmc TCC_HIT_sum TCC_MISS_sum"
     assert why("counter_mhz") == "the counter run has no times of its dispatches"
     assert why("gfx_mhz").startswith("the run has no telemetry of it")
     bare = run.table.without_measured(*run.table.measured)
@@ -145,8 +143,5 @@ def test_the_command_line_opens_it(folder: Path) -> None:
                "--columns", "SQ_WAVES,cu_util_pct,gfx_mhz"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "40960" in done.stdout
-    assert (
-        "cu_util_pct is not known: the run lacks counters, which rocprofv3 --pmc SQ_BUSY"
-        in done.stdout
-    )
-    assert "gfx_mhz is not known: the counter run has no times" in done.stdout
+    assert "cu_util_pct unavailable: needs rocprofv3 --pmc SQ_BUSY" in done.stdout
+    assert "gfx_mhz unavailable: the counter run has no times" in done.stdout

@@ -19,11 +19,11 @@ import pytest
 from msgspec.structs import replace
 from support import Row, table_of
 
-from chopper_core.metrics.counters import METRICS, NEEDS
-from chopper_core.metrics.metric import Scope, Values
-from chopper_core.metrics.time import METRICS as TIME_METRICS
+from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.metrics import metric_named as registry
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.tree import Groups, Tree
+from chopper_core.model.units import Unit
 
 MI300X = Hardware(
     name="MI300X",
@@ -73,7 +73,7 @@ MI355X = replace(
     memory_gbps=8000,
 )
 
-BY_NAME = {metric.name: metric for metric in METRICS}
+BY_NAME = {name: metric for name, metric in METRICS.items() if metric.counters}
 TIME = "counter_duration_ns"
 MOPS = "SQ_INSTS_VALU_MFMA_MOPS_"
 VALU = "SQ_INSTS_VALU_"
@@ -503,8 +503,7 @@ EXPECTED: dict[str, tuple[Counters, float]] = {
 
 
 def test_every_metric_is_expected() -> None:
-    assert set(EXPECTED) == set(BY_NAME) == set(NEEDS)
-    assert len(METRICS) == len(BY_NAME)
+    assert set(EXPECTED) == set(BY_NAME)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -522,7 +521,7 @@ def test_only_activities_with_all_counters_count(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_needs_are_what_is_needed(name: str) -> None:
     counters, _ = EXPECTED[name]
-    assert set(NEEDS[name]) == set(counters)
+    assert set(BY_NAME[name].counters) == set(counters)
     for counter in counters:
         assert counter in BY_NAME[name].missing_because
         rest = {other: values for other, values in counters.items() if other != counter}
@@ -739,13 +738,13 @@ UNIT_IN_NAME = {
 
 
 def test_names_titles_and_definitions() -> None:
-    everything = (*METRICS, *TIME_METRICS)
-    assert len({metric.name for metric in everything}) == len(everything)
-    assert len({metric.title for metric in everything}) == len(everything)
-    for metric in METRICS:
+    assert len({metric.title for metric in METRICS.values()}) == len(METRICS)
+    for metric in METRICS.values():
+        assert re.fullmatch(r"[^\n]+\.", metric.definition), metric.definition
+        assert "  " not in metric.definition
+    for metric in BY_NAME.values():
         assert metric.name.endswith(UNIT_IN_NAME.get(metric.unit, "")), metric.name
         assert 0 < len(metric.title) <= 10, metric.title
-        assert re.fullmatch(r"[^\n]+\.", metric.definition), metric.definition
         assert metric.source and metric.source != "trace"
 
 
@@ -777,3 +776,19 @@ def test_counters_of_a_real_copy() -> None:
     )
     shares = [value for name, value in found.items() if name.endswith("_pct") and value is not None]
     assert all(0 <= share <= 100 for share in shares)
+
+
+def test_a_function_becomes_a_metric_by_one_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "METRICS", {})
+
+    @registry.metric("launched", Unit.NONE, "launched", missing="never")
+    def launched(scope: Scope) -> Values:
+        """Number of activities that
+        have a launch record."""
+        return Values(scope.nodes.sizes() - scope.nodes.sum("unlinked"))
+
+    made = registry.METRICS["launched"]
+    assert made.definition == "Number of activities that have a launch record."
+    assert (made.reduces, made.missing_because, made.compute) == ("sum", "never", launched)
+    with pytest.raises(ValueError, match="two metrics are called launched"):
+        registry.total("launched", "again", "The same.")

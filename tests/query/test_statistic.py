@@ -158,7 +158,7 @@ def test_in_a_view_it_is_what_pandas_finds(run: Run, address: str, stat: str) ->
 def test_a_view_keeps_what_is_its_own_and_says_so() -> None:
     plain, median = (query(RUN, parse(f"R?view=kernels{more}")) for more in ("", "&stat=median"))
     by_name = {column.name: column for column in median.columns}
-    assert by_name["kernel_ns"].title == "median kern.time" and "instances" in by_name
+    assert by_name["kernel_ns"].title == "median kernel time" and "instances" in by_name
     assert by_name["kernel_pct"].title == "of kernels" and by_name["p95_ns"].title == "p95"
     shares = [
         dict(zip(each.labels, each.values["kernel_pct"].numbers, strict=True))

@@ -7,7 +7,6 @@ import io
 import json
 
 import pytest
-from chopper_core.model.counters import CounterInfo
 from hypothesis import given
 from hypothesis import strategies as st
 from support import Row, run_of, sample_run
@@ -15,6 +14,7 @@ from support import Row, run_of, sample_run
 from chopper_core import metrics
 from chopper_core.metrics import METRICS, raw_counter
 from chopper_core.model.address import parse
+from chopper_core.model.hardware import CounterInfo
 from chopper_core.model.table import Kind
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View

@@ -117,7 +117,7 @@ async def test_a_signal_that_the_run_lacks() -> None:
 
 async def test_held_values_are_marked_everywhere() -> None:
     async with explorer((160, 50), measured_run(), View("sample.json", DEEP)) as at:
-        held = at.frame.values["gfx_mhz"].held
+        held = at.frame.values["gfx_mhz"].extrapolated
         assert held is not None and held.any() and not held.all()
         row = int(np.flatnonzero(held)[0])
         await at.press(*"j" * row)

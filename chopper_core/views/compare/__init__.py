@@ -8,14 +8,13 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Values, column, is_measured, metric, worded
+from chopper_core.metrics import Metric, Reduces, Values, column, is_measured, metric_named, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.comparison import (
     DELTA,
-    SUM,
     delta_of,
     difference,
     relative,
@@ -94,8 +93,8 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _figure(run: Run, name: str) -> Metric:
-    figure = metric(name, run.table)
-    if figure.reduces != SUM:
+    figure = metric_named(name, run.table)
+    if figure.reduces != Reduces.SUM:
         raise UsageError(
             f"{name} does not add up over parts; the view compare needs a time, a count, bytes or "
             "energy"
@@ -155,7 +154,7 @@ def _columns(both: Sides, figure: Metric) -> Columns:
 
 
 def _changed(both: Sides, name: str) -> tuple[Metric, Values]:
-    known = metric(name)
+    known = metric_named(name)
     return delta_of(known), difference(known, *both.values(known))
 
 
@@ -180,13 +179,13 @@ def _totals(both: Sides, figure: Metric, columns: Columns) -> Mapping[str, int |
         if known is SHARE and values.present().all():
             found[known.name] = float(values.numbers.sum())
         elif known.name.endswith(DELTA):
-            own = metric(known.name.removesuffix(DELTA), both.ours.run.table)
+            own = metric_named(known.name.removesuffix(DELTA), both.ours.run.table)
             left, right = both.wholes(own)
-            if own.reduces == SUM:
+            if own.reduces == Reduces.SUM:
                 found[known.name] = (left or 0) - (right or 0)
             elif left is not None and right is not None:
                 found[known.name] = left - right
-        elif known.reduces == SUM and known.name.startswith(("number_", "each_")):
+        elif known.reduces == Reduces.SUM and known.name.startswith(("number_", "each_")):
             found[known.name] = float(values.numbers.sum())
     return found
 
@@ -239,7 +238,7 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns
     if figure.name == "kernels":
         return []
     now, before = (_numbers(each) for each in (ours, base))
-    more, fewer = (_numbers(each) for each in both.values(metric("kernels")))
+    more, fewer = (_numbers(each) for each in both.values(metric_named("kernels")))
     paired = (more > 0) & (fewer > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         grown = (more - fewer) * before / fewer
@@ -257,7 +256,9 @@ def _effects(both: Sides, figure: Metric, ours: Values, base: Values) -> Columns
     )
     return [
         (
-            column(f"{name}_{figure.name}", figure.unit, title, text, reduces=SUM, signed=True),
+            column(
+                f"{name}_{figure.name}", figure.unit, title, text, reduces=Reduces.SUM, signed=True
+            ),
             Values(numbers),
         )
         for name, (title, text), numbers in (

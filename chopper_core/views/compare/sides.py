@@ -10,12 +10,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.metrics import Metric, Reduces, Scope, Values
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, baseline_view
-from chopper_core.query.comparison import SUM, Pairs, aligned, matched
+from chopper_core.query.comparison import Pairs, aligned, matched
 from chopper_core.query.renamed_kernels import Side, counterparts
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.shared.matched_kernels import cut_iterations
@@ -90,7 +90,7 @@ class Sides(Struct, frozen=True, dict=True):
         found = []
         for each in self._both:
             number = each.whole(known)
-            divides = number is not None and known.reduces == SUM and self.is_per_step
+            divides = number is not None and known.reduces == Reduces.SUM and self.is_per_step
             found.append(number / each.steps if divides and number is not None else number)
         return found[0], found[1]
 
@@ -108,7 +108,7 @@ class Sides(Struct, frozen=True, dict=True):
         return self.ours, self.base
 
     def _of_step(self, values: Values, known: Metric, side: ComparedNode) -> Values:
-        if known.reduces != SUM or not self.is_per_step:
+        if known.reduces != Reduces.SUM or not self.is_per_step:
             return values
         return Values(values.numbers / side.steps, values.missing)
 

@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope, Values
-from chopper_core.metrics.original_overlap import changes
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, STATES, KernelTable, Kind
 from chopper_core.model.tree import Groups
@@ -19,7 +18,7 @@ from chopper_core.model.view import View, complete_order
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, ranked
+from chopper_core.util.grouping import distinct, ranked, sorted_run_mask
 from chopper_core.views.findings.rule import Threshold
 from chopper_core.views.shared.leads import RankLeads, leads
 from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations
@@ -95,7 +94,7 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def cells(self) -> Groups:
         """The activities by operation, layer, phase, iteration and GPU."""
         rows = self.node.selection
-        is_new = changes([self.table.column(level)[rows] for level in CELL])
+        is_new = sorted_run_mask(*(self.table.column(level)[rows] for level in CELL))
         if is_new is None:
             return self.node.split(CELL)[0]
         return Groups(self.table, rows, np.flatnonzero(is_new))

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics.original_overlap import instances, running_ns
+from chopper_core.metrics.instances import instances, running_ns
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View

@@ -1,0 +1,209 @@
+"""Metrics by name: the default columns, why a run lacks one, and the catalogue of all."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from chopper_core.metrics import counters, telemetry
+from chopper_core.metrics.metric import METRICS, Metric, Theme, absent
+from chopper_core.model.column_names import NO_TIMES, integral_of, is_counted, is_counter
+from chopper_core.model.hardware import CounterInfo, Hardware
+from chopper_core.model.table import ACTIVITY, KernelTable
+from chopper_core.util.errors import UsageError
+
+DEFAULT_COLUMNS: Final = (
+    "elapsed_ns",
+    "share_pct",
+    "kernels",
+    "busy_pct",
+    "exposed_comm_ns",
+    "idle_ns",
+    "compute_ns",
+    "overlap_ns",
+    "exposed_copy_ns",
+    "hidden_ns",
+    "kernel_ns",
+)
+"""The columns of a frame of the tree, the most informative first."""
+_ACTIVITY_COLUMNS: Final = (
+    "kernel_ns",
+    "start_ns",
+    "launch_ns",
+    "stream",
+    "bytes",
+    "elapsed_ns",
+    "share_pct",
+    "idle_ns",
+    "compute_ns",
+    "overlap_ns",
+    "exposed_comm_ns",
+    "exposed_copy_ns",
+    "hidden_ns",
+    "kernels",
+    "busy_pct",
+)
+_MEASURED_COLUMNS: Final = ("gfx_mhz", "gfx_util_pct", "power_w", "mfma_util_pct")
+"""Further default columns of a run that has them."""
+_MEASURED_FROM: Final = 3
+"""The place of the measured columns among the others."""
+_MAX_COUNTER_COLUMNS: Final = 8
+"""The most default columns from counters in a run without times."""
+
+_NO_INFOS: Final[Mapping[str, CounterInfo]] = {}
+NO_COUNTERS: Final = (
+    "the run has no hardware counters (rocprofv3 --pmc …, in files beside the traces)"
+)
+NO_SPECIFICATION: Final = (
+    "needs the specification of the GPU, which no file names; give it with --hardware MI300X"
+)
+_NO_TELEMETRY: Final = (
+    "the run has no telemetry of it, or none that could be placed on its clock (`chopper info`)"
+)
+
+
+def metric_named(
+    name: str,
+    table: KernelTable | None = None,
+    infos: Mapping[str, CounterInfo] = _NO_INFOS,
+) -> Metric:
+    """The metric of a name, raw counters included; raises UsageError with the nearest names.
+
+    `infos` are the profiler's descriptions of its counters.
+    """
+    if name in METRICS:
+        known = METRICS[name]
+        return _without_times(known) if table is not None and not table.has_times else known
+    if table is not None and name in table.measured and is_counted(name):
+        return counters.raw_counter(name, infos.get(name))
+    if is_counter(name):
+        raise UsageError(
+            f"the run has no counter {name}; collect it with a counter run "
+            f"(rocprofv3 --pmc {name}) beside the traces"
+        )
+    if of_part := telemetry.part(name):
+        return of_part
+    raise UsageError(f"unknown column {name!r}{nearest(name)}")
+
+
+def nearest(name: str) -> str:
+    """The end of an error about an unknown column: the columns with similar names."""
+    from difflib import get_close_matches
+
+    titles = (name, name.rpartition("_")[0])  # time_ms: a title with a unit
+    near = [known.name for known in METRICS.values() if known.title in titles]
+    near = near or get_close_matches(name, METRICS, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return f"{hint} `chopper metrics` lists all"
+
+
+def _without_times(known: Metric) -> Metric:
+    """The metric of a run without times, which lacks all but counts and counters."""
+    if not known.needs_times:
+        return known
+    return replace(
+        known, compute=lambda scope: absent(len(scope.nodes), 0), missing_because=NO_TIMES
+    )
+
+
+def default_columns(
+    level: str, table: KernelTable, hardware: Hardware | None = None
+) -> tuple[str, ...]:
+    """The columns of a level if none are given, with those that the run has measured."""
+    if not table.has_times:
+        computable = [
+            known.name
+            for known in METRICS.values()
+            if known.counters
+            and not counters.lacking(known, table.measured)
+            and (hardware is not None or not known.needs_hardware)
+        ]
+        return ("kernels", *computable[:_MAX_COUNTER_COLUMNS])
+    columns = _ACTIVITY_COLUMNS if level == ACTIVITY else DEFAULT_COLUMNS
+    measured = tuple(name for name in _MEASURED_COLUMNS if is_measured(name, table))
+    return (*columns[:_MEASURED_FROM], *measured, *columns[_MEASURED_FROM:])
+
+
+def is_measured(name: str, table: KernelTable) -> bool:
+    """Whether a run has the counters or the telemetry of a metric."""
+    needs = METRICS[name].counters if name in METRICS else ()
+    return all(column in table.measured for column in needs or (integral_of(name),))
+
+
+def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -> str:
+    """Why a metric has no value somewhere in a run: first of all, what the run lacks."""
+    if metric.missing_because == NO_TIMES:
+        return NO_TIMES
+    if lacking := counters.lacking(metric, table.measured):
+        if not any(map(is_counted, table.measured)):
+            return NO_COUNTERS
+        if lacking == (counters.TIME,):
+            return "the counter run has no times of its dispatches"
+        collected = " ".join(name for name in lacking if name != counters.TIME)
+        return f"needs rocprofv3 --pmc {collected}"
+    if metric.counters:
+        if hardware is None and metric.needs_hardware:
+            return NO_SPECIFICATION
+        return "no activity of the row has all counters that it needs, or its divisor is 0"
+    if metric.theme == Theme.TELEMETRY and integral_of(metric.name) not in table.measured:
+        return metric.missing_because if metric.name == "energy_j" else _NO_TELEMETRY
+    return metric.missing_because
+
+
+def reasons(
+    metrics: Iterable[Metric], table: KernelTable, hardware: Hardware | None
+) -> dict[str, list[Metric]]:
+    """Metrics without a value by the reason for it, in their order."""
+    found: dict[str, list[Metric]] = {}
+    for each in metrics:
+        found.setdefault(why_missing(each, table, hardware), []).append(each)
+    return found
+
+
+def reason_notes(
+    metrics: Sequence[Metric], table: KernelTable, hardware: Hardware | None
+) -> list[str]:
+    """A note per reason, with the metrics that have no value for it."""
+    return [
+        f"{', '.join(each.name for each in group)} unavailable: {reason}"
+        for reason, group in reasons(metrics, table, hardware).items()
+    ]
+
+
+def catalogue(format_name: str) -> str:
+    """The registry as `text`, `markdown` or `json`."""
+    if format_name == "json":
+        entries = [
+            {
+                "name": each.name,
+                "unit": each.unit,
+                "title": each.title,
+                "reduces": each.reduces,
+                "definition": each.definition,
+                "source": each.source,
+                "missing_because": each.missing_because or None,
+            }
+            for each in METRICS.values()
+        ]
+        import json
+
+        return json.dumps({"schema": "chopper.metrics/1", "metrics": entries}, indent=1) + "\n"
+    if format_name == "markdown":
+        lines = ["| name | unit | of children | definition |", "| :-- | :-- | :-- | :-- |"]
+        lines += [
+            f"| `{each.name}` | {each.unit} | {each.reduces} | {each.definition} |"
+            for each in METRICS.values()
+        ]
+        return "\n".join(lines) + "\n"
+    lines = []
+    for each in METRICS.values():
+        unit = f" ({each.unit})" if each.unit and not each.name.endswith("_ns") else ""
+        lines.append(f"{each.name}{unit}, shown as `{each.title}`; of children: {each.reduces}")
+        lines += [f"    {line}" for line in textwrap.wrap(each.definition, 92)]
+        if each.missing_because:
+            lines.append(f"    missing: {each.missing_because}")
+        lines.append(f"    source: {each.source}")
+    return "\n".join(lines) + "\n"
