@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.view import Baseline, View, enter, with_signal, with_view
-from chopper_core.query.comparison import is_difference
+from chopper_core.query.differences import is_difference
 
 
 class Place(Struct, frozen=True):

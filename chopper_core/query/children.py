@@ -1,25 +1,29 @@
-"""The rows of the tree."""
+"""The rows of the tree: the children of a node, their columns, order and notes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import Scope, Values, metric_named
+from chopper_core.metrics import Metric, Scope, Values, default_columns, metric_named
 from chopper_core.metrics.lookup import reason_notes
+from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.view import View, enter
-from chopper_core.query.columns import column_of, names_of
+from chopper_core.query.differences import is_difference
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
-from chopper_core.query.notes import notes_of
-from chopper_core.query.rows import LONGEST_FIRST, means_of, ordered
-from chopper_core.query.statistic import instance_levels, statistic_of
+from chopper_core.query.signal_chart import means_of
+from chopper_core.query.statistic import Statistic, instance_levels, leaves_out_cut, statistic_of
+from chopper_core.util.arrays import Index
 
-if TYPE_CHECKING:
-    pass
+NAME: Final = "name"
+"""The column of the labels, for sorting."""
+LONGEST_FIRST: Final = ("operation", "kernel")
+"""Levels whose rows have no order of their own."""
 
 
 def children(run: Run, view: View) -> Frame:
@@ -79,8 +83,87 @@ def children(run: Run, view: View) -> Frame:
             *notes_of(run, view, labels, len(shown), hidden_ns),
             *reason_notes(nowhere, run.table, run.hardware),
         ),
-        opens=lambda row: view if view.is_leaf else enter(view, shown_labels[row]),
+        target=lambda row: view if view.is_leaf else enter(view, shown_labels[row]),
         signal=signal,
         means=means_of(signal, nodes, shown),
         over=instance_levels(view),
     )
+
+
+def names_of(run: Run, view: View) -> tuple[str, ...]:
+    """The columns of a view: those asked for, else the level's; a statistic says of how many."""
+    if view.columns:
+        return view.columns
+    names = default_columns(view.level, run.table, run.hardware)
+    return (*names[:2], INSTANCES, *names[2:]) if view.stat else names
+
+
+def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
+    """The metric of a column; raises UsageError where there is none of the name."""
+    known = metric_named(name, run.table, run.counter_info)
+    return statistic.metric(known) if statistic else known
+
+
+def ordered(
+    shown: Index, level: str, labels: list[str], sort: str, values: Callable[[str], Values]
+) -> Index:
+    """The order of the rows; by name is the level's own order, but for operations and kernels."""
+    if not sort:
+        return np.arange(len(shown))
+    descending, name = sort.startswith("-"), sort.removeprefix("-")
+    if name == NAME:
+        order = np.arange(len(shown))
+        if level in LONGEST_FIRST:
+            order = np.array(sorted(order, key=lambda row: labels[int(shown[row])]), np.intp)
+        return order[::-1] if descending else order
+    column = values(name).take(shown)
+    # What changed most, in either direction, is what a difference is sorted for.
+    size = np.abs(column.numbers) if is_difference(name) else column.numbers
+    numbers = -size if descending else size
+    # Rows without a value come last in both directions.
+    return np.lexsort((numbers, ~column.present()))
+
+
+def notes_of(
+    run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
+) -> tuple[str, ...]:
+    """What is to be said of the rows of a node, `shown` of them, the others with `hidden_ns`."""
+    notes = run_notes(run)
+    over = instance_levels(view)
+    if view.stat:
+        what = f"{view.stat} over the instances of a row, one per {', '.join(over)}"
+        notes.insert(0, f"figures are the {what}; % is the share of the sum")
+    if shown < len(labels):
+        notes.append(
+            f"{len(labels) - shown} of {len(labels)} rows hidden by the filter, with "
+            f"{hidden_ns / 1e6:.3f} ms; total and share are of all rows"
+        )
+    spans_iterations = view.level == "iteration" or (view.stat and "iteration" in over)
+    if spans_iterations or "iteration" in dict(view.scope):
+        wanted = dict(view.scope).get("iteration")
+        cut = sorted({number for numbers in run.partial_iterations.values() for number in numbers})
+        cut = [number for number in cut if wanted in (None, str(number))]
+        if cut:
+            which = ", ".join(map(str, cut))
+            left_out = "; it counts in % alone" if leaves_out_cut(view) else ""
+            notes.append(f"the profiler's start or end cuts iteration {which}{left_out}")
+    return tuple(notes)
+
+
+def run_notes(run: Run) -> list[str]:
+    """What is to be said of everything that comes from a run."""
+    notes = []
+    if run.generated:
+        notes.append(f"generated data, not measured (made by {run.generated})")
+    damaged = sum(bool(source.losses) for source in run.sources)
+    if damaged:
+        notes.append(f"{damaged} of {len(run.sources)} files lost data; `chopper info` says what")
+    if run.failed:
+        files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
+        notes.append(f"{files} could not be used; `chopper info` says why")
+    return notes
+
+
+def filter_note(rows: int, shown: int) -> tuple[str, ...]:
+    """How many rows of an answer a filter hides."""
+    return (f"{rows - shown} of {rows} rows hidden by the filter",) if shown < rows else ()

@@ -1,46 +1,88 @@
-"""The rows of the tree beside those of a baseline."""
+"""The rows of the tree compared with those of a baseline: no row of either side is left out."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Values
 from chopper_core.model import address
 from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, baseline_view, enter
-from chopper_core.query.children import children
-from chopper_core.query.columns import column_of, names_of
-from chopper_core.query.comparison import (
+from chopper_core.query.children import children, column_of, names_of, notes_of, ordered
+from chopper_core.query.differences import (
     DELTA,
     RELATIVE,
-    aligned,
     delta_of,
     difference,
-    each_with_difference,
     is_difference,
-    matched,
     relative,
     relative_of,
     underlying,
-    with_differences,
 )
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
-from chopper_core.query.notes import notes_of
 from chopper_core.query.renamed_kernels import Side, counterparts
-from chopper_core.query.rows import ordered
 from chopper_core.query.statistic import Statistic, statistic_of
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode
 
-if TYPE_CHECKING:
-    pass
+_KERNEL: Final = "kernel"
+_TIMES: Final = ("exposed_comm_ns", "idle_ns", "compute_ns", "overlap_ns")
+_WITH_DELTA: Final = (
+    "kernels",
+    "gfx_mhz",
+    "exposed_comm_ns",
+    "idle_ns",
+    "compute_ns",
+    "overlap_ns",
+)
+"""Default columns that are followed by their difference."""
 
 
-_KERNEL = "kernel"
+class Pairs(Struct, frozen=True):
+    """The rows of a view and of its baseline, matched by their labels.
+
+    `labels` has ours in their order, then those that only the baseline has. `ours` and `base` give
+    the position of each among its own rows, -1 where it has none.
+    """
+
+    labels: tuple[str, ...]
+    ours: Index
+    base: Index
+    partners: tuple[str, ...]
+    """The label that a row has in the baseline, where that is another one."""
+
+
+def matched(
+    ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str] | None = None
+) -> Pairs:
+    """Pairs of rows with the same label, or as `renamed` says: ours → the baseline's."""
+    renamed = renamed or {}
+    places = {label: place for place, label in enumerate(base)}
+    own = {renamed.get(label, label) for label in ours}
+    alone = [label for label in base if label not in own]
+    labels = (*ours, *alone)
+    partners = [*(renamed.get(label, label) for label in ours), *alone]
+    return Pairs(
+        labels,
+        np.array([*range(len(ours)), *(-1 for _ in alone)], np.intp),
+        np.array([places.get(label, -1) for label in partners], np.intp),
+        tuple(renamed.get(label, "") for label in ours) + ("",) * len(alone),
+    )
+
+
+def aligned(values: Values, places: Index) -> Values:
+    """Values in the order of pairs; missing where a row has no partner."""
+    if not len(values):
+        return Values(np.full(len(places), np.nan), np.ones(len(places), np.bool_))
+    taken = values.take(np.maximum(places, 0))
+    return Values(taken.numbers, ~taken.present() | (places < 0), taken.extrapolated)
 
 
 def compared(run: Run, view: View) -> Frame:
@@ -111,9 +153,9 @@ def compared(run: Run, view: View) -> Frame:
         )
     notes.append(f"the baseline is {address.render(baseline_view(view))}")
 
-    def opens(row: int) -> View:
+    def target(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
-            return base.opens(int(pairs.base[shown[row]]))
+            return base.target(int(pairs.base[shown[row]]))
         return view if view.is_leaf else enter(view, labels[row], partners[row])
 
     def means(rows: Index, bins: int) -> Float64:
@@ -135,7 +177,7 @@ def compared(run: Run, view: View) -> Frame:
         hidden_ns=hidden_ns,
         elapsed_ns=elapsed[shown],
         notes=(*notes, *notes_of(run, view, pairs.labels, len(shown), hidden_ns)),
-        opens=opens,
+        target=target,
         means=means,
         partners=partners if renamed else (),
     )
@@ -199,3 +241,20 @@ def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None
     if name.endswith(RELATIVE):
         return 100.0 * (left - right) / right if right else None
     return left - right
+
+
+def with_differences(names: Sequence[str], level: str) -> tuple[str, ...]:
+    """Default columns with differences: of the time, also in %, and of a few others."""
+    first = "kernel_ns" if level == ACTIVITY else "elapsed_ns"
+    rest = [name for name in names if name != first]
+    compared = [name for name in rest if name in _WITH_DELTA]
+    others = [name for name in rest if name not in _WITH_DELTA]
+    pairs = [part for name in compared for part in (name, f"{name}{DELTA}")]
+    return (first, f"{first}{DELTA}", f"{first}{RELATIVE}", *pairs, *others)
+
+
+def each_with_difference(names: Sequence[str]) -> tuple[str, ...]:
+    """Chosen columns, each followed by its difference; unchanged where one is a difference."""
+    if any(map(is_difference, names)):
+        return tuple(names)
+    return tuple(part for name in names for part in (name, f"{name}{DELTA}"))

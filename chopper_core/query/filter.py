@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Values, nearest
 from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.query.comparison import underlying
+from chopper_core.query.differences import underlying
 from chopper_core.util.arrays import Mask, Numbers
 from chopper_core.util.errors import UsageError
 

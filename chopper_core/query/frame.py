@@ -22,11 +22,11 @@ Cell = int | float | str
 
 
 class Frame(Struct, frozen=True, eq=False):
-    """Rows of a view: the children of its node, or what an analysis says of it.
+    """Rows of a view: the children of its node, or the result of a view module.
 
     `values[name]` has one number per row, `total[name]` is the node's own figure. `hidden` rows
-    did not match the filter. `means(rows, bins)` gives the mean of `track` over the rows' GPUs in
-    each bin of each row's time, as an array of rows x bins, NaN where it isn't known.
+    did not match the filter. `means(rows, bins)` gives the mean of `signal` over the rows' GPUs in
+    each bin of each row's time, as an array of rows x bins, NaN where it is unknown.
     """
 
     view: View
@@ -46,24 +46,24 @@ class Frame(Struct, frozen=True, eq=False):
     elapsed_ns: Int64
     """The elapsed_ns of each row, also where a column of that name is a statistic."""
     notes: tuple[str, ...]
-    opens: Callable[[int], View]
-    """Where a row leads."""
+    target: Callable[[int], View]
+    """The view that a row opens."""
     signal: Signal
     """The signal of the sparklines."""
     means: Callable[[Index, int], Float64]
     partners: Sequence[str] = ()
-    """What each row is called in the baseline, where that is another name; else empty."""
+    """The name of each row in the baseline, where it differs; else empty."""
     sparks: bool = True
-    """Whether the rows have a time of their own, over which a signal may be drawn."""
+    """Whether each row has a time span over which its signal can be drawn."""
     more: tuple[Metric, ...] = ()
-    """Columns that only such a frame has and that it doesn't show now."""
+    """Columns that only such a frame has and that are not shown."""
     headline: tuple[str, ...] = ()
-    """What the rows come to, in sentences."""
+    """The findings of the view in sentences."""
     charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
-    """The levels that tell apart the instances of a row that a statistic goes over; or none can."""
+    """The levels that distinguish the instances of a row in a statistic; empty without one."""
     by: str = ""
-    """The split that an analysis chose, where the view left it open and it isn't the usual one."""
+    """The split that a view module chose, where the view names none and it isn't the default."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,11 +76,11 @@ class Frame(Struct, frozen=True, eq=False):
         return f"{self.hidden} hidden ({self.hidden_ns / self.parent_ns:.1%})"
 
     def addresses(self, row: int) -> str:
-        """The address to which a row leads."""
-        return address.render(self.opens(row))
+        """The address of the view that a row opens."""
+        return address.render(self.target(row))
 
     def partner(self, row: int) -> str:
-        """What a row is called in the baseline, where that is another name."""
+        """The name of a row in the baseline, where it differs."""
         return self.partners[row] if self.partners else ""
 
     def row(self, number: int) -> dict[str, Cell | None]:

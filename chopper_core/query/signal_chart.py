@@ -1,17 +1,24 @@
-"""A signal over the time of a view, for its chart."""
+"""A signal over the time of a view, for its chart and the sparklines of its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.run import Run, interval_of, scope_of
-from chopper_core.model.signals import Signal
+from chopper_core.model.signals import Signal, mean_known
+from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.progress import Cancelled
+
+MAX_SPARKLINE_GPUS: Final = 128
+"""The most GPUs of a row for which its sparkline is computed."""
+MAX_SPARKLINE_ACTIVITIES: Final = 1 << 24
+"""The most activities that are gathered to find the GPUs of the rows."""
 
 
 class SignalChart(Struct, frozen=True):
@@ -60,3 +67,28 @@ def signal_chart(
         values.append(signal.curves[gpu].means(bounds))
     stacked = np.stack(values) if values else np.full((0, bins), np.nan)
     return SignalChart(signal, start, end, scope, tuple(gpus), stacked)
+
+
+def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, int], Float64]:
+    """The means of a track over the time of the shown nodes, as a frame has them.
+
+    Of nodes on very many GPUs, or of very many activities whose GPUs aren't at hand, none are
+    known: they would take longer than anybody waits.
+    """
+
+    def means(rows: Index, bins: int) -> Float64:
+        result = np.full((len(rows), bins), np.nan)
+        if not nodes.has_gpus and int(nodes.sizes().sum()) > MAX_SPARKLINE_ACTIVITIES:
+            return result
+        start, end = nodes.min("start_ns"), nodes.max("end_ns")
+        for position, row in enumerate(shown[rows]):
+            bounds = np.linspace(start[row], end[row], bins + 1)
+            gpus = [gpu for gpu in nodes.gpus(int(row)) if gpu in signal.curves]
+            if len(gpus) > MAX_SPARKLINE_GPUS:
+                continue
+            values = [signal.curves[gpu].means(bounds) for gpu in gpus]
+            if values:
+                result[position] = mean_known(np.stack(values))
+        return result
+
+    return means

@@ -16,12 +16,11 @@ from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.run import Run
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
-from chopper_core.query.children import children
+from chopper_core.query.children import children, filter_note, ordered, run_notes
 from chopper_core.query.compared import compared
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
-from chopper_core.query.notes import filter_note, run_notes
-from chopper_core.query.rows import means_of, ordered
+from chopper_core.query.signal_chart import means_of
 from chopper_core.query.statistic import instance_levels, statistic_of
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import UsageError
@@ -162,7 +161,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
             *run_notes(run),
             *filter_note(len(result.labels), len(shown)),
         ),
-        opens=lambda row: result.opens(int(shown[row])),
+        target=lambda row: result.opens(int(shown[row])),
         signal=signal,
         means=_no_means if nodes is None else means_of(signal, nodes, shown),
         sparks=nodes is not None,

@@ -137,7 +137,7 @@ def detail(run: Run, frame: Frame, row: int) -> Detail:
         with suppress(NoSuchNode):  # a row that only the baseline has
             told |= figures_of(run, view, others)
     elif pointed is not None:
-        told = figures_of(run, frame.opens(row), others)
+        told = figures_of(run, frame.target(row), others)
     groups: dict[str, list[Figure]] = {title: [] for title in _KINDS}
     for name, figure in told.items():
         if figure.number is not None and not figure.is_nothing:

@@ -16,7 +16,7 @@ from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import METRICS, Metric, metric_named
-from chopper_core.query.comparison import underlying
+from chopper_core.query.differences import underlying
 from chopper_core.render.cells import level_title
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import UsageError

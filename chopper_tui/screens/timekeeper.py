@@ -209,7 +209,7 @@ class Timekeeper(Asker):
         seen, row = interval_of(self.run, self.view), self.table.cursor
         try:
             begin, end = scope_of(
-                self.run, self.frame.opens(row) if row < len(self.frame) else self.view
+                self.run, self.frame.target(row) if row < len(self.frame) else self.view
             )
         except ChopperError:
             # A row of the baseline alone has no time here.
@@ -257,7 +257,7 @@ class Timekeeper(Asker):
             self.say("putting the activities in the order of time, once")
         is_first = name == TIMELINE and key_of(asked) not in self.left
         if is_first and not here.name and not here.is_leaf and self.table.rows:
-            there = self.frame.opens(self.table.cursor)
+            there = self.frame.target(self.table.cursor)
             if there.run == here.run:
                 from chopper_core.views import timeline
 

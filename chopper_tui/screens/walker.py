@@ -140,7 +140,7 @@ class Walker(Typist):
         """To where the row of a view leads; the way up then leads back here."""
         if not self.table.rows:
             raise UsageError("there is no row to go into")
-        there = self.frame.opens(self.table.cursor)
+        there = self.frame.target(self.table.cursor)
         if there.run != self.view.run:
             raise UsageError(f"the row is of another run: {there.run}")
         if _same_place(there, self.view):

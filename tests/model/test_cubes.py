@@ -21,7 +21,7 @@ from chopper_core.model.table import LEVELS, KernelTable
 from chopper_core.model.tree import Tree, in_order, level_order
 from chopper_core.model.view import View
 from chopper_core.query import figures
-from chopper_core.query import rows as rows_module
+from chopper_core.query import signal_chart as charts_module
 from chopper_core.query.signal_chart import signal_chart
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.find import find
@@ -259,17 +259,17 @@ def test_curves_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None
     assert (list(curves), len(curves), 3 in curves) == ([0, 1, 2], 3, False)
 
 
-@pytest.mark.parametrize("limit", ["MOST_GPUS", "MOST_ACTIVITIES"])
+@pytest.mark.parametrize("limit", ["MAX_SPARKLINE_GPUS", "MAX_SPARKLINE_ACTIVITIES"])
 def test_no_means_of_rows_on_very_many_gpus(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = summed(measured(sample_run(gpus=4)))
     by_phase = View("R", order=("phase", *(level for level in LEVELS if level != "phase")))
     rows = np.arange(3)
     assert np.isfinite(query(run, by_phase).means(rows, 4)).all()
     run = summed(measured(sample_run(gpus=4)))
-    if limit == "MOST_ACTIVITIES":
+    if limit == "MAX_SPARKLINE_ACTIVITIES":
         monkeypatch.setattr(Groups, "has_gpus", False)
-    monkeypatch.setattr(rows_module, limit, 3)
+    monkeypatch.setattr(charts_module, limit, 3)
     assert np.isnan(query(run, by_phase).means(rows, 4)).all()
     # A row per GPU has them whatever the number of GPUs.
     is_known = np.isfinite(query(run, View("R")).means(rows, 4)).all()
-    assert is_known == (limit == "MOST_GPUS")
+    assert is_known == (limit == "MAX_SPARKLINE_GPUS")

@@ -129,7 +129,7 @@ async def test_findings_lead_to_their_evidence() -> None:
         assert at.frame.view.name == "findings" and len(at.frame) > 0
         sentence = at.explore.table.label
         assert sentence is not None and sentence[:30] in at.text()
-        evidence = at.frame.opens(0)
+        evidence = at.frame.target(0)
         await at.press("enter")
         assert at.frame.view == evidence
         await at.press("escape")

@@ -152,7 +152,7 @@ def test_waits_are_those_of_the_collectives(run: Run) -> None:
     each = query(run, parse("R:gpu=0/iteration=12/phase=optimizer?view=comms&by=collective"))
     assert len(each)
     for number in range(len(each)):
-        kernels = query(run, each.opens(number))
+        kernels = query(run, each.target(number))
         starts = {int(gpu): 0 for gpu in kernels.labels}
         for place, gpu in enumerate(kernels.labels):
             starts[int(gpu)] = kernels.row(place)["start_ns"] + run.origin_ns

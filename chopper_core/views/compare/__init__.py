@@ -13,7 +13,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
-from chopper_core.query.comparison import (
+from chopper_core.query.differences import (
     DELTA,
     delta_of,
     difference,

@@ -15,7 +15,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, baseline_view
-from chopper_core.query.comparison import Pairs, aligned, matched
+from chopper_core.query.compared import Pairs, aligned, matched
 from chopper_core.query.renamed_kernels import Side, counterparts
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.shared.matched_kernels import cut_iterations
