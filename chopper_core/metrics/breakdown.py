@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from chopper_core.metrics.metric import (
-    Metric,
     Reduces,
     Scope,
     Theme,
     Values,
     metric,
     quotient,
-    register,
 )
 from chopper_core.model.column_names import AT_PEAK, FLOPS, TOKENS, integral_of, known_of
 from chopper_core.model.units import Unit
@@ -24,26 +24,24 @@ _NO_PEAK = "the trace doesn't record their type, or hardware.toml has no peak of
 _SPECIFICATION = "trace and hardware.toml"
 
 
+_flops = partial(metric, missing=_NO_FLOPS, theme=Theme.BREAKDOWN)
+
+
 def _part(name: str, title: str, definition: str) -> None:
     """Register a part of the compute time."""
 
+    @metric(
+        name,
+        Unit.NS,
+        title,
+        f"{definition} The parts add up to compute_ns + overlap_ns.",
+        source="overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
+        missing="the run lacks counters or telemetry; `chopper info` lists what it has",
+        theme=Theme.BREAKDOWN,
+    )
     def compute(scope: Scope) -> Values:
         nanoseconds, count = scope.nodes.known(name)
         return Values(np.rint(nanoseconds).astype(np.int64), count == 0)
-
-    register(
-        Metric(
-            name,
-            Unit.NS,
-            title,
-            Reduces.SUM,
-            f"{definition} The parts add up to compute_ns + overlap_ns.",
-            compute,
-            "overhead breakdown (after UnaryLab/chopper overhead_breakdown.py)",
-            "the run lacks counters or telemetry; `chopper info` lists what it has",
-            theme=Theme.BREAKDOWN,
-        )
-    )
 
 
 def _per_duration(scope: Scope, name: str, factor: float) -> Values:
@@ -101,7 +99,7 @@ _part(
 )
 
 
-@metric("model_flops", Unit.FLOP, "FLOPs", missing=_NO_FLOPS, theme=Theme.BREAKDOWN)
+@_flops("model_flops", Unit.FLOP, "FLOPs")
 def model_flops(scope: Scope) -> Values:
     """Floating-point operations of the model, from the recorded inputs of its products, attentions
     (half of them where causal) and convolutions."""
@@ -109,27 +107,19 @@ def model_flops(scope: Scope) -> Values:
     return Values(operations, count == 0)
 
 
-@metric(
-    "model_tflops",
-    Unit.TFLOPS,
-    "TFLOP/s",
-    reduces=Reduces.RATIO,
-    missing=_NO_FLOPS,
-    theme=Theme.BREAKDOWN,
-)
+@_flops("model_tflops", Unit.TFLOPS, "TFLOP/s", reduces=Reduces.RATIO)
 def model_rate(scope: Scope) -> Values:
     """model_flops over the durations of their kernels."""
     return _per_duration(scope, FLOPS, 1e-3)
 
 
-@metric(
+@_flops(
     "peak_pct",
     Unit.PERCENT,
     "peak %",
     reduces=Reduces.RATIO,
     source=_SPECIFICATION,
     missing=f"{_NO_FLOPS}, {_NO_PEAK}",
-    theme=Theme.BREAKDOWN,
 )
 def of_peak(scope: Scope) -> Values:
     """Time of the model's FLOPs at the nominal clock and the matrix units' peak for the type of
@@ -137,14 +127,13 @@ def of_peak(scope: Scope) -> Values:
     return _per_duration(scope, AT_PEAK, 100.0)
 
 
-@metric(
+@_flops(
     "peak_at_clock_pct",
     Unit.PERCENT,
     "clk peak %",
     reduces=Reduces.RATIO,
     source="trace, telemetry and hardware.toml",
     missing=f"{_NO_FLOPS}, {_NO_PEAK}, or no telemetry of gfx_mhz at its times",
-    theme=Theme.BREAKDOWN,
 )
 def of_peak_at_clock(scope: Scope) -> Values:
     """As peak_pct, at the actual clock of the compute units instead of the nominal one:
@@ -160,14 +149,7 @@ def of_peak_at_clock(scope: Scope) -> Values:
     return Values(np.where(missing, np.nan, share), missing)
 
 
-@metric(
-    "flops_without_peak",
-    Unit.FLOP,
-    "no peak",
-    source=_SPECIFICATION,
-    missing=_NO_FLOPS,
-    theme=Theme.BREAKDOWN,
-)
+@_flops("flops_without_peak", Unit.FLOP, "no peak", source=_SPECIFICATION)
 def without_peak(scope: Scope) -> Values:
     """The part of model_flops that theoretical_ns and peak_pct leave out: the trace doesn't record
     the type of the operands, or hardware.toml has no peak for it."""

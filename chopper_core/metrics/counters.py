@@ -23,6 +23,7 @@ from chopper_core.metrics.metric import (
     Theme,
     Values,
     absent,
+    metric,
     register,
 )
 from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, Match
@@ -297,24 +298,19 @@ def _match_count(state: Match, title: str, kernels: str) -> None:
         computes = np.equal(table.kind[rows], Kind.COMPUTE)
         return computes & np.equal(table.category[rows], Category.KERNEL) & np.isnan(found)
 
+    @metric(
+        f"counters_{title}",
+        Unit.NONE,
+        title,
+        f"Number of compute kernels {kernels}.",
+        source="alignment of counters with the trace",
+        missing="the run has no counters of another execution",
+        needs_times=False,
+    )
     def compute(scope: Scope) -> Values:
         if COUNTER_MATCH not in scope.nodes.table.measured:
             return absent(len(scope.nodes), 0)
         return Values(scope.nodes.sum_of(is_so))
-
-    register(
-        Metric(
-            f"counters_{title}",
-            Unit.NONE,
-            title,
-            Reduces.SUM,
-            f"Number of compute kernels {kernels}.",
-            compute,
-            "alignment of counters with the trace",
-            "the run has no counters of another execution",
-            needs_times=False,
-        )
-    )
 
 
 _match_count(Match.NONE, "uncounted", "without counters")

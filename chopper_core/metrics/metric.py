@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.signals import Signal
@@ -173,6 +174,7 @@ def metric(
     name: str,
     unit: Unit,
     title: str,
+    definition: str = "",
     *,
     reduces: Reduces = Reduces.SUM,
     source: str = "trace",
@@ -180,27 +182,15 @@ def metric(
     theme: Theme = Theme.TIME,
     needs_times: bool = True,
 ) -> Callable[[Compute], Compute]:
-    """Register a function as a metric; its docstring is the definition.
+    """Register a function as a metric; its docstring is the definition, unless one is given.
 
     `missing` is why a node can lack it.
     """
 
     def registered(compute: Compute) -> Compute:
-        definition = " ".join((compute.__doc__ or "").split())
-        register(
-            Metric(
-                name,
-                unit,
-                title,
-                reduces,
-                definition,
-                compute,
-                source,
-                missing,
-                theme=theme,
-                needs_times=needs_times,
-            )
-        )
+        text = definition or " ".join((compute.__doc__ or "").split())
+        found = Metric(name, unit, title, reduces, text, compute, source, missing)
+        register(replace(found, theme=theme, needs_times=needs_times))
         return compute
 
     return registered
@@ -218,17 +208,8 @@ def total(
 ) -> None:
     """Register the sum of a column of the kernel table: that of its name, or `of`."""
     column = of or name
-    register(
-        Metric(
-            name,
-            unit,
-            title,
-            Reduces.SUM,
-            definition,
-            lambda scope: Values(scope.nodes.sum(column)),
-            source,
-            needs_times=needs_times,
-        )
+    metric(name, unit, title, definition, source=source, needs_times=needs_times)(
+        lambda scope: Values(scope.nodes.sum(column))
     )
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from chopper_core.metrics.instances import instances
 from chopper_core.metrics.metric import (
     Compute,
-    Metric,
     Reduces,
     Scope,
     Theme,
     Values,
     absent,
     metric,
-    register,
 )
 from chopper_core.model.column_names import CYCLES, FLOPS, MATRIX_OPS, OPS_PER_COUNT
 from chopper_core.model.groups import Groups
@@ -29,21 +29,17 @@ _SHARED_LABELS = ("phase", "operation")
 """The labels in which the instances of a node have to agree for their overlaps to be compared."""
 
 
+_original = partial(metric, source=_SOURCE, theme=Theme.ORIGINAL)
+_ratio = partial(_original, reduces=Reduces.RATIO, missing=_UNKNOWN)
+
+
 def _quotient(part: Float64, whole: Float64) -> Values:
     missing = (whole <= 0) | (part <= 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return Values(np.where(missing, np.nan, part / whole), missing)
 
 
-@metric(
-    "original_inst",
-    Unit.TIMES,
-    "orig inst",
-    reduces=Reduces.RATIO,
-    source=_SOURCE,
-    missing=_UNKNOWN,
-    theme=Theme.ORIGINAL,
-)
+@_ratio("original_inst", Unit.TIMES, "orig inst")
 def instructions(scope: Scope) -> Values:
     """512 x SQ_INSTS_VALU_MFMA_MOPS_BF16 / model_flops (bf16 only). Over the activities that have
     all of it; the original takes medians over layers and iterations."""
@@ -51,15 +47,7 @@ def instructions(scope: Scope) -> Values:
     return _quotient(sums[MATRIX_OPS] * OPS_PER_COUNT, sums[FLOPS])
 
 
-@metric(
-    "original_util",
-    Unit.TIMES,
-    "orig util",
-    reduces=Reduces.RATIO,
-    source=_SOURCE,
-    missing=_UNKNOWN,
-    theme=Theme.ORIGINAL,
-)
+@_ratio("original_util", Unit.TIMES, "orig util")
 def utilization(scope: Scope) -> Values:
     """100 / TensorUtil: SIMDs x GRBM_GUI_ACTIVE per XCC / SQ_VALU_MFMA_BUSY_CYCLES. Over the
     activities that have all of it; the original takes medians over layers and iterations."""
@@ -72,15 +60,7 @@ def utilization(scope: Scope) -> Values:
     )
 
 
-@metric(
-    "original_freq",
-    Unit.TIMES,
-    "orig freq",
-    reduces=Reduces.RATIO,
-    source=_SOURCE,
-    missing=_UNKNOWN,
-    theme=Theme.ORIGINAL,
-)
+@_ratio("original_freq", Unit.TIMES, "orig freq")
 def frequency(scope: Scope) -> Values:
     """Duration in the trace / (GRBM_GUI_ACTIVE per XCC / nominal clock): clock and contention
     together, since the cycles are those of the serialised run. Over the activities that have all
@@ -93,14 +73,12 @@ def frequency(scope: Scope) -> Values:
     return _quotient(trace_ns, alone_ns)
 
 
-@metric(
+@_original(
     "original_ovl",
     Unit.TIMES,
     "orig ovl",
     reduces=Reduces.INSTANCES,
-    source=_SOURCE,
     missing="the row has several operations or phases, or fewer than two instances",
-    theme=Theme.ORIGINAL,
 )
 def overlap(scope: Scope) -> Values:
     """Elapsed time of the operation's instance (GPU, iteration, phase, layer) with the median
@@ -141,25 +119,16 @@ def _level(
 ) -> None:
     """Register a level of the stack: the theoretical time times some ratios."""
 
+    reduces = Reduces.PRODUCT if ratios else Reduces.SUM
+
+    @_original(
+        f"original_upto_{name}_ns", Unit.NS, title, definition, reduces=reduces, missing=missing
+    )
     def compute(scope: Scope) -> Values:
         product = _theory(scope).numbers.astype(np.float64)
         for ratio in ratios:
             product = product * ratio(scope).numbers
         return Values(product, np.isnan(product))
-
-    register(
-        Metric(
-            f"original_upto_{name}_ns",
-            Unit.NS,
-            title,
-            Reduces.PRODUCT if ratios else Reduces.SUM,
-            definition,
-            compute,
-            _SOURCE,
-            missing,
-            theme=Theme.ORIGINAL,
-        )
-    )
 
 
 _level(

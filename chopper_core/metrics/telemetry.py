@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -14,34 +16,26 @@ from chopper_core.metrics.metric import (
     Values,
     absent,
     metric,
-    register,
 )
 from chopper_core.model.column_names import ENERGY, integral_of, known_of, samples_in
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
+_telemetry = partial(metric, source="telemetry", theme=Theme.TELEMETRY)
+
 
 def _mean(name: str, unit: Unit, title: str, subject: str) -> None:
     """Register the mean of a signal over the durations of the activities."""
-
-    def compute(scope: Scope) -> Values:
-        columns = (integral_of(name), known_of(name), samples_in(name))
-        return _means(*(scope.nodes.known(column)[0] for column in columns))
-
-    register(
-        Metric(
-            name,
-            unit,
-            title,
-            Reduces.MEAN,
-            f"{subject}, mean over the durations of the activities; ~ marks the value of the "
-            "nearest sample where none lies within the row.",
-            compute,
-            "telemetry",
-            "the run has no telemetry of it at the times of the row",
-            theme=Theme.TELEMETRY,
-        )
+    columns = (integral_of(name), known_of(name), samples_in(name))
+    definition = (
+        f"{subject}, mean over the durations of the activities; ~ marks the value of the nearest "
+        "sample where none lies within the row."
     )
+    missing = "the run has no telemetry of it at the times of the row"
+
+    @_telemetry(name, unit, title, definition, reduces=Reduces.MEAN, missing=missing)
+    def compute(scope: Scope) -> Values:
+        return _means(*(scope.nodes.known(column)[0] for column in columns))
 
 
 def _means(integral: Float64, known: Float64, samples: Float64) -> Values:
@@ -110,13 +104,11 @@ _mean("xgmi_write_gbps", Unit.GBPS, "xGMI out", "Data written over the links to 
 _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
 
 
-@metric(
+@_telemetry(
     "energy_j",
     Unit.JOULES,
     "energy",
-    source="telemetry",
     missing="telemetry of power or energy doesn't cover all of the row's time",
-    theme=Theme.TELEMETRY,
 )
 def energy(scope: Scope) -> Values:
     """Energy of the GPU in the time charged to the row, from the energy counter, else from power:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from chopper_core.metrics.metric import (
-    Metric,
     Reduces,
     Scope,
     Values,
     metric,
     quotient,
-    register,
     total,
 )
 from chopper_core.model.table import NO_TIME, STATES
@@ -37,23 +36,18 @@ def _elapsed_ns(scope: Scope) -> Int64:
 
 def _launch_total(name: str, title: str, definition: str, source: str) -> None:
     """Register a sum of time before or after launch calls: nodes without any call lack it."""
+    missing = "no activity of the row has a launch record"
 
+    @metric(name, Unit.NS, title, definition, source=source, missing=missing)
     def compute(scope: Scope) -> Values:
         nodes = scope.nodes
         return Values(nodes.sum(name), nodes.sum("unlinked") == nodes.sizes())
 
-    register(
-        Metric(
-            name,
-            Unit.NS,
-            title,
-            Reduces.SUM,
-            definition,
-            compute,
-            source,
-            "no activity of the row has a launch record",
-        )
-    )
+
+_ratio = partial(metric, reduces=Reduces.RATIO, source=_ACCOUNTING)
+_common = partial(metric, reduces=Reduces.COMMON, missing=_NOT_COMMON)
+_count = partial(total, unit=Unit.NONE, needs_times=False)
+_charged = partial(total, source=_ACCOUNTING)
 
 
 @metric("elapsed_ns", Unit.NS, "time", source=_ACCOUNTING)
@@ -63,78 +57,56 @@ def elapsed(scope: Scope) -> Values:
     return Values(_elapsed_ns(scope))
 
 
-@metric(
-    SHARE,
-    Unit.PERCENT,
-    "%",
-    reduces=Reduces.RATIO,
-    source=_ACCOUNTING,
-    missing="the parent has no time",
-)
+@_ratio(SHARE, Unit.PERCENT, "%", missing="the parent has no time")
 def share(scope: Scope) -> Values:
     """elapsed_ns of the row, in % of its parent's."""
     whole = sum(int(scope.parent.sum(state)[0]) for state in STATES)
     return quotient(_elapsed_ns(scope), np.full(len(scope.nodes), whole, np.int64), 100.0)
 
 
-total(
+_count(
     "kernels",
     "kernels",
     "Number of kernels, collectives included; copies and memsets are not kernels.",
-    unit=Unit.NONE,
-    needs_times=False,
 )
 
 
-@metric(
-    "busy_pct",
-    Unit.PERCENT,
-    "busy %",
-    reduces=Reduces.RATIO,
-    source=_ACCOUNTING,
-    missing="no time is charged to the row: all of it ran beside something else",
-)
+@_ratio("busy_pct", Unit.PERCENT, "busy %", missing="no time is charged to the row")
 def busy(scope: Scope) -> Values:
     """Part of elapsed_ns in which something ran: 100 x (elapsed_ns - idle_ns) / elapsed_ns."""
     whole = _elapsed_ns(scope)
     return quotient(whole - scope.nodes.sum("idle_ns"), whole, 100.0)
 
 
-total(
+_charged(
     "compute_ns",
     "compute",
     "Time of compute without communication, charged to the compute that started first.",
-    source=_ACCOUNTING,
 )
-total(
+_charged(
     "overlap_ns",
     "overlap",
     "Time in which compute and communication ran, charged to the compute.",
-    source=_ACCOUNTING,
 )
-total(
+_charged(
     "exposed_comm_ns",
     "exp.comm",
     "Time of communication without compute, charged to the communication.",
-    source=_ACCOUNTING,
 )
-total(
+_charged(
     "exposed_copy_ns",
     "exp.copy",
     "Time of copies without compute or communication, charged to the copy.",
-    source=_ACCOUNTING,
 )
-total(
+_charged(
     "idle_ns",
     "idle",
     "Time in which nothing ran, charged to the activity that started next.",
-    source=_ACCOUNTING,
 )
-total(
+_charged(
     "hidden_ns",
     "hidden",
     "Time of communication that compute hides; it is not part of elapsed_ns.",
-    source=_ACCOUNTING,
 )
 total(
     "kernel_ns",
@@ -162,11 +134,10 @@ _launch_total(
     "Idle time from the launch call on: launched, but not started yet.",
     _ACCOUNTING,
 )
-total(
+_charged(
     "idle_unknown_ns",
     "idle unkn.",
     "Idle time before an activity that has no launch record in the trace.",
-    source=_ACCOUNTING,
 )
 total(
     "launch_overhead_ns",
@@ -194,20 +165,16 @@ def activities(scope: Scope) -> Values:
     return Values(scope.nodes.sizes())
 
 
-total(
+_count(
     "collectives",
     "collectives",
     "Number of communication kernels.",
-    unit=Unit.NONE,
-    needs_times=False,
 )
-total("copies", "copies", "Number of copies.", unit=Unit.NONE, needs_times=False)
-total(
+_count("copies", "copies", "Number of copies.")
+_count(
     "unlinked",
     "unlinked",
     "Number of activities without a launch record.",
-    unit=Unit.NONE,
-    needs_times=False,
 )
 
 
@@ -262,21 +229,14 @@ def end(scope: Scope) -> Values:
     return Values(scope.nodes.max("end_ns") - scope.origin_ns)
 
 
-@metric(
-    "stream",
-    Unit.NONE,
-    "stream",
-    reduces=Reduces.COMMON,
-    missing=_NOT_COMMON,
-    needs_times=False,
-)
+@_common("stream", Unit.NONE, "stream", needs_times=False)
 def stream(scope: Scope) -> Values:
     """Stream (queue) of the activities."""
     low, high = scope.nodes.min("stream"), scope.nodes.max("stream")
     return Values(low, (low != high) | (low == -1))
 
 
-@metric("launch_ns", Unit.NS, "launch", reduces=Reduces.COMMON, missing=_NOT_COMMON)
+@_common("launch_ns", Unit.NS, "launch")
 def launch(scope: Scope) -> Values:
     """Start of the launch call, since the run's first activity."""
     low, high = scope.nodes.min("launch_ns"), scope.nodes.max("launch_ns")
