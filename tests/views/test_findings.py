@@ -109,7 +109,7 @@ def test_exposed_communication(which: str, request: pytest.FixtureRequest) -> No
     total = sum(per_rank[str(gpu)][str(iteration)] for gpu in GPUS for iteration in (11, 12))
     row = only(run, "exposed")
     assert row["gpu_time_ns"] == near(total)
-    assert f"takes {total / 16e6:.1f} ms per iteration on each GPU" in row["said"]
+    assert f"takes {total / 16e6:.1f} ms per GPU and iteration" in row["said"]
     assert 0 < row["stake_ns"] < total / 16
 
 
@@ -354,7 +354,7 @@ def test_a_phase_that_waits_for_its_host() -> None:
     late = stretched(rows(), lambda row: (row.phase == Phase.FORWARD) * 250_000, idle=True)
     row = only(run_of(late), "host-bound")
     assert row["said"].startswith(
-        "forward is host-bound: each GPU is idle for 4.3 ms per iteration"
+        "forward is host-bound: 4.3 ms of idle time per GPU and iteration"
     )
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 245_000
@@ -368,7 +368,7 @@ def test_a_phase_that_waits_after_launch_calls() -> None:
     ]
     run = run_of(late)
     row = only(run, "launch-bound")
-    assert row["said"].startswith("the step is launch-bound: each GPU is idle for 3.6 ms")
+    assert row["said"].startswith("the step is launch-bound: 3.6 ms of idle time per GPU")
     assert found(run, "host-bound") == []
 
 
@@ -484,7 +484,7 @@ def test_communication_that_nothing_hides() -> None:
         for row in rows()
     ]
     row = only(run_of(made), "exposed")
-    assert "takes 2.0 ms per iteration on each GPU (5.6 %): all_gather in backward" in row["said"]
+    assert "takes 2.0 ms per GPU and iteration (5.6 %): all_gather in backward" in row["said"]
     assert row["gpu_time_ns"] == 2 * 3 * 2 * MS
     hidden = beside(rows(), lambda row: row.layer < 2)
     assert found(run_of(hidden), "exposed") == []

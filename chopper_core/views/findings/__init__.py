@@ -163,7 +163,7 @@ def _notes(context: FindingsContext) -> tuple[str, ...]:
 
 def tables() -> dict[str, str]:
     """The tables of docs/findings.md, as markdown by the name of their block."""
-    limits = [("any rule", each) for each in GENERAL]
+    limits = [("several", each) for each in GENERAL]
     limits += [(f"`{rule.name}`", each) for rule in RULES for each in rule.thresholds]
     return {
         "columns": _table(

@@ -68,7 +68,7 @@ def contention(context: FindingsContext) -> Iterator[Finding]:
             sentence=(
                 f"{operation} in {phase} takes {percent(float(known.slowdown[place]) - 1)} longer "
                 "beside much communication than beside little on the same GPU "
-                f"(r = {known.pearson[place]:.2f}): {time(saving)}{context.each}{context.on_each}"
+                f"(r = {known.pearson[place]:.2f}): {time(saving)}{context.per_gpu}"
             ),
             evidence=context.with_view(
                 "overlap", "instance", sort="-instance_ns", phase=phase, operation=operation

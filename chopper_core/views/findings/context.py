@@ -177,9 +177,11 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         return " per iteration" if self.has_iterations else ""
 
     @property
-    def on_each(self) -> str:
-        """The unit of a mean over several GPUs, in a sentence."""
-        return " on each GPU" if len(self.gpus) > 1 else ""
+    def per_gpu(self) -> str:
+        """The unit of a mean per iteration over the GPUs, in a sentence."""
+        if len(self.gpus) == 1:
+            return self.each
+        return " per GPU and iteration" if self.has_iterations else " per GPU"
 
     @property
     def repeats(self) -> bool:

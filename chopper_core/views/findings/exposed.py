@@ -49,7 +49,7 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         wait += "; the waiting part is unknown for collectives with missing ranks"
     yield Finding(
         sentence=(
-            f"exposed communication takes {time(each)}{context.each}{context.on_each} "
+            f"exposed communication takes {time(each)}{context.per_gpu} "
             f"({percent(context.share(each))}): {_largest(context, per_cell)}{wait}"
         ),
         evidence=context.with_view("comms", "phase", sort="-exposed_comm_ns"),

@@ -88,8 +88,7 @@ def _waiting(
     total = sum(phase.idle_ns for phase in late)
     each = context.per_iteration(total)
     shares = [f"{percent(phase.idle_ns / phase.elapsed_ns)} of the phase" for phase in late]
-    whose = "the GPU" if len(context.gpus) == 1 else "each GPU"
-    idle = f"{bound}: {whose} is idle for {time(each)}{context.each} {where}"
+    idle = f"{bound}: {time(each)} of idle time{context.per_gpu} {where}"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {idle}, {shares[0]}"
         evidence = context.with_view("launch", phase=context.text("phase", late[0].code))

@@ -115,7 +115,7 @@ def _slower(
     yield Finding(
         sentence=(
             f"{subject} longer in {where} than in the other {others}: {sizes}; "
-            f"{time(saving)}{context.each}{context.on_each}"
+            f"{time(saving)}{context.per_gpu}"
         ),
         evidence=evidence,
         confidence=confidence(measured=True, repeated=context.repeats),
