@@ -211,9 +211,9 @@ def open(  # noqa: A001
         [parse_clock(text) for text in clock], [parse_gpu(text) for text in gpu], hardware=hardware
     )
     if cache:
-        from chopper_core.ingest.cache import open_kept
+        from chopper_core.ingest.cache import open_cached
 
-        return OpenRun(open_kept(name, jobs=jobs, overrides=overrides))
+        return OpenRun(open_cached(name, jobs=jobs, overrides=overrides))
     from chopper_core.ingest.open import open_run
 
     return OpenRun(open_run(name, jobs=jobs, overrides=overrides))

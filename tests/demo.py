@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chopper_core.ingest.cache import open_kept
+from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS
 from tests.align.generated import load_generator
@@ -53,7 +53,7 @@ def _generator_files() -> list[Path]:
 def _opened(source: str) -> Run:
     with _one_at_a_time(), pytest.MonkeyPatch.context() as patch:
         as_kept(patch)
-        run = open_kept(source, jobs=1)
+        run = open_cached(source, jobs=1)
     for name in COLUMNS:
         run.table.column(name).flags.writeable = False
     return run

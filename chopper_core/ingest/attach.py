@@ -32,7 +32,7 @@ TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 
 
 def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
-    """A run with the counters of its kernels."""
+    """Attach the counters of its kernels to a run."""
     found = find_counters(paths)
     unused = {str(file.path): file.reason for file in found.skipped}
     others = (item for item in run.skipped if item[0] not in unused)
@@ -44,7 +44,7 @@ def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
         dispatch_runs = read_found(found, [path for path in paths if path.is_dir()], progress)
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
-    progress("match counters with the trace", 0, 1)
+    progress("match counters", 0, 1)
     columns, matches, identities = counter_columns(
         run.table, run.gpus, dispatch_runs, run.overrides
     )
@@ -89,7 +89,7 @@ def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 
 
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
-    """A run with what telemetry measured while it ran."""
+    """Attach telemetry to a run, as signals and as columns of its kernels."""
     files = discover(paths, Family.TELEMETRY).files
     placed: list[tuple[Telemetry, Placement]] = []
     failed = []
@@ -135,7 +135,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
 
 
 def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
-    """A run with the samples of its hosts' processors."""
+    """Attach CPU samples of its hosts to a run."""
     files = discover(paths, Family.CPU).files
     if not files or not len(run.table):
         return run
@@ -144,7 +144,7 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     is_epoch = all(source.clock.startswith(_EPOCH) for source in run.sources)
     found, failed = [], []
     for number, file in enumerate(files):
-        progress("read samples of processors", number, len(files))
+        progress("read CPU samples", number, len(files))
         try:
             samples: CpuTable = file.read()
         except DataError as error:
@@ -166,7 +166,7 @@ def attach_cpu(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 def _known_clocks(
     run: Run, telemetry: Telemetry, gpus: Mapping[int, int]
 ) -> dict[ClockDomain, KnownClock]:
-    """The clocks of a file whose way to the run's is known."""
+    """The clocks of a telemetry file whose offset to the run's clock is known."""
     if all(source.clock.startswith(_EPOCH) for source in run.sources):
         epoch_ns = _epoch_correction(run, gpus)
         whose = "the run's" if not epoch_ns else "that of its ranks' host"
@@ -185,7 +185,7 @@ def _known_clocks(
 
 
 def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
-    """What stamps of the epoch need on the host of these GPUs to be on the run's clock."""
+    """The correction from the epoch clock of these GPUs' host to the run's clock, in ns."""
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
     ranks = {rank_of[gpu] for gpu in gpus.values()}
     found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
@@ -207,7 +207,7 @@ def _source(placement: Placement, losses: Losses) -> TelemetrySource:
 
 
 def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
-    """Every file of telemetry at the paths as `text` or `json`; None where there is none."""
+    """Describe every telemetry file at the paths as `text` or `json`; None without any."""
     files = discover([path for path in paths if path.exists()], Family.TELEMETRY).files
     if not files:
         return None
@@ -221,7 +221,7 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
     if format_name == "json":
         found = {"schema": TELEMETRY_SCHEMA, "telemetry": read, "failed": failed}
         return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    lines = ["no traces and no counters: there is no run that this telemetry could be placed in"]
+    lines = ["no traces and no counters: this telemetry belongs to no run"]
     for each in read:
         lines += ["", *_lines(each)]
     lines += [clean(item["reason"]) for item in failed]
@@ -265,7 +265,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         since = f" from {first:%Y-%m-%d %H:%M:%S}{zone}"
     return [
         f"{clean(found['path'])}: {found['format']}",
-        f"  clock {found['clock']}, stamps to {found['resolution_ns'] / 1e9:g} s, "
+        f"  clock {found['clock']}, resolution {found['resolution_ns'] / 1e9:g} s, "
         f"{seconds:.3f} s{since}",
         f"  {len(found['gpus'])} GPUs: {clean(', '.join(found['gpus']))}",
         *(

@@ -85,20 +85,22 @@ def finish(
     if not read:
         done = f"; {store} is finished" if is_store(store) else ""
         raise DataError(
-            f"nothing was read for {store}{done}: chopper ingest RANKFILE --into {store} does"
+            f"no trace was read for {store}{done}: run chopper ingest RANKFILE --into {store} first"
         )
     if not name:
         lost = next((trace for trace in read if not trace.exists()), None)
         if lost is not None:
-            raise DataError(f"{lost} is not there any more; say which run it is of")
+            raise DataError(
+                f"{lost} no longer exists; name the run: chopper ingest RUN --finish {store}"
+            )
         name = os.path.commonpath([str(trace.parent) for trace in read])
 
     def read_ranks(traces: Sequence[Path], _: Progress) -> list[Run | ChopperError]:
         missing = [trace for trace in traces if not has_part(folder, trace)]
         if missing and is_store(store):
             raise DataError(
-                f"{missing[0]} and so {len(missing)} of {len(traces)} traces were not read for "
-                f"{store}, which stays as it is: chopper ingest TRACE --into {store} reads them"
+                f"{len(missing)} of {len(traces)} traces were not read, the first is {missing[0]}; "
+                f"{store} is unchanged. Read them with: chopper ingest TRACE --into {store}"
             )
         return [_described(folder, trace) for trace in traces]
 
@@ -244,7 +246,7 @@ def write_part(folder: Path, trace: Path, outcome: Run | ChopperError) -> None:
         origin = replace(origin, is_failed=True)
     else:
         run = replace(outcome, name=name)
-    write_store(run, _part_path(folder, trace), of=msgspec.json.encode(origin).decode())
+    write_store(run, _part_path(folder, trace), origin=msgspec.json.encode(origin).decode())
 
 
 def read_part(folder: Path, trace: Path) -> Run | DataError:
@@ -265,7 +267,7 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
         verify(part)
         run = read_store(part)
     except (DataError, OSError) as error:
-        return DataError(f"{part} is damaged ({error}); remove it and ingest {trace}")
+        return DataError(f"{part} is corrupt ({error}); remove it and ingest {trace}")
     return DataError(run.failed[0][1]) if run.failed else run
 
 
@@ -287,7 +289,7 @@ def _origin(trace: Path) -> _PartOrigin:
 
 def _read_origin(part: Path) -> _PartOrigin | None:
     try:
-        return msgspec.json.decode(read_label(part).of, type=_PartOrigin)
+        return msgspec.json.decode(read_label(part).origin, type=_PartOrigin)
     except msgspec.MsgspecError:
         return None
 

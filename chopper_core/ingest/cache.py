@@ -1,4 +1,4 @@
-"""Runs that were read before, kept as stores in the person's cache directory."""
+"""The cache of runs: stores in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -21,74 +21,74 @@ from chopper_core.store.reader import read_store
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
-_ENTRY_LENGTH: Final = 24
+_DIGEST_LENGTH: Final = 24
 
 
 class Entry(Struct, frozen=True):
-    """A kept run."""
+    """A cached run."""
 
     path: Path
     name: str
-    """The run as it was named; empty where that can't be read."""
+    """The name under which the run was opened; empty if it can't be read."""
     is_old: bool
-    """Whether another version of Chopper kept it, or it is damaged: it is not opened again."""
+    """Whether it is of another version of Chopper or corrupt, so that it is not used again."""
     size_bytes: int
     used_s: float
     """When it was last opened, in seconds since the epoch."""
 
 
 def directory() -> Path:
-    """Where runs are kept: `$XDG_CACHE_HOME/chopper/runs`."""
+    """The cache directory: `$XDG_CACHE_HOME/chopper/runs`."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "chopper" / "runs"
 
 
-def open_kept(
+def open_cached(
     name: str,
     progress: Progress = silent,
     *,
     jobs: int | None = None,
     overrides: Overrides = NO_OVERRIDES,
 ) -> Run:
-    """Open a run, from the cache where its files are as they were; else read it and keep it.
+    """Open a run from the cache if its files are unchanged; otherwise read and cache it.
 
-    Raises what `open_run` raises. A cache that can't be read or written changes nothing but time.
+    Raises the errors of `open_run`. A cache that can't be read or written only costs time.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
         return read_store(paths[0], progress)
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
-    of = _origin(name, paths, overrides)
-    kept = directory() / _digest([of, *_stamps(paths), _code_stamp(), _own_specifications()])
-    if is_store(kept):
+    origin = _origin(name, paths, overrides)
+    cached = directory() / _digest([origin, *_stamps(paths), _code_stamp(), _own_specifications()])
+    if is_store(cached):
         try:
-            run = read_store(kept, progress)
-            os.utime(kept)
+            run = read_store(cached, progress)
+            os.utime(cached)
             return replace(run, name=name)
         except (ChopperError, OSError):
-            shutil.rmtree(kept, ignore_errors=True)
+            shutil.rmtree(cached, ignore_errors=True)
     run = _read(name, progress, jobs, overrides)
-    # It imports Arrow, and a kept run doesn't need it.
+    # Imports pyarrow, which a cached run doesn't need.
     from chopper_core.store.writer import write_store
 
     try:
-        write_store(run, kept, of=of, progress=progress)
+        write_store(run, cached, origin=origin, progress=progress)
     except ChopperError:
         return run
-    _forget_older(kept, of)
+    _remove_older(cached, origin)
     return run
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
-    # What reads and aligns takes long to import, and a kept run doesn't need it.
+    # Readers take long to import, and a cached run doesn't need them.
     from chopper_core.ingest.open import open_run
 
     return open_run(name, progress, jobs=jobs, overrides=overrides)
 
 
 def entries() -> list[Entry]:
-    """The kept runs, the last used first."""
+    """The cached runs, most recently used first."""
     found = []
     for path in _folders():
         try:
@@ -102,11 +102,11 @@ def entries() -> list[Entry]:
 
 
 def clear(*, old_only: bool = False) -> tuple[int, int]:
-    """Forget all kept runs, or those that are not opened again; how many, and their bytes."""
-    kept = [entry for entry in entries() if entry.is_old or not old_only]
-    for entry in kept:
+    """Remove all cached runs, or those of no further use; returns their number and bytes."""
+    removed = [entry for entry in entries() if entry.is_old or not old_only]
+    for entry in removed:
         shutil.rmtree(entry.path, ignore_errors=True)
-    return len(kept), sum(entry.size_bytes for entry in kept)
+    return len(removed), sum(entry.size_bytes for entry in removed)
 
 
 def _folders() -> list[Path]:
@@ -116,22 +116,22 @@ def _folders() -> list[Path]:
         return []
 
 
-def _forget_older(kept: Path, of: str) -> None:
-    """Remove what was kept of the same files when they, or Chopper, were others."""
+def _remove_older(cached: Path, origin: str) -> None:
+    """Remove runs cached from other states of the same files or by other versions."""
     for path in _folders():
-        if path != kept and read_label(path).of == of:
+        if path != cached and read_label(path).origin == origin:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _origin(name: str, paths: Sequence[Path], overrides: Overrides) -> str:
-    """What makes a reading of files another one than a reading of others."""
-    said = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
-    said += [f"hardware {overrides.hardware}"] if overrides.hardware else []
-    return "\n".join([name, *(str(path.resolve()) for path in paths), *said])
+    """The name, paths and overrides of a run: runs that differ in one of them are cached apart."""
+    options = [text for text in (overrides.clocks_text(), overrides.gpus_text()) if text]
+    options += [f"hardware {overrides.hardware}"] if overrides.hardware else []
+    return "\n".join([name, *(str(path.resolve()) for path in paths), *options])
 
 
 def _stamps(paths: Sequence[Path]) -> Iterator[str]:
-    """Name, size and time of change of every file below the paths, in order of their names."""
+    """Path, size and modification time of every file below the paths, sorted by path."""
     for path in paths:
         if not path.is_dir():
             yield _stamp(path)
@@ -151,7 +151,7 @@ def _stamp(path: str | Path) -> str:
 
 
 def _own_specifications() -> str:
-    """What a person says of GPUs, wherever that lies; nothing where nothing is said."""
+    """A digest of the user's GPU specifications; empty without any."""
     try:
         return _digest([own_file().read_text(encoding="utf-8", errors="surrogateescape")])
     except (FileNotFoundError, NotADirectoryError):
@@ -162,12 +162,12 @@ def _own_specifications() -> str:
 
 @cache
 def _code_stamp() -> str:
-    """Of Chopper's own files: another version may label and align otherwise."""
+    """A digest of Chopper's own files: another version may label and align differently."""
     return _digest([_stamp(path) for path in code_files()])
 
 
 def code_files() -> list[str]:
-    """What Python compiles of them comes and goes without a change."""
+    """Chopper's own files, sorted; without compiled ones, which come and go."""
     walked = os.walk(Path(__file__).resolve().parents[1])
     files = (os.path.join(folder, name) for folder, _, names in walked for name in names)
     return sorted(file for file in files if file.endswith((".py", ".toml")))
@@ -175,4 +175,4 @@ def code_files() -> list[str]:
 
 def _digest(parts: Sequence[str]) -> str:
     text = "\n".join(parts).encode(errors="surrogateescape")
-    return hashlib.sha256(text).hexdigest()[:_ENTRY_LENGTH]
+    return hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]

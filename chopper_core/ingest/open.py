@@ -1,4 +1,4 @@
-"""From files to a run: find the traces, read and align each rank, put them together."""
+"""From files to a run: find the traces, read each rank, merge them, attach other sources."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from chopper_core.util.workers import read_all
 if TYPE_CHECKING:
     from chopper_core.sources.dispatches import DispatchRun
 
-NO_CLOCK: Final = "none: dispatches without times stand in their order"
+NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
 ReadRanks = Callable[[Sequence[Path], Progress], Sequence[Run | ChopperError]]
-"""Reads traces as runs of one rank each; returns an error for each that can't be used."""
+"""Reads traces as runs of one rank each; returns an error for a trace that can't be used."""
 GatherTables = Callable[[Sequence[Run]], KernelTable]
 """Makes one table of runs of one rank each, whose `gpus` are numbered as in the whole run."""
 
@@ -57,16 +57,15 @@ def open_run(
 
     Files are read by `jobs` processes (default: one per processor when the files are large), or
     by `read_ranks`; `gather` makes one table of theirs. A file that can't be read is left out and
-    named in `Run.failed`; raises DataError where nothing is left.
+    named in `Run.failed`; raises DataError if none is left.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]):
         if overrides:
             raise UsageError(
-                f"{name} is a store, whose sources are put together; "
-                "--clock and --gpu go with the files that it was made of"
+                f"{name} is a store, which is aligned already; "
+                "give --clock and --gpu with the files that it was made from"
             )
-        # Arrow takes longer to import than a small trace takes to read.
         from chopper_core.store.reader import read_store
 
         return read_store(paths[0], progress)
@@ -93,15 +92,15 @@ def open_run(
             failed.append((str(trace.path), str(outcome)))
     if not read:
         raise DataError(" ".join(reason for _, reason in failed[:3]))
-    progress("put the ranks together", 0, 1)
+    progress("merge ranks", 0, 1)
     run = replace(_joined(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
     run = on_one_clock(run, overrides)
-    progress("put the ranks together", 1, 1)
+    progress("merge ranks", 1, 1)
     return _check_overrides(_attached(_with_overrides(run, overrides), paths, progress))
 
 
 def _alone(paths: Sequence[Path]) -> str:
-    """What to say of telemetry that has no run beside it."""
+    """A hint if the paths have telemetry, which can be described without a trace."""
     from chopper_core.sources.registry import Family, discover
 
     there = [path for path in paths if path.exists()]
@@ -116,7 +115,7 @@ def _of_dispatches(
     progress: Progress,
     overrides: Overrides,
 ) -> Run:
-    """A run of the profiler's own dispatches: the one with the most where there are several."""
+    """A run made of profiled dispatches: of several profiled runs, the one with the most."""
     from chopper_core.align.dispatches import align_dispatches
 
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
@@ -142,7 +141,7 @@ def _of_dispatches(
             "communication kernels": found.aligned.findings["communication kernels"],
         },
         losses=(*chosen.losses.notes, *chosen.join_notes),
-        clock=f"{chosen.clock}: since the boot, without a date" if table.has_times else NO_CLOCK,
+        clock=f"{chosen.clock}: since boot, without a date" if table.has_times else NO_CLOCK,
         facts={"format": chosen.format, "passes": str(chosen.passes)},
     )
     run = Run(
@@ -151,7 +150,7 @@ def _of_dispatches(
         gpus=gpus,
         sources=(source,),
         skipped=tuple(
-            (str(path), "is of another profiled run, with fewer dispatches than the one shown")
+            (str(path), "belongs to another profiled run, with fewer dispatches than the one shown")
             for other in dispatch_runs
             for path in other.paths
             if path not in chosen.paths
@@ -199,7 +198,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
 
 
 def on_one_clock(run: Run, overrides: Overrides) -> Run:
-    """The run with the times of all ranks on the clock of the first one's host."""
+    """Move the times of all ranks to the clock of the first rank's host."""
     by_hand: dict[int, int] = {}
     for source in run.sources:
         shift_ns = overrides.shift_ns(*source.called)
@@ -246,7 +245,7 @@ def _attached(
 
 
 def _with_overrides(run: Run, overrides: Overrides) -> Run:
-    """A run whose sources are to be read so; raises UsageError where it has no such GPU."""
+    """The run with the user's overrides; raises UsageError if one names an unknown GPU."""
     numbers = {gpu.index for gpu in run.gpus}
     for part, device, gpu in overrides.gpus:
         if gpu is not None and gpu not in numbers:
@@ -256,14 +255,14 @@ def _with_overrides(run: Run, overrides: Overrides) -> Run:
             )
     if overrides.hardware and hardware_of(overrides.hardware) is None:
         raise UsageError(
-            f"--hardware {overrides.hardware!r} is no GPU that Chopper knows; it knows "
+            f"--hardware {overrides.hardware!r} is an unknown GPU; known are "
             f"{', '.join(specifications())}, and {own_file()} can add others"
         )
     return replace(run, overrides=overrides)
 
 
 def _check_overrides(run: Run) -> Run:
-    """The run; raises UsageError where `Run.reading` names what the run doesn't have."""
+    """Return the run; raises UsageError if an override matches none of its sources."""
     timed = [(Path(source.path).name, source.format) for source in run.telemetry]
     timed += [(Path(source.path).name, source.format) for source in run.cpu]
     traces = [source.called for source in run.sources]
@@ -271,25 +270,27 @@ def _check_overrides(run: Run) -> Run:
         if not any(is_meant(part, names) for names in (*timed, *traces)):
             there = ", ".join(f"{name} ({kind})" for name, kind in timed) or "none"
             raise UsageError(
-                f"--clock {part!r} names no telemetry of this run, no trace and no host; "
-                f"there is {there}"
+                f"--clock {part!r} matches no telemetry, trace or host of this run; "
+                f"its telemetry: {there}"
             )
     for part, device, _ in run.overrides.gpus:
-        said = f"--gpu '{part}:{device}'"
+        option = f"--gpu '{part}:{device}'"
         meant = [i for i in run.identities if is_meant(part, (i.format, _names(i.source)))]
         if not meant:
             there = ", ".join(
                 dict.fromkeys(f"{_names(i.source)} ({i.format})" for i in run.identities)
             )
             raise UsageError(
-                f"{said} names no counters or telemetry of this run; there is {there or 'none'}"
+                f"{option} matches no counters or telemetry of this run; it has {there or 'none'}"
             )
         if not any(device.casefold() in identity.names for identity in meant):
             there = ", ".join(identity.device for identity in meant)
-            raise UsageError(f"{said} names no device of {_names(meant[0].source)}; it has {there}")
+            raise UsageError(
+                f"{option} matches no device of {_names(meant[0].source)}; it has {there}"
+            )
     return run
 
 
 def _names(paths: str) -> str:
-    """The names of the files of a source."""
+    """The file names of a source."""
     return ", ".join(Path(path).name for path in paths.split(", "))

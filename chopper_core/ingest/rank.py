@@ -21,7 +21,7 @@ NO_RANK: Final = -1
 _EPOCH_US: Final = 10**15
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
-"""What torch.profiler.tensorboard_trace_handler calls a file: host, process, time."""
+"""File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
 _VERSIONS: Final = (
     "roctracer_version",
     "hip_runtime_version",
@@ -38,10 +38,10 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
     """
     trace: Trace = read_source(path, Family.TRACE, progress)
     if not len(trace.activities):
-        events = f"{sum(trace.event_counts.values())} events, none of a kernel, copy or memset"
+        events = f"{sum(trace.event_counts.values())} events, none of them a kernel, copy or memset"
         if trace.losses.truncated:
             raise DataError(
-                f"{path} is cut off before any GPU activity: it holds {events}. Profilers write "
+                f"{path} is truncated before any GPU activity: it has {events}. Profilers write "
                 "those last: copy or write the file again."
             )
         raise DataError(
@@ -117,7 +117,7 @@ def _facts(trace: Trace) -> dict[str, str]:
 
 
 def _process(trace: Trace) -> int:
-    """The process of most launches; -1 where there is none with a number."""
+    """The process with the most launches; -1 if none has a number."""
     counts = np.bincount(trace.launches.thread, minlength=len(trace.threads))
     if not counts.any():
         return -1
@@ -126,7 +126,7 @@ def _process(trace: Trace) -> int:
 
 
 def _host(trace: Trace) -> str:
-    """The host that a trace says, or that the profiler put before the process into its name."""
+    """The host named in a trace, or by the profiler in the file's name."""
     distributed = trace.metadata.get("distributedInfo")
     for said in (trace.metadata, distributed if isinstance(distributed, dict) else {}):
         for key in _HOST_KEYS:

@@ -1,11 +1,10 @@
-"""A run on disk, aligned once: written whole or not at all, checked when it is opened.
+"""The files of a store and their schema.
 
-A store is a directory: `kernels.arrow` (the kernel table, in the order of the levels),
-`measured.arrow` (its measured columns), `operations.arrow` (sums over sets of levels, of a large
-table), `series.arrow` (signals over time), `cpu.arrow` (use of the processors), `run.json` (all
-else), and `store.json` with the version, sizes and checksums of the others. Tables lie
-uncompressed, so that they are mapped and only what is looked at is read; of files too large to be
-read whole on opening only the size is checked then, `verify` reads them.
+A store is a directory: `kernels.arrow` (the kernel table, sorted by level), `measured.arrow` (its
+measured columns), `operations.arrow` (sums over sets of levels, for large tables), `series.arrow`
+(signals over time), `cpu.arrow` (CPU samples), `run.json` (everything else), and `store.json` with
+the version, and the size and checksum of each of the others. Columns are uncompressed, so that they
+can be memory-mapped and only the pages in use are read. docs/store.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.overrides import Overrides
@@ -45,26 +44,26 @@ CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
-_APART: Final = ("table", "measured", "cpu", "others", "summary")
-"""Fields of a run that have files of their own, or are worked out."""
+_NOT_IN_JSON: Final = ("table", "measured", "cpu", "others", "summary")
+"""Fields of a run that have their own files or are computed."""
 
 
 class StoreIndex(Struct, frozen=True):
-    """What a store says of itself."""
+    """The content of `store.json`."""
 
     schema: str
     fingerprint: str
-    """Of the names of all that is stored: another one is of another version of Chopper."""
+    """`fingerprint()` of the Chopper that wrote the store."""
     name: str
-    """The run as it was named when it was read."""
-    of: str
-    """What it was read from, where it is kept in the cache; else empty."""
+    """The name under which the run was opened."""
+    origin: str = field(name="of")
+    """The files and options that a cached run or a part was read from; else empty."""
     files: Mapping[str, tuple[int, int]]
-    """Size and CRC-32 of each file."""
+    """Size in bytes and CRC-32 of each file."""
 
 
 class StoredSignal(Struct, frozen=True):
-    """A track without its curves."""
+    """A signal without its curves."""
 
     name: str
     title: str
@@ -74,24 +73,25 @@ class StoredSignal(Struct, frozen=True):
     gpus: tuple[int, ...]
 
 
-class Described(Struct, frozen=True):
-    """What the JSON file of a store holds."""
+class StoredRun(Struct, frozen=True):
+    """The content of `run.json`."""
 
     run: msgspec.Raw
+    """The fields of the run in `run_fields`."""
     names: tuple[str, ...]
     operations: tuple[str, ...]
     signals: tuple[StoredSignal, ...]
     cubes: tuple[tuple[tuple[str, ...], int], ...]
-    """Their levels and how many cells they have, in the order of the file."""
+    """Levels and number of cells of each cube, in the order of the file."""
     patterns: Mapping[str, int]
     cpu: tuple[CpuSource, ...]
-    """The samples of processors without their arrays."""
+    """CPU samples without their arrays."""
     places: Mapping[str, Mapping[str, Place]]
-    """Where the columns of each file lie."""
+    """File → column → its place in the file."""
 
 
 def paths_of(name: str) -> list[Path]:
-    """The paths of a run: one, or several separated by commas."""
+    """The paths in a run's name: one, or several separated by commas."""
     path = Path(name).expanduser()
     if not path.exists() and "," in name:
         return [Path(part).expanduser() for part in name.split(",") if part]
@@ -99,19 +99,19 @@ def paths_of(name: str) -> list[Path]:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a directory is a store."""
+    """Whether the path is a store's directory."""
     return (path / STORE_INDEX).is_file()
 
 
 class Label(Struct, frozen=True):
-    """The part of a store's index that every version can read; empty where it can't be read."""
+    """The part of `store.json` that is the same in every version."""
 
     name: str = ""
-    of: str = ""
+    origin: str = field(name="of", default="")
 
 
 def read_label(folder: Path) -> Label:
-    """The label of a store of any version."""
+    """The label of a store of any version; its fields are empty if it can't be read."""
     try:
         return msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=Label)
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -119,23 +119,25 @@ def read_label(folder: Path) -> Label:
 
 
 def read_index(folder: Path) -> StoreIndex:
-    """What a store says of itself; raises DataError where this Chopper can't read it."""
+    """Read `store.json`; raises DataError if it is corrupt or of another version."""
     try:
         index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=StoreIndex)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
-        raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
+        raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     if index.schema != SCHEMA or index.fingerprint != fingerprint():
-        raise DataError(
-            f"{folder} was written by another version of Chopper; "
-            f"write it anew: chopper ingest RUN -o {folder}"
-        )
+        raise DataError(f"{folder} was written by another version of Chopper; {recreate(folder)}")
     return index
+
+
+def recreate(folder: Path) -> str:
+    """The end of an error: how to get a readable store."""
+    return f"re-create it with: chopper ingest RUN -o {folder}"
 
 
 @cache
 def fingerprint() -> str:
-    """A digest of the names of everything that is stored."""
-    # It takes several ms to import, and reading traces needs this module too.
+    """A digest of the names of all stored fields, which changes when one is added or renamed."""
+    # Takes several ms to import, and reading traces imports this module too.
     import hashlib
 
     parts = [SCHEMA, *COLUMNS]
@@ -160,5 +162,5 @@ def fingerprint() -> str:
 
 @cache
 def run_fields() -> tuple[str, ...]:
-    """The fields of a run that are described as they are."""
-    return tuple(name for name in Run.__struct_fields__ if name not in _APART)
+    """The fields of a run that `run.json` holds."""
+    return tuple(name for name in Run.__struct_fields__ if name not in _NOT_IN_JSON)

@@ -1,4 +1,8 @@
-"""Opening a store: files are mapped, so that only what is looked at is read."""
+"""Open a store: files are memory-mapped, so that only the pages in use are read.
+
+Sizes are checked on opening, checksums too but for large files (`verify` checks all) and measured
+columns, which are checked at their first use.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,11 @@ from chopper_core.store.format import (
     OPERATIONS,
     RUN,
     SERIES,
-    Described,
+    StoredRun,
     StoredSignal,
     StoreIndex,
     read_index,
+    recreate,
     run_fields,
 )
 from chopper_core.util.arrays import AnyArray, Float64
@@ -43,18 +48,18 @@ from chopper_core.util.mmap_columns import (
 from chopper_core.util.progress import Progress, silent
 
 _LARGE_BYTES: Final = 1 << 25
-"""Size from which a file is not read whole on opening."""
-_ATTEMPTS: Final = 5
-"""Of reading a store that others replace meanwhile."""
+"""Size from which a file's checksum is not verified on opening, since that reads all of it."""
+_MAX_ATTEMPTS: Final = 5
+"""Attempts to read a store that other processes replace meanwhile."""
 
 
 class StoredColumns(Mapping[str, Float64]):
-    """The measured columns of a store, checked when one is first asked for."""
+    """The measured columns of a store, verified at the first use of one."""
 
     def __init__(
         self, path: Path, content: Content, places: Mapping[str, Place], checksum: int
     ) -> None:
-        """Columns of a file whose content was mapped: it may be replaced or removed since."""
+        """Columns of a file that is mapped already, since it may be replaced or removed."""
         self.path = path
         self.content = content
         self.places = places
@@ -63,8 +68,8 @@ class StoredColumns(Mapping[str, Float64]):
 
     def __getitem__(self, name: str) -> Float64:
         place = self.places[name]
-        if not self._checked and not _is_as_written(self.content, self.checksum):
-            raise DataError(_changed(self.path))
+        if not self._checked and not _is_intact(self.content, self.checksum):
+            raise DataError(_mismatch(self.path))
         self._checked = True
         return numbers_at(self.content, place)
 
@@ -79,9 +84,9 @@ class StoredColumns(Mapping[str, Float64]):
 
 
 def read_store(folder: Path, progress: Progress = silent) -> Run:
-    """Open a store; raises DataError where it is of another version, cut or changed."""
-    progress("open the store", 0, 1)
-    for _ in range(_ATTEMPTS):
+    """Open a store; raises DataError if it is corrupt or of another version."""
+    progress("open store", 0, 1)
+    for _ in range(_MAX_ATTEMPTS):
         index = read_index(folder)
         try:
             run = _read_files(folder, index)
@@ -89,11 +94,11 @@ def read_store(folder: Path, progress: Progress = silent) -> Run:
             if _index_now(folder) == index:
                 raise
         else:
-            # Else another process put another store there while this one was read.
+            # Otherwise another process replaced the store while it was read.
             if _index_now(folder) == index:
-                progress("open the store", 1, 1)
+                progress("open store", 1, 1)
                 return run
-    raise DataError(f"{folder} is being replaced again and again; try later")
+    raise DataError(f"{folder} is being replaced repeatedly; try again later")
 
 
 def _index_now(folder: Path) -> StoreIndex | None:
@@ -106,51 +111,51 @@ def _index_now(folder: Path) -> StoreIndex | None:
 def _read_files(folder: Path, index: StoreIndex) -> Run:
     try:
         contents = {name: _content(folder / name, stamp) for name, stamp in index.files.items()}
-        described = msgspec.json.decode(contents[RUN], type=Described)
-        rest = msgspec.json.decode(described.run, type=_run_type())
-        places = described.places
+        stored = msgspec.json.decode(contents[RUN], type=StoredRun)
+        rest = msgspec.json.decode(stored.run, type=_run_type())
+        places = stored.places
         table = KernelTable(
-            names=described.names,
-            operations=described.operations,
+            names=stored.names,
+            operations=stored.operations,
             measured=StoredColumns(
                 folder / MEASURED, contents[MEASURED], places[MEASURED], index.files[MEASURED][1]
             ),
             **columns_of(contents[KERNELS], places[KERNELS]),
         )
-        signals = _tracks(columns_of(contents[SERIES], places[SERIES]), described.signals)
-        cpu = _cpu(columns_of(contents[CPU], places[CPU]), described.cpu)
-        cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), described)
+        signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
+        cpu = _cpu(columns_of(contents[CPU], places[CPU]), stored.cpu)
+        cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
         summary = Cubes(table, cubes)
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
-        raise DataError(f"{folder} is a damaged store ({error}); write it anew") from error
+        raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
     run = Run(table=table, measured=signals, cpu=cpu, summary=summary, **fields)
     return replace(run, name=str(folder))
 
 
 def _content(path: Path, stamp: tuple[int, int]) -> Content:
-    """A file of a store; measured columns are checked when they are asked for."""
+    """The content of a file; measured columns are verified at their first use."""
     content = content_of(path)
-    is_whole = len(content) == stamp[0]
-    if not is_whole or not (path.name == MEASURED or _is_as_written(content, stamp[1])):
-        raise DataError(_changed(path))
+    is_complete = len(content) == stamp[0]
+    if not is_complete or not (path.name == MEASURED or _is_intact(content, stamp[1])):
+        raise DataError(_mismatch(path))
     return content
 
 
-def _is_as_written(content: Content, checksum: int) -> bool:
+def _is_intact(content: Content, checksum: int) -> bool:
     return len(content) >= _LARGE_BYTES or zlib.crc32(content) == checksum
 
 
 def verify(folder: Path) -> None:
-    """Read all of a store; raises DataError where a file is not as it was written."""
+    """Verify the checksums of all files of a store; raises DataError on a mismatch."""
     for name, stamp in read_index(folder).files.items():
         if stamp_of(folder / name) != tuple(stamp):
-            raise DataError(_changed(folder / name))
+            raise DataError(_mismatch(folder / name))
 
 
-def _cubes(columns: Mapping[str, AnyArray], described: Described) -> dict[frozenset[str], Cube]:
+def _cubes(columns: Mapping[str, AnyArray], stored: StoredRun) -> dict[frozenset[str], Cube]:
     cubes, begin = {}, 0
-    for levels, count in described.cubes:
+    for levels, count in stored.cubes:
         own = {name: values[begin : begin + count] for name, values in columns.items()}
         begin += count
         cubes[frozenset(levels)] = Cube(
@@ -158,16 +163,16 @@ def _cubes(columns: Mapping[str, AnyArray], described: Described) -> dict[frozen
             {level: own[level] for level in levels},
             {name[2:]: values for name, values in own.items() if name.startswith("i ")},
             {name[2:]: values for name, values in own.items() if name.startswith("f ")},
-            described.patterns,
+            stored.patterns,
         )
     return cubes
 
 
-def _changed(path: Path) -> str:
-    return f"{path} is not as it was written: the store is damaged; write it anew"
+def _mismatch(path: Path) -> str:
+    return f"{path}: checksum mismatch: the store is corrupt; {recreate(path.parent)}"
 
 
-def _tracks(
+def _signals(
     columns: Mapping[str, AnyArray], signals: tuple[StoredSignal, ...]
 ) -> dict[str, Signal]:
     rows = zip(*(lists_of(columns, name) for name in IntegralCurve.__struct_fields__), strict=True)
@@ -197,4 +202,4 @@ def _cpu(columns: Mapping[str, AnyArray], files: tuple[CpuSource, ...]) -> tuple
 @cache
 def _run_type() -> Any:
     hints = get_type_hints(Run)
-    return msgspec.defstruct("StoredRun", [(name, hints[name]) for name in run_fields()])
+    return msgspec.defstruct("RunFields", [(name, hints[name]) for name in run_fields()])

@@ -1,4 +1,4 @@
-"""Writing a run as a store."""
+"""Write a run as a store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chopper_core.store.format import (
     SCHEMA,
     SERIES,
     STORE_INDEX,
-    Described,
+    StoredRun,
     StoredSignal,
     StoreIndex,
     fingerprint,
@@ -35,52 +35,53 @@ from chopper_core.store.format import (
 )
 from chopper_core.util.arrays import AnyArray
 from chopper_core.util.arrow_files import write_arrow, write_lists
-from chopper_core.util.atomic import put_folder, stamp_of, temporary_path, write_file
+from chopper_core.util.atomic import replace_folder, stamp_of, temporary_path, write_file
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent
 
-_SUMMED_ROWS: Final = 1 << 18
-"""Rows from which a table is summed up."""
-_ABSENT: Final = -2
-"""The code of a level that a cube hasn't."""
+_MIN_SUMMED_ROWS: Final = 1 << 18
+"""Rows from which a table gets cubes."""
+_NOT_A_LEVEL: Final = -2
+"""The code in the columns of levels that a cube doesn't have."""
 
 
 class StoreWriteError(DataError):
-    """A store can't be written: the disk is full, say."""
+    """A store can't be written, because the disk is full for example."""
 
 
-def write_store(run: Run, folder: Path, *, of: str = "", progress: Progress = silent) -> None:
-    """Write a run as a store; an older store of the name is replaced when the new one is whole.
+def write_store(run: Run, folder: Path, *, origin: str = "", progress: Progress = silent) -> None:
+    """Write a run as a store, which replaces an older one of that name once it is complete.
 
-    Raises UsageError if something else has that name, StoreWriteError if it can't be written.
+    `origin` is kept in the index. Raises UsageError if `folder` exists and is not a store,
+    StoreWriteError if the store can't be written.
     """
     check_place(folder)
     fresh = temporary_path(folder, "new")
-    progress("write the store", 0, 1)
+    progress("write store", 0, 1)
     try:
         fresh.mkdir(parents=True)
         try:
-            _write_files(run, fresh, of)
-            put_folder(fresh, folder)
+            _write_files(run, fresh, origin)
+            replace_folder(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ArrowException, UnicodeEncodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StoreWriteError(f"the store {folder} can't be written: {reason}") from error
-    progress("write the store", 1, 1)
+        raise StoreWriteError(f"can't write the store {folder}: {reason}") from error
+    progress("write store", 1, 1)
 
 
 def check_place(folder: Path) -> None:
-    """Raise UsageError where something else than a store is at the name of one."""
+    """Raise UsageError if the folder exists and is not a store."""
     if folder.exists() and not is_store(folder):
-        raise UsageError(f"{folder} is there and is no store; name another place for the store")
+        raise UsageError(f"{folder} exists and is not a Chopper store")
 
 
-def _write_files(run: Run, folder: Path, of: str) -> None:
+def _write_files(run: Run, folder: Path, origin: str) -> None:
     table = run.table
     if not in_order(table):
         table = table.take(level_order(table))
-    cubes = summarise(table) if len(table) >= _SUMMED_ROWS else []
+    cubes = summarise(table) if len(table) >= _MIN_SUMMED_ROWS else []
     places = {
         KERNELS: write_arrow(folder / KERNELS, {name: table.column(name) for name in COLUMNS}),
         MEASURED: write_arrow(folder / MEASURED, table.measured),
@@ -89,7 +90,7 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
         CPU: write_lists(folder / CPU, _samples(run)),
     }
     fields = {name: getattr(run, name) for name in run_fields()}
-    described = Described(
+    stored = StoredRun(
         msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
         tuple(table.names),
         tuple(table.operations),
@@ -102,14 +103,14 @@ def _write_files(run: Run, folder: Path, of: str) -> None:
         tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
         places,
     )
-    write_file(folder / RUN, msgspec.json.encode(described))
+    write_file(folder / RUN, msgspec.json.encode(stored))
     files = {path.name: stamp_of(path) for path in sorted(folder.iterdir())}
-    index = StoreIndex(SCHEMA, fingerprint(), run.name, of, files)
+    index = StoreIndex(SCHEMA, fingerprint(), run.name, origin, files)
     write_file(folder / STORE_INDEX, msgspec.json.encode(index))
 
 
 def _plain(value: Any) -> Any:
-    """Mappings of all kinds as dictionaries, and numpy's numbers as Python's, for JSON."""
+    """Convert mappings of other types and numpy numbers for JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, np.generic):
@@ -118,11 +119,11 @@ def _plain(value: Any) -> Any:
 
 
 def _cells(cubes: Sequence[Cube]) -> dict[str, AnyArray]:
-    """All cubes below each other."""
+    """The cells of all cubes, one cube after the other."""
     if not cubes:
         return {}
     columns: dict[str, list[AnyArray]] = {
-        level: [cube.codes.get(level, np.full(len(cube), _ABSENT, np.int32)) for cube in cubes]
+        level: [cube.codes.get(level, np.full(len(cube), _NOT_A_LEVEL, np.int32)) for cube in cubes]
         for level in LEVELS
     }
     for key in cubes[0].integers:

@@ -1,4 +1,7 @@
-"""Columns as Arrow files that others read too; Chopper itself reads them without Arrow."""
+"""Arrow files, which other programs read too (Chopper reads them without pyarrow), and arrays.
+
+Conversions avoid `pa.array` and `to_numpy`, which import pandas: 0.4 s.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from chopper_core.util.mmap_columns import ENDS, Place
 
 
 def write_arrow(path: Path, columns: Mapping[str, AnyArray]) -> dict[str, Place]:
-    """Write columns of a length down to the disk; where in the file they lie."""
+    """Write columns of one length and flush them to disk; returns their places."""
     return _write(path, pa.table({name: array_of(values) for name, values in columns.items()}))
 
 
 def write_lists(path: Path, columns: Mapping[str, Sequence[AnyArray]]) -> dict[str, Place]:
-    """Write columns of which each row has several numbers, and tell where they lie."""
+    """Write list columns, whose rows are arrays, and flush them to disk; returns their places."""
     return _write(path, pa.table({name: _lists(rows) for name, rows in columns.items()}))
 
 
@@ -60,7 +63,7 @@ def _place(array: pa.Array, content: pa.Buffer) -> Place:
 
 
 def array_of(numbers: AnyArray, known: Mask | None = None) -> pa.Array:
-    """Numbers as an array, without a copy; `pa.array` imports pandas, which takes 0.4 s."""
+    """Numbers as an Arrow array, without a copy; null where not `known`."""
     numbers = np.ascontiguousarray(numbers)
     validity = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
     buffers = [validity, pa.py_buffer(numbers)]
@@ -68,7 +71,7 @@ def array_of(numbers: AnyArray, known: Mask | None = None) -> pa.Array:
 
 
 def texts_of(texts: Sequence[str]) -> pa.StringArray:
-    """Texts as an array."""
+    """Texts as an Arrow array."""
     contents = [text.encode("utf-8", "replace") for text in texts]
     ends = np.cumsum([0, *map(len, contents)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
@@ -76,7 +79,7 @@ def texts_of(texts: Sequence[str]) -> pa.StringArray:
 
 
 def numbers_of(array: pa.Array) -> AnyArray:
-    """The numbers of an array without nulls; pyarrow's own way there imports pandas: 0.4 s."""
+    """The numbers of an Arrow array without nulls."""
     if not len(array):
         return np.empty(0, _dtype(array.type))
     numbers = np.frombuffer(array.buffers()[1], _dtype(array.type))
@@ -84,7 +87,7 @@ def numbers_of(array: pa.Array) -> AnyArray:
 
 
 def numbers_or(column: pa.Array | pa.ChunkedArray, missing: float) -> AnyArray:
-    """The numbers of a column, and another where there is none."""
+    """The numbers of a column, with `missing` in place of nulls."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     numbers, validity = numbers_of(array), array.buffers()[0]
     if validity is None:

@@ -1,4 +1,4 @@
-"""Files and folders of files, written whole or not at all."""
+"""Write files and folders atomically: whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from pathlib import Path
 from typing import Final
 
 _CHUNK: Final = 1 << 22
-_HERE: Final = -100
+_AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
-"""Of renameat2(2): names are relative to the current directory; both stay."""
-_ATTEMPTS: Final = 20
-"""Of putting a folder where other processes put theirs: each of them is right."""
+"""Arguments of renameat2(2): relative to the current directory; exchange both names."""
+_MAX_ATTEMPTS: Final = 20
+"""Attempts to rename a folder to a name that other processes use too; the last one wins."""
 
 
 def temporary_path(folder: Path, suffix: str) -> Path:
-    """A hidden name beside a folder that no other process uses, on this machine or another."""
+    """A hidden name beside a folder that no other process uses, on any machine."""
     return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{suffix}")
 
 
-def put_folder(fresh: Path, folder: Path) -> None:
-    """Give a whole folder its name; of two writers at once the last one stays.
+def replace_folder(fresh: Path, folder: Path) -> None:
+    """Rename a complete folder to its name, which may be in use; of two writers the last one wins.
 
-    Where the file system can't exchange two names (NFS can't), nothing is at the name for the
-    instant between two renames. What was there before may be left at `fresh`, to be removed.
+    Where the file system can't exchange two names (NFS), the name is missing for the instant
+    between two renames. The older folder may be left at `fresh`; the caller removes it.
     """
     _sync(fresh)
     if _exchange(fresh, folder):
         _sync(folder.parent)
         return
     aside = temporary_path(folder, "old")
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         with suppress(FileNotFoundError):
             os.rename(folder, aside)
         try:
             os.rename(fresh, folder)
         except OSError as error:
-            # Another process put its own there between the two renames.
+            # Another process renamed its own folder between the two renames.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 with suppress(OSError):
                     os.rename(aside, folder)
@@ -48,26 +48,26 @@ def put_folder(fresh: Path, folder: Path) -> None:
         else:
             break
         finally:
-            # Where neither rename worked, it is all that is left.
+            # If neither rename worked, it is the only copy.
             if folder.exists():
                 shutil.rmtree(aside, ignore_errors=True)
     _sync(folder.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two names change places in one step; False where it can't be done."""
-    # It takes 5 ms to import, and only writers need it.
+    """Exchange two names in one step; False if the system can't."""
+    # Takes 5 ms to import, and only writers need it.
     import ctypes
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
     names = os.fsencode(one), os.fsencode(other)
-    return bool(rename(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE) == 0)
+    return bool(rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 
 
 def _sync(folder: Path) -> None:
-    """Write a folder's names down to the disk, where the file system does so on request."""
+    """Flush a folder's names to disk, where the file system supports that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -79,7 +79,7 @@ def _sync(folder: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file down to the disk."""
+    """Write a file and flush it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -1,10 +1,10 @@
-"""The errors that a user sees: one or two sentences that name the file and say what to do."""
+"""Errors for the user: one or two sentences that name the file and the way out."""
 
 from __future__ import annotations
 
 
 class ChopperError(Exception):
-    """Something the user can act on; its text is the whole message."""
+    """An error the user can act on; its text is the whole message."""
 
     exit_code = 1
 
@@ -16,7 +16,7 @@ class DataError(ChopperError):
 
 
 class UsageError(ChopperError):
-    """A command, an address, a filter or a name of a column is not valid."""
+    """Invalid command, address, filter or column name."""
 
     exit_code = 2
 

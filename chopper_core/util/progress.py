@@ -1,4 +1,4 @@
-"""How long work tells what it is doing, and how it is told to stop."""
+"""Progress reporting and cancellation for long-running work."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Cancelled(Exception):
-    """The person who waited for this work no longer wants it."""
+    """The user cancelled this work."""
 
 
 class Progress(Protocol):
-    """Called often by long work; raises `Cancelled` where the work shall end."""
+    """Called often by long-running work; raises `Cancelled` to stop it."""
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Say that `done` of `total` units of the named step are done; a total of 0 is unknown."""
+        """Report `done` of `total` units of a step; a total of 0 is unknown."""
 
 
 def silent(step: str, done: int, total: int) -> None:

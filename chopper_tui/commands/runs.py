@@ -57,9 +57,9 @@ def _open(name: str, overrides: Overrides, options: Namespace, progress: Progres
         from chopper_core.ingest.open import open_run
 
         return open_run(name, progress, jobs=options.jobs, overrides=overrides)
-    from chopper_core.ingest.cache import open_kept
+    from chopper_core.ingest.cache import open_cached
 
-    return open_kept(name, progress, jobs=options.jobs, overrides=overrides)
+    return open_cached(name, progress, jobs=options.jobs, overrides=overrides)
 
 
 class ProgressLine:

@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from chopper_core.ingest.cache import open_kept
+from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import Run
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import ChopperError
@@ -66,7 +66,7 @@ def measure(store: str, only: str = "", other: str = "") -> dict[str, tuple[floa
 
 def _loaded(store: str, other: str = "") -> Run:
     """The run, as it is when its first page is on the screen; with another one, that too."""
-    run = open_kept(store)
+    run = open_cached(store)
     query(run, View(store))
     for name in ("start_ns", "duration_ns", "kind", "operation"):
         run.table.column(name).sum()

@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from chopper_core.ingest.cache import open_kept
+from chopper_core.ingest.cache import open_cached
 from chopper_core.model.run import interval_of
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter, filtered, pivot, sorted_by, with_view
@@ -32,7 +32,7 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
 
     def opened() -> None:
         nonlocal run
-        run = open_kept(store)
+        run = open_cached(store)
 
     def show(view: View) -> object:
         assert run is not None

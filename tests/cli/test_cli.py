@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chopper_core.ingest.cache import open_kept
+from chopper_core.ingest.cache import open_cached
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, parse
 from chopper_core.views.query import query
@@ -119,7 +119,11 @@ def test_every_address_in_json_shows_its_row(
         (["show", "{folder}/text.json"], 1, "text.json"),
         (["show", "{folder}/nogpu.json"], 1, "no GPU activity"),
         (["show", "{trace}", "-o", "{folder}/no/such/file"], 1, "can't be written"),
-        (["show", "{trace}", "--clock", "amd=1s"], 2, "'amd' names no telemetry of this run"),
+        (
+            ["show", "{trace}", "--clock", "amd=1s"],
+            2,
+            "'amd' matches no telemetry, trace or host",
+        ),
         ([], 2, "no run given"),
         (["sohw", "{trace}"], 2, "did you mean `chopper show`?"),
     ],
@@ -323,7 +327,7 @@ def test_show_with_the_chart_is_what_a_snapshot_holds(
     assert charted.splitlines()[-1 - len(table) : -1] == table
     *_, command = charted.splitlines()
     assert shown(capsys, *shlex.split(command)[1:], "--width", "0") == charted
-    run = open_kept(str(trace))
+    run = open_cached(str(trace))
     path = write_snapshot(run, query(run, parse(f"{trace}:gpu=0")), f"text {tmp_path / 's.txt'}")
     assert path.read_text(encoding="utf-8") == charted
 
@@ -417,10 +421,10 @@ _OPENED = (
             _READING + _LATER + _DRAWING,
         ),
         (
-            "from chopper_core.ingest.cache import open_kept; "
+            "from chopper_core.ingest.cache import open_cached; "
             "from chopper_core.model.view import View; "
             "from chopper_tui.app import ChopperApp; from chopper_tui.opening import Opening; "
-            "opening = Opening(lambda progress: open_kept(sys.argv[1]), View(sys.argv[1]), {}); "
+            "opening = Opening(lambda progress: open_cached(sys.argv[1]), View(sys.argv[1]), {}); "
             "opening.begin(); opening.result()",
             _READING + _LATER + _OPENED,
         ),
@@ -532,7 +536,7 @@ def test_a_store_is_a_run(trace: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert ours["total"] == theirs["total"]
     assert ours["address"] == f"{store}:gpu=0"
     assert main(["ingest", str(trace), "-o", str(tmp_path)]) == 2
-    assert "is no store" in capsys.readouterr().err
+    assert "is not a Chopper store" in capsys.readouterr().err
     (store / "kernels.arrow").write_bytes(b"short")
     assert main(["show", str(store)]) == 1
-    assert "damaged" in capsys.readouterr().err
+    assert "corrupt" in capsys.readouterr().err

@@ -163,7 +163,7 @@ def test_what_a_person_says_of_a_clock_replaces_what_is_found(
 
 
 def test_a_name_of_no_clock_is_an_error(opened: Callable[..., Run]) -> None:
-    with pytest.raises(UsageError, match="names no telemetry of this run, no trace and no host"):
+    with pytest.raises(UsageError, match="matches no telemetry, trace or host of this run"):
         opened({}, ["a"] * RANKS, overrides_of([parse_clock("elsewhere=+1s")]))
 
 

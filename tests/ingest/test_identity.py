@@ -101,8 +101,8 @@ def test_the_table_of_identities_says_whose_a_device_is_and_what_told_it(coarse:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("rocm_smi:0=1", "names no counters or telemetry of this run; there is .*amd_smi_monitor"),
-        ("amd_smi:9=1", "names no device of amd_smi_monitor.csv; it has gpu 0, gpu 1"),
+        ("rocm_smi:0=1", "matches no counters or telemetry of this run; it has .*amd_smi_monitor"),
+        ("amd_smi:9=1", "matches no device of amd_smi_monitor.csv; it has gpu 0, gpu 1"),
         ("amd_smi:0=7", "the run has no GPU 7; it has 0, 1"),
     ],
 )

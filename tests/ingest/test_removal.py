@@ -375,7 +375,7 @@ def test_a_clock_shift_moves_one_file_and_not_the_other(small: Simulated) -> Non
 
 
 def test_a_clock_shift_that_moves_nothing_is_an_error(small: Simulated) -> None:
-    with pytest.raises(UsageError, match=r"'rocm_smi' names no telemetry.*gpu_metrics"):
+    with pytest.raises(UsageError, match=r"'rocm_smi' matches no telemetry.*gpu_metrics"):
         open_run(str(small.folder), jobs=1, overrides=overrides_of([("rocm_smi", 1)]))
 
 

@@ -39,7 +39,7 @@ def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["info", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "no traces and no counters" in shown
-    assert "clock epoch, stamps to 1 s, 2.000 s from 2025-08-07 16:58:20 UTC" in shown
+    assert "clock epoch, resolution 1 s, 2.000 s from 2025-08-07 16:58:20 UTC" in shown
     assert "LOST: 1 value of gfx_mhz without a number" in shown
 
 

@@ -325,7 +325,7 @@ def test_a_file_cut_off_before_its_gpu_activities_is_said_to_be(tmp_path: Path) 
     whole = json.dumps({"traceEvents": calls * 9 + kernels()})
     path.write_text(whole[: whole.index('"k0"')])
     with pytest.raises(
-        DataError, match=r"rank0\.json is cut off before any GPU activity: .*9 events"
+        DataError, match=r"rank0\.json is truncated before any GPU activity: .*9 events"
     ):
         read_rank(path)
     path.write_text(json.dumps({"traceEvents": calls * 9}))

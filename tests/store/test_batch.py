@@ -199,7 +199,7 @@ def test_a_rank_that_was_not_read_is_named(source: Path, tmp_path: Path) -> None
     assert path == str(trace(source, 5)) and "not ingested yet" in reason
     # Over a finished store a part of the ranks must not replace all of them.
     ingest_into(str(trace(source, 5)), store)
-    with pytest.raises(DataError, match="stays as it is"):
+    with pytest.raises(DataError, match="is unchanged"):
         finish(store, str(source))
     assert len(read_store(store).sources) == 2
 
@@ -226,7 +226,7 @@ def test_another_version_reads_again(
 
 
 @pytest.mark.parametrize("name", ["kernels.arrow", "measured.arrow", "run.json"])
-def test_a_damaged_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_corrupt_part_is_named(source: Path, tmp_path: Path, name: str) -> None:
     store = tmp_path / "out"
     ingest_into(str(source), store, jobs=1)
     (file,) = (tmp_path / ".out.parts").glob(f"rank3*/{name}")
@@ -234,7 +234,7 @@ def test_a_damaged_part_is_named(source: Path, tmp_path: Path, name: str) -> Non
     middle = len(content) // 2
     file.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
     ((path, reason),) = finish(store, str(source)).failed
-    assert path == str(trace(source, 3)) and "is damaged" in reason
+    assert path == str(trace(source, 3)) and "is corrupt" in reason
 
 
 def test_a_full_disk_ends_it(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_parts_are_open_one_at_a_time(
 
 
 def test_nothing_else_is_overwritten(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no store"):
+    with pytest.raises(UsageError, match="is not a Chopper store"):
         ingest_into(str(source), source)
     with pytest.raises(DataError, match="--into"):
         finish(tmp_path / "nothing")

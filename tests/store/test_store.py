@@ -143,7 +143,7 @@ def test_a_store_is_opened_by_its_name_and_may_move(kept: Path, tmp_path: Path) 
     "name", ["kernels.arrow", "series.arrow", "cpu.arrow", "run.json", "store.json"]
 )
 @pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
-def test_a_damaged_store_is_refused(copy: Path, name: str, harm: str) -> None:
+def test_a_corrupt_store_is_refused(copy: Path, name: str, harm: str) -> None:
     _harm(copy / name, harm)
     with pytest.raises(DataError, match=r"store|version") as caught:
         store.read_store(copy)
@@ -151,9 +151,9 @@ def test_a_damaged_store_is_refused(copy: Path, name: str, harm: str) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
-def test_damaged_measured_columns_are_refused_when_they_are_read(copy: Path, harm: str) -> None:
+def test_corrupt_measured_columns_are_refused_when_they_are_read(copy: Path, harm: str) -> None:
     _harm(copy / "measured.arrow", harm)
-    with pytest.raises(DataError, match=r"measured\.arrow|damaged"):
+    with pytest.raises(DataError, match=r"measured\.arrow|corrupt"):
         query(store.read_store(copy), parse("R?columns=gfx_mhz"))
 
 
@@ -183,14 +183,14 @@ def test_columns_that_lie_nowhere_are_refused(copy: Path, place: list[object]) -
     index = json.loads((copy / "store.json").read_text())
     index["files"]["run.json"] = folders.stamp_of(copy / "run.json")
     (copy / "store.json").write_text(json.dumps(index))
-    with pytest.raises(DataError, match="damaged store"):
+    with pytest.raises(DataError, match="corrupt store"):
         store.read_store(copy)
 
 
 def test_what_is_no_store_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")
-    with pytest.raises(UsageError, match="is no store"):
+    with pytest.raises(UsageError, match="is not a Chopper store"):
         write_store(run, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 
@@ -262,7 +262,7 @@ def test_a_replaced_store_is_always_there_and_whole(
             try:
                 found.add(len(store.read_store(target).table))
             except DataError as error:
-                assert "again and again" in str(error)
+                assert "replaced repeatedly" in str(error)
     assert writer.returncode == 0 and found <= sizes and found
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -301,9 +301,9 @@ def test_a_name_that_is_not_given_leaves_the_older_store(
 
 
 def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = cache.open_kept(str(trace), jobs=1)
+    first = cache.open_cached(str(trace), jobs=1)
     monkeypatch.setattr(cache, "_read", None)
-    again = cache.open_kept(str(trace))
+    again = cache.open_cached(str(trace))
     assert again.name == first.name == str(trace)
     assert info.as_json(again) == info.as_json(first)
     (entry,) = cache.entries()
@@ -314,30 +314,30 @@ def test_a_kept_run_is_read_once(trace: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_another_version_kept_is_listed_replaced_and_cleared(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache.open_kept(str(trace), jobs=1)
+    cache.open_cached(str(trace), jobs=1)
     with monkeypatch.context() as later:
         for module in (store_format, store_writer):
             later.setattr(module, "fingerprint", lambda: "of the next version")
         later.setattr(cache, "_code_stamp", lambda: "of the next version")
         (old,) = cache.entries()
         assert old.is_old and old.name == str(trace)
-        cache.open_kept(str(trace), jobs=1)
+        cache.open_cached(str(trace), jobs=1)
         (new,) = cache.entries()
         assert not new.is_old and new.path != old.path
     assert cache.clear(old_only=True) == (1, new.size_bytes)
-    cache.open_kept(str(trace), jobs=1)
+    cache.open_cached(str(trace), jobs=1)
     assert cache.clear(old_only=True) == (0, 0) and len(cache.entries()) == 1
 
 
 def test_changed_files_are_read_anew(trace: Path) -> None:
-    cache.open_kept(str(trace), jobs=1)
+    cache.open_cached(str(trace), jobs=1)
     (kept,) = cache.entries()
     shutil.copy(ROOT / "demo_data" / "fsdp2" / "rank3.json.gz", trace)
-    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 2
+    assert len(cache.open_cached(str(trace), jobs=1).gpus) == 2
     (newer,) = cache.entries()
     assert newer.path != kept.path
     os.utime(trace / "rank3.json.gz", (1, 1))
-    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 2
+    assert len(cache.open_cached(str(trace), jobs=1).gpus) == 2
     assert [entry.path for entry in cache.entries()] != [newer.path]
 
 
@@ -351,7 +351,7 @@ def test_what_a_person_says_of_gpus_counts_and_not_where(
         if text:
             (tmp_path / name / "chopper").mkdir(parents=True)
             (tmp_path / name / "chopper" / "hardware.toml").write_text(text, encoding="utf-8")
-        cache.open_kept(str(trace), jobs=1)
+        cache.open_cached(str(trace), jobs=1)
         (entry,) = cache.entries()
         kept.append(entry.path)
     assert kept[0] == kept[1] != kept[2] == kept[3] != kept[4] != kept[0]
@@ -363,11 +363,11 @@ def test_what_python_compiles_is_no_change(trace: Path) -> None:
     assert all(name.endswith((".py", ".toml")) for name in names)
 
 
-def test_a_damaged_entry_is_read_anew(trace: Path) -> None:
-    cache.open_kept(str(trace), jobs=1)
+def test_a_corrupt_entry_is_read_anew(trace: Path) -> None:
+    cache.open_cached(str(trace), jobs=1)
     (kept,) = cache.entries()
     _harm(kept.path / "kernels.arrow", "flip")
-    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 1
+    assert len(cache.open_cached(str(trace), jobs=1).gpus) == 1
     assert len(store.read_store(kept.path).gpus) == 1
 
 
@@ -383,14 +383,14 @@ def test_without_a_cache_directory_it_goes_on(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(cache.open_kept(str(trace), jobs=1).gpus) == 1
+    assert len(cache.open_cached(str(trace), jobs=1).gpus) == 1
     assert cache.entries() == []
 
 
 def test_errors_are_those_of_reading(tmp_path: Path) -> None:
     for name in (str(tmp_path / "none"), str(tmp_path)):
         with pytest.raises(DataError) as ours:
-            cache.open_kept(name)
+            cache.open_cached(name)
         with pytest.raises(DataError) as theirs:
             open_run(name)
         assert str(ours.value) == str(theirs.value)
