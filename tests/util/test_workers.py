@@ -48,6 +48,13 @@ def test_files_are_read_here_when_the_workers_die(files: list[Path]) -> None:
     assert read_all([files[0], files[2]], die_in_worker, silent, 2) == [1, 1]
 
 
+def test_files_are_read_here_when_no_worker_starts(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert read_all([files[0], files[2]], read_size, silent, 2) == [0, 2]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_who_waits_can_cancel(files: list[Path], jobs: int) -> None:
     def cancel(step: str, done: int, total: int) -> None:
