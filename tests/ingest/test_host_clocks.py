@@ -170,7 +170,7 @@ def test_a_name_of_no_clock_is_an_error(opened: Callable[..., Run]) -> None:
 def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> None:
     run = opened({2: 3_700 * MS, 3: 3_700 * MS})
     shown = as_text(run)
-    table = shown[shown.index("clocks of the ranks") :].splitlines()
+    table = shown[shown.index("rank clocks (corrected)") :].splitlines()
     assert table[1] == "  clock 1, rank 0-1: +0 s to the run's: the run's clock"
     assert re.match(
         r"  clock 2, rank 2-3: -3\.(7|699)\d* s to the run's, \+/- 0\.\d{3} ms: "

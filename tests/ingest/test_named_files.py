@@ -44,7 +44,7 @@ def test_info_lists_the_counters_that_are_columns(small: Simulated) -> None:
     described = {each["name"]: each for each in describe(small.run)["counter_columns"]}
     assert described["GRBM_GUI_ACTIVE"]["aggregation"] == "sum over instances"
     text = as_text(small.run)
-    assert f"{len(described)} counters, which are columns" in text
+    assert f"{len(described)} counters, available as columns" in text
     assert all(name in text for name in described)
 
 

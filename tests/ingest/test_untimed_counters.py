@@ -90,7 +90,7 @@ def test_info_says_it(run: Run) -> None:
     assert describe(run)["gpus"][0]["span_ns"] is None
     shown = as_text(run)
     assert "times: the counter run has no times of its dispatches" in shown
-    assert "labels, in % of the dispatches" in shown
+    assert "label coverage in % of the dispatches" in shown
     assert "clock: none" in shown
 
 
