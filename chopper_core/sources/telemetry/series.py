@@ -95,10 +95,12 @@ class _Tables:
         """Add the signals of one GPU."""
         parts: dict[SignalName, dict[str, SignalSamples]] = defaultdict(dict)
         for column, series in sorted(fields.items(), key=lambda entry: entry[0].alternative):
-            if column.kind is FieldKind.VALUE and column.part not in parts[column.signal]:
-                parts[column.signal][column.part] = self._samples(column, series)
-                if column.signal in RATES:
-                    self._add_rates(parts, column, series)
+            if column.kind is not FieldKind.VALUE or column.part in parts[column.signal]:
+                continue
+            if column.is_accumulated:
+                self._add_accumulated(parts, column, series)
+            else:
+                parts[column.signal][column.part] = _mean_of_ties(column.part, series)
         for part, samples in _residencies(fields).items():
             parts[SignalName.THROTTLE_PCT][part] = samples
         for signal, samples_of in parts.items():
@@ -131,30 +133,23 @@ class _Tables:
             for signal, count in self._resets.items()
         ]
 
-    def _samples(self, column: Field, series: Readings) -> SignalSamples:
-        times_ns = np.array(series.times_ns, np.int64)
-        if not column.is_accumulated:
-            return SignalSamples(*_mean_of_ties(times_ns, np.array(series.values)), column.part)
-        last = _last_of_ties(times_ns)
-        counted, resets = unwrapped([series.values[index] for index in last])
-        if resets:
-            self._resets[column.signal] += resets
-        values = np.array([value * series.factor for value in counted], np.float64)
-        return SignalSamples(times_ns[last], values, column.part)
-
-    def _add_rates(
+    def _add_accumulated(
         self, parts: dict[SignalName, dict[str, SignalSamples]], column: Field, series: Readings
     ) -> None:
-        """Add the rate between neighbouring samples, where it is known."""
-        signal, per_ns = RATES[column.signal]
+        """Add the amounts since the first sample, and the rates between samples where known."""
         times_ns = np.array(series.times_ns, np.int64)
         last = _last_of_ties(times_ns)
-        times_ns = times_ns[last]
-        counted = steps([series.values[index] for index in last])
-        amounts = np.array([np.nan if step is None else step for step in counted], np.float64)
-        known = np.isfinite(amounts)
+        times_ns, values = times_ns[last], [series.values[index] for index in last]
+        counted, resets = unwrapped(values)
+        if resets:
+            self._resets[column.signal] += resets
+        totals = np.array([value * series.factor for value in counted], np.float64)
+        parts[column.signal][column.part] = SignalSamples(times_ns, totals, column.part)
+        signal, per_ns = RATES[column.signal]
+        amounts = [np.nan if step is None else step for step in steps(values)]
+        rates = np.array(amounts, np.float64) * series.factor * per_ns / np.diff(times_ns)
+        known = np.isfinite(rates)
         if known.any() and column.part not in parts[signal]:
-            rates = amounts * series.factor * per_ns / np.diff(times_ns)
             parts[signal][column.part] = SignalSamples(
                 times_ns[1:][known], rates[known], column.part, times_ns[:-1][known]
             )
@@ -179,35 +174,36 @@ def _gpu_order(gpu: GpuName) -> tuple[int, int, list[tuple[int, str]], str]:
     return gpu.index, gpu.kfd_node, natural_key(gpu.card), gpu.pci
 
 
-def _mean_of_ties(times_ns: Int64, values: Float64) -> tuple[Int64, Float64]:
-    rising, which, ties = np.unique(times_ns, return_inverse=True, return_counts=True)
-    return rising, np.bincount(which, weights=values, minlength=len(rising)) / ties
+def _mean_of_ties(part: str, series: Readings) -> SignalSamples:
+    """Return readings in ascending order of time, the mean of those at equal times."""
+    times_ns, which, ties = np.unique(
+        np.array(series.times_ns, np.int64), return_inverse=True, return_counts=True
+    )
+    return SignalSamples(times_ns, np.bincount(which, weights=series.values) / ties, part)
 
 
 def _last_of_ties(times_ns: Int64) -> Int64:
     """Return the positions in ascending order of time, keeping the last of equal times."""
     order = np.argsort(times_ns, kind="stable")
     ordered = times_ns[order]
-    is_last = np.ones(len(order), np.bool_)
-    is_last[:-1] = ordered[1:] != ordered[:-1]
+    is_last = np.append(ordered[1:] != ordered[:-1], True).astype(np.bool_)
     return order[is_last]
 
 
 def _combined(signal: SignalName, parts: Sequence[SignalSamples]) -> SignalSamples:
     times_ns = np.unique(np.concatenate([samples.time_ns for samples in parts]))
     values = np.full((len(parts), len(times_ns)), np.nan)
+    begins = np.full(values.shape, np.iinfo(np.int64).min)
     for row, samples in enumerate(parts):
-        values[row, np.searchsorted(times_ns, samples.time_ns)] = samples.value
+        at = np.searchsorted(times_ns, samples.time_ns)
+        values[row, at] = samples.value
+        if samples.begin_ns is not None:
+            begins[row, at] = samples.begin_ns
     combined = _COMBINED[signal](values, axis=0)
-    is_known = ~np.isnan(combined)
-    begins = [samples.begin_ns for samples in parts]
-    latest = np.full(len(times_ns), np.iinfo(np.int64).min)
-    for samples, begin_ns in zip(parts, begins, strict=True):
-        if begin_ns is not None:
-            at = np.searchsorted(times_ns, samples.time_ns)
-            latest[at] = np.maximum(latest[at], begin_ns)
-    spans = None if any(begin is None for begin in begins) else latest[is_known]
-    return SignalSamples(times_ns[is_known], combined[is_known], "", spans)
+    known = ~np.isnan(combined)
+    have_spans = all(samples.begin_ns is not None for samples in parts)
+    spans = begins.max(axis=0)[known] if have_spans else None
+    return SignalSamples(times_ns[known], combined[known], "", spans)
 
 
 def _residencies(fields: Mapping[Field, Readings]) -> dict[str, SignalSamples]:
