@@ -29,7 +29,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
 from chopper_core.model.tree import in_order, level_order
-from chopper_core.sources.discover import find_traces
+from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
 from chopper_core.store.writer import StoreWriteError, check_place, write_store

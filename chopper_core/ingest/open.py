@@ -17,7 +17,7 @@ from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
-from chopper_core.sources.discover import TraceFile, assign_ranks, find_traces
+from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Progress, silent

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kineto_oracle import REAL_DATA, expected_tables, tables_of, text_of
 from trace_layouts import BARE_LAYOUTS, LAYOUTS, Events
 
-from chopper_core.sources.discover import find_traces
 from chopper_core.sources.kineto.reader import read as read_trace
+from chopper_core.sources.ranks import find_traces
 from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import ActivityCategory
 

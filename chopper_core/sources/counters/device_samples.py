@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from chopper_core.model.hardware import Agent, counter_infos
 from chopper_core.model.signals import between
 from chopper_core.sources.counters.tables import clean_kernel_name
-from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.accumulators import steps
 from chopper_core.sources.shared.bytes import ByteSource

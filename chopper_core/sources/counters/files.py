@@ -24,8 +24,8 @@ from chopper_core.sources.counters import (
     rocprofv3_json,
 )
 from chopper_core.sources.counters.passes import ProcessRun, joined_runs
-from chopper_core.sources.discover import rank_in_name
 from chopper_core.sources.dispatches import DispatchRun
+from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, FoundFiles, SkippedFile, SourceFile, discover
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent

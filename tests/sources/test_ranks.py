@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kineto_oracle import REAL_DATA
 
-from chopper_core.sources.discover import (
+from chopper_core.sources.ranks import (
     RankAssignment,
     TraceFile,
     assign_ranks,
