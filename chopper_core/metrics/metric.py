@@ -14,9 +14,9 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
 from chopper_core.model.signals import Signal
-from chopper_core.model.tree import Groups
 from chopper_core.model.units import AnyUnit, Unit
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 

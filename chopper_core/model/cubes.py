@@ -134,11 +134,7 @@ class Cubes(Struct, frozen=True, eq=False):
             return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))
         keys = [cube.codes[level][at] for level in grouped]
         order = np.lexsort(keys[::-1])
-        changed = np.zeros(len(at), np.bool_)
-        changed[:1] = True
-        for key in keys:
-            changed[1:] |= key[order[1:]] != key[order[:-1]]
-        return Cells(cube, at[order], np.flatnonzero(changed))
+        return Cells(cube, at[order], run_starts(*(key[order] for key in keys)))
 
 
 def summarise(
@@ -161,12 +157,8 @@ def summarise(
 def _rolled_up(cube: Cube, levels: tuple[str, ...]) -> Cube:
     """The cube of fewer levels, from the cells of one with more."""
     order = np.lexsort([cube.codes[level] for level in reversed(levels)])
-    changed = np.zeros(len(cube), np.bool_)
-    changed[:1] = True
-    for level in levels:
-        codes = cube.codes[level][order]
-        changed[1:] |= codes[1:] != codes[:-1]
-    first = np.flatnonzero(changed)
+    codes = {level: cube.codes[level][order] for level in levels}
+    first = run_starts(*codes.values())
 
     def reduced(key: str, values: AnyArray) -> AnyArray:
         how = {"min": np.minimum, "max": np.maximum}.get(key.split(" ")[0], np.add)
@@ -174,7 +166,7 @@ def _rolled_up(cube: Cube, levels: tuple[str, ...]) -> Cube:
 
     return Cube(
         levels,
-        {level: cube.codes[level][order][first] for level in levels},
+        {level: column[first] for level, column in codes.items()},
         {key: reduced(key, values) for key, values in cube.integers.items()},
         {key: reduced("sum", values) for key, values in cube.floats.items()},
         cube.patterns,

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.cubes import Cells
-from chopper_core.model.table import KernelTable, Selection, values_of
+from chopper_core.model.table import STATES, KernelTable, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Numbers
 from chopper_core.util.grouping import distinct, run_starts, stable_order
 
@@ -39,6 +39,15 @@ class Groups:
         self._find = find
         self.around = around
         self._cache: dict[str, AnyArray] = {}
+
+    @classmethod
+    def single(cls, table: KernelTable, rows: Selection) -> Groups:
+        """Rows in their order as one group; neighbours become a slice, which is never copied."""
+        if not isinstance(rows, slice) and len(rows):
+            begin, end = int(rows[0]), int(rows[-1]) + 1
+            if end - begin == len(rows) and (rows[1:] > rows[:-1]).all():
+                rows = slice(begin, end)
+        return cls(table, rows, np.zeros(1, np.intp))
 
     def __len__(self) -> int:
         return len(self.first if self.cells is None else self.cells.first)
@@ -114,6 +123,17 @@ class Groups:
     def max(self, column: str) -> Int64:
         """Largest value of a column in each group."""
         return self._reduced("max", column, np.maximum.reduceat)
+
+    @property
+    def elapsed_ns(self) -> Int64:
+        """Time charged to each group: all states of its GPUs."""
+        if self.cells is not None:
+            return np.asarray(sum(self.sum(state) for state in STATES), np.int64)
+        if "elapsed" not in self._cache:
+            # One sum of the rows is faster than a reduction for each state.
+            elapsed = elapsed_of_rows(self.table, self.selection)
+            self._cache["elapsed"] = np.add.reduceat(elapsed, self.first)
+        return self._cache["elapsed"]
 
     def sum_of(self, values: Callable[[KernelTable, Selection], Numbers]) -> Int64:
         """Sum over each group of a small number that is worked out per row, as a condition is."""
@@ -229,6 +249,14 @@ class Groups:
                 values = values_of(self.table, column, self.selection)
                 self._cache[key] = reduceat(values.astype(np.int64, copy=False), self.first)
         return self._cache[key]
+
+
+def elapsed_of_rows(table: KernelTable, rows: Selection) -> Int64:
+    """Time charged to each activity, in all states."""
+    elapsed = table.column(STATES[0])[rows].astype(np.int64)
+    for state in STATES[1:]:
+        elapsed += table.column(state)[rows]
+    return elapsed
 
 
 def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:

@@ -191,14 +191,6 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     summary: Cubes | None = None
     """Sums over sets of levels of exactly this table, where there are any."""
 
-    @cached_property
-    def _trees(self) -> dict[tuple[str, ...], Tree]:
-        return {}
-
-    @cached_property
-    def _running(self) -> dict[str, Signal]:
-        return {}
-
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None where it isn't known or they differ."""
@@ -225,9 +217,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
         """The tree in an order of the levels, made once."""
-        if order not in self._trees:
-            self._trees[order] = Tree(self.table, order, self.summary)
-        return self._trees[order]
+        return self.memo(("tree", order), lambda: Tree(self.table, order, self.summary))
 
     def baseline_run(self, name: str) -> Run:
         """A run to compare with; raises UsageError where it is not open."""
@@ -250,12 +240,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             raise UsageError(
                 f"unknown signal {name!r}; this run has {', '.join(self.signal_names)}"
             )
-        if name not in self._running:
-            title, kinds = _RUNNING[name]
-            self._running[name] = self._share_track(name, title, kinds)
-        return self._running[name]
+        title, kinds = _RUNNING[name]
+        return self.memo(("signal", name), lambda: self._share_running(name, title, kinds))
 
-    def _share_track(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Signal:
+    def _share_running(self, name: str, title: str, kinds: tuple[Kind, ...]) -> Signal:
         def curve(gpu: int) -> IntegralCurve:
             if len(kinds) == len(Kind):
                 return self._busy_curve(gpu)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.memo import Memo
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64, Int64, Numbers
 
@@ -101,29 +100,22 @@ class BusyCurve(IntegralCurve, frozen=True):
         return busy
 
 
-MOST_CURVES: Final = 128
-"""Curves that are kept: one takes 50 bytes for each activity of its GPU."""
+_CACHED_CURVES: Final = 128
+"""A curve takes 50 bytes for each activity of its GPU."""
 
 
 class LazyCurves(Mapping[int, IntegralCurve]):
-    """The curves of GPUs, each worked out when it is asked for; the last ones are kept."""
+    """The curves of GPUs, each computed on demand; the latest ones are cached."""
 
     def __init__(self, gpus: Sequence[int], curve: Callable[[int], IntegralCurve]) -> None:
         self._gpus = dict.fromkeys(gpus)
         self._curve = curve
-        self._known: OrderedDict[int, IntegralCurve] = OrderedDict()
+        self._memo = Memo()
 
     def __getitem__(self, gpu: int) -> IntegralCurve:
         if gpu not in self._gpus:
             raise KeyError(gpu)
-        curve = self._known.pop(gpu, None)
-        if curve is None:
-            curve = self._curve(gpu)
-        self._known[gpu] = curve
-        while len(self._known) > MOST_CURVES:
-            with suppress(KeyError):  # Another thread lets go of some too.
-                self._known.popitem(last=False)
-        return curve
+        return self._memo(("curve", gpu), lambda: self._curve(gpu), keep=_CACHED_CURVES)
 
     def __contains__(self, gpu: object) -> bool:
         return gpu in self._gpus

@@ -6,7 +6,6 @@ another order a node's rows are those that have its labels, looked for in as few
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Final
@@ -15,21 +14,19 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.cubes import Cubes
-from chopper_core.model.groups import Groups
+from chopper_core.model.groups import Groups, elapsed_of_rows
+from chopper_core.model.memo import Memo
 from chopper_core.model.table import ACTIVITY, LEVELS, NO_LABEL_TEXT, STATES, KernelTable, Selection
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import distinct, run_starts, stable_order
 
-__all__ = ["Children", "Groups", "Tree", "in_order", "level_order"]
-
-_FEW_ROWS: Final = 1 << 15
+_MAX_ADDED_ROWS: Final = 1 << 15
 """Neighbouring rows that are added up as fast as cells are found."""
-_KEPT: Final = 32
-"""Nodes that are no slices whose rows are remembered."""
-_PIECE: Final = 1 << 16
-_MOST_TIMED: Final = 1 << 24
-"""Rows up to which the times of all nodes of a level are remembered for the next search."""
+_CACHED_NODES: Final = 32
+"""Nodes that are no slices whose rows are cached."""
+_MAX_TIMED_ROWS: Final = 1 << 24
+"""Rows up to which the times of all nodes of a level are cached for the next search."""
 _TIMED_SHARE: Final = 8
 """So many times fewer rows are worked out by themselves."""
 
@@ -85,15 +82,14 @@ class Tree:
         self._summary = summary
         # Rows of a table that is in no order are numbered by their place in the order.
         self._places = None if summary is not None else level_order(table)
-        self._keys: dict[str, AnyArray] = {}
+        self._memo = Memo()
         self._timed: dict[int, tuple[Index, Int64, AnyArray]] = {}
-        self._found: OrderedDict[tuple[str, ...], Index] = OrderedDict()
 
     def node(self, path: Sequence[str]) -> Groups:
         """The rows of a node as one group; raises NoSuchNode where the run has none."""
         path = tuple(path)
         if len(path) > len(self.order):
-            return Groups(self.table, self._activity(path), np.zeros(1, np.intp))
+            return Groups.single(self.table, self._activity(path))
         return self._groups(path, None)
 
     def children(self, path: Sequence[str]) -> Children:
@@ -128,7 +124,7 @@ class Tree:
             for level, codes in (without or {}).items():
                 kept &= ~np.isin(self.table.column(level)[node.selection], codes)
             if not kept.all():
-                node = Groups(self.table, node.rows[kept], np.zeros(1, np.intp))
+                node = Groups.single(self.table, node.rows[kept])
             if not kept.any():
                 raise self._missing(path)
             parts, _ = node.split(levels)
@@ -153,25 +149,24 @@ class Tree:
         cube = None if summary is None else summary.cubes.get(frozenset(levels))
         if cube is not None:
             cells = np.flatnonzero(wanted[cube.codes[level]])
-            sums = [cube.integers[f"sum {state}"][cells] for state in STATES]
             return Nodes(
-                np.sum(sums, axis=0),
+                np.sum([cube.integers[f"sum {state}"][cells] for state in STATES], axis=0),
                 lambda node: tuple(int(cube.codes[name][cells[node]]) for name in levels),
             )
-        are_neighbours = self._places is None and self._is_usual(levels)
+        are_neighbours = self._places is None and self._is_default(levels)
         matching = None
-        if are_neighbours and len(levels) not in self._timed:
+        if not are_neighbours or len(levels) not in self._timed:
             matching = np.flatnonzero(wanted[table.column(level)])
-            if len(table) // _TIMED_SHARE < len(matching) <= len(table) <= _MOST_TIMED:
-                matching = None
+            is_much = len(table) // _TIMED_SHARE < len(matching)
+            if are_neighbours and is_much and len(table) <= _MAX_TIMED_ROWS:
                 self._timed[len(levels)] = self._times(slice(0, len(table)), levels, level)
-        if are_neighbours and matching is None:
+                matching = None
+        if matching is None:
             rows, times, codes = self._timed[len(levels)]
             found = np.flatnonzero(wanted[codes])
             rows, times = rows[found], times[found]
         else:
-            if matching is None:
-                matching = np.flatnonzero(wanted[table.column(level)])
+            if not are_neighbours:
                 keys = [table.column(name)[matching] for name in reversed(levels)]
                 matching = matching[np.lexsort(keys)]
             rows, times, _ = self._times(matching, levels, level)
@@ -184,23 +179,9 @@ class Tree:
     ) -> tuple[Index, Int64, AnyArray]:
         """Of nodes whose rows are neighbours: the first row, the time, the code at a level."""
         codes = {name: self.table.column(name)[rows] for name in levels}
-        count = len(codes[level])
-        changed, times = np.zeros(count, np.bool_), np.empty(count, np.int64)
-        # A piece of all columns fits into the processor's cache.
-        for begin in range(0, count, _PIECE):
-            own = slice(begin, begin + _PIECE)
-            at = (
-                rows[own]
-                if not isinstance(rows, slice)
-                else slice(rows.start + begin, rows.start + min(begin + _PIECE, count))
-            )
-            times[own] = sum(self.table.column(state)[at] for state in STATES)
-            for column in codes.values():
-                piece = column[max(begin - 1, 0) : begin + _PIECE]
-                changed[max(begin, 1) : begin + _PIECE] |= piece[1:] != piece[:-1]
-        changed[:1] = True
-        first = np.flatnonzero(changed)
+        first = run_starts(*codes.values())
         at = first + rows.start if isinstance(rows, slice) else rows[first]
+        times = elapsed_of_rows(self.table, rows)
         return at, np.add.reduceat(times, first), codes[level][first]
 
     def _groups(self, path: tuple[str, ...], level: str | None) -> Groups:
@@ -223,7 +204,7 @@ class Tree:
         if level is None:
             return self._rows(places), np.zeros(1, np.intp)
         codes = self._key(level)[places]
-        is_next = isinstance(places, slice) and self._is_usual((*self._levels(path), level))
+        is_next = isinstance(places, slice) and self._is_default((*self.order[: len(path)], level))
         if not is_next:
             order = stable_order(codes)
             at = order + places.start if isinstance(places, slice) else places[order]
@@ -238,15 +219,11 @@ class Tree:
         """A column in the order of the levels."""
         if self._places is None:
             return self.table.column(level)
-        if level not in self._keys:
-            self._keys[level] = self.table.column(level)[self._places]
-        return self._keys[level]
-
-    def _levels(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        return self.order[: len(path)]
+        places = self._places
+        return self._memo(("key", level), lambda: self.table.column(level)[places])
 
     @staticmethod
-    def _is_usual(levels: Sequence[str]) -> bool:
+    def _is_default(levels: Sequence[str]) -> bool:
         return set(levels) == set(LEVELS[: len(levels)])
 
     def _codes(self, path: tuple[str, ...]) -> dict[str, int]:
@@ -260,10 +237,10 @@ class Tree:
         return codes
 
     def _is_small(self, wanted: dict[str, int]) -> bool:
-        if not wanted or not self._is_usual(list(wanted)):
+        if not wanted or not self._is_default(list(wanted)):
             return False
         low, high = self._narrowed(wanted, list(wanted))
-        return high - low <= _FEW_ROWS
+        return high - low <= _MAX_ADDED_ROWS
 
     def _narrowed(
         self, wanted: dict[str, int], levels: Sequence[str], low: int = 0, high: int | None = None
@@ -285,9 +262,6 @@ class Tree:
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """Where a node's rows are; raises NoSuchNode where there are none."""
-        if path in self._found:
-            self._found.move_to_end(path)
-            return self._found[path]
         wanted = self._codes(path)
         prefix = list(takewhile(lambda level: level in wanted, LEVELS))
         low, high = self._narrowed(wanted, prefix)
@@ -296,12 +270,11 @@ class Tree:
             if low == high:
                 raise self._missing(path)
             return slice(low, high)
-        places = self._matching(wanted, rest, low, high)
+        places = self._memo(
+            ("places", path), lambda: self._matching(wanted, rest, low, high), keep=_CACHED_NODES
+        )
         if not len(places):
             raise self._missing(path)
-        self._found[path] = places
-        if len(self._found) > _KEPT:
-            self._found.popitem(last=False)
         return places
 
     def _matching(self, wanted: dict[str, int], rest: Sequence[str], low: int, high: int) -> Index:

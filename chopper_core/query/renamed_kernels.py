@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
-from chopper_core.model.tree import Groups
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 
 LEAST_SHARED: Final = 0.5

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run, interval_of, scope_of
 from chopper_core.model.signals import Signal, mean_known
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.progress import Cancelled

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Scope, Values, numbered
 from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
+from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from chopper_core.metrics import Metric, Scope, Values, column, metric_named, numbered, worded
 from chopper_core.model.charts import HeatMap
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.model.tree import Groups, Tree
+from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError

@@ -20,9 +20,9 @@ from chopper_core.metrics import (
 )
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.cubes import Cells
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order

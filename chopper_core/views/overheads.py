@@ -12,9 +12,10 @@ from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Selection
-from chopper_core.model.tree import Groups, Tree
+from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.views.shared.groups import into

@@ -13,8 +13,8 @@ from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
 from chopper_core.model.charts import Lanes, picked
 from chopper_core.model.column_names import NO_TIMES
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.query.children import children, filter_note, ordered, run_notes
 from chopper_core.query.compared import compared

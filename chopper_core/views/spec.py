@@ -9,8 +9,8 @@ from msgspec import Struct, field
 
 from chopper_core.metrics import METRICS, Metric, Values
 from chopper_core.model.charts import Chart
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 
 FIGURE: Final = "figure"

@@ -74,7 +74,7 @@ def summed(run: Run) -> Run:
 
 @pytest.fixture(autouse=True)
 def no_short_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_module, "_FEW_ROWS", -1)
+    monkeypatch.setattr(tree_module, "_MAX_ADDED_ROWS", -1)
 
 
 rows = st.builds(
@@ -243,7 +243,7 @@ def test_the_busy_share_is_that_of_the_union(made: list[Row], data: st.DataObjec
 
 
 def test_curves_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "MOST_CURVES", 2)
+    monkeypatch.setattr(signals, "_CACHED_CURVES", 2)
     run = measured(sample_run())
     made: list[int] = []
     signal = run.signal("busy_pct")

@@ -9,8 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, numbered, worded
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
@@ -124,7 +124,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         total=_waits(chosen),
         shown=_known(shown, own),
         nodes=nodes,
-        whole=Groups(table, chosen.rows, np.zeros(1, np.intp)),
+        whole=Groups.single(table, chosen.rows),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -135,7 +135,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     """A row per kind, phase, layer, iteration, process group or GPU."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
-    whole = Groups(table, chosen.rows, np.zeros(1, np.intp))
+    whole = Groups.single(table, chosen.rows)
     level = _LEVEL_OF.get(by, by)
     codes_of_rows = (table.group if by == "group" else table.column(level))[chosen.rows]
     codes, nodes = grouped(whole, codes_of_rows.astype(np.int64))
@@ -225,7 +225,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
         shown=_known(shown, own),
         nodes=nodes,
-        whole=Groups(table, chosen.rows, np.zeros(1, np.intp)),
+        whole=Groups.single(table, chosen.rows),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -249,7 +249,7 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         )
     )
     unknown = np.full(len(rows), not found.complete[number])
-    kind = chosen_in(run, found, Groups(table, rows, np.zeros(1, np.intp)))
+    kind = chosen_in(run, found, Groups.single(table, rows))
     assert kind is not None
     nodes = Groups(table, rows, np.arange(len(rows)))
     sums = ("kernel_ns", "exposed_comm_ns", "hidden_ns")
@@ -286,7 +286,7 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         opens=lambda row: activity(run, view, int(rows[row])),
         total=total,
         nodes=nodes,
-        whole=Groups(table, rows, np.zeros(1, np.intp)),
+        whole=Groups.single(table, rows),
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )

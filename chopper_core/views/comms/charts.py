@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.charts import BoxChart, Chart, LineChart, Series
-from chopper_core.model.tree import Groups
+from chopper_core.model.groups import Groups
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import distinct, quantiles_along, ranked
 from chopper_core.views.shared.collective_figures import Chosen
@@ -28,7 +28,7 @@ def charts(chosen: Chosen) -> tuple[Chart, ...]:
 def _boxes(chosen: Chosen) -> BoxChart:
     """How long the kernels of each kind take."""
     table = chosen.table
-    whole = Groups(table, chosen.rows, np.zeros(1, np.intp))
+    whole = Groups.single(table, chosen.rows)
     codes, nodes = grouped(whole, table.operation[chosen.rows].astype(np.int64))
     return BoxChart(
         "durations of the kernels by kind",

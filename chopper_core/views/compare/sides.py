@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Scope, Values
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, baseline_view
 from chopper_core.query.compared import Pairs, aligned, matched
 from chopper_core.query.renamed_kernels import Side, counterparts
@@ -140,7 +140,7 @@ def _compared_node(
     else:
         kept = np.zeros(0, np.intp)
     if len(kept):
-        node = Groups(run.table, kept, np.zeros(1, np.intp))
+        node = Groups.single(run.table, kept)
         groups, steps = (node.split(each)[0] for each in (levels, _STEP))
     else:
         truncated = frozenset()

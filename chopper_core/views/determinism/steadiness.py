@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, run_starts

@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope, Values
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, STATES, KernelTable, Kind
-from chopper_core.model.tree import Groups
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
@@ -156,7 +156,9 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def step_ns(self) -> float:
         """The duration of an iteration: median of the times on the GPU that takes longest."""
-        return float(np.median(self.by_gpu_and_iteration(elapsed_of).max(axis=0)))
+        return float(
+            np.median(self.by_gpu_and_iteration(lambda nodes: nodes.elapsed_ns).max(axis=0))
+        )
 
     def share(self, time_ns: float) -> float:
         """A time per iteration as a share of the iteration, 0 to 1."""
@@ -260,7 +262,7 @@ def context_of(run: Run, view: View) -> FindingsContext:
     return FindingsContext(
         run=run,
         view=view,
-        node=_as_one(table, rows),
+        node=Groups.single(table, rows),
         gpus=tuple(distinct(table.gpu[rows]).tolist()),
         iterations=tuple(analysed.tolist()),
         truncated=tuple(numbers[truncated].tolist()),
@@ -273,30 +275,11 @@ def context_of(run: Run, view: View) -> FindingsContext:
     )
 
 
-def _as_one(table: KernelTable, rows: Index) -> Groups:
-    """Rows as one group; contiguous rows as a slice, so that nothing is copied."""
-    first, count = int(rows[0]), len(rows)
-    neighbours = int(rows[-1]) - first + 1 == count
-    return Groups(table, slice(first, first + count) if neighbours else rows, np.zeros(1, np.intp))
-
-
-def elapsed_of(nodes: Groups) -> Int64:
-    """The elapsed time of each node."""
-    if nodes.cells is not None:
-        return np.asarray(sum(nodes.sum(state) for state in STATES), np.int64)
-    rows = nodes.selection
-    elapsed = nodes.table.column(STATES[0])[rows].astype(np.int64)
-    for state in STATES[1:]:
-        elapsed += nodes.table.column(state)[rows]
-    summed: Int64 = np.add.reduceat(elapsed, nodes.first)
-    return summed
-
-
 def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
     """The iterations, and the time of each on the GPU that takes longest."""
     iterations, place = np.unique(cells.codes("iteration"), return_inverse=True)
     took = np.zeros(len(iterations))
-    np.maximum.at(took, place, elapsed_of(cells))
+    np.maximum.at(took, place, cells.elapsed_ns)
     return iterations.astype(np.int64), took
 
 

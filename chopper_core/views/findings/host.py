@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.views.findings.context import FindingsContext, elapsed_of
+from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 
@@ -71,7 +71,7 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
     """Phases with more of an idle time than the limit, the most idle first."""
     phases = context.split("phase")
     idle = phases.sum(column).astype(np.float64)
-    elapsed = elapsed_of(phases).astype(np.float64)
+    elapsed = phases.elapsed_ns.astype(np.float64)
     codes = phases.codes("phase")
     late = (idle > limit.share * elapsed) & (
         elapsed / (len(context.gpus) * len(context.iterations)) > PHASE.share * context.step_ns

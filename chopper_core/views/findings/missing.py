@@ -10,7 +10,7 @@ import numpy as np
 from chopper_core.model.column_names import CYCLES
 from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.view import View
-from chopper_core.views.findings.context import FindingsContext, elapsed_of
+from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import by_number, count, percent
 from chopper_core.views.findings.rule import Confidence, Finding, Threshold, rule
 
@@ -72,7 +72,7 @@ def _sources(context: FindingsContext) -> Gaps:
     unattributed = context.figure("unmodelled_ns", whole)
     unknown = "compute can't be split"
     if unattributed.present()[0]:
-        share = float(unattributed.numbers[0]) / max(int(elapsed_of(whole).sum()), 1)
+        share = float(unattributed.numbers[0]) / max(int(whole.elapsed_ns.sum()), 1)
         unknown = f"{percent(share)} of the time is unattributed compute"
     if "telemetry" in lacks:
         unknown += ", and clocks, power and temperatures are unknown"
@@ -93,7 +93,7 @@ def _counters(context: FindingsContext) -> Gaps:
 def _labels(context: FindingsContext) -> Gaps:
     for level, hidden in _HIDDEN.items():
         nodes = context.split("phase", level) if level == "layer" else context.split(level)
-        elapsed = elapsed_of(nodes).astype(np.float64)
+        elapsed = nodes.elapsed_ns.astype(np.float64)
         within = np.ones(len(nodes), np.bool_)
         if level == "layer":
             within = np.isin(nodes.codes("phase"), (Phase.FORWARD, Phase.BACKWARD))

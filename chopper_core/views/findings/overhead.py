@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.model.tree import Groups
+from chopper_core.model.groups import Groups
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import by_number, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
@@ -59,7 +59,7 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
         parts = parts_of(context.run, context.split())
     else:
         rows = np.concatenate([by_gpu.rows_of(int(place)) for place in split])
-        parts = parts_of(context.run, Groups(context.table, rows, np.zeros(1, np.intp)))
+        parts = parts_of(context.run, Groups.single(context.table, rows))
     elapsed = int(parts.elapsed_ns[0])
     sizes = {name: int(parts.numbers(name)[0]) for name in LOSSES if name != _UNATTRIBUTED}
     name, following = sorted(sizes, key=lambda name: -sizes[name])[:2]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.align.kernel_names import kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
-from chopper_core.model.tree import Groups
+from chopper_core.model.groups import Groups
 from chopper_core.util.arrays import Index
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import listed, time
@@ -58,7 +58,7 @@ def poor_products(context: FindingsContext) -> Iterator[Finding]:
     if known is None:
         return
     metric, limit, rows, verdict = known
-    nodes = Groups(table, rows, np.zeros(1, np.intp))
+    nodes = Groups.single(table, rows)
     codes, nodes = grouped(nodes, table.operation[rows].astype(np.int64))
     reached = context.figure(metric, nodes)
     spots = len(np.unique(table.gpu[rows])) * len(context.iterations)

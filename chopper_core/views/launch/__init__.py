@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.metrics.time import INSTANCE_LEVELS
 from chopper_core.model.charts import BarChart, LineChart, Series
-from chopper_core.model.groups import gpu_by_gpu
+from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.views.launch.queue import queue_of

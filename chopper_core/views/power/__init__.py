@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import NO_LABEL
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError

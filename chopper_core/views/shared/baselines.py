@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Values, column
 from chopper_core.model.run import Run
-from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.spec import ViewResult
@@ -80,7 +79,7 @@ def _children(run: Run, view: View) -> list[Candidate]:
     if level not in _STEP:
         return []
     children = run.tree(view.order).children(view.path)
-    times = np.sum([children.groups.sum(state) for state in STATES], axis=0).tolist()
+    times = children.groups.elapsed_ns.tolist()
     middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
     found = []
     for row, label in enumerate(children.labels):
@@ -111,4 +110,4 @@ _DELTA: Final = column(
 def _time_of(run: Run, order: tuple[str, ...], path: tuple[str, ...]) -> int:
     """The time of a node; raises NoSuchNode."""
     node = run.tree(order).node(path)
-    return int(sum(node.sum(state)[0] for state in STATES))
+    return int(node.elapsed_ns[0])

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
 from chopper_core.metrics import Metric, Values, numbered, worded
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable
-from chopper_core.model.tree import Groups
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError

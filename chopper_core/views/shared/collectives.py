@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
-from chopper_core.model.tree import Groups
 from chopper_core.util.arrays import Codes, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import distinct, ranked, stable_order
 

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, values_of
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import quantiles_of, run_starts, stable_order

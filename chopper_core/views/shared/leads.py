@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import UsageError

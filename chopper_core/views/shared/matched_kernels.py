@@ -15,9 +15,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, KernelTable, Kind
-from chopper_core.model.tree import Groups
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import ranked, stable_order
