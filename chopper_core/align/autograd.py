@@ -8,14 +8,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.host import Host
+from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, union
 from chopper_core.sources.trace import HostCategory
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct, last_equal, ranked
 
 _REENTRANT_FRAME = re.compile(r": backward$")
-_EVALUATE = re.compile(r"^autograd::engine::evaluate_function")
 
 
 class Backward(Struct, frozen=True):
@@ -111,7 +110,7 @@ def _recomputing(host: Host, forward: Index) -> Intervals:
     work that is done again under enabled gradients does.
     """
     ranges = host.ranges
-    evaluates = np.flatnonzero(host.is_operator & host.named(_EVALUATE))
+    evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
     inside = host.intervals(evaluates).innermost(host.starts(forward)) != NOWHERE
     # The frame of a reentrant checkpoint's backward holds the real backward too.
     frames = np.flatnonzero(

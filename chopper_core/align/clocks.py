@@ -18,10 +18,11 @@ from msgspec import Struct
 from chopper_core.model.run import HostClock
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import run_starts
 
 SYNCHRONOUS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _GROUP_SIZE: Final = re.compile(r" of (\d+)$")
-_FEWEST: Final = 5
+_MIN_COLLECTIVES: Final = 5
 """Collectives that an estimate needs."""
 _IMPLAUSIBLE_NS: Final = 1_000_000
 """Ends of one collective lie closer on GPUs of one host."""
@@ -83,7 +84,7 @@ def rank_clocks(
         for rank in left:
             own = ends[ranks.index(rank)]
             both = (own != _ABSENT) & (reference != _ABSENT)
-            if both.sum() < _FEWEST:
+            if both.sum() < _MIN_COLLECTIVES:
                 continue
             distance = reference[both] - own[both]
             correction = int(np.median(distance))
@@ -120,10 +121,7 @@ def _ends(
     keys = table.group[rows], table.operation[rows], table.iteration[rows]
     order = np.lexsort((table.start_ns[rows], rank, *keys))
     rows, rank = rows[order], rank[order]
-    changes = np.ones(len(rows), np.bool_)
-    if len(rows):
-        changes[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    bounds = [*np.flatnonzero(changes).tolist(), len(rows)]
+    bounds = [*run_starts(*(key[order] for key in keys)).tolist(), len(rows)]
     columns = [np.empty((len(ranks), 0), np.int64)]
     for begin, end in pairwise(bounds):
         own, places = rows[begin:end], rank[begin:end]

@@ -39,6 +39,7 @@ from chopper_core.model.run import Gpu, Identity
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import run_mask
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
 """Kernels in a row that mark a place in the template, the surest first."""
@@ -144,8 +145,7 @@ def launch_order(table: KernelTable, rows: Index) -> Index:
     kernels = rows[(table.category[rows] == Category.KERNEL) & (table.kind[rows] == Kind.COMPUTE)]
     by_stream = kernels[np.lexsort((table.start_ns[kernels], table.stream[kernels]))]
     launch = table.launch_ns[by_stream].copy()
-    new_stream = np.ones(len(by_stream), np.bool_)
-    new_stream[1:] = table.stream[by_stream[1:]] != table.stream[by_stream[:-1]]
+    new_stream = run_mask(table.stream[by_stream])
     unknown = launch == NO_TIME
     if unknown.all():
         by_start: Index = kernels[np.argsort(table.start_ns[kernels], kind="stable")]

@@ -11,11 +11,14 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.intervals import Intervals, Points
+from chopper_core.align.kernel_names import kernel_class
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 from chopper_core.util.arrays import Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked
 
+BACKWARD_NODE: Final = re.compile(r"^autograd::engine::evaluate_function")
+"""The operator in which autograd runs a node of the backward graph."""
 _STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|GraphLaunch")
 
 
@@ -148,6 +151,10 @@ class Host:
         """A number for each activity, worked out once per distinct kernel name."""
         return _by_code(self.trace.names, self.trace.activities.name, value)
 
+    def of_class(self, *classes: str) -> Mask:
+        """Which activities are kernels of one of the classes, by their names."""
+        return self.by_kernel(lambda name: kernel_class(name) in classes) > 0
+
     def text(self, row: int | np.intp) -> str:
         """The name of a range."""
         return self.trace.names[int(self.ranges.name[row])]
@@ -184,8 +191,7 @@ class Host:
     @cached_property
     def autograd_threads(self) -> Int32:
         """Threads that run backward and nothing else of the step."""
-        evaluates = self.named(re.compile(r"^autograd::engine::evaluate_function"))
-        backward = distinct(self.ranges.thread[evaluates])
+        backward = distinct(self.ranges.thread[self.named(BACKWARD_NODE)])
         own = self.is_annotation & self.named(
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")
         )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from chopper_core.align.host import Host
 from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.util.arrays import Codes, Index, Int8, Int32, Int64, Mask, Numbers
-from chopper_core.util.grouping import ranked
+from chopper_core.util.grouping import ranked, run_mask
 
 
 class Labels(Struct, frozen=True):
@@ -50,9 +50,7 @@ class Order(Struct, frozen=True):
     def of(cls, stream: Int64, start_ns: Int64) -> Order:
         """The order of activities given by stream and start."""
         rows = np.lexsort((start_ns, stream))
-        new_stream = np.ones(len(rows), np.bool_)
-        new_stream[1:] = stream[rows[1:]] != stream[rows[:-1]]
-        return cls(rows, new_stream)
+        return cls(rows, run_mask(stream[rows]))
 
     def previous(self, has: Mask) -> Index:
         """For each row the nearest earlier row of its stream for which `has` holds, or -1."""

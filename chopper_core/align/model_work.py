@@ -14,7 +14,7 @@ from msgspec import Struct
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
-from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.align.kernel_names import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
 from chopper_core.align.operator_work import (
     ATTENTION,
@@ -27,7 +27,7 @@ from chopper_core.model.hardware import ElementType, says_tf32
 from chopper_core.model.table import NO_LABEL, NO_TIME, Phase
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, run_starts
 
 _STAND_IN: Final = 10
 """A kernel that has FLOPs this many times more seldom than another is no usual carrier."""
@@ -79,7 +79,7 @@ def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[C
     element = np.full(len(activities), np.nan)
     works = _works(host)
     call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(links.points)
-    is_matrix = host.by_kernel(lambda name: kernel_class(name) in _MATRIX_CLASSES) > 0
+    is_matrix = host.of_class(*_MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
     work_flops, work_element = works.flops, works.element
     flops[rows], element[rows] = work_flops[call[rows]], work_element[call[rows]]
@@ -89,8 +89,8 @@ def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[C
         flops[carriers] = work.flops * parts / len(carriers)
         element[carriers] = work.element
     _attention_backward(flops, element, host, links, backward, works)
-    _without_stand_ins(flops, activities.name, links.launch_ns == NO_TIME)
     lacks = links.launch_ns == NO_TIME
+    _without_stand_ins(flops, activities.name, lacks)
     flops = lend(flops, lenders, lacks)
     element = lend(element, lenders, lacks)
     computes_tf32 = host.by_kernel(says_tf32) > 0
@@ -200,7 +200,7 @@ def _attention_backward(
     backward: Backward,
     works: Works,
 ) -> None:
-    attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
+    attends = host.of_class(ATTENTION_CLASS)
     forward = np.flatnonzero(host.named(ATTENTION)[works.rows])
     node = backward.linked.innermost(links.points)
     of_forward = host.intervals(works.rows[forward], forward).innermost(
@@ -209,11 +209,7 @@ def _attention_backward(
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~np.isin(node[rows], counted)]
-    duration = host.trace.activities.duration_ns
-    rows = rows[np.lexsort((duration[rows], node[rows]))]
-    longest = np.ones(len(rows), np.bool_)
-    longest[:-1] = node[rows[:-1]] != node[rows[1:]]
-    rows = rows[longest]
+    rows = _longest(host, rows, node)
     flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
     element[rows] = works.element[of_forward[rows]]
 
@@ -252,7 +248,7 @@ def _of_embedding(host: Host, links: Links, forward: Mask) -> Float64:
 
 
 def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Float64:
-    attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
+    attends = host.of_class(ATTENTION_CLASS)
     attends &= forward & (layer != NO_LABEL)
     if not attends.any():
         return np.full(len(layer), np.nan)
@@ -283,10 +279,12 @@ def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -
     found = np.full(len(where), np.nan)
     operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(links.points)
     rows = np.flatnonzero(where & (operator != NOWHERE))
-    duration_ns = host.trace.activities.duration_ns[rows]
-    rows = rows[np.lexsort((duration_ns, operator[rows]))]
-    longest = np.ones(len(rows), np.bool_)
-    longest[:-1] = operator[rows[:-1]] != operator[rows[1:]]
-    for row in rows[longest].tolist():
+    for row in _longest(host, rows, operator).tolist():
         found[row] = tokens[int(operator[row])]
     return found
+
+
+def _longest(host: Host, rows: Index, owner: Index) -> Index:
+    """The longest of the activities of each owner, of equals the last."""
+    rows = rows[np.lexsort((host.trace.activities.duration_ns[rows], owner[rows]))][::-1]
+    return rows[run_starts(owner[rows])]

@@ -229,7 +229,7 @@ def _node_name(name: str) -> str:
 def _attention_kernels(labels: Labels, host: Host, words: Words) -> None:
     """Inside an attention module the attention kernel is the operation `attn_fa`."""
     by_module = np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
-    attends = host.by_kernel(lambda name: kernel_class(name) == ATTENTION_CLASS) > 0
+    attends = host.of_class(ATTENTION_CLASS)
     if (by_module & attends).any():
         labels.codes[by_module & attends] = words.code("attn_fa")
 

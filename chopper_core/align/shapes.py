@@ -9,14 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.host import Host
+from chopper_core.align.host import BACKWARD_NODE, Host
 from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.util.arrays import Index
 from chopper_core.util.grouping import distinct
 
 _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)
-_EVALUATES: Final = re.compile(r"^autograd::engine::evaluate_function")
 _ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish|sigmoid", re.IGNORECASE)
 _RESIDUAL: Final = re.compile(r"^aten::add_?$")
 _OUTSIDE: Final = (
@@ -42,7 +41,7 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
     operators = host.operators
     start_ns = host.ranges.start_ns
     operators = operators[np.argsort(start_ns[operators], kind="stable")]
-    evaluates = np.flatnonzero(host.is_operator & host.named(_EVALUATES))
+    evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
     inside = host.intervals(evaluates).innermost(host.starts(operators)) != NOWHERE
     operators = operators[~inside]
     named: dict[int, int] = {}

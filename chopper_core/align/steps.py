@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.autograd import Backward
-from chopper_core.align.host import Host, Links
+from chopper_core.align.host import BACKWARD_NODE, Host, Links
 from chopper_core.align.intervals import Intervals, Points
-from chopper_core.align.kernel_names import OPTIMIZER_CLASS, kernel_class
+from chopper_core.align.kernel_names import OPTIMIZER_CLASS
 from chopper_core.align.labels import Labels, Order, contexts, like_context
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
@@ -23,7 +23,6 @@ ANNOTATIONS: Final = (
 )
 """Step annotations; the first pattern that a trace has is the one that counts."""
 _OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#|^opt_step$")
-_EVALUATES: Final = re.compile(r"^autograd::engine::evaluate_function")
 _BURST_GAP: Final = 200
 """Kernels of other work between two optimizer kernels that make them two steps."""
 
@@ -89,7 +88,7 @@ def _optimizer_ends(host: Host) -> list[int]:
     """Ends of the optimizer steps; steps without backward work between them are one."""
     rows = np.flatnonzero(host.named(_OPTIMIZER_STEP))
     rows = rows[np.argsort(host.ranges.start_ns[rows])]
-    backward = np.sort(host.ranges.start_ns[host.named(_EVALUATES)])
+    backward = np.sort(host.ranges.start_ns[host.named(BACKWARD_NODE)])
     ends: list[int] = []
     for row in rows:
         start, end = int(host.ranges.start_ns[row]), int(host.end_ns[row])
@@ -104,7 +103,7 @@ def _optimizer_ends(host: Host) -> list[int]:
 def _kernel_bursts(host: Host) -> Int32:
     """Steps of a trace without any host: they end with a burst of optimizer kernels."""
     activities = host.trace.activities
-    optimizes = host.by_kernel(lambda name: kernel_class(name) == OPTIMIZER_CLASS) > 0
+    optimizes = host.of_class(OPTIMIZER_CLASS)
     by_start = np.argsort(activities.start_ns, kind="stable")
     steps = np.flatnonzero(optimizes[by_start])
     iteration = np.full(len(activities), NO_LABEL, np.int32)
@@ -243,7 +242,7 @@ def _extreme(
 
 def _by_kernels(labels: Labels, host: Host, iterations: Labels) -> None:
     """A trace without a host: optimizer kernels, and the loss as the border to backward."""
-    optimizes = host.by_kernel(lambda name: kernel_class(name) == OPTIMIZER_CLASS) > 0
+    optimizes = host.of_class(OPTIMIZER_CLASS)
     labels.fill(np.full(len(optimizes), Phase.OPTIMIZER), Rule.KERNEL_NAME, optimizes)
     start_ns, step = host.trace.activities.start_ns, iterations.codes
     loss = host.by_kernel(lambda name: _LOSS.search(name) is not None) > 0

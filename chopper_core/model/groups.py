@@ -264,8 +264,8 @@ def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
     if not isinstance(rows, slice):
         return [rows]
     gpu = table.gpu[rows]
-    first = np.flatnonzero(gpu[1:] != gpu[:-1]) + 1
-    if (gpu[first] < gpu[first - 1]).any():
+    first = run_starts(gpu)
+    if (np.diff(gpu[first]) < 0).any():
         return [rows]
-    edges = [rows.start, *(first + rows.start).tolist(), rows.stop]
+    edges = [rows.start, *(first[1:] + rows.start).tolist(), rows.stop]
     return [slice(begin, end) for begin, end in pairwise(edges)]
