@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.kernel_names import common_codes
-from chopper_core.align.launches import Dispatched, common_traits, same_launches
+from chopper_core.align.launches import Comparison, Dispatched
 from chopper_core.align.sequences import (
     UNMATCHED,
     Alignment,
@@ -72,7 +72,8 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     iterations = table.iteration[sequence]
     if not len(sequence) or not len(dispatched):
         return CounterMatch(dispatch[rows], match[rows], 0, len(dispatched), comparison)
-    launched, others = common_traits(table, sequence, dispatched, trace_codes, dispatch_codes)
+    both = Comparison(table, sequence, dispatched, trace_codes, dispatch_codes)
+    launched, others = both.sides()
     template = launched.take(iterations == _template(iterations))
     fitted = _fit(template, others, windows(template.code, others.code))
     numbers = np.unique(iterations)
@@ -88,7 +89,7 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
         found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
         dispatch[own[found]] = partner[into[found]]
         match[own[found]] = np.where(ambiguous, Match.AMBIGUOUS, state[into])[found]
-    kernels, theirs = same_launches(table, sequence, dispatched, trace_codes, dispatch_codes)
+    kernels, theirs = both.same_launches()
     if len(kernels):
         # What the process itself says goes before what the sequences say.
         told = np.isin(dispatch, theirs) & (match != Match.BORROWED)

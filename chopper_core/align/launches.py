@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.labels import numbered
 from chopper_core.align.operations import RECOMPUTE_SUFFIX
 from chopper_core.align.sequences import UNKNOWN, Launched
 from chopper_core.model.column_names import CORRELATION, LAUNCH_SHAPE
@@ -17,6 +18,7 @@ from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import LaunchShape
 from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
+from chopper_core.util.grouping import distinct
 
 _BLOCKS: Final = 2048
 """More than the work-items of a workgroup."""
@@ -81,48 +83,117 @@ class Dispatched(Struct, frozen=True):
         return cls(names, name, nothing, nothing, nothing.astype(np.int32), nothing)
 
 
-def common_traits(
-    table: KernelTable,
-    sequence: Index,
-    dispatched: Dispatched,
-    trace_code: Int64,
-    dispatch_code: Int64,
-) -> tuple[Launched, Launched]:
-    """Both sides with what they have in common beside the names: size and named range."""
-    sizes = _sizes(table, sequence, dispatched, trace_code, dispatch_code)
-    regions = _regions(table, sequence, dispatched, trace_code, dispatch_code)
-    return (
-        Launched(trace_code, (sizes[0], regions[0])),
-        Launched(dispatch_code, (sizes[1], regions[1])),
-    )
+class Comparison(Struct, frozen=True):
+    """The launches of a trace beside the dispatches of a counter run."""
 
+    table: KernelTable
+    sequence: Index
+    """Rows of the table in the order of launch."""
+    dispatched: Dispatched
+    trace_code: Int64
+    """Codes of the names, equal on both sides where they mean the same kernel."""
+    dispatch_code: Int64
 
-def same_launches(
-    table: KernelTable,
-    sequence: Index,
-    dispatched: Dispatched,
-    trace_code: Int64,
-    dispatch_code: Int64,
-) -> tuple[Index, Index]:
-    """Positions of kernels and of dispatches that the profilers of one process number alike.
+    def sides(self) -> tuple[Launched, Launched]:
+        """Both sides with the traits that can be compared: size and named range."""
+        sizes, regions = self._sizes(), self._regions()
+        return (
+            Launched(self.trace_code, (sizes[0], regions[0])),
+            Launched(self.dispatch_code, (sizes[1], regions[1])),
+        )
 
-    Nothing, where the numbers pair other kernels than the names do: then the process is another.
-    """
-    nothing = np.empty(0, np.intp), np.empty(0, np.intp)
-    numbers = table.measured.get(CORRELATION)
-    if numbers is None or (dispatched.correlation < 0).all():
-        return nothing
-    known = np.isfinite(numbers[sequence])
-    ours = np.where(known, numbers[sequence], 0).astype(np.int64)
-    here, there = _once(ours, known), _once(dispatched.correlation, dispatched.correlation >= 0)
-    _, at, other = np.intersect1d(
-        ours[here], dispatched.correlation[there], assume_unique=True, return_indices=True
-    )
-    here, there = here[at], there[other]
-    agree = trace_code[here] == dispatch_code[there]
-    if not len(here) or agree.mean() < _SAME_PROCESS:
-        return nothing
-    return here[agree], there[agree]
+    def same_launches(self) -> tuple[Index, Index]:
+        """Positions of kernels and dispatches to which one process gave the same number.
+
+        None, where the numbers pair other kernels than the names do: the process is another one.
+        """
+        nothing = np.empty(0, np.intp), np.empty(0, np.intp)
+        numbers = self.table.measured.get(CORRELATION)
+        theirs = self.dispatched.correlation
+        if numbers is None or (theirs < 0).all():
+            return nothing
+        known = np.isfinite(numbers[self.sequence])
+        ours = np.where(known, numbers[self.sequence], 0).astype(np.int64)
+        here, there = _once(ours, known), _once(theirs, theirs >= 0)
+        _, at, other = np.intersect1d(
+            ours[here], theirs[there], assume_unique=True, return_indices=True
+        )
+        here, there = here[at], there[other]
+        agree = self.trace_code[here] == self.dispatch_code[there]
+        if not len(here) or agree.mean() < _SAME_PROCESS:
+            return nothing
+        return here[agree], there[agree]
+
+    def _regions(self) -> tuple[Int64, Int64]:
+        """The named range around each launch, where ranges of the trace are roctx ranges too.
+
+        On the trace's side it is the operation that an annotation names, for kernels whose
+        dispatches lie in ranges of that name.
+        """
+        table, sequence = self.table, self.sequence
+        region = self.dispatched.region.astype(np.int64)
+        unknown = np.full(len(sequence), UNKNOWN, np.int64)
+        if (region < 0).all():
+            return unknown, region
+        names = self.dispatched.names
+        codes = {names[code]: code for code in distinct(region[region >= 0]).tolist()}
+        of_operation = np.array(
+            [codes.get(name.removesuffix(RECOMPUTE_SUFFIX), UNKNOWN) for name in table.operations]
+            + [UNKNOWN],
+            np.int64,
+        )
+        operation = table.operation[sequence]
+        known = (operation >= 0) & (table.operation_rule[sequence] == Rule.ANNOTATION)
+        of_trace = of_operation[operation]
+        share = self._share_found(of_trace, known, region)
+        known &= (of_trace != UNKNOWN) & (share >= _COMPARABLE)
+        return np.where(known, of_trace, UNKNOWN), region
+
+    def _sizes(self) -> tuple[Int64, Int64]:
+        """Numbers of the launches of both sides, equal where grid and workgroup are, else UNKNOWN.
+
+        A trace counts a grid in workgroups, but in work-items where it was launched so; the
+        profiler always in work-items. Which of the two holds is decided kernel by kernel; where
+        neither gives the sizes of the other side, the two ran other sizes, and only names can be
+        compared.
+        """
+        packed = self.table.measured.get(LAUNCH_SHAPE)
+        items, workgroup = self.dispatched.items, self.dispatched.workgroup
+        best = np.full(len(self.sequence), UNKNOWN, np.int64)
+        if packed is None or (items < 0).all():
+            return best, np.full(len(items), UNKNOWN, np.int64)
+        known = np.isfinite(packed[self.sequence])
+        whole = np.where(known, packed[self.sequence], 0).astype(np.int64)
+        grid, block = whole // _BLOCKS, whole % _BLOCKS
+        has_workgroup = bool((workgroup > 0).any())
+        of_dispatch = np.where(
+            items > 0,
+            items * _BLOCKS + (np.minimum(workgroup, _BLOCKS - 1) if has_workgroup else 0),
+            UNKNOWN,
+        )
+        best_share = np.zeros(len(best))
+        for in_items in (grid * block, grid):
+            of_trace = in_items * _BLOCKS + (block if has_workgroup else 0)
+            share = self._share_found(of_trace, known, of_dispatch)
+            better = known & (share >= _COMPARABLE) & (share > best_share)
+            best[better], best_share[better] = of_trace[better], share[better]
+        return best, of_dispatch
+
+    def _share_found(self, of_trace: Int64, known: Mask, of_dispatch: Int64) -> Float64:
+        """For each launch the share of its kernel's launches whose trait some dispatch has."""
+        code, count = self.trace_code, len(self.trace_code)
+        number = numbered(
+            (
+                np.concatenate([code, self.dispatch_code]),
+                np.concatenate([of_trace, of_dispatch]),
+            )
+        )
+        is_found = known & np.isin(number[:count], number[count:])
+        size = int(code.max(initial=0)) + 1
+        whole = np.bincount(code[known], minlength=size)
+        found = np.bincount(code[is_found], minlength=size)
+        share: Float64 = (found / np.maximum(whole, 1))[code]
+        return share
 
 
 def _once(values: Int64, usable: Mask) -> Index:
@@ -131,90 +202,3 @@ def _once(values: Int64, usable: Mask) -> Index:
     _, first, count = np.unique(values[positions], return_index=True, return_counts=True)
     once: Index = positions[first[count == 1]]
     return once
-
-
-def _regions(
-    table: KernelTable,
-    sequence: Index,
-    dispatched: Dispatched,
-    trace_code: Int64,
-    dispatch_code: Int64,
-) -> tuple[Int64, Int64]:
-    """The named range around each launch, where ranges of the trace are roctx ranges too.
-
-    On the trace's side it is the operation that an annotation names; kernel by kernel it counts
-    where the dispatches are in ranges of that name.
-    """
-    region = dispatched.region.astype(np.int64)
-    unknown = np.full(len(sequence), UNKNOWN, np.int64)
-    if (region < 0).all():
-        return unknown, region
-    codes = {dispatched.names[code]: code for code in np.unique(region[region >= 0]).tolist()}
-    of_operation = np.array(
-        [codes.get(name.removesuffix(RECOMPUTE_SUFFIX), UNKNOWN) for name in table.operations]
-        + [UNKNOWN],
-        np.int64,
-    )
-    known = (table.operation[sequence] >= 0) & (table.operation_rule[sequence] == Rule.ANNOTATION)
-    of_trace = of_operation[table.operation[sequence]]
-    share = _share_found(trace_code, of_trace, known, dispatch_code, region)
-    known &= (of_trace != UNKNOWN) & (share >= _COMPARABLE)
-    return np.where(known, of_trace, UNKNOWN), region
-
-
-def _sizes(
-    table: KernelTable,
-    sequence: Index,
-    dispatched: Dispatched,
-    trace_code: Int64,
-    dispatch_code: Int64,
-) -> tuple[Int64, Int64]:
-    """Numbers of the launches of both sides, equal where grid and workgroup are, else UNKNOWN.
-
-    A trace counts a grid in workgroups, but in work-items where it was launched so; the profiler
-    always in work-items. Which of the two holds is told kernel by kernel; where neither gives the
-    sizes that the other side has, the two ran other sizes, and only names can be compared.
-    """
-    packed = table.measured.get(LAUNCH_SHAPE)
-    items, workgroup = dispatched.items, dispatched.workgroup
-    nothing = np.full(len(sequence), UNKNOWN, np.int64), np.full(len(items), UNKNOWN, np.int64)
-    if packed is None or (items < 0).all():
-        return nothing
-    known = np.isfinite(packed[sequence])
-    whole = np.where(known, packed[sequence], 0).astype(np.int64)
-    grid, block = whole // _BLOCKS, whole % _BLOCKS
-    has_workgroup = bool((workgroup > 0).any())
-    of_dispatch = np.where(
-        items > 0,
-        items * _BLOCKS + (np.minimum(workgroup, _BLOCKS - 1) if has_workgroup else 0),
-        UNKNOWN,
-    )
-    best = np.full(len(sequence), UNKNOWN, np.int64)
-    best_share = np.zeros(len(sequence))
-    for in_items in (grid * block, grid):
-        of_trace = in_items * _BLOCKS + (block if has_workgroup else 0)
-        share = _share_found(trace_code, of_trace, known, dispatch_code, of_dispatch)
-        better = known & (share >= _COMPARABLE) & (share > best_share)
-        best[better], best_share[better] = of_trace[better], share[better]
-    return best, of_dispatch
-
-
-def _share_found(
-    trace_code: Int64,
-    of_trace: Int64,
-    known: Mask,
-    dispatch_code: Int64,
-    of_dispatch: Int64,
-) -> Float64:
-    """For each launch: which part of those of its kernel has a size that the dispatches have."""
-    pairs = np.stack(
-        [np.concatenate([trace_code, dispatch_code]), np.concatenate([of_trace, of_dispatch])]
-    )
-    _, number = np.unique(pairs, axis=1, return_inverse=True)
-    number = number.ravel()
-    is_there = known & np.isin(number[: len(trace_code)], number[len(trace_code) :])
-    size = int(trace_code.max(initial=0)) + 1
-    whole = np.bincount(trace_code[known], minlength=size)
-    found = np.bincount(trace_code[is_there], minlength=size)
-    share: Float64 = (found / np.maximum(whole, 1))[trace_code]
-    return share

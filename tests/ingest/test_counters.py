@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.counters import CounterMatch, launch_order, match_counters
 from chopper_core.align.kernel_names import plain_name
-from chopper_core.align.launches import Dispatched, common_traits, packed_shapes
+from chopper_core.align.launches import Comparison, Dispatched, packed_shapes
 from chopper_core.align.sequences import UNKNOWN, UNMATCHED
 from chopper_core.model.column_names import LAUNCH_SHAPE, Match
 from chopper_core.model.table import KernelTable, Kind
@@ -565,9 +565,8 @@ def test_on_generated_runs_both_sides_give_the_sizes_of_launches(small: Simulate
     sequence = launch_order(table, small.rows(0))
     known = {name: code for code, name in enumerate(dispatched.names)}
     ours = np.array([known.get(table.names[code], -9) for code in table.kernel[sequence]], np.int64)
-    launched, others = common_traits(
-        table, sequence, dispatched, ours, dispatched.name.astype(np.int64)
-    )
+    theirs = dispatched.name.astype(np.int64)
+    launched, others = Comparison(table, sequence, dispatched, ours, theirs).sides()
     of_trace, of_dispatch = launched.traits[0], others.traits[0]
     assert np.mean(of_trace[ours >= 0] != UNKNOWN) > 0.9
     pairs = dict(zip(small.rows(0).tolist(), small.match(0).dispatch.tolist(), strict=True))
