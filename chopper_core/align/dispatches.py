@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.rank import AlignedRank, align_rank, used_names
 from chopper_core.model.column_names import COUNTER_DURATION
-from chopper_core.model.table import Rule
+from chopper_core.model.table import KernelTable, Rule
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.trace import (
     ABSENT,
@@ -23,7 +23,8 @@ from chopper_core.sources.trace import (
     Losses,
     Trace,
 )
-from chopper_core.util.arrays import Index
+from chopper_core.util.arrays import Index, Int32
+from chopper_core.util.grouping import distinct
 
 
 class AlignedDispatches(Struct, frozen=True):
@@ -55,23 +56,7 @@ def align_dispatches(run: DispatchRun) -> AlignedDispatches:
     if columns and aligned.table.has_times:
         lasted = (dispatches.end_ns - dispatches.start_ns)[order].astype(np.float64)
         columns[COUNTER_DURATION] = lasted
-    table = aligned.table.with_measured(columns)
-    region = dispatches.region[order]
-    if (region >= 0).any():
-        names = [*table.operations, *(run.names[code] for code in np.unique(region[region >= 0]))]
-        codes = {int(code): n for n, code in enumerate(np.unique(region[region >= 0]))}
-        first = len(table.operations)
-        operation = np.array(
-            [
-                old if code < 0 else first + codes[int(code)]
-                for old, code in zip(table.operation, region, strict=True)
-            ],
-            np.int32,
-        )
-        rules = np.where(region >= 0, np.int8(Rule.ANNOTATION), table.operation_rule)
-        table = used_names(
-            replace(table, operations=names, operation=operation, operation_rule=rules)
-        )
+    table = _named_by_ranges(aligned.table.with_measured(columns), run, dispatches.region[order])
     products = [run.agents[agent].product or run.agents[agent].name for agent in aligned.devices]
     devices = tuple(run.agents[agent].node_id for agent in aligned.devices)
     return AlignedDispatches(
@@ -80,6 +65,22 @@ def align_dispatches(run: DispatchRun) -> AlignedDispatches:
         products,
         len(dispatches) - len(timed),
     )
+
+
+def _named_by_ranges(table: KernelTable, run: DispatchRun, region: Int32) -> KernelTable:
+    """The table with the innermost roctx range (code in the run's names, or -1) as operation."""
+    used = distinct(region[region >= 0])
+    if not len(used):
+        return table
+    is_named = region >= 0
+    code = len(table.operations) + np.searchsorted(used, region)
+    renamed = replace(
+        table,
+        operations=[*table.operations, *(run.names[each] for each in used)],
+        operation=np.where(is_named, code, table.operation).astype(np.int32),
+        operation_rule=np.where(is_named, np.int8(Rule.ANNOTATION), table.operation_rule),
+    )
+    return used_names(renamed)
 
 
 def _order_of(aligned: AlignedRank, run: DispatchRun, timed: Index) -> Index:
@@ -128,20 +129,7 @@ def _trace(run: DispatchRun, rows: Index) -> Trace:
             launch_shape=np.zeros(count, np.int32),
         ),
         launches=Launches(none32, none32, none64, none64, none64),
-        ranges=HostRanges(
-            none32,
-            np.empty(0, np.int8),
-            none32,
-            none64,
-            none64,
-            none64,
-            none64,
-            none64,
-            none32,
-            none32,
-            none32,
-            none32,
-        ),
+        ranges=_no_ranges(),
         flows=Flows(none64, np.empty(0, np.bool_), none32, none64),
         collectives=(),
         launch_shapes=(LaunchShape(ABSENT, ABSENT),),
@@ -149,4 +137,22 @@ def _trace(run: DispatchRun, rows: Index) -> Trace:
         unused_events={},
         one_ended_flows={},
         losses=Losses(),
+    )
+
+
+def _no_ranges() -> HostRanges:
+    none32, none64 = np.empty(0, np.int32), np.empty(0, np.int64)
+    return HostRanges(
+        name=none32,
+        category=np.empty(0, np.int8),
+        thread=none32,
+        start_ns=none64,
+        duration_ns=none64,
+        external_id=none64,
+        sequence=none64,
+        forward_thread=none64,
+        shapes=none32,
+        types=none32,
+        values=none32,
+        collective=none32,
     )

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
-from chopper_core.align.host import Host, link
+from chopper_core.align.host import Host, Links, link
 from chopper_core.align.kernel_names import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
@@ -18,25 +19,12 @@ from chopper_core.align.layers import label_layers, read_modules
 from chopper_core.align.model_work import activity_tokens, model_work
 from chopper_core.align.operations import label_operations
 from chopper_core.align.steps import label_iterations, label_phases
-from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.accounting import Account, account, launch_overheads
 from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
-from chopper_core.model.table import LEVELS, NO_TIME, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
 from chopper_core.util.grouping import distinct
-
-_ACCOUNTED = (
-    "compute_ns",
-    "overlap_ns",
-    "exposed_comm_ns",
-    "exposed_copy_ns",
-    "idle_ns",
-    "idle_host_ns",
-    "idle_launch_ns",
-    "idle_unknown_ns",
-    "hidden_ns",
-)
-
 
 NO_NAME: Final = "(no name)"
 """What an activity without a name is called."""
@@ -61,7 +49,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     order = Order.of(lane, activities.start_ns)
     links = link(trace)
     # These come first, since both they and the host's ranges take much memory.
-    accounts = _accounts(trace, gpu, kind, links.launch_ns)
+    columns: dict[str, Any] = {**_accounts(trace, gpu, kind, links.launch_ns)}
     host = Host(trace)
     backward = link_backward(host)
     modules = read_modules(host)
@@ -75,16 +63,11 @@ def align_rank(trace: Trace) -> AlignedRank:
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))
-    tokens = activity_tokens(
-        host,
-        links,
-        phases.codes,
-        layers.codes,
-        (activities.name, operations.codes, phases.codes, layers.codes),
-    )
-    accounts |= _overheads(trace, gpu, kind, links.launch_ns, iterations.codes)
+    labels = (activities.name, operations.codes, phases.codes, layers.codes)
+    tokens = activity_tokens(host, links, phases.codes, layers.codes, labels)
+    columns |= _overheads(trace, gpu, kind, links.launch_ns, iterations.codes)
     del host, backward, modules
-    columns: dict[str, Any] = {**accounts}
+    correlation = activities.correlation.astype(np.float64)
     table = KernelTable(
         names=names,
         operations=operation_names,
@@ -109,43 +92,45 @@ def align_rank(trace: Trace) -> AlignedRank:
         measured={
             FLOPS: work.flops,
             FLOPS_TYPE: work.element,
-            CORRELATION: np.where(
-                activities.correlation > 0, activities.correlation.astype(np.float64), np.nan
-            ),
+            CORRELATION: np.where(correlation > 0, correlation, np.nan),
             TOKENS: tokens,
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
     )
-    findings = {
-        "activities without a launch record": int((links.launch_ns == NO_TIME).sum()),
-        "kernels without a launch record": int(
-            ((links.launch_ns == NO_TIME) & (activities.category == 0)).sum()
-        ),
-        "activities whose correlation several launch calls share": links.shared_correlations,
-        "activities that start before their launch call (clocks disagree)": links.late_launches,
-        "launch calls without an activity": len(links.orphans),
-        "collectives without arguments": collectives.without_arguments,
-        "attentions without FLOPs (the trace doesn't say whether they are causal)": (
-            work.of_unknown_mask
-        ),
-        "communication kernels": int((kind == Kind.COMM).sum()),
-        "streams": int(lane.max()) + 1 if len(lane) else 0,
-    }
     node = numbered([table.column(level) for level in LEVELS])
-    in_order = np.lexsort((table.start_ns, node))
     return AlignedRank(
-        table=used_names(table.take(in_order)),
+        table=used_names(table.take(np.lexsort((table.start_ns, node)))),
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
-        findings=findings,
+        findings={
+            **_unlinked(table, links),
+            "collectives without arguments": collectives.without_arguments,
+            "attentions without FLOPs (the trace doesn't say whether they are causal)": (
+                work.of_unknown_mask
+            ),
+            "communication kernels": int((kind == Kind.COMM).sum()),
+            "streams": int(lane.max()) + 1 if len(lane) else 0,
+        },
     )
 
 
+def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
+    """Counts of what is incomplete about launches, by a name for people."""
+    lacks = table.launch_ns == NO_TIME
+    return {
+        "activities without a launch record": int(lacks.sum()),
+        "kernels without a launch record": int((lacks & (table.category == Category.KERNEL)).sum()),
+        "activities whose correlation several launch calls share": links.shared_correlations,
+        "activities that start before their launch call (clocks disagree)": links.late_launches,
+        "launch calls without an activity": len(links.orphans),
+    }
+
+
 def _accounts(trace: Trace, gpu: Index, kind: Int8, launch_ns: Int64) -> dict[str, Int64]:
-    """What each activity is charged with."""
+    """The time charged to each activity."""
     activities = trace.activities
-    columns = {name: np.zeros(len(gpu), np.int64) for name in _ACCOUNTED}
+    columns = {name: np.zeros(len(gpu), np.int64) for name in Account.__struct_fields__}
     for rows in _gpus(gpu):
         start, duration = activities.start_ns[rows], activities.duration_ns[rows]
         times = account(start, duration, kind[rows], activities.stream[rows], launch_ns[rows])
@@ -155,11 +140,7 @@ def _accounts(trace: Trace, gpu: Index, kind: Int8, launch_ns: Int64) -> dict[st
 
 
 def _overheads(
-    trace: Trace,
-    gpu: Index,
-    kind: Int8,
-    launch_ns: Int64,
-    iteration: Int32,
+    trace: Trace, gpu: Index, kind: Int8, launch_ns: Int64, iteration: Int32
 ) -> dict[str, Int64]:
     """Chopper's overheads of each activity."""
     activities = trace.activities
@@ -179,21 +160,22 @@ def _gpus(gpu: Index) -> Iterator[Index]:
 
 def used_names(table: KernelTable) -> KernelTable:
     """The same table with only the texts that its rows use, in the order of first code."""
-    from msgspec.structs import replace
-
-    used = distinct(
-        np.concatenate([distinct(table.kernel), distinct(table.group[table.group >= 0])])
-    )
-    new = np.full(len(table.names), -1, np.int32)
-    new[used] = np.arange(len(used), dtype=np.int32)
-    operations = distinct(table.operation[table.operation >= 0])
-    new_operations = np.full(len(table.operations) + 1, -1, np.int32)
-    new_operations[operations] = np.arange(len(operations), dtype=np.int32)
+    used, name_code = _renumbered(len(table.names), table.kernel, table.group)
+    operations, operation_code = _renumbered(len(table.operations), table.operation)
     return replace(
         table,
         names=tuple(table.names[code] for code in used),
         operations=tuple(table.operations[code] for code in operations),
-        kernel=new[table.kernel],
-        group=np.where(table.group >= 0, new[table.group], np.int32(-1)),
-        operation=new_operations[table.operation],
+        kernel=name_code[table.kernel],
+        group=name_code[table.group],
+        operation=operation_code[table.operation],
     )
+
+
+def _renumbered(count: int, *columns: Int32) -> tuple[Index, Int32]:
+    """The codes in use, and the new number of each of `count` codes; -1 stays -1."""
+    used = distinct(np.concatenate([distinct(column) for column in columns]))
+    used = used[used >= 0]
+    new = np.full(count + 1, -1, np.int32)
+    new[used] = np.arange(len(used), dtype=np.int32)
+    return used, new
