@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.telemetry_clock import REACH_PERIODS, Placement
+from chopper_core.align.telemetry_clock import REACH_PERIODS
 from chopper_core.model.accounting import cut
 from chopper_core.model.column_names import (
     ENERGY,
@@ -17,6 +17,7 @@ from chopper_core.model.column_names import (
     part_of,
     samples_in,
 )
+from chopper_core.model.run import TelemetrySource
 from chopper_core.model.signals import IntegralCurve, Signal, between, nearest
 from chopper_core.model.table import KernelTable
 from chopper_core.model.units import Unit
@@ -45,7 +46,7 @@ _TITLES: Final = {
 
 
 def signals(
-    placed: Sequence[tuple[Telemetry, Placement]], span: tuple[int, int]
+    placed: Sequence[tuple[Telemetry, TelemetrySource]], span: tuple[int, int]
 ) -> dict[str, Signal]:
     """The signals of all files that have a place; of two files, the one with finer stamps.
 
@@ -55,19 +56,17 @@ def signals(
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
     ranges: dict[SignalName, list[float]] = {}
     finest = sorted(placed, key=lambda pair: pair[0].resolution_ns)
-    for telemetry, placement in finest:
-        if placement.offset_ns is None:
+    for telemetry, source in finest:
+        if source.offset_ns is None:
             continue
-        for number, gpu in placement.gpus.items():
+        for number, gpu in source.gpus.items():
             for signal in _TITLES:
                 for samples in telemetry.signals.get((number, signal), ()):
                     curves = found.setdefault((signal, samples.part), {})
                     if not len(samples) or gpu in curves:
                         continue
-                    curves[gpu] = _placed(samples, placement.offset_ns)
-                    ranges.setdefault(signal, []).extend(
-                        _reached(samples, placement.offset_ns, span)
-                    )
+                    curves[gpu] = _placed(samples, source.offset_ns)
+                    ranges.setdefault(signal, []).extend(_reached(samples, source.offset_ns, span))
     order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
         name: Signal(

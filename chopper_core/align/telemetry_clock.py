@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -37,24 +36,8 @@ _EAST: Final = 14 * 4
 _ZONE_DOUBT_NS: Final = 5_000_000_000
 """Clocks of two hosts are no further apart."""
 _MAX_BINS: Final = 1 << 21
+_MIN_BINS: Final = 20
 _FINE_STEPS: Final = 40
-
-
-class Placement(Struct, frozen=True):
-    """Where a telemetry file stands on the run's clock, and how sure that is."""
-
-    path: Path
-    format: str
-    clock: str
-    offset_ns: int | None
-    """What its stamps need to be on the run's clock; None where it can't be placed."""
-    uncertainty_ns: int
-    method: str
-    """How the offset was found, or why it was not."""
-    gpus: Mapping[int, int]
-    """GPU of the file → GPU of the run."""
-    samples: int
-    notes: Sequence[str] = ()
 
 
 class KnownClock(Struct, frozen=True):
@@ -64,57 +47,74 @@ class KnownClock(Struct, frozen=True):
     why: str
 
 
+class Estimate(Struct, frozen=True):
+    """The offset of a file, or None with the reason as method."""
+
+    offset_ns: int
+    uncertainty_ns: int
+    method: str
+
+
 def place(
     telemetry: Telemetry,
     table: KernelTable,
     gpus: Mapping[int, int],
     clocks: Mapping[ClockDomain, KnownClock],
     shift_ns: int = 0,
-) -> Placement:
-    """Find the offset of a file: by its clock where its way to the run's is known, else by signals.
+) -> TelemetrySource:
+    """Find the offset of a file: by its clock where that is known on the run's, else by signals.
 
-    `gpus` says which GPU of the run each of the file's is, `clocks` what stamps of a clock need to
-    be on the run's. `shift_ns` is added to what is found; where nothing is, it is the whole offset.
+    `gpus` maps GPUs of the file to those of the run, `clocks` gives the corrections of clocks.
+    `shift_ns` is added to the offset that is found; without one it is the whole offset.
     """
-    count = sum(len(samples) for parts in telemetry.signals.values() for samples in parts)
+    found = _offset(telemetry, table, gpus, clocks, shift_ns)
+    offset_ns, method = (None, found) if isinstance(found, str) else (found.offset_ns, found.method)
+    if gpus and telemetry.resolution_ns:
+        offset_ns, method = _shifted(offset_ns, method, shift_ns)
+    return TelemetrySource(
+        path=str(telemetry.path),
+        format=telemetry.format,
+        clock=str(telemetry.clock),
+        offset_ns=offset_ns,
+        uncertainty_ns=0 if isinstance(found, str) else found.uncertainty_ns,
+        method=method,
+        gpus=gpus,
+        samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
+        notes=(*telemetry.notes, *telemetry.losses.notes),
+    )
 
-    def placed(
-        offset_ns: int | None, uncertainty_ns: int, method: str, *, can_shift: bool = True
-    ) -> Placement:
-        if shift_ns and can_shift:
-            by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
-            method = f"{method}, {by_hand}" if offset_ns is not None else f"{by_hand}: {method}"
-            offset_ns = (offset_ns or 0) + shift_ns
-        return Placement(
-            telemetry.path,
-            telemetry.format,
-            str(telemetry.clock),
-            offset_ns,
-            uncertainty_ns,
-            method,
-            gpus,
-            count,
-            telemetry.notes,
-        )
 
+def _shifted(offset_ns: int | None, method: str, shift_ns: int) -> tuple[int | None, str]:
+    """An offset with the user's shift added, which is the whole offset where none was found."""
+    if not shift_ns:
+        return offset_ns, method
+    by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
+    if offset_ns is None:
+        return shift_ns, f"{by_hand}: {method}"
+    return offset_ns + shift_ns, f"{method}, {by_hand}"
+
+
+def _offset(
+    telemetry: Telemetry,
+    table: KernelTable,
+    gpus: Mapping[int, int],
+    clocks: Mapping[ClockDomain, KnownClock],
+    shift_ns: int,
+) -> Estimate | str:
+    """The offset of a file before the user's shift, or why there is none."""
     if not gpus:
-        return placed(None, 0, "none of its GPUs is one of the run's", can_shift=False)
+        return "none of its GPUs is one of the run's"
     if telemetry.resolution_ns == 0:
-        return placed(None, 0, "its samples have no times", can_shift=False)
-    if (known := clocks.get(telemetry.clock)) is not None:
+        return "its samples have no times"
+    known = clocks.get(telemetry.clock)
+    if known is not None:
         if _covers(telemetry, table, known.offset_ns + shift_ns):
-            return placed(known.offset_ns, telemetry.resolution_ns, known.why)
+            return Estimate(known.offset_ns, telemetry.resolution_ns, known.why)
         if telemetry.clock is ClockDomain.EPOCH:
-            return placed(None, 0, "by its clock it covers another time than the run")
+            return "by its clock it covers another time than the run"
     if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
-        zoned = in_a_zone(telemetry, table, gpus, clocks[ClockDomain.EPOCH].offset_ns)
-        if isinstance(zoned, str):
-            return placed(None, 0, zoned)
-        return placed(zoned.offset_ns, zoned.uncertainty_ns, zoned.method)
-    found = estimate_offset(telemetry, table, gpus)
-    if isinstance(found, str):
-        return placed(None, 0, found)
-    return placed(found.offset_ns, found.uncertainty_ns, found.method)
+        return in_a_zone(telemetry, table, gpus, clocks[ClockDomain.EPOCH].offset_ns)
+    return estimate_offset(telemetry, table, gpus)
 
 
 def in_a_zone(
@@ -163,14 +163,6 @@ def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
     return any(((t + shift_ns >= begin) & (t + shift_ns <= end)).any() for t in every)
 
 
-class Estimate(Struct, frozen=True):
-    """An offset that signals tell."""
-
-    offset_ns: int
-    uncertainty_ns: int
-    method: str
-
-
 def estimate_offset(
     telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int]
 ) -> Estimate | str:
@@ -178,7 +170,7 @@ def estimate_offset(
 
     The share of time with compute running, per GPU, slides over the signal; the mean of the
     GPUs' correlations peaks at the offset. The uncertainty is the larger of half the distance of
-    the samples and the stretch around the peak in which the correlation stays within 1 %.
+    the samples and the interval around the peak in which the correlation stays within 1 %.
     """
     signal = next(
         (s for s in _ACTIVITY_SIGNALS if any((number, s) in telemetry.signals for number in gpus)),
@@ -203,41 +195,63 @@ def estimate_offset(
         return "it covers less time than the trace"
     step = max(period, (last - first) // _MAX_BINS)
     bins = int((end - begin) // step)
-    if bins < 20:
+    if bins < _MIN_BINS:
         return "the trace is too short for its distance of samples"
-
     work = [
         share_running(start, duration, (begin, end)).means(begin + step * np.arange(bins + 1.0))
         for _, start, duration in pairs
     ]
     curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s, _, _ in pairs]
-    places = int((last - first) // step) - bins + 1
-    coarse = np.mean(
-        [
-            _sliding(busy, curve.means(first + step * np.arange(places + bins + 0.0)))
-            for busy, curve in zip(work, curves, strict=True)
-        ],
-        axis=0,
+    peak = _peak(work, curves, (first, last), step)
+    if peak.best < max(_MIN_CORRELATION, _CHANCE_LEVEL + _CHANCE / np.sqrt(bins)):
+        return f"its {signal.value} doesn't follow the trace (correlation {peak.best:.2f} at best)"
+    if peak.rival > _CLEAR * peak.best:
+        return f"its {signal.value} fits at several places ({peak.best:.2f} and {peak.rival:.2f})"
+    lag, width_ns, correlation = _refined(work, curves, first, peak.place, step)
+    return Estimate(
+        begin - lag,
+        max(period // 2, width_ns),
+        f"estimated from {signal.value} against compute, correlation {correlation:.2f} "
+        f"(next place {peak.rival:.2f})",
     )
+
+
+class _Peak(Struct, frozen=True):
+    """The place on the file's clock at which signals follow compute best."""
+
+    place: int
+    """In steps from the first sample on."""
+    best: float
+    """Its correlation."""
+    rival: float
+    """The highest correlation elsewhere."""
+
+
+def _peak(
+    work: Sequence[Float64], curves: Sequence[IntegralCurve], reach_ns: tuple[int, int], step: int
+) -> _Peak:
+    """The best of all places, one step apart, at which compute can lie within the samples."""
+    first, last = reach_ns
+    bins = len(work[0])
+    places = int((last - first) // step) - bins + 1
+    bounds = first + step * np.arange(places + bins + 0.0)
+    coarse = _correlations(bounds, work, curves)
     peak = int(np.argmax(coarse))
     away = np.abs(np.arange(len(coarse)) - peak) > max(bins // 50, 3)
     rival = float(coarse[away].max()) if away.any() else 0.0
-    best = float(coarse[peak])
-    if best < max(_MIN_CORRELATION, _CHANCE_LEVEL + _CHANCE / np.sqrt(bins)):
-        return f"its {signal.value} doesn't follow the trace (correlation {best:.2f} at best)"
-    if rival > _CLEAR * best:
-        return f"its {signal.value} fits at several places ({best:.2f} and {rival:.2f})"
-    lags = first + step * (peak + np.linspace(-1.5, 1.5, 3 * _FINE_STEPS + 1))
-    fine = np.array([_correlation_at(lag, step, work, curves) for lag in lags])
+    return _Peak(peak, float(coarse[peak]), rival)
+
+
+def _refined(
+    work: Sequence[Float64], curves: Sequence[IntegralCurve], first: int, place: int, step: int
+) -> tuple[int, int, float]:
+    """The best place near a peak, half the width of its top in ns, and its correlation."""
+    bins = np.arange(len(work[0]) + 1.0)
+    lags = first + step * (place + np.linspace(-1.5, 1.5, 3 * _FINE_STEPS + 1))
+    fine = np.array([_correlations(lag + step * bins, work, curves)[0] for lag in lags])
     top = int(np.argmax(fine))
     near = lags[fine > 0.99 * fine[top]]
-    width = int(max(period // 2, (near[-1] - near[0]) / 2))
-    return Estimate(
-        begin - int(lags[top]),
-        width,
-        f"estimated from {signal.value} against compute, correlation {fine[top]:.2f} "
-        f"(next place {rival:.2f})",
-    )
+    return int(lags[top]), int((near[-1] - near[0]) / 2), float(fine[top])
 
 
 def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
@@ -246,14 +260,13 @@ def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalS
     return next((samples for samples in parts if samples.part == ""), None)
 
 
-def _correlation_at(
-    lag: float, step: int, work: Sequence[Float64], curves: Sequence[IntegralCurve]
-) -> float:
-    bounds = lag + step * np.arange(len(work[0]) + 1.0)
-    values = [
-        _sliding(busy, curve.means(bounds))[0] for busy, curve in zip(work, curves, strict=True)
-    ]
-    return float(np.mean(values))
+def _correlations(
+    bounds: Float64, work: Sequence[Float64], curves: Sequence[IntegralCurve]
+) -> Float64:
+    """At each place among the bounds the mean over the GPUs of the correlations."""
+    each = [_sliding(busy, curve.means(bounds)) for busy, curve in zip(work, curves, strict=True)]
+    means: Float64 = np.mean(each, axis=0)
+    return means
 
 
 def _sliding(short: Float64, long: Float64) -> Float64:
@@ -289,11 +302,8 @@ def placed_cpu(
     where the run's clock isn't the epoch's. One on another clock is placed as telemetry on the
     same clock was. `shift_ns` is added; where nothing is known it is the whole offset.
     """
-    offset_ns, uncertainty_ns, method = _offset(file, telemetry, epoch_ns)
-    if shift_ns:
-        by_hand = f"{shift_ns / 1e9:+.9g} s by hand"
-        method = f"{method}, {by_hand}" if offset_ns is not None else f"{by_hand}: {method}"
-        offset_ns = (offset_ns or 0) + shift_ns
+    offset_ns, uncertainty_ns, method = _offset_of_cpu(file, telemetry, epoch_ns)
+    offset_ns, method = _shifted(offset_ns, method, shift_ns)
     inside = slice(0, 0)
     if offset_ns is not None:
         times = file.times_ns + offset_ns
@@ -319,7 +329,7 @@ def placed_cpu(
     )
 
 
-def _offset(
+def _offset_of_cpu(
     file: CpuTable, telemetry: Sequence[TelemetrySource], epoch_ns: int | None
 ) -> tuple[int | None, int, str]:
     if file.clock is ClockDomain.EPOCH and epoch_ns is not None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.align.counters import counter_columns
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClock, Placement, place, placed_cpu
+from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.run import CounterSource, Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
@@ -23,7 +23,6 @@ from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.registry import Family, discover
 from chopper_core.sources.signals import ClockDomain, Telemetry
-from chopper_core.sources.trace import Losses
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 
@@ -91,7 +90,7 @@ def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """Attach telemetry to a run, as signals and as columns of its kernels."""
     files = discover(paths, Family.TELEMETRY).files
-    placed: list[tuple[Telemetry, Placement]] = []
+    placed: list[tuple[Telemetry, TelemetrySource]] = []
     failed = []
     identities: list[Identity] = []
     for number, file in enumerate(files):
@@ -129,7 +128,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
         run,
         table=run.table.with_measured(telemetry_columns(run.table, measured)),
         measured=measured,
-        telemetry=tuple(_source(placement, found.losses) for found, placement in placed),
+        telemetry=tuple(source for _, source in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
 
@@ -190,20 +189,6 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
     ranks = {rank_of[gpu] for gpu in gpus.values()}
     found = {clock.correction_ns for clock in run.hosts if ranks & set(clock.ranks)}
     return found.pop() if len(found) == 1 else 0
-
-
-def _source(placement: Placement, losses: Losses) -> TelemetrySource:
-    return TelemetrySource(
-        path=str(placement.path),
-        format=placement.format,
-        clock=placement.clock,
-        offset_ns=placement.offset_ns,
-        uncertainty_ns=placement.uncertainty_ns,
-        method=placement.method,
-        gpus=placement.gpus,
-        samples=placement.samples,
-        notes=(*placement.notes, *losses.notes),
-    )
 
 
 def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:

@@ -19,11 +19,10 @@ from chopper_core.align.telemetry import signals
 from chopper_core.align.telemetry_clock import (
     Estimate,
     KnownClock,
-    Placement,
     estimate_offset,
     place,
 )
-from chopper_core.model.run import Gpu
+from chopper_core.model.run import Gpu, TelemetrySource
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.trace import Losses
@@ -287,7 +286,7 @@ def test_local_time_that_no_zone_brings_to_the_run_is_not_placed() -> None:
     assert placement.method == "in no time zone it covers the run"
 
 
-def in_local_time(hours: float, span_ms: Stretch, period_ms: float = 1) -> Placement:
+def in_local_time(hours: float, span_ms: Stretch, period_ms: float = 1) -> TelemetrySource:
     work = bursts(np.random.default_rng(19), 900)
     samples = sampled(work, period_ms, -int(hours * HOUR_NS), span_ms, 10)
     telemetry = replace(telemetry_of(samples), clock=ClockDomain.LOCAL, resolution_ns=MS)
