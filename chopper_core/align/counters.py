@@ -13,7 +13,7 @@ nearest one's. Where the counters are of the trace's own process, the numbers of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -34,8 +34,9 @@ from chopper_core.model.column_names import (
     COUNTER_MATCH,
     Match,
 )
+from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.model.overrides import Overrides
-from chopper_core.model.run import Gpu, Identity
+from chopper_core.model.run import CounterSource, Gpu, Identity
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
@@ -229,30 +230,26 @@ def _template(iterations: Int32) -> int:
     return int(numbers[counts == size][-1])
 
 
-class GpuMatch(Struct, frozen=True):
-    """How the counters of one GPU were matched with its activities."""
+class RunCounters(Struct, frozen=True):
+    """The counters of a run's activities, and where they come from."""
 
-    gpu: int
-    agent: int
-    """Its number among the agents of the counter run."""
-    run: DispatchRun
-    dispatches: int
-    matched: int
-    borrowed: int
-    ambiguous: int
-    unmatched: int
-    """Compute kernels without counters."""
-    unused_dispatches: int
-    windows: int
-    comparison: str
+    columns: Mapping[str, Float64]
+    sources: tuple[CounterSource, ...]
+    """How well the sequences fit, GPU by GPU."""
+    agents: tuple[Agent, ...]
+    """The device behind each source."""
+    info: Mapping[str, CounterInfo]
+    identities: tuple[Identity, ...]
 
 
-def counter_columns(
+def run_counters(
     table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], overrides: Overrides
-) -> tuple[dict[str, Float64], list[GpuMatch], list[Identity]]:
-    """The counters of each activity, how well the sequences fit, and whose they are."""
+) -> RunCounters:
+    """Match counter runs with a run, GPU by GPU; of two with the same counter the first counts."""
     columns: dict[str, Float64] = {}
-    quality: list[GpuMatch] = []
+    sources: list[CounterSource] = []
+    agents: list[Agent] = []
+    info: dict[str, CounterInfo] = {}
     identities: list[Identity] = []
 
     def store(name: str, rows: Index, values: Float64) -> None:
@@ -264,13 +261,12 @@ def counter_columns(
         found_agents = _identities(run, gpus, overrides)
         identities += found_agents.values()
         for agent, identity in found_agents.items():
-            gpu = identity.gpu
+            gpu = next((each for each in gpus if each.index == identity.gpu), None)
             if gpu is None:
                 continue
             dispatches = np.flatnonzero(run.dispatches.gpu == agent)
-            rows = np.flatnonzero(table.gpu == gpu)
-            process = next(each.process for each in gpus if each.index == gpu)
-            found = match_counters(table, rows, Dispatched.of(run, dispatches, process))
+            rows = np.flatnonzero(table.gpu == gpu.index)
+            found = match_counters(table, rows, Dispatched.of(run, dispatches, gpu.process))
             hit = found.dispatch != UNMATCHED
             taken = dispatches[found.dispatch[hit]]
             for name, values in run.dispatches.counters.items():
@@ -279,32 +275,32 @@ def counter_columns(
             duration = np.where((start >= 0) & (end > start), end - start, np.nan)
             store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
             store(COUNTER_MATCH, rows[hit], found.match[hit].astype(np.float64))
-            quality.append(_quality(table, rows, gpu, agent, run, dispatches, found))
-    return columns, quality, identities
+            kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
+            sources.append(_source(run, gpu.index, len(dispatches), found, kernels))
+            agents.append(run.agents[agent])
+            info |= run.counter_info
+    info = {name: each for name, each in info.items() if name in columns}
+    return RunCounters(columns, tuple(sources), tuple(agents), info, tuple(identities))
 
 
-def _quality(
-    table: KernelTable,
-    rows: Index,
-    gpu: int,
-    agent: int,
-    run: DispatchRun,
-    found_in: Index,
-    found: CounterMatch,
-) -> GpuMatch:
-    kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == 0)
-    return GpuMatch(
+def _source(
+    run: DispatchRun, gpu: int, dispatches: int, found: CounterMatch, kernels: Mask
+) -> CounterSource:
+    count = np.bincount(found.match, minlength=len(Match))
+    return CounterSource(
         gpu=gpu,
-        agent=agent,
-        run=run,
-        dispatches=len(found_in),
-        matched=int((found.match == Match.MATCHED).sum()),
-        borrowed=int((found.match == Match.BORROWED).sum()),
-        ambiguous=int((found.match == Match.AMBIGUOUS).sum()),
+        paths=tuple(str(path) for path in run.paths),
+        format=run.format,
+        counters=len(run.dispatches.counters),
+        dispatches=dispatches,
+        matched=int(count[Match.MATCHED]),
+        borrowed=int(count[Match.BORROWED]),
+        ambiguous=int(count[Match.AMBIGUOUS]),
         unmatched=int((kernels & (found.match == Match.NONE)).sum()),
         unused_dispatches=found.unused_dispatches,
-        windows=found.windows,
+        iterations=found.windows,
         comparison=found.comparison,
+        notes=(*run.join_notes, *run.losses.notes),
     )
 
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.counters import counter_columns
+from chopper_core.align.counters import run_counters
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
 from chopper_core.model.hardware import hardware_of_agent
-from chopper_core.model.run import CounterSource, Identity, Run, TelemetrySource
+from chopper_core.model.run import Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
@@ -44,46 +44,20 @@ def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     except DataError as error:
         return replace(run, failed=(*run.failed, (str(found.files[0].path), str(error))))
     progress("match counters", 0, 1)
-    columns, matches, identities = counter_columns(
-        run.table, run.gpus, dispatch_runs, run.overrides
-    )
+    counters = run_counters(run.table, run.gpus, dispatch_runs, run.overrides)
     used = {str(file.path) for file in found.files}
-    sources = tuple(
-        CounterSource(
-            gpu=match.gpu,
-            paths=tuple(str(path) for path in match.run.paths),
-            format=match.run.format,
-            counters=len(match.run.dispatches.counters),
-            dispatches=match.dispatches,
-            matched=match.matched,
-            borrowed=match.borrowed,
-            ambiguous=match.ambiguous,
-            unmatched=match.unmatched,
-            unused_dispatches=match.unused_dispatches,
-            iterations=match.windows,
-            comparison=match.comparison,
-            notes=(*match.run.join_notes, *match.run.losses.notes),
-        )
-        for match in matches
-    )
     product = run.overrides.hardware or run.gpus[0].hardware
-    described = [hardware_of_agent(match.run.agents[match.agent], product) for match in matches]
-    skipped = [item for item in run.skipped if item[0] not in used]
+    described = [hardware_of_agent(agent, product) for agent in counters.agents]
     agents = [agent for each in dispatch_runs for agent in each.agents]
     return replace(
         run,
-        table=run.table.with_measured(columns),
+        table=run.table.with_measured(counters.columns),
         gpus=with_places(run.gpus, agents),
         described_hardware=next((spec for spec in described if spec is not None), None),
-        counters=sources,
-        counter_info={
-            name: info
-            for match in matches
-            for name, info in match.run.counter_info.items()
-            if name in columns
-        },
-        identities=(*run.identities, *identities),
-        skipped=tuple(skipped),
+        counters=counters.sources,
+        counter_info=counters.info,
+        identities=(*run.identities, *counters.identities),
+        skipped=tuple(item for item in run.skipped if item[0] not in used),
     )
 
 
