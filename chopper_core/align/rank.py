@@ -24,10 +24,10 @@ from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUN
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, ranked
 
 NO_NAME: Final = "(no name)"
-"""What an activity without a name is called."""
+"""The name of an activity without one."""
 
 
 class AlignedRank(Struct, frozen=True):
@@ -43,7 +43,7 @@ class AlignedRank(Struct, frozen=True):
 def align_rank(trace: Trace) -> AlignedRank:
     """Label and account the activities of one rank."""
     activities = trace.activities
-    devices, gpu = np.unique(activities.device, return_inverse=True)
+    devices, gpu = ranked(activities.device)
     kind = kinds(trace.names, activities.name, activities.category)
     lane = numbered((gpu, activities.stream))
     order = Order.of(lane, activities.start_ns)

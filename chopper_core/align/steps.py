@@ -14,7 +14,7 @@ from chopper_core.align.kernel_names import OPTIMIZER_CLASS
 from chopper_core.align.labels import Labels, Order, contexts, like_context
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct
+from chopper_core.util.grouping import distinct, ranked
 
 ANNOTATIONS: Final = (
     re.compile(r"^Iteration\s?_?#?(\d{1,9})$"),
@@ -233,7 +233,7 @@ def _extreme(
     never: int = _AFTER_ALL,
 ) -> Int64:
     """For each activity the latest or first time among those of its step that are in a mask."""
-    steps, position = np.unique(step, return_inverse=True)
+    steps, position = ranked(step)
     extreme = np.full(len(steps), _BEFORE_ALL if latest else _AFTER_ALL, np.int64)
     (np.maximum if latest else np.minimum).at(extreme, position[of], time_ns[of])
     extreme[~np.isin(steps, step[of])] = never

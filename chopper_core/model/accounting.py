@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from chopper_core.model.table import NO_TIME, Kind
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import run_mask
 
 
 class Account(Struct, frozen=True):
@@ -165,8 +166,7 @@ def launch_overheads(
         begin = start_ns[order[np.searchsorted(iteration[order], iteration[rows])]]
         previous_end = np.empty(len(rows), np.int64)
         previous_end[1:] = (start_ns + duration_ns)[rows[:-1]]
-        first = np.ones(len(rows), np.bool_)
-        first[1:] = iteration[rows[1:]] != iteration[rows[:-1]]
+        first = run_mask(iteration[rows])
         previous_end[first] = begin[first]
         gap = np.maximum(0, start_ns[rows] - previous_end)
         known = (launch_ns[rows] != NO_TIME) & (launch_ns[rows] <= start_ns[rows])

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
-from chopper_core.model.overrides import parse_reading
+from chopper_core.model.overrides import parse_overrides
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import Baseline, View, as_statistic, complete_order
 from chopper_core.model.window import Window, parse_time
@@ -55,7 +55,7 @@ def parse(address: str) -> View:
         name=options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
-        overrides=parse_reading(
+        overrides=parse_overrides(
             options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
         ),
         window=_parse_window(options),

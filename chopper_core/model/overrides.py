@@ -81,7 +81,7 @@ def overrides_of(
     )
 
 
-def parse_reading(clocks: str, gpus: str, hardware: str = "") -> Overrides:
+def parse_overrides(clocks: str, gpus: str, hardware: str = "") -> Overrides:
     """The reading of texts as `clocks_text` and `gpus_text` give them, and of a GPU's name."""
     shifts = [parse_clock(item) for item in clocks.split(",") if item]
     devices = [parse_gpu(item) for item in gpus.split(",") if item]

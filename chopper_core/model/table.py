@@ -91,7 +91,6 @@ _RULE_TEXTS: Final = {
     Rule.CONTEXT: "same kernels around it elsewhere",
 }
 
-_FEW: Final = 1000
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
 
 
@@ -157,7 +156,7 @@ class KernelTable(Struct, frozen=True, eq=False):
     @property
     def has_times(self) -> bool:
         """Whether any activity lasts: counters without times have only their order."""
-        return bool(self.duration_ns[:_FEW].any() or self.duration_ns.any())
+        return bool(self.duration_ns[:1000].any() or self.duration_ns.any())
 
     def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
         """The table with more measured columns."""
