@@ -48,13 +48,7 @@ def table_of(rows: Sequence[Row]) -> KernelTable:
         own = gpu == number
         times = account(start[own], duration[own], kind[own], stream[own], launch[own])
         gaps = launch_overheads(start[own], duration[own], kind[own], launch[own], iteration[own])
-        parts = {name: getattr(times, name) for name in times.__slots__}
-        parts |= {
-            "launch_overhead_ns": gaps.launch_ns,
-            "prep_overhead_ns": gaps.prep_ns,
-            "call_overhead_ns": gaps.call_ns,
-        }
-        for name, values in parts.items():
+        for name, values in (times | gaps).items():
             accounted.setdefault(name, np.zeros(len(rows), np.int64))[own] = values
     rules = {
         name: np.full(len(rows), Rule.ANNOTATION, np.int8)

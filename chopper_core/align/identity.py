@@ -81,50 +81,39 @@ def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]
 
 
 def gpus_of_telemetry(
-    devices: Sequence[Device], gpus: Sequence[Gpu], said: Mapping[str, int | None]
+    devices: Sequence[Device], gpus: Sequence[Gpu], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
-    """The GPU of each device of a telemetry file: by its place on the PCI bus, by KFD node, else by
-    number, else by order."""
-    by_node = _unique_nodes(gpus)
+    """The GPU of each device of a telemetry file: by PCI bus, KFD node, number or order."""
+    by_node, by_number = _unique_nodes(gpus), {gpu.index: gpu.index for gpu in gpus}
     by_place = {_place(gpu.pci): gpu.index for gpu in gpus if _place(gpu.pci)}
     places = [_place(device.pci) for device in devices]
-    if len(by_place) == sum(bool(gpu.pci) for gpu in gpus) and any(p in by_place for p in places):
-        told = [DeviceMatch(by_place.get(place), "PCI bus") for place in places]
-        return _with_said(told, devices, said)
     nodes = [device.node for device in devices]
-    if all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
-        told = [DeviceMatch(by_node.get(node), "KFD node") for node in nodes]
+    if len(by_place) == sum(bool(gpu.pci) for gpu in gpus) and any(p in by_place for p in places):
+        found = [DeviceMatch(by_place.get(place), "PCI bus") for place in places]
+    elif all(node >= 0 for node in nodes) and any(node in by_node for node in nodes):
+        found = [DeviceMatch(by_node.get(node), "KFD node") for node in nodes]
     else:
-        numbers = {gpu.index for gpu in gpus}
-        told = []
-        for place, device in enumerate(devices):
-            number = device.number if device.number >= 0 else place
-            by = "number" if device.number >= 0 else "order in the file"
-            told.append(DeviceMatch(number if number in numbers else None, by))
-    return _with_said(told, devices, said)
+        found = [
+            DeviceMatch(by_number.get(device.number), "number")
+            if device.number >= 0
+            else DeviceMatch(by_number.get(place), "order in the file")
+            for place, device in enumerate(devices)
+        ]
+    return _overridden(found, devices, overrides)
 
 
 def gpus_of_agents(
-    agents: Sequence[Agent], gpus: Sequence[Gpu], said: Mapping[str, int | None]
+    agents: Sequence[Agent], gpus: Sequence[Gpu], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
-    """The GPU of each agent that dispatched: by HSA node, else by number among the GPUs, else by
-    order."""
-    by_node = _unique_nodes(gpus)
-    numbers = [gpu.index for gpu in gpus]
-    types = [agent.type_index for agent in agents]
+    """The GPU of each agent that dispatched: by HSA node, number among the GPUs, or order."""
+    by_node, by_order = _unique_nodes(gpus), {n: gpu.index for n, gpu in enumerate(gpus)}
     if any(agent.node_id in by_node for agent in agents):
-        told = [DeviceMatch(by_node.get(agent.node_id), "HSA node") for agent in agents]
-    elif any(0 <= number < len(numbers) for number in types):
-        told = [
-            DeviceMatch(numbers[number] if 0 <= number < len(numbers) else None, "number")
-            for number in types
-        ]
+        found = [DeviceMatch(by_node.get(agent.node_id), "HSA node") for agent in agents]
+    elif any(agent.type_index in by_order for agent in agents):
+        found = [DeviceMatch(by_order.get(agent.type_index), "number") for agent in agents]
     else:
-        told = [
-            DeviceMatch(numbers[place] if place < len(numbers) else None, "order")
-            for place in range(len(agents))
-        ]
-    return _with_said(told, devices_of_agents(agents), said)
+        found = [DeviceMatch(by_order.get(place), "order") for place in range(len(agents))]
+    return _overridden(found, devices_of_agents(agents), overrides)
 
 
 def _place(pci: str) -> tuple[int, ...]:
@@ -139,19 +128,19 @@ def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:
     return {gpu.device: gpu.index for gpu in gpus if counts[gpu.device] == 1}
 
 
-def _with_said(
-    told: Sequence[DeviceMatch], devices: Sequence[Device], said: Mapping[str, int | None]
+def _overridden(
+    found: Sequence[DeviceMatch], devices: Sequence[Device], overrides: Mapping[str, int | None]
 ) -> list[DeviceMatch]:
-    """What is said counts before what is told; a GPU that is said to be one device is no other."""
-    wanted = {name.casefold(): gpu for name, gpu in said.items()}
-    taken = {gpu for gpu in said.values() if gpu is not None}
-    found = []
-    for known, device in zip(told, devices, strict=True):
+    """User overrides win over detection; a GPU that one assigns is no other device's."""
+    wanted = {name.casefold(): gpu for name, gpu in overrides.items()}
+    taken = {gpu for gpu in overrides.values() if gpu is not None}
+    matches = []
+    for match, device in zip(found, devices, strict=True):
         name = next((name for name in device.names if name in wanted), None)
         if name is not None:
-            found.append(DeviceMatch(wanted[name], BY_HAND))
-        elif known.gpu in taken:
-            found.append(DeviceMatch(None, "another device is that GPU by hand"))
+            matches.append(DeviceMatch(wanted[name], BY_HAND))
+        elif match.gpu in taken:
+            matches.append(DeviceMatch(None, "another device is that GPU by hand"))
         else:
-            found.append(known)
-    return found
+            matches.append(match)
+    return matches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +19,11 @@ from chopper_core.align.layers import label_layers, read_modules
 from chopper_core.align.model_work import activity_tokens, model_work
 from chopper_core.align.operations import label_operations
 from chopper_core.align.steps import label_iterations, label_phases
-from chopper_core.model.accounting import Account, account, launch_overheads
+from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
-from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.arrays import Index, Int32, Int64
 from chopper_core.util.grouping import distinct, ranked
 
 NO_NAME: Final = "(no name)"
@@ -49,7 +49,15 @@ def align_rank(trace: Trace) -> AlignedRank:
     order = Order.of(lane, activities.start_ns)
     links = link(trace)
     # These come first, since both they and the host's ranges take much memory.
-    columns: dict[str, Any] = {**_accounts(trace, gpu, kind, links.launch_ns)}
+    start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
+    columns: dict[str, Any] = {
+        **_gpu_by_gpu(
+            gpu,
+            lambda own: account(
+                start[own], duration[own], kind[own], stream[own], links.launch_ns[own]
+            ),
+        )
+    }
     host = Host(trace)
     backward = link_backward(host)
     modules = read_modules(host)
@@ -65,7 +73,12 @@ def align_rank(trace: Trace) -> AlignedRank:
     work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))
     labels = (activities.name, operations.codes, phases.codes, layers.codes)
     tokens = activity_tokens(host, links, phases.codes, layers.codes, labels)
-    columns |= _overheads(trace, gpu, kind, links.launch_ns, iterations.codes)
+    columns |= _gpu_by_gpu(
+        gpu,
+        lambda own: launch_overheads(
+            start[own], duration[own], kind[own], links.launch_ns[own], iterations.codes[own]
+        ),
+    )
     del host, backward, modules
     correlation = activities.correlation.astype(np.float64)
     table = KernelTable(
@@ -79,9 +92,9 @@ def align_rank(trace: Trace) -> AlignedRank:
         kernel=activities.name,
         kind=kind,
         category=activities.category,
-        stream=activities.stream,
-        start_ns=activities.start_ns,
-        duration_ns=activities.duration_ns,
+        stream=stream,
+        start_ns=start,
+        duration_ns=duration,
         launch_ns=links.launch_ns,
         bytes=collectives.bytes,
         group=group.astype(np.int32),
@@ -127,35 +140,14 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
     }
 
 
-def _accounts(trace: Trace, gpu: Index, kind: Int8, launch_ns: Int64) -> dict[str, Int64]:
-    """The time charged to each activity."""
-    activities = trace.activities
-    columns = {name: np.zeros(len(gpu), np.int64) for name in Account.__struct_fields__}
-    for rows in _gpus(gpu):
-        start, duration = activities.start_ns[rows], activities.duration_ns[rows]
-        times = account(start, duration, kind[rows], activities.stream[rows], launch_ns[rows])
-        for name, column in columns.items():
-            column[rows] = getattr(times, name)
+def _gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[str, Int64]:
+    """Columns of all activities from those of each GPU's rows."""
+    columns: dict[str, Int64] = {}
+    for number in range(int(gpu.max(initial=0)) + 1):
+        rows = np.flatnonzero(gpu == number)
+        for name, values in charge(rows).items():
+            columns.setdefault(name, np.zeros(len(gpu), np.int64))[rows] = values
     return columns
-
-
-def _overheads(
-    trace: Trace, gpu: Index, kind: Int8, launch_ns: Int64, iteration: Int32
-) -> dict[str, Int64]:
-    """Chopper's overheads of each activity."""
-    activities = trace.activities
-    launch, prep, call = np.zeros((3, len(gpu)), np.int64)
-    for rows in _gpus(gpu):
-        start, duration = activities.start_ns[rows], activities.duration_ns[rows]
-        gaps = launch_overheads(start, duration, kind[rows], launch_ns[rows], iteration[rows])
-        launch[rows], prep[rows], call[rows] = gaps.launch_ns, gaps.prep_ns, gaps.call_ns
-    return {"launch_overhead_ns": launch, "prep_overhead_ns": prep, "call_overhead_ns": call}
-
-
-def _gpus(gpu: Index) -> Iterator[Index]:
-    """The rows of each GPU."""
-    for number in range(int(gpu.max(initial=-1)) + 1):
-        yield np.flatnonzero(gpu == number)
 
 
 def used_names(table: KernelTable) -> KernelTable:

@@ -25,24 +25,6 @@ from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import run_mask
 
 
-class Account(Struct, frozen=True):
-    """What each activity of one GPU is charged with, in ns; one value per row that came in."""
-
-    compute_ns: Int64
-    overlap_ns: Int64
-    exposed_comm_ns: Int64
-    exposed_copy_ns: Int64
-    idle_ns: Int64
-    idle_host_ns: Int64
-    """Idle before the activity's launch call: the host was late."""
-    idle_launch_ns: Int64
-    """Idle from the launch call on: launched, not started yet."""
-    idle_unknown_ns: Int64
-    """Idle before an activity without a launch record."""
-    hidden_ns: Int64
-    """The part of a communication under compute; 0 for all others."""
-
-
 class Pieces(Struct, frozen=True):
     """The span of a GPU, cut at every start and end."""
 
@@ -84,8 +66,14 @@ def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Piece
 
 def account(
     start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64, launch_ns: Int64
-) -> Account:
-    """Split the span of one GPU among its activities."""
+) -> dict[str, Int64]:
+    """Split the span of one GPU among its activities: columns in ns, a value per activity.
+
+    Besides the columns above: `idle_host_ns`, the idle time before the activity's launch call
+    (the host was late); `idle_launch_ns`, the idle time from that call on; `idle_unknown_ns`, the
+    idle time before an activity without a launch record; `hidden_ns`, the part of a communication
+    under compute, 0 for all others.
+    """
     count = len(start_ns)
     end_ns = start_ns + duration_ns
     pieces = cut(start_ns, duration_ns, kind, stream)
@@ -109,17 +97,17 @@ def account(
         compute_edges[np.searchsorted(edges, end_ns[comms])]
         - compute_edges[np.searchsorted(edges, start_ns[comms])]
     )
-    return Account(
-        compute_ns=charge(compute & ~comm),
-        overlap_ns=charge(compute & comm),
-        exposed_comm_ns=charge(comm & ~compute),
-        exposed_copy_ns=charge(copy & ~comm & ~compute),
-        idle_ns=charge(idle),
-        idle_host_ns=charge(idle & known, host_late),
-        idle_launch_ns=charge(idle & known, length - host_late),
-        idle_unknown_ns=charge(idle & ~known),
-        hidden_ns=hidden,
-    )
+    return {
+        "compute_ns": charge(compute & ~comm),
+        "overlap_ns": charge(compute & comm),
+        "exposed_comm_ns": charge(comm & ~compute),
+        "exposed_copy_ns": charge(copy & ~comm & ~compute),
+        "idle_ns": charge(idle),
+        "idle_host_ns": charge(idle & known, host_late),
+        "idle_launch_ns": charge(idle & known, length - host_late),
+        "idle_unknown_ns": charge(idle & ~known),
+        "hidden_ns": hidden,
+    }
 
 
 def _first_running(candidates: Index, start_ns: Int64, end_ns: Int64, at_ns: Int64) -> Index:
@@ -137,18 +125,10 @@ def _first_running(candidates: Index, start_ns: Int64, end_ns: Int64, at_ns: Int
     return np.where(exists & (start_ns[row] <= at_ns), row, -1)
 
 
-class Overheads(Struct, frozen=True):
-    """Chopper's overheads of each compute activity, in ns (definitions: `launch_overheads`)."""
-
-    launch_ns: Int64
-    prep_ns: Int64
-    call_ns: Int64
-
-
 def launch_overheads(
     start_ns: Int64, duration_ns: Int64, kind: Int8, launch_ns: Int64, iteration: Int32
-) -> Overheads:
-    """Chopper's launch, prep and call overheads of one GPU.
+) -> dict[str, Int64]:
+    """Chopper's launch, prep and call overheads of one GPU: columns in ns.
 
     Per iteration, over its compute activities by start, with `gap` = start - end of the one
     before: launch = max(0, gap); prep = the part of it before the launch call; call = the part
@@ -174,4 +154,4 @@ def launch_overheads(
         launch[rows] = gap
         call[rows] = called
         prep[rows] = np.where(known, gap - called, 0)
-    return Overheads(launch, prep, call)
+    return {"launch_overhead_ns": launch, "prep_overhead_ns": prep, "call_overhead_ns": call}

@@ -43,6 +43,6 @@ def test_every_activity_is_charged_as_the_oracle_charges_it(
     )
     for column in COLUMNS:
         expected = [each.charged[column] for each in activities]
-        assert getattr(found, column).tolist() == expected, column
+        assert found[column].tolist() == expected, column
     span = max(each.end_ns for each in activities) - min(each.start_ns for each in activities)
-    assert sum(getattr(found, state).sum() for state in oracle.STATES) == span
+    assert sum(found[state].sum() for state in oracle.STATES) == span

@@ -156,10 +156,8 @@ def _table_of(gpu: int, kernels: int, measured: bool) -> KernelTable:
         phase_rule=rule,
         layer_rule=rule,
         operation_rule=rule,
-        **{name: getattr(times, name) for name in times.__slots__},
-        launch_overhead_ns=overheads.launch_ns,
-        prep_overhead_ns=overheads.prep_ns,
-        call_overhead_ns=overheads.call_ns,
+        **times,
+        **overheads,
         measured=columns,
     )
     return table.take(level_order(table))
