@@ -57,7 +57,7 @@ _NODE: Final = re.compile(
 )
 
 
-class Words(Struct):
+class OperationNames(Struct):
     """Names of operations by code."""
 
     codes: dict[str, int] = field(default_factory=dict)
@@ -97,43 +97,43 @@ def label_operations(
     What the model says comes first (annotations, modules, shapes), then what the same kernels are
     called elsewhere in the run, then the framework's operators, at last the kernels' own names.
     """
-    words = Words()
+    names = OperationNames()
     points = links.points
     forward = backward.forward_of(points)
     labels = Labels.none(len(points))
     computes = kind != Kind.COMM
-    _label_collectives(labels, words, collectives, ~computes)
+    _label_collectives(labels, names, collectives, ~computes)
 
-    annotated = _annotations(host, words)
+    annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
-    labels.fill(union(_fsdp(host, words), unnamed).innermost(points), Rule.FSDP)
+    labels.fill(union(_fsdp(host, names), unnamed).innermost(points), Rule.FSDP)
     _fill(labels, annotated, points, forward, Rule.ANNOTATION)
-    _fill(labels, _modules(modules, words), points, forward, Rule.MODULE)
-    _attention_kernels(labels, host, words)
+    _fill(labels, _modules(modules, names), points, forward, Rule.MODULE)
+    _attention_kernels(labels, host, names)
     if not host.named(VOCABULARY).any():
         layer_ranges = union(annotated_layers(host), layer_windows(host))
-        shapes = read_shapes(host, layer_ranges, words.code)
+        shapes = read_shapes(host, layer_ranges, names.code)
         _fill(labels, shapes, points, forward, Rule.SHAPE)
 
     recomputed = backward.recompute.innermost(points) != NOWHERE
-    _mark_recompute(labels, words, recomputed)
-    _like_forward(labels, words, host, order, phases, recomputed)
+    _mark_recompute(labels, names, recomputed)
+    _like_forward(labels, names, host, order, phases, recomputed)
     # Where the profiler's start cut the launch or the forward away, other steps know better.
     in_backward = phases.codes == Phase.BACKWARD
     cut = ~points.known() | (in_backward & ~forward.known() & ~recomputed)
     by_context = contexts(host, order, phases.codes)
     like_context(labels, by_context, _CONTEXT_RULES, cut & computes)
 
-    operators = _operators(host, words)
+    operators = _operators(host, names)
     labels.fill(operators.outermost(forward), Rule.AUTOGRAD)
-    labels.fill(_region(host, words, points), Rule.ANNOTATION, in_backward)
+    labels.fill(_region(host, names, points), Rule.ANNOTATION, in_backward)
     labels.fill(operators.outermost(points), Rule.HOST_OPERATOR)
-    labels.fill(_nodes(host, words).innermost(points), Rule.HOST_OPERATOR)
+    labels.fill(_nodes(host, names).innermost(points), Rule.HOST_OPERATOR)
     like_context(labels, by_context, (*_CONTEXT_RULES, Rule.HOST_OPERATOR), computes)
-    classes = host.by_kernel(lambda name: words.code(kernel_class(name)))
+    classes = host.by_kernel(lambda name: names.code(kernel_class(name)))
     labels.fill(classes, Rule.KERNEL_NAME)
-    _mark_recompute(labels, words, recomputed)
-    return labels, tuple(words.codes)
+    _mark_recompute(labels, names, recomputed)
+    return labels, tuple(names.codes)
 
 
 def _fill(
@@ -145,9 +145,9 @@ def _fill(
 
 
 def _label_collectives(
-    labels: Labels, words: Words, collectives: CollectiveLabels, is_comm: Mask
+    labels: Labels, names: OperationNames, collectives: CollectiveLabels, is_comm: Mask
 ) -> None:
-    codes = np.array([words.code(name) for name in collectives.names], np.intp)
+    codes = np.array([names.code(name) for name in collectives.names], np.intp)
     for rule in distinct(collectives.rules[is_comm]):
         of_rule = np.flatnonzero(is_comm & (collectives.rules == rule))
         named = np.full(len(is_comm), NO_LABEL, np.intp)
@@ -155,7 +155,7 @@ def _label_collectives(
         labels.fill(named, Rule(rule))
 
 
-def _annotations(host: Host, words: Words) -> Intervals:
+def _annotations(host: Host, names: OperationNames) -> Intervals:
     """Ranges that name an operation.
 
     With Chopper's vocabulary in a trace every range but markers and infrastructure counts, as in
@@ -169,7 +169,7 @@ def _annotations(host: Host, words: Words) -> Intervals:
         holds[around[(around != NOWHERE) & (host.by_name(_is_own_work, rows) > 0)]] = True
         keep &= ~holds | (host.by_name(_has_standard_name, rows) > 0)
     rows = rows[keep]
-    return host.intervals(rows, host.by_name(lambda name: words.code(normal_name(name)), rows))
+    return host.intervals(rows, host.by_name(lambda name: names.code(normal_name(name)), rows))
 
 
 def _has_standard_name(name: str) -> bool:
@@ -185,9 +185,9 @@ def _is_own_work(name: str) -> bool:
     return not name.startswith(("nccl:", "FSDP::"))
 
 
-def _fsdp(host: Host, words: Words) -> Intervals:
+def _fsdp(host: Host, names: OperationNames) -> Intervals:
     rows = np.flatnonzero(host.is_annotation & host.named(_FSDP))
-    return host.intervals(rows, host.by_name(lambda name: words.code(_range_name(name)), rows))
+    return host.intervals(rows, host.by_name(lambda name: names.code(_range_name(name)), rows))
 
 
 def _range_name(name: str) -> str:
@@ -196,29 +196,29 @@ def _range_name(name: str) -> str:
     return match["name"] if match else name
 
 
-def _modules(modules: Modules, words: Words) -> Intervals:
-    codes = np.array([words.code(name) for name in modules.operation_names], np.intp)
+def _modules(modules: Modules, names: OperationNames) -> Intervals:
+    codes = np.array([names.code(name) for name in modules.operation_names], np.intp)
     operations = modules.operations
     return replace(operations, value=codes[operations.value]) if len(codes) else operations
 
 
-def _region(host: Host, words: Words, points: Points) -> Index:
+def _region(host: Host, names: OperationNames, points: Points) -> Index:
     """The vocabulary range at the same time on any thread, such as the one around backward()."""
     rows = np.flatnonzero(host.is_annotation & host.named(VOCABULARY))
-    codes = host.by_name(lambda name: words.code(normal_name(name)), rows)
+    codes = host.by_name(lambda name: names.code(normal_name(name)), rows)
     return host.intervals(rows, codes).innermost(points, any_thread=True)
 
 
-def _operators(host: Host, words: Words) -> Intervals:
+def _operators(host: Host, names: OperationNames) -> Intervals:
     rows = np.flatnonzero(host.is_operator & ~host.named(_WRAPPERS))
-    codes = host.by_name(lambda name: words.code(name.removeprefix("aten::")), rows)
+    codes = host.by_name(lambda name: names.code(name.removeprefix("aten::")), rows)
     return host.intervals(rows, codes)
 
 
-def _nodes(host: Host, words: Words) -> Intervals:
+def _nodes(host: Host, names: OperationNames) -> Intervals:
     """Autograd's nodes, for what they run themselves."""
     rows = np.flatnonzero(host.is_operator & host.named(_NODE) & host.named(_WRAPPERS))
-    return host.intervals(rows, host.by_name(lambda name: words.code(_node_name(name)), rows))
+    return host.intervals(rows, host.by_name(lambda name: names.code(_node_name(name)), rows))
 
 
 def _node_name(name: str) -> str:
@@ -226,16 +226,21 @@ def _node_name(name: str) -> str:
     return match[1] if match else name
 
 
-def _attention_kernels(labels: Labels, host: Host, words: Words) -> None:
+def _attention_kernels(labels: Labels, host: Host, names: OperationNames) -> None:
     """Inside an attention module the attention kernel is the operation `attn_fa`."""
     by_module = np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
     attends = host.of_class(ATTENTION_CLASS)
     if (by_module & attends).any():
-        labels.codes[by_module & attends] = words.code("attn_fa")
+        labels.codes[by_module & attends] = names.code("attn_fa")
 
 
 def _like_forward(
-    labels: Labels, words: Words, host: Host, order: Order, phases: Labels, recomputed: Mask
+    labels: Labels,
+    names: OperationNames,
+    host: Host,
+    order: Order,
+    phases: Labels,
+    recomputed: Mask,
 ) -> None:
     """What is recomputed repeats the forward, kernel by kernel: it takes the forward's names.
 
@@ -251,13 +256,13 @@ def _like_forward(
         context = contexts(host, order, before=before, after=after)
         like_context(known, context, _CONTEXT_RULES, again)
     labels.fill(known.codes, Rule.CONTEXT, again)
-    _mark_recompute(labels, words, again)
+    _mark_recompute(labels, names, again)
 
 
-def _mark_recompute(labels: Labels, words: Words, recomputed: Mask) -> None:
-    names = list(words.codes)
+def _mark_recompute(labels: Labels, names: OperationNames, recomputed: Mask) -> None:
+    texts = list(names.codes)
     for code in distinct(labels.codes[recomputed & ~labels.missing()]).tolist():
-        if names[code].endswith(RECOMPUTE_SUFFIX):
+        if texts[code].endswith(RECOMPUTE_SUFFIX):
             continue
-        marked = words.code(names[code] + RECOMPUTE_SUFFIX)
+        marked = names.code(texts[code] + RECOMPUTE_SUFFIX)
         labels.codes[recomputed & (labels.codes == code)] = marked

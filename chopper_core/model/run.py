@@ -188,7 +188,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Samples of the hosts' processors."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by their names: what opens this one opens them."""
-    summary: Cubes | None = None
+    cubes: Cubes | None = None
     """Sums over sets of levels of exactly this table, where there are any."""
 
     @property
@@ -217,7 +217,7 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
         """The tree in an order of the levels, made once."""
-        return self.memo(("tree", order), lambda: Tree(self.table, order, self.summary))
+        return self.memo(("tree", order), lambda: Tree(self.table, order, self.cubes))
 
     def baseline_run(self, name: str) -> Run:
         """A run to compare with; raises UsageError where it is not open."""

@@ -73,15 +73,15 @@ class Tree:
     """The tree of a kernel table in one order of the levels."""
 
     def __init__(
-        self, table: KernelTable, order: Sequence[str] = LEVELS, summary: Cubes | None = None
+        self, table: KernelTable, order: Sequence[str] = LEVELS, cubes: Cubes | None = None
     ) -> None:
         self.table = table
         self.order = tuple(order)
-        if summary is None or summary.table is not table:
-            summary = Cubes(table) if in_order(table) else None
-        self._summary = summary
+        if cubes is None or cubes.table is not table:
+            cubes = Cubes(table) if in_order(table) else None
+        self._cubes = cubes
         # Rows of a table that is in no order are numbered by their place in the order.
-        self._places = None if summary is not None else level_order(table)
+        self._places = None if cubes is not None else level_order(table)
         self._memo = Memo()
         self._timed: dict[int, tuple[Index, Int64, AnyArray]] = {}
 
@@ -132,21 +132,21 @@ class Tree:
 
         cells = None
         is_node = len(path) <= len(self.order)
-        if is_node and self._summary is not None and not self._is_small(wanted):
-            cells = self._summary.cells(wanted, levels, without)
+        if is_node and self._cubes is not None and not self._is_small(wanted):
+            cells = self._cubes.cells(wanted, levels, without)
         if cells is None or not len(cells.at):
             return Groups(self.table, *found())
         return Groups(self.table, None, None, cells, found, self._around(wanted))
 
     def codes_of(self, level: str) -> AnyArray:
         """The codes of a level that the table has."""
-        cube = None if self._summary is None else self._summary.cubes.get(frozenset([level]))
+        cube = None if self._cubes is None else self._cubes.cubes.get(frozenset([level]))
         return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
     def nodes_named(self, levels: Sequence[str], level: str, wanted: Mask) -> Nodes:
         """All nodes down to some levels with a wanted code (one mask for all codes) at a level."""
-        table, summary = self.table, self._summary
-        cube = None if summary is None else summary.cubes.get(frozenset(levels))
+        table = self.table
+        cube = None if self._cubes is None else self._cubes.cubes.get(frozenset(levels))
         if cube is not None:
             cells = np.flatnonzero(wanted[cube.codes[level]])
             return Nodes(
@@ -188,8 +188,8 @@ class Tree:
         """A node's rows as one group, or grouped by a level."""
         wanted = self._codes(path)
         cells = None
-        if self._summary is not None and not self._is_small(wanted):
-            cells = self._summary.cells(wanted, [level] if level else [])
+        if self._cubes is not None and not self._is_small(wanted):
+            cells = self._cubes.cells(wanted, [level] if level else [])
         if cells is None:
             rows, first = self._grouped(path, level)
             return Groups(self.table, rows, first)

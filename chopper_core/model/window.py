@@ -85,52 +85,56 @@ def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:
     return Interval(begin, end, min(at, end_ns), window.mark_ns, end_ns)
 
 
-def zoomed(seen: Interval, factor: float) -> Interval:
-    """A stretch of `factor` times the length; the cursor, if it is seen, stays at its place."""
-    length = max(round(seen.length_ns * factor), SHORTEST_NS)
-    at = seen.at_ns
-    if not seen.from_ns <= at <= seen.to_ns:
-        at = seen.from_ns + seen.length_ns // 2
-    begin = at - (at - seen.from_ns) * length // max(seen.length_ns, 1)
-    return _placed(seen, begin, length)
+def zoomed(interval: Interval, factor: float) -> Interval:
+    """A stretch of `factor` times the length; the cursor, if it is in it, stays at its place."""
+    length = max(round(interval.length_ns * factor), SHORTEST_NS)
+    at = interval.at_ns
+    if not interval.from_ns <= at <= interval.to_ns:
+        at = interval.from_ns + interval.length_ns // 2
+    begin = at - (at - interval.from_ns) * length // max(interval.length_ns, 1)
+    return _placed(interval, begin, length)
 
 
-def panned(seen: Interval, share: float) -> Interval:
+def panned(interval: Interval, share: float) -> Interval:
     """The same length, moved by a share of it; the cursor goes along to stay in sight."""
-    moved = _placed(seen, seen.from_ns + round(seen.length_ns * share), seen.length_ns)
-    at = seen.at_ns + moved.from_ns - seen.from_ns
-    return replace(moved, at_ns=min(max(at, 0), seen.end_ns))
+    moved = _placed(
+        interval, interval.from_ns + round(interval.length_ns * share), interval.length_ns
+    )
+    at = interval.at_ns + moved.from_ns - interval.from_ns
+    return replace(moved, at_ns=min(max(at, 0), interval.end_ns))
 
 
-def pointing(seen: Interval, at_ns: int) -> Interval:
+def pointing(interval: Interval, at_ns: int) -> Interval:
     """The cursor elsewhere; a stretch that doesn't show it moves to where it does."""
-    at = min(max(at_ns, 0), seen.end_ns)
-    begin = seen.from_ns
-    if at < seen.from_ns or at > seen.to_ns:
-        near = seen.length_ns // 4
-        begin = at - near if at > seen.to_ns else at - seen.length_ns + near
-        if not begin <= at <= begin + seen.length_ns:
-            begin = at - seen.length_ns // 2
-    return replace(_placed(seen, begin, seen.length_ns), at_ns=at)
+    at = min(max(at_ns, 0), interval.end_ns)
+    begin = interval.from_ns
+    if at < interval.from_ns or at > interval.to_ns:
+        near = interval.length_ns // 4
+        begin = at - near if at > interval.to_ns else at - interval.length_ns + near
+        if not begin <= at <= begin + interval.length_ns:
+            begin = at - interval.length_ns // 2
+    return replace(_placed(interval, begin, interval.length_ns), at_ns=at)
 
 
-def stepped(seen: Interval, cells: int, bins: int) -> Interval:
+def stepped(interval: Interval, cells: int, bins: int) -> Interval:
     """The cursor some cells further; it stands in the middle of a cell."""
     # In integers: a float puts a cursor at the edge of a cell into the one before.
-    bins = max(min(bins, seen.length_ns), 1)
-    cell = (seen.at_ns - seen.from_ns) * bins // max(seen.length_ns, 1)
-    return pointing(seen, seen.from_ns + (2 * (cell + cells) + 1) * seen.length_ns // (2 * bins))
+    bins = max(min(bins, interval.length_ns), 1)
+    cell = (interval.at_ns - interval.from_ns) * bins // max(interval.length_ns, 1)
+    return pointing(
+        interval, interval.from_ns + (2 * (cell + cells) + 1) * interval.length_ns // (2 * bins)
+    )
 
 
-def fitted(seen: Interval, from_ns: int, to_ns: int) -> Interval:
+def fitted(interval: Interval, from_ns: int, to_ns: int) -> Interval:
     """Exactly a stretch of time, with room beside it where it is not all of the run."""
     room = (to_ns - from_ns) // 8
-    return _placed(seen, from_ns - room, max(to_ns - from_ns + 2 * room, SHORTEST_NS))
+    return _placed(interval, from_ns - room, max(to_ns - from_ns + 2 * room, SHORTEST_NS))
 
 
-def _placed(seen: Interval, begin: int, length: int) -> Interval:
-    begin, end = _within(begin, length, seen.end_ns)
-    return replace(seen, from_ns=begin, to_ns=end)
+def _placed(interval: Interval, begin: int, length: int) -> Interval:
+    begin, end = _within(begin, length, interval.end_ns)
+    return replace(interval, from_ns=begin, to_ns=end)
 
 
 def _within(begin: int, length: int, end_ns: int) -> tuple[int, int]:

@@ -44,7 +44,7 @@ CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
-_NOT_IN_JSON: Final = ("table", "measured", "cpu", "others", "summary")
+_NOT_IN_JSON: Final = ("table", "measured", "cpu", "others", "cubes")
 """Fields of a run that have their own files or are computed."""
 
 

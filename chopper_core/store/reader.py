@@ -129,7 +129,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
-    run = Run(table=table, measured=signals, cpu=cpu, summary=summary, **fields)
+    run = Run(table=table, measured=signals, cpu=cpu, cubes=summary, **fields)
     return replace(run, name=str(folder))
 
 

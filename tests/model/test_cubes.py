@@ -66,9 +66,7 @@ def summed(run: Run) -> Run:
     """The run with cubes of every set of levels."""
     return replace(
         run,
-        summary=Cubes(
-            run.table, {frozenset(c.levels): c for c in summarise(run.table, 1 << 20, 1)}
-        ),
+        cubes=Cubes(run.table, {frozenset(c.levels): c for c in summarise(run.table, 1 << 20, 1)}),
     )
 
 

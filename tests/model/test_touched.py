@@ -81,8 +81,8 @@ def run(stored: Path) -> Iterator[Run]:
     plain = read_store(stored)
     columns = {name: plain.table.column(name).view(Counted) for name in COLUMNS}
     table = replace(plain.table, **columns)
-    assert plain.summary is not None and plain.summary.cubes
-    yield replace(plain, table=table, summary=Cubes(table, plain.summary.cubes))
+    assert plain.cubes is not None and plain.cubes.cubes
+    yield replace(plain, table=table, cubes=Cubes(table, plain.cubes.cubes))
 
 
 def touched(run: Run, view: View) -> int:

@@ -112,7 +112,7 @@ def test_everything_else_comes_back(run: Run, kept: Path) -> None:
     again = store.read_store(kept)
     assert again.name == str(kept)
     for field in fields(Run):
-        if field.name not in ("name", "table", "measured", "cpu", "others", "summary"):
+        if field.name not in ("name", "table", "measured", "cpu", "others", "cubes"):
             assert getattr(again, field.name) == getattr(run, field.name), field.name
     assert len(again.cpu) == len(run.cpu) == 1
     for field in fields(CpuSamples):

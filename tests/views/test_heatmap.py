@@ -88,7 +88,7 @@ def test_sums_over_levels_give_the_same() -> None:
     table = made.table.take(level_order(made.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     plain = replace(made, table=table)
-    quick = replace(made, table=table, summary=Cubes(table, cubes))
+    quick = replace(made, table=table, cubes=Cubes(table, cubes))
     for by in ("layer", "iteration", "kernel"):
         for scope in ("", ":gpu=0/iteration=11", ":gpu=0/iteration=11/phase=forward/layer=1"):
             address = f"R{scope}?view=heatmap&by={by}"

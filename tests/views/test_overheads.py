@@ -75,7 +75,7 @@ def test_sums_over_levels_give_the_same(
     plain = query(replace(run, table=table), address)
     monkeypatch.setattr(tree, "_FEW_ROWS", -1)
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
-    quick = query(replace(run, table=table, summary=Cubes(table, cubes)), address)
+    quick = query(replace(run, table=table, cubes=Cubes(table, cubes)), address)
     assert (plain.labels, plain.headline) == (quick.labels, quick.headline)
     for number in range(len(plain)):
         ours, theirs = quick.row(number), plain.row(number)
