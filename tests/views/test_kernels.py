@@ -129,7 +129,7 @@ def test_sums_over_levels_give_the_same(
     plain = query(replace(made, table=table), address)
     if are_counted:
         monkeypatch.setattr(groups, "_MANY", 0)
-        monkeypatch.setattr(tree, "_FEW_ROWS", -1)
+        monkeypatch.setattr(tree, "_MAX_ADDED_ROWS", -1)
     quick = query(replace(made, table=table, cubes=Cubes(table, cubes)), address)
     assert plain.labels == quick.labels
     for number in range(len(plain)):

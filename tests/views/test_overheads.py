@@ -73,7 +73,7 @@ def test_sums_over_levels_give_the_same(
         )
     address = parse(f"R{scope}?view=overheads&by={by}")
     plain = query(replace(run, table=table), address)
-    monkeypatch.setattr(tree, "_FEW_ROWS", -1)
+    monkeypatch.setattr(tree, "_MAX_ADDED_ROWS", -1)
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     quick = query(replace(run, table=table, cubes=Cubes(table, cubes)), address)
     assert (plain.labels, plain.headline) == (quick.labels, quick.headline)

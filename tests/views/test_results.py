@@ -142,7 +142,7 @@ def test_of_a_large_run_those_are_kept_that_hold_sums_only(
     table = run.table.take(level_order(run.table))
     cubes = {frozenset(cube.levels): cube for cube in summarise(table, rows_per_cell=1)}
     run = replace(run, table=table, cubes=Cubes(table, cubes))
-    monkeypatch.setattr(tree, "_FEW_ROWS", -1)
+    monkeypatch.setattr(tree, "_MAX_ADDED_ROWS", -1)
     asked: list[View] = []
 
     def ask(view: View) -> ViewResult:
