@@ -1,4 +1,4 @@
-"""Every nanosecond of a GPU's span, once: split among its activities.
+"""Time accounting: every nanosecond of a GPU's span is charged to one activity.
 
 The span (first start to last end) is cut at every start and end. Each piece is in exactly one
 state and is charged to exactly one activity:
@@ -29,17 +29,17 @@ class Pieces(Struct, frozen=True):
     """The span of a GPU, cut at every start and end."""
 
     edges_ns: Int64
-    """One more than there are pieces."""
+    """Times in ns, one more than the pieces."""
     owner: Index
     """The activity that each piece is charged to."""
     is_compute: Mask
-    """Whether compute runs; the owner is that compute then."""
+    """Whether compute runs; that compute is then the owner."""
     is_comm: Mask
     is_copy: Mask
 
 
 def cut(start_ns: Int64, duration_ns: Int64, kind: Int8, stream: Int64) -> Pieces:
-    """Cut the span of one GPU into pieces and find whom each is charged to."""
+    """Cut the span of one GPU into pieces and find the owner of each."""
     count = len(start_ns)
     end_ns = start_ns + duration_ns
     order = np.lexsort((stream, start_ns))

@@ -16,7 +16,7 @@ from chopper_core.util.errors import UsageError
 _LEVEL_OF = {
     level[:length]: level for level in (*LEVELS, ACTIVITY) for length in range(2, len(level) + 1)
 }
-"""The levels by their names and what they may be cut to: `it` is iteration."""
+"""The levels by their names and abbreviations: `it` is iteration."""
 _LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))
 _PATH_START = re.compile(rf":(?=(?:{_LEVEL})=)")
 _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
@@ -26,13 +26,13 @@ KEYS = (
     "over", "clock", "gpu", "hardware", "from", "to", "at", "mark",
 )  # fmt: skip
 TIMES = ("from", "to", "at", "mark")
-"""The keys of a window of time."""
+"""The keys of a time window."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
 """Characters of labels that need no escape, besides letters, digits and `_.-~`."""
 
 
 def parse(address: str) -> View:
-    """The view of an address; raises UsageError where it isn't one."""
+    """The view of an address; raises UsageError for an invalid one."""
     rest, options = _split_options(address)
     start = _PATH_START.search(rest)
     run, path_text = (rest[: start.start()], rest[start.end() :]) if start else (rest, "")
@@ -42,7 +42,7 @@ def parse(address: str) -> View:
     columns = tuple(name for name in options.get("columns", "").split(",") if name)
     over = [level for level in options.get("over", "").split(",") if level]
     if over and not options.get("stat"):
-        raise UsageError("over= tells over what a statistic goes; it takes stat=, too")
+        raise UsageError("over= needs stat=: it sets the instances of a statistic")
     view = View(
         run=run,
         path=_parse_path(path_text, order),
@@ -64,7 +64,7 @@ def parse(address: str) -> View:
 
 
 def render(view: View) -> str:
-    """The address of a view: the shortest that `parse` gives back as the same view."""
+    """The shortest address that `parse` turns into the same view."""
     path = path_text(view)
     options = {
         "view": quote(view.name, safe=_PLAIN),
@@ -78,7 +78,7 @@ def render(view: View) -> str:
         "base": _baseline(view),
         "stat": view.stat,
         "over": ",".join(view.over) if view.stat else "",
-        # Names in them are quoted once as parts of a list and once as an option.
+        # Names are quoted twice: as parts of a list and as an option.
         "clock": quote(view.overrides.clocks_text(), safe=_PLAIN + "=/"),
         "gpu": quote(view.overrides.gpus_text(), safe=_PLAIN + "=/"),
         "hardware": quote(view.overrides.hardware, safe=_PLAIN),
@@ -96,7 +96,7 @@ def render(view: View) -> str:
 
 
 def parse_baseline(text: str, order: tuple[str, ...] = LEVELS) -> Baseline:
-    """What `base=` names: `gpu=0/…` in the same run, or another run, perhaps with a path."""
+    """Parse `base=`: `gpu=0/…` in the same run, or another run, optionally with a path."""
     if _FIRST_STEP.match(text):
         return Baseline("", _parse_path(text, order))
     if text.endswith(":"):
@@ -111,7 +111,7 @@ def _parse_window(options: dict[str, str]) -> Window:
     times = [parse_time(key, options[key]) if options.get(key) else None for key in TIMES]
     window = Window(*times)
     if (window.at_ns, window.mark_ns) != (None, None) and not options.get("view"):
-        raise UsageError("at= and mark= take a view along time: view=timeline")
+        raise UsageError("at= and mark= need a view along time: view=timeline")
     return window
 
 
@@ -126,7 +126,7 @@ def step_text(level: str, label: str) -> str:
 
 
 def _baseline(view: View) -> str:
-    """The baseline as an option; its path is quoted once as a path and once as an option."""
+    """The baseline as an option; its path is quoted twice, as a path and as an option."""
     if view.baseline is None:
         return ""
     if view.baseline.path is None:
@@ -141,7 +141,7 @@ def _split_options(address: str) -> tuple[str, dict[str, str]]:
     if not mark or not re.match(rf"(?:{'|'.join(KEYS)})=|$", query):
         if mark and "=" in query.split("&")[0] and "/" not in query:
             raise UsageError(
-                f"an address has no option {query.split('=')[0]!r}; "
+                f"unknown option {query.split('=')[0]!r} in the address; "
                 f"the options are {', '.join(KEYS)}"
             )
         return address, {}
@@ -149,7 +149,9 @@ def _split_options(address: str) -> tuple[str, dict[str, str]]:
     for item in query.split("&"):
         key, _, value = item.partition("=")
         if key and key not in KEYS:
-            raise UsageError(f"an address has no option {key!r}; the options are {', '.join(KEYS)}")
+            raise UsageError(
+                f"unknown option {key!r} in the address; the options are {', '.join(KEYS)}"
+            )
         options[key] = unquote(value)
     return rest, options
 
@@ -161,19 +163,19 @@ def _parse_path(text: str, order: tuple[str, ...]) -> tuple[str, ...]:
         name, _, label = step.partition("=")
         level = _LEVEL_OF.get(name, name)
         if depth >= len(expected) or level != expected[depth]:
-            wanted = expected[depth] if depth < len(expected) else "nothing more"
+            wanted = expected[depth] if depth < len(expected) else "the end"
             raise UsageError(
-                f"a path takes its levels in order: {wanted} comes where {level!r} stands; "
+                f"the levels of a path have an order: expected {wanted}, got {level!r}; "
                 f"?order={level},… puts another level first"
             )
         if not label:
-            raise UsageError(f"the level {level} has no value in the path")
+            raise UsageError(f"the level {level} in the path has no value")
         labels.append(unquote(label))
     return tuple(labels)
 
 
 def _order_prefix(order: tuple[str, ...]) -> tuple[str, ...]:
-    """The shortest beginning of an order that `complete_order` makes the whole of."""
+    """The shortest prefix of an order that `complete_order` completes to it."""
     for length in range(len(order)):
         if complete_order(order[:length]) == order:
             return order[:length]

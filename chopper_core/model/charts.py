@@ -1,4 +1,4 @@
-"""Pictures as data: what a frame shows beside its table, for whatever draws it."""
+"""Charts as data: drawn beside a frame's table by any renderer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chopper_core.util.arrays import Float64, Int64
 
 
 class Series(Struct, frozen=True, eq=False):
-    """One line, or one part of every bar; NaN where nothing is known."""
+    """One line, or one part of every bar; NaN for missing values."""
 
     name: str
     numbers: Float64
@@ -26,7 +26,7 @@ class BarChart(Struct, frozen=True, eq=False):
     labels: tuple[str, ...]
     series: tuple[Series, ...]
     level: str = ""
-    """What the labels name, for their short forms."""
+    """The level of the labels, for their short forms."""
 
 
 class LineChart(Struct, frozen=True, eq=False):
@@ -37,24 +37,24 @@ class LineChart(Struct, frozen=True, eq=False):
     x_title: str
     x_unit: str
     x: tuple[Float64, ...]
-    """The places of each series' numbers."""
+    """The x values of each series."""
     series: tuple[Series, ...]
     points: bool = False
-    """Whether the numbers are drawn one by one, unconnected."""
+    """Whether to draw unconnected points."""
 
 
 class SignalRows(Struct, frozen=True, eq=False):
-    """A signal of several things along one time: a row each, all on one scale."""
+    """A signal of several labels along one time axis: a row each, on one scale."""
 
     title: str
     unit: str
     x_title: str
     x_unit: str
     x: tuple[float, float]
-    """Where the time begins and ends."""
+    """Start and end of the time axis."""
     labels: tuple[str, ...]
     numbers: Float64
-    """Rows x equal parts of the time: the mean in each, NaN where nothing is known."""
+    """Rows x equal parts of the time: the mean of each, NaN if unknown."""
     means: Float64
     """The mean of each row."""
     apart: tuple[int, ...]
@@ -62,7 +62,7 @@ class SignalRows(Struct, frozen=True, eq=False):
 
 
 class HeatMap(Struct, frozen=True, eq=False):
-    """A figure of every row in every column; NaN where nothing is known."""
+    """A figure for every row and column; NaN if unknown."""
 
     title: str
     unit: str
@@ -72,11 +72,11 @@ class HeatMap(Struct, frozen=True, eq=False):
     numbers: Float64
     """Rows x columns."""
     has_own_rows: bool = False
-    """Whether its rows are others than those of the table."""
+    """Whether its rows differ from those of the table."""
 
 
 class BoxChart(Struct, frozen=True, eq=False):
-    """The least, the quartiles and the largest of a figure for every label."""
+    """Minimum, quartiles and maximum of a figure for every label."""
 
     title: str
     unit: str
@@ -87,41 +87,41 @@ class BoxChart(Struct, frozen=True, eq=False):
 
 
 class Span(Struct, frozen=True):
-    """Cells of a line that are one thing."""
+    """Adjacent cells of a line with one label."""
 
     begin: int
     end: int
     text: str
     dense: bool = False
-    """Whether more than one thing lies in each of its cells."""
+    """Whether each of its cells holds more than one activity."""
     short: str = ""
-    """What stands for the text where that has no room."""
+    """Text for narrow spans."""
     begins: bool = True
-    """Whether the thing begins here, and not before what is seen."""
+    """Whether it begins here, not before the visible interval."""
 
 
 class LaneCells(Struct, frozen=True, eq=False):
-    """What runs in each cell of a lane; integers, so that cells add up to their lane."""
+    """Running time in each cell of a lane; integers, so cells add up to their lane."""
 
     kind_ns: Int64
     """Kinds x cells: the time in which an activity of the kind runs."""
     busy_ns: Int64
-    """The time in which any runs."""
+    """The time in which any activity runs."""
     width_ns: Int64
-    """The time that each cell stands for."""
+    """The duration of each cell."""
     spans: tuple[Span, ...]
-    """Activities that are wide enough to be named."""
+    """Activities wide enough for a label."""
 
 
 class Band(Struct, frozen=True):
-    """A level of the tree along time: the label of what runs in the middle of each cell."""
+    """A level of the tree along time: the label of the activity in the middle of each cell."""
 
     title: str
     spans: tuple[Span, ...]
 
 
 class Strip(Struct, frozen=True, eq=False):
-    """A signal along time: its mean in each cell, NaN where it isn't known."""
+    """A signal along time: its mean in each cell, NaN if unknown."""
 
     title: str
     unit: str
@@ -131,7 +131,7 @@ class Strip(Struct, frozen=True, eq=False):
 
 
 class Pointed(Struct, frozen=True):
-    """What runs on a lane at the cursor; None where nothing does, or it isn't known."""
+    """The activity on a lane at the cursor; None where nothing runs, or if unknown."""
 
     kernel: str | None = None
     operation: str | None = None
@@ -141,13 +141,13 @@ class Pointed(Struct, frozen=True):
     """Since the run's first activity."""
     duration_ns: int | None = None
     mhz: float | None = None
-    """Mean clock of the GPU meanwhile."""
+    """Mean clock of the GPU during the activity."""
     next_ns: int | None = None
     """Time to the next start on the lane."""
 
 
 class Lanes(Struct, frozen=True, eq=False):
-    """What runs when, lane by lane: it is worked out for as many cells as there is room for."""
+    """Activities along time, lane by lane, computed for the available number of cells."""
 
     title: str
     lanes: tuple[str, ...]
@@ -156,21 +156,21 @@ class Lanes(Struct, frozen=True, eq=False):
     kinds: tuple[str, ...]
     seen: Interval
     pointed: tuple[Pointed, ...]
-    """What is at the cursor, lane by lane."""
+    """The activity at the cursor, lane by lane."""
     cells: Callable[[int, int], LaneCells]
-    """Of a lane and a number of cells."""
+    """(lane, number of cells) → its cells."""
     bands: Callable[[int, int], tuple[Band, ...]]
     """Of the GPU of a lane and a number of cells."""
     strips: Callable[[int, int], tuple[Strip, ...]]
     """Of the GPU of a lane and a number of cells."""
     signals: int
-    """How many strips there are, where the GPU has them all."""
+    """Maximum number of strips."""
     missing: str
-    """Why there is no strip."""
+    """Why there are no strips."""
 
 
 def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
-    """Some lanes of a picture, in another order perhaps."""
+    """The chart of some lanes, in the given order."""
     return replace(
         chart,
         lanes=tuple(chart.lanes[row] for row in rows),

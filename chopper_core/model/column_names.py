@@ -13,28 +13,28 @@ from typing import Final
 from chopper_core.model.hardware import ElementType
 
 FLOPS: Final = "model_flops"
-"""The floating-point operations that the model asks for."""
+"""Floating-point operations of the model (model FLOPs)."""
 FLOPS_TYPE: Final = "model_flops_type"
-"""The type of what they multiply, a code of `ElementType`."""
+"""The type of their operands, a code of `ElementType`."""
 AT_PEAK: Final = "model_flops_peak_ns"
-"""How long they take at the peak of their type."""
+"""Their time at the peak of their type."""
 LAUNCH_SHAPE: Final = "launch_shape"
 """Grid and workgroup of the launch as one number (`packed_shape`); only while a run is aligned."""
 CORRELATION: Final = "correlation"
-"""The number that the profiler of the process gave the launch; only while a run is aligned."""
+"""The profiler's correlation id of the launch; only while a run is aligned."""
 PASSING: Final = (LAUNCH_SHAPE, CORRELATION)
-"""Columns that a finished run has no more."""
+"""Columns that are dropped from a finished run."""
 TOKENS: Final = "tokens"
-"""The tokens that come into the model with an activity."""
+"""Tokens that enter the model with an activity."""
 COUNTER_DURATION: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run."""
 COUNTER_MATCH: Final = "counter_match"
-"""How the dispatch was found, a code of `Match`."""
+"""How the dispatch was matched, a code of `Match`."""
 ENERGY: Final = "energy_j"
 CYCLES: Final = "GRBM_GUI_ACTIVE"
-"""Cycles in which the GPU worked, the sum over its XCCs."""
+"""Busy cycles of the GPU, summed over its XCCs."""
 MATRIX_OPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_BF16"
-"""The only counter of matrix operations that the original Chopper reads."""
+"""The only matrix counter that the original Chopper reads."""
 MATRIX_COUNTERS: Final[Mapping[ElementType, str]] = {
     element: f"SQ_INSTS_VALU_MFMA_MOPS_{suffix}"
     for element, suffix in (
@@ -48,7 +48,7 @@ MATRIX_COUNTERS: Final[Mapping[ElementType, str]] = {
         (ElementType.FP4, "F6F4"),
     )
 }
-"""The counters of executed matrix operations by the type that they multiply."""
+"""The counters of executed matrix operations by the type of the operands."""
 OPS_PER_COUNT: Final = 512
 """Floating-point operations behind one count of a MOPS counter."""
 BREAKDOWN: Final = (
@@ -61,11 +61,11 @@ BREAKDOWN: Final = (
     "unseparated_ns",
     "unmodelled_ns",
 )
-"""What the time charged to compute is made of; the parts add up to it."""
+"""The parts that the time charged to compute splits into; they add up to it."""
 
 
 NO_TIMES: Final = (
-    "the counter run has no times of its dispatches; the kernel trace of the same run has them"
+    "the counter run has no dispatch times; they are in the kernel trace of the same run"
 )
 
 
@@ -82,35 +82,35 @@ _COUNTER: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
 
 
 def part_of(signal: str, part: str) -> str:
-    """The name of a signal of one of several instances; that of the GPU itself for ''."""
+    """The name of a part's signal, such as `gfx_mhz.xcd3`; the GPU's own for ''."""
     return f"{signal}.{part}" if part else signal
 
 
 def is_part(name: str) -> bool:
-    """Whether a signal is that of one of several instances, such as `gfx_mhz.xcd3`."""
+    """Whether a signal belongs to a part of the GPU, such as `gfx_mhz.xcd3`."""
     return "." in name
 
 
 def integral_of(signal: str) -> str:
-    """The column of a signal's value times ns over each activity."""
+    """The column of a signal's integral (value times ns) over each activity."""
     return f"{signal} integral"
 
 
 def known_of(signal: str) -> str:
-    """The column of the ns of each activity for which a signal is known."""
+    """The column of the ns of each activity in which a signal is known."""
     return f"{signal} known"
 
 
 def samples_in(signal: str) -> str:
-    """The column of how many edges of a signal's samples lie within each activity."""
+    """The column of the number of sample edges of a signal within each activity."""
     return f"{signal} samples"
 
 
 def is_counter(name: str) -> bool:
-    """Whether a name is spelled like that of a hardware counter."""
+    """Whether a name has the form of a hardware counter's."""
     return _COUNTER.fullmatch(name) is not None
 
 
 def is_counted(name: str) -> bool:
-    """Whether a measured column is a counter's, what the profiler derived (`MfmaUtil`) too."""
+    """Whether a measured column is a counter, including derived ones (`MfmaUtil`)."""
     return name[:1].isupper()

@@ -1,9 +1,9 @@
-"""Sums of a kernel table over sets of levels, so that a large run is answered from few cells.
+"""Precomputed sums of a kernel table over sets of levels, for fast queries of large runs.
 
-A cube holds, for one set of levels, a cell for every combination of their labels that the table
-has. Cubes are made of those sets that have few combinations; what none of them answers is worked
-out from the rows. Both ways give the same integers; sums of measured columns may differ in the
-last digit of a double, since they are added in another order.
+A cube holds, for one set of levels, a cell for every combination of labels in the table. Cubes
+exist for sets with few combinations; all other queries read the rows. Both ways give the same
+integers; sums of measured columns may differ in the last digit of a double, since they are added
+in another order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from chopper_core.util.grouping import distinct, run_starts
 
 MOST_CELLS: Final = 1 << 16
 ROWS_PER_CELL: Final = 64
-"""A cube with fewer rows for each of its cells than these saves too little."""
+"""A cube with fewer rows per cell saves too little."""
 _CHUNK: Final = 1 << 20
 _DENSE: Final = 1 << 26
-"""Combinations of labels up to which they are counted in an array of them all."""
+"""Combinations of labels up to which a dense array counts them."""
 _MOST_LOOKED_UP: Final = 1 << 22
 _SAMPLE: Final = 1 << 18
 _SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes")
@@ -39,11 +39,11 @@ class Cube(Struct, frozen=True, eq=False):
     levels: tuple[str, ...]
     codes: Mapping[str, Int32]
     integers: Mapping[str, Int64]
-    """`sum NAME`, `min NAME`, `max NAME` of columns; of each pattern `count N` and `time N`."""
+    """`sum NAME`, `min NAME`, `max NAME` of columns; `count N` and `time N` of each pattern."""
     floats: Mapping[str, Float64]
-    """The sums of the measured columns where they are known."""
+    """Sums of the known values of the measured columns."""
     patterns: Mapping[str, int]
-    """Measured column → the number of its pattern: columns of one are known for the same rows."""
+    """Measured column → its pattern: columns of one pattern are known for the same rows."""
 
     def __len__(self) -> int:
         return len(self.integers["sum activities"])
@@ -61,11 +61,11 @@ class Cells(Struct, frozen=True, eq=False):
         return self.reduced(f"sum {column}", np.add.reduceat)
 
     def reduced(self, key: str, reduceat: Callable[[AnyArray, Index], AnyArray]) -> AnyArray:
-        """What the cells hold under a key, over each group."""
+        """The values under a key, reduced over each group."""
         return reduceat(self.cube.integers[key][self.at], self.first)
 
     def known_together(self, columns: Sequence[str]) -> tuple[dict[str, Float64], Int64] | None:
-        """As of `Groups`; None where the columns are known for different rows."""
+        """As in `Groups`; None where the columns are known for different rows."""
         patterns = {self.cube.patterns[column] for column in columns}
         if len(patterns) != 1:
             return None
@@ -76,11 +76,11 @@ class Cells(Struct, frozen=True, eq=False):
         return sums, self.reduced(f"count {patterns.pop()}", np.add.reduceat)
 
     def known_duration(self, column: str) -> Int64:
-        """Sum of the durations of the activities that have a measured column."""
+        """Sum of the durations of the activities with a value in a measured column."""
         return self.reduced(f"time {self.cube.patterns[column]}", np.add.reduceat)
 
     def numbers(self, table: KernelTable) -> Callable[[slice], Int32]:
-        """What says of rows of the table which group each is of; -1 for none."""
+        """A function from rows of the table to the group of each; -1 for none."""
         levels = self.cube.levels
         sizes = tuple(int(self.cube.codes[level].max()) + 2 for level in levels)
         keys = np.zeros(len(self.cube), np.int64)
@@ -113,7 +113,7 @@ class Cubes(Struct, frozen=True, eq=False):
         grouped: Sequence[str],
         without: Mapping[str, Sequence[int]] | None = None,
     ) -> Cells | None:
-        """The cells with the wanted codes and none of others, grouped by levels.
+        """The cells with the wanted codes, without the excluded ones, grouped by levels.
 
         None where no cube has all these levels.
         """
@@ -122,7 +122,7 @@ class Cubes(Struct, frozen=True, eq=False):
         fitting = [cube for key, cube in self.cubes.items() if levels <= key]
         if not fitting:
             return None
-        # With the GPU in it, a cube can also say which GPUs a group has.
+        # A cube with the GPU level also gives the GPUs of a group.
         cube = min(fitting, key=lambda each: (len(each), "gpu" not in each.levels))
         mask = np.ones(len(cube), np.bool_)
         for name, code in wanted.items():
@@ -221,7 +221,7 @@ def _of_rows(
     sizes: tuple[int, ...],
     patterns: Mapping[str, int],
 ) -> Cube:
-    """A cube from the rows, some of them at a time."""
+    """A cube computed from the rows, chunk by chunk."""
     count = len(keys)
     integers = {f"sum {name}": np.zeros(count, np.int64) for name in ("activities", *SUMMED)}
     lowest = {f"min {name}": np.full(count, np.iinfo(np.int64).max) for name in LOWEST}
@@ -233,7 +233,7 @@ def _of_rows(
     floats = {name: np.zeros(count) for name in patterns}
     for rows in _pieces(table):
         cell = np.searchsorted(keys, _keys(table, levels, sizes, rows))
-        # Rows of one cell together: then every reduction runs over neighbours.
+        # Sort rows by cell: then every reduction runs over contiguous rows.
         order = np.argsort(cell, kind="stable")
         cell = cell[order]
         first = run_starts(cell)
@@ -270,8 +270,8 @@ def _of_rows(
 
 
 def _patterns(table: KernelTable) -> dict[str, int]:
-    """Measured columns by which rows they are known for."""
-    import hashlib  # OpenSSL takes a while to load.
+    """Measured column → the number of its pattern of known rows."""
+    import hashlib  # Imported on use: OpenSSL is slow to load.
 
     found: dict[bytes, int] = {}
     patterns = {}

@@ -17,10 +17,10 @@ _PIECE: Final = 1 << 18
 
 
 class Groups:
-    """Neighbouring groups of rows of a kernel table, none of them empty, at least one.
+    """One or more groups of rows of a kernel table, none of them empty.
 
-    Where sums over the rows are at hand, as `cells`, they answer; rows are found when needed, and
-    lie in the slice `around` if it is given.
+    Precomputed sums (`cells`) answer where they exist; rows are looked up on demand, within the
+    slice `around` if it is given.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Groups:
 
     @classmethod
     def single(cls, table: KernelTable, rows: Selection) -> Groups:
-        """Rows in their order as one group; neighbours become a slice, which is never copied."""
+        """Rows in their order as one group; contiguous rows become a slice, never copied."""
         if not isinstance(rows, slice) and len(rows):
             begin, end = int(rows[0]), int(rows[-1]) + 1
             if end - begin == len(rows) and (rows[1:] > rows[:-1]).all():
@@ -54,7 +54,7 @@ class Groups:
 
     @property
     def selection(self) -> Selection:
-        """The rows, group after group: a slice where they are neighbours in the table."""
+        """The rows, group after group: a slice where they are contiguous in the table."""
         if self._selection is None:
             assert self._find is not None
             self._selection, self._first = self._find()
@@ -77,7 +77,7 @@ class Groups:
         return self._first
 
     def pieces(self) -> Iterator[tuple[Selection, Codes]]:
-        """Some rows at a time, in any order, with the number of the group that each is of."""
+        """Chunks of rows, in any order, with the group number of each row."""
         if self._selection is None and self.cells is not None and self.around is not None:
             numbers = self.cells.numbers(self.table)
             for begin in range(self.around.start, self.around.stop, _PIECE):
@@ -136,19 +136,19 @@ class Groups:
         return self._cache["elapsed"]
 
     def sum_of(self, values: Callable[[KernelTable, Selection], Numbers]) -> Int64:
-        """Sum over each group of a small number that is worked out per row, as a condition is."""
+        """Sum over each group of a number computed per row, such as a condition."""
         summed = np.zeros(len(self))
         for rows, group in self.pieces():
             summed += np.bincount(group, values(self.table, rows), len(self))
         return summed.astype(np.int64)
 
     def known(self, column: str) -> tuple[Float64, Int64]:
-        """Sum of a measured column over each group, and how many activities have it."""
+        """Sum of a measured column over each group, and the number of activities with a value."""
         sums, count = self.known_together((column,))
         return sums[column], count
 
     def known_together(self, columns: Sequence[str]) -> tuple[dict[str, Float64], Int64]:
-        """Sums of measured columns over those activities that have all, and how many they are."""
+        """Sums of measured columns over the activities that have all of them, and their number."""
         if any(column not in self.table.measured for column in columns):
             return {c: np.zeros(len(self)) for c in columns}, np.zeros(len(self), np.int64)
         if self.cells is not None:
@@ -169,7 +169,7 @@ class Groups:
         return sums, np.add.reduceat(there.astype(np.int64), self.first)
 
     def known_duration(self, column: str) -> Int64:
-        """Sum of the durations of those activities that have a measured column."""
+        """Sum of the durations of the activities with a value in a measured column."""
         if column not in self.table.measured:
             return np.zeros(len(self), np.int64)
         if self.cells is not None:
@@ -180,7 +180,7 @@ class Groups:
         return summed
 
     def split(self, levels: Sequence[str]) -> tuple[Groups, Index]:
-        """The groups divided by the labels of levels, and the group that each part is of."""
+        """The groups split by the labels of levels, and the group of each part."""
         group = np.repeat(np.arange(len(self)), self.sizes())
         keys, selection = group.astype(np.int64), self.selection
         for level in levels:
@@ -190,7 +190,7 @@ class Groups:
         if (keys[1:] < keys[:-1]).any():
             order = stable_order(keys)
             keys, selection = keys[order], self.rows[order]
-        # Rows stay within their group, so that `group` fits their new order as well.
+        # Rows stay within their group, so `group` fits the new order too.
         first = run_starts(keys)
         return Groups(self.table, selection, first), group[first]
 
@@ -204,12 +204,12 @@ class Groups:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether its rows were found, and aren't neighbours."""
+        """Whether it holds an index of its rows, not just a slice."""
         return isinstance(self._selection, np.ndarray)
 
     @property
     def has_gpus(self) -> bool:
-        """Whether the GPUs of a group are known without looking at its rows."""
+        """Whether the GPUs of a group are known without reading its rows."""
         return self.cells is not None and "gpu" in self.cells.cube.levels
 
     def gpus(self, group: int) -> list[int]:
@@ -228,7 +228,7 @@ class Groups:
         return np.arange(part.start, part.stop) if isinstance(part, slice) else part
 
     def part(self, group: int) -> Selection:
-        """The rows of one group, as a slice where they are neighbours."""
+        """The rows of one group, as a slice where they are contiguous."""
         rows, first = self.selection, self.first
         begin = int(first[group])
         last = group + 1 == len(first)
@@ -260,7 +260,7 @@ def elapsed_of_rows(table: KernelTable, rows: Selection) -> Int64:
 
 
 def gpu_by_gpu(table: KernelTable, rows: Selection) -> list[Selection]:
-    """Rows cut where those of another GPU begin; where those of a GPU lie apart, all at once."""
+    """Rows split by GPU; in one piece where a GPU's rows aren't contiguous."""
     if not isinstance(rows, slice):
         return [rows]
     gpu = table.gpu[rows]

@@ -20,7 +20,7 @@ from chopper_core.util.errors import DataError
 
 
 class ElementType(IntEnum):
-    """A type of elements; `text` is its name in `hardware.toml` and for people."""
+    """A numeric type; `text` is its name in `hardware.toml` and on the screen."""
 
     UNKNOWN = 0
     FP64 = 1
@@ -56,7 +56,7 @@ _SAYS_TF32: Final = re.compile(r"tf32", re.IGNORECASE)
 
 
 def element_type(spellings: Iterable[str]) -> ElementType:
-    """The type that PyTorch spells so for each of some tensors, UNKNOWN where they differ."""
+    """The common type of tensors from PyTorch's spellings, UNKNOWN where they differ."""
     found = {
         _SPELLINGS.get(_NAMESPACE.sub("", text).lower(), ElementType.UNKNOWN) for text in spellings
     }
@@ -64,17 +64,17 @@ def element_type(spellings: Iterable[str]) -> ElementType:
 
 
 def says_tf32(kernel: str) -> bool:
-    """Whether a kernel's name says that it computes in TF32, which its operands do not tell."""
+    """Whether a kernel's name shows that it computes in TF32; its operands are FP32."""
     return _SAYS_TF32.search(kernel) is not None
 
 
 class Agent(Struct, frozen=True):
-    """A device as the profiler numbers and describes it; 0 and '' where the file doesn't say."""
+    """A device as the profiler describes it; 0 and '' for missing values."""
 
     node_id: int
     logical_id: int = -1
     type_index: int = -1
-    """Its number among the GPUs, from 0; -1 where unknown."""
+    """Its number among the GPUs, from 0; -1 if unknown."""
     name: str = ""
     """The architecture, such as `gfx942`."""
     product: str = ""
@@ -92,7 +92,7 @@ DERIVED: Final = "derived by the profiler"
 
 
 class CounterInfo(Struct, frozen=True):
-    """What a counter is."""
+    """The description of a counter."""
 
     name: str
     unit: str = ""
@@ -160,7 +160,7 @@ class Hardware(Struct, frozen=True):
 
     name: str
     match: tuple[str, ...]
-    """Words of product names that mean this GPU."""
+    """Words in product names that identify this GPU."""
     arch: str
     compute_units: int
     simds_per_cu: int
@@ -168,13 +168,13 @@ class Hardware(Struct, frozen=True):
     clock_mhz: float
     """The clock of the published peaks of the matrix units."""
     flop_per_clk_cu: Mapping[str, float]
-    """Type of what is multiplied → dense operations per clock and compute unit."""
+    """Type of the operands → dense operations per clock and compute unit."""
     memory_gbps: float
     tdp_w: float
     unlike: tuple[str, ...] = ()
-    """Words in the names of variants that have other figures."""
+    """Words in the names of variants with other specifications."""
     sources: tuple[str, ...] = ()
-    """Where the figures are from."""
+    """Sources of the figures."""
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -185,7 +185,7 @@ class Hardware(Struct, frozen=True):
         return self.flop_per_clk_cu.get(element.text, nan) * per_clock
 
     def at_peak_ns(self, flops: Float64, element: Float64) -> Float64:
-        """How long operations of some types (codes, or NaN) take at their peaks, else NaN."""
+        """Time of operations at the peaks of their types (codes, or NaN); NaN if unknown."""
         peaks = np.array([self.flop_per_ns(each) for each in ElementType])
         known = np.isfinite(element)
         codes = np.where(known, element, ElementType.UNKNOWN).astype(np.intp)
@@ -194,14 +194,14 @@ class Hardware(Struct, frozen=True):
 
 
 def hardware_of(product: str) -> Hardware | None:
-    """The specification of a product, None where it isn't known."""
+    """The specification of a product, None if unknown."""
     found = [
         (max(lengths), spec)
         for spec in specifications().values()
         if not any(_has_word(product, word) for word in spec.unlike)
         and (lengths := [len(word) for word in spec.match if _has_word(product, word)])
     ]
-    # Of the words of "MI250X/MI250" the longest is meant.
+    # The longest word wins: "MI250X/MI250" is an MI250X.
     return max(found, key=lambda each: each[0], default=(0, None))[1]
 
 
@@ -210,10 +210,10 @@ def _has_word(text: str, word: str) -> bool:
 
 
 def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
-    """The specification of a device as its profiler describes it, the rest from the table.
+    """The specification of a device from its profiler, completed from the table.
 
-    The profiler's own figures (units, XCCs, clock) come first; the table gives what they lack, by
-    product, else by architecture.
+    The profiler's figures (units, XCCs, clock) win; the table supplies the rest by product, else
+    by architecture.
     """
     known = hardware_of(agent.product) or hardware_of(product)
     if known is None and agent.name:
@@ -230,15 +230,15 @@ def hardware_of_agent(agent: Agent, product: str = "") -> Hardware | None:
 
 
 def own_file() -> Path:
-    """Where a person's own specifications are, if there are any."""
+    """The path of the user's own specifications, which may not exist."""
     own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
     return own / "chopper" / "hardware.toml"
 
 
 @cache
 def specifications() -> Mapping[str, Hardware]:
-    """All specifications, the person's own over Chopper's; raises DataError for a broken file."""
-    # The profiler describes most GPUs, and then it isn't needed.
+    """All specifications; the user's override Chopper's. Raises DataError for an invalid file."""
+    # Imported on use: most GPUs are described by the profiler.
     import tomllib
 
     tables: dict[str, dict[str, Any]] = {}
@@ -249,14 +249,14 @@ def specifications() -> Mapping[str, Hardware]:
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{path} can't be used: {error}") from error
+            raise DataError(f"{path} can't be read: {error}") from error
         for name, table in given.items():
             try:
                 tables[name] = tables.get(name, {}) | table
                 known[name] = _specification(name, tables[name])
             except (TypeError, KeyError, ValueError) as error:
                 raise DataError(
-                    f"{path}: the GPU {name} lacks something or has too much: {error}"
+                    f"{path}: the GPU {name} has missing or unknown keys: {error}"
                 ) from error
     return known
 
@@ -264,8 +264,8 @@ def specifications() -> Mapping[str, Hardware]:
 def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
     peaks = dict(table["flop_per_clk_cu"])
     if strange := peaks.keys() - _TYPES.keys():
-        raise ValueError(f"{min(strange)!r} is none of the types {', '.join(_TYPES)}")
+        raise ValueError(f"{min(strange)!r} is not one of the types {', '.join(_TYPES)}")
     if not all(isinstance(peak, int | float) and peak > 0 for peak in peaks.values()):
-        raise ValueError("every flop_per_clk_cu is a number above 0")
+        raise ValueError("every flop_per_clk_cu must be a number above 0")
     lists = {key: tuple(table.get(key, ())) for key in ("match", "unlike", "sources")}
     return Hardware(name=name, **{**table, **lists, "flop_per_clk_cu": peaks})

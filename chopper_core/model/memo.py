@@ -1,4 +1,4 @@
-"""Values worked out once per run and shared by all threads that ask for them."""
+"""A cache of values that are computed once and shared by all threads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 class _Entry(Struct, eq=False):
-    """One value, once it is there."""
+    """One value, or a place for it."""
 
     value: Any = None
     is_done: bool = False
     lock: Lock = field(default_factory=Lock)
-    """Held while the value is worked out: another thread that asks meanwhile waits for it."""
+    """Held while the value is computed: other threads that need it wait."""
 
 
 class Memo:
-    """Values by key; a key is a tuple whose first item names what keeps the value here."""
+    """Values by key; the first item of a key names its owner."""
 
     def __init__(self) -> None:
         """Empty."""
@@ -30,7 +30,7 @@ class Memo:
         self._entries: OrderedDict[tuple[Hashable, ...], _Entry] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many values are kept or being made."""
+        """Number of values cached or being computed."""
         return len(self._entries)
 
     def __call__(
@@ -42,9 +42,9 @@ class Memo:
         keep_large: int = 0,
         is_large: Callable[[T], bool] | None = None,
     ) -> T:
-        """The value of a key, made if nobody asked before; whatever `make` raises is not kept.
+        """The value of a key, computed on first use; an error of `make` is not cached.
 
-        Of the keys with the same first item the `keep` that were asked for last stay; 0: all.
+        Of the keys with the same first item the `keep` most recently used stay; 0: all.
         With `is_large`, at most `keep_large` of them are large or still being made.
         """
         with self._lock:

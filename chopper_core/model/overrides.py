@@ -1,6 +1,6 @@
-"""How to read files that don't say it, or say it wrongly: shifts of clocks, and whose a device is.
+"""User overrides for a run's sources: clock shifts, GPUs of devices, the hardware.
 
-A shift is spelled `SOURCE=+1.25s`, a device `SOURCE:ID=GPU` (`SOURCE:ID=none`: none of the run's).
+A shift is spelled `SOURCE=+1.25s`, a device `SOURCE:ID=GPU` (`SOURCE:ID=none`: not in the run).
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _LIMIT_NS: Final = 2**62
 
 
 class Overrides(Struct, frozen=True):
-    """What a person says of a run's sources; equal where it means the same."""
+    """A user's corrections of a run's sources, in canonical order."""
 
     clocks: tuple[tuple[str, int], ...] = ()
     """(part of a source's name or format, ns), in order."""
     gpus: tuple[tuple[str, str, int | None], ...] = ()
-    """(part of a source's name or format, device as the source calls it, GPU of the run or None
-    where it is none of them), in order."""
+    """(part of a source's name or format, the source's name of the device, GPU of the run or None),
+    in order."""
     hardware: str = ""
-    """What the GPUs are, where the files don't say it or say it wrongly."""
+    """The product of the GPUs, where the files lack it or are wrong."""
 
     def __bool__(self) -> bool:
         return bool(self.clocks or self.gpus or self.hardware)
 
     def shift_ns(self, *called: str) -> int | None:
-        """The shift of a source that is called so; None where nothing is said of it."""
+        """The shift of a source with these names; None if there is none."""
         found = [ns for part, ns in self.clocks if is_meant(part, called)]
         return sum(found) if found else None
 
     def devices(self, *called: str) -> dict[str, int | None]:
-        """What is said of the devices of a source that is called so."""
+        """The GPUs of the devices of a source with these names."""
         return {device: gpu for part, device, gpu in self.gpus if is_meant(part, called)}
 
     def clocks_text(self) -> str:
-        """The shifts with commas between them."""
+        """The shifts, separated by commas."""
         return ",".join(f"{_quoted(part)}={seconds_text(ns)}s" for part, ns in self.clocks)
 
     def gpus_text(self) -> str:
-        """The devices with commas between them."""
+        """The devices, separated by commas."""
         return ",".join(
             f"{_quoted(part)}:{_quoted(device)}={NO_GPU if gpu is None else gpu}"
             for part, device, gpu in self.gpus
@@ -55,13 +55,13 @@ class Overrides(Struct, frozen=True):
 
 
 def is_meant(part: str, called: Iterable[str]) -> bool:
-    """Whether a person means what is called so by this part of a name: rank1 isn't rank10."""
+    """Whether a part of a name matches one of the names: rank1 doesn't match rank10."""
     ends = r"(?!\d)" if part[-1:].isdigit() else ""
     return any(re.search(re.escape(part) + ends, name) for name in called)
 
 
 NO_OVERRIDES: Final = Overrides()
-"""Nothing is said: the sources tell."""
+"""No overrides: detection decides."""
 
 
 def overrides_of(
@@ -70,7 +70,7 @@ def overrides_of(
     before: Overrides | None = None,
     hardware: str = "",
 ) -> Overrides:
-    """A reading in its order; of two that name the same the last one counts."""
+    """Overrides in canonical order; of two for the same source the last one wins."""
     shifts = dict(before.clocks if before else ()) | dict(clocks)
     devices = {(part, device): gpu for part, device, gpu in (before.gpus if before else ())}
     devices |= {(part, device): gpu for part, device, gpu in gpus}
@@ -82,7 +82,7 @@ def overrides_of(
 
 
 def parse_overrides(clocks: str, gpus: str, hardware: str = "") -> Overrides:
-    """The reading of texts as `clocks_text` and `gpus_text` give them, and of a GPU's name."""
+    """Overrides from the texts of `clocks_text` and `gpus_text`, and a product name."""
     shifts = [parse_clock(item) for item in clocks.split(",") if item]
     devices = [parse_gpu(item) for item in gpus.split(",") if item]
     return overrides_of(
@@ -93,7 +93,7 @@ def parse_overrides(clocks: str, gpus: str, hardware: str = "") -> Overrides:
 
 
 def parse_clock(text: str) -> tuple[str, int]:
-    """What `SOURCE=+1.25s` says; raises UsageError where it isn't that."""
+    """Parse `SOURCE=+1.25s`; raises UsageError."""
     name, _, shift = text.rpartition("=")
     try:
         shift_ns = Decimal(shift.removesuffix("s")) * 10**9
@@ -105,7 +105,7 @@ def parse_clock(text: str) -> tuple[str, int]:
 
 
 def parse_gpu(text: str) -> tuple[str, str, int | None]:
-    """What `SOURCE:ID=GPU` says; raises UsageError where it isn't that."""
+    """Parse `SOURCE:ID=GPU`; raises UsageError."""
     device, _, gpu = text.rpartition("=")
     source, _, name = device.partition(":")
     if source and name:
@@ -115,7 +115,7 @@ def parse_gpu(text: str) -> tuple[str, str, int | None]:
             return source, name, int(gpu)
     raise UsageError(
         f"{text!r} is not SOURCE:ID=GPU, such as amd-smi:4=0, or amd-smi:4={NO_GPU} for a device "
-        "that is none of the run's"
+        "that is not in the run"
     )
 
 

@@ -1,4 +1,4 @@
-"""A run: one profiled job, aligned: its kernel table and what was found on the way."""
+"""A run: one profiled job, aligned, with its kernel table, sources and signals."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ class Gpu(Struct, frozen=True):
     """One device of one rank."""
 
     index: int
-    """Its number in the run: the rank, where every rank has one GPU."""
+    """Its number in the run: the rank, if every rank has one GPU."""
     rank: int
     device: int
     """The device as the trace numbers it (on AMD the HSA node, not the GPU's index)."""
     hardware: str
-    """Name of the product, '' where the trace doesn't say it."""
+    """Name of the product, '' if the trace lacks it."""
     process: int = -1
-    """The id of the process that launched its work; -1 where the trace doesn't say it."""
+    """The id of the process that launched its work, -1 if the trace lacks it."""
     pci: str = ""
-    """Its place on the PCI bus, where a profiler's table of devices tells it."""
+    """Its PCI address, if a profiler's device table has it."""
 
 
 class Source(Struct, frozen=True):
-    """One input file and what became of it."""
+    """One input file, its events and losses."""
 
     path: str
     size_bytes: int
     rank: int
     rank_from: str
-    """Where the rank was read: `distributedInfo`, the file name, or the order of the files."""
+    """Origin of the rank: `distributedInfo`, the file name, or the order of the files."""
     events: Mapping[str, int]
     unused: Mapping[str, int]
     findings: Mapping[str, int]
-    """Counts of what is incomplete in the file, by a name for people."""
+    """Counts of incomplete items in the file, by display name."""
     losses: tuple[str, ...]
-    """One sentence per thing that could not be read."""
+    """One sentence per loss."""
     clock: str
     facts: Mapping[str, str]
-    """What the file says of itself: versions, world size, base time."""
+    """Metadata of the file: versions, world size, base time."""
     host: str = ""
-    """The host of the process, '' where neither file nor name says it."""
+    """The host of the process, '' if neither the file nor its name has it."""
 
     @property
     def called(self) -> tuple[str, ...]:
-        """What a person may call it by: the file's name, its rank (`rank4`), its host."""
+        """Names that users may give it: file name, rank (`rank4`), host."""
         names = (PurePath(self.path).name, f"rank{self.rank}", self.host)
         return tuple(name for name in names if name)
 
 
 class CounterSource(Struct, frozen=True):
-    """A counter run and how well it fits one GPU of the trace."""
+    """A counter run and how well it matches one GPU of the trace."""
 
     gpu: int
     paths: tuple[str, ...]
@@ -86,9 +86,9 @@ class CounterSource(Struct, frozen=True):
     dispatches: int
     matched: int
     borrowed: int
-    """Activities with the counters of the same place in another iteration."""
+    """Activities with the counters of the same kernel in another iteration."""
     ambiguous: int
-    """Activities of which another equally good alignment takes another dispatch."""
+    """Activities that another, equally good alignment pairs with another dispatch."""
     unmatched: int
     """Compute kernels without counters."""
     unused_dispatches: int
@@ -100,13 +100,13 @@ class CounterSource(Struct, frozen=True):
 
 
 class TelemetrySource(Struct, frozen=True):
-    """A telemetry file and its place on the run's clock."""
+    """A telemetry file and its offset to the run's clock."""
 
     path: str
     format: str
     clock: str
     offset_ns: int | None
-    """None where it can't be placed."""
+    """None if it can't be aligned."""
     uncertainty_ns: int
     method: str
     gpus: Mapping[int, int]
@@ -118,33 +118,33 @@ class HostClock(Struct, frozen=True):
     """A clock that ranks of the run share."""
 
     name: str
-    """The host, or `clock 2` where hosts are not known."""
+    """The host, or `clock 2` if hosts are unknown."""
     ranks: tuple[int, ...]
     correction_ns: int
-    """What its stamps needed to be on the run's clock; the run's times have it already."""
+    """Offset to the run's clock, already applied to the run's times."""
     uncertainty_ns: int | None
-    """None where nothing tells it."""
+    """None if unknown."""
     method: str
 
 
 BY_HAND: Final = "hand (*)"
-"""What told a device that the person named."""
+"""How a device was matched that the user named."""
 
 
 class Identity(Struct, frozen=True):
-    """A device of a source, and which GPU of the run it is."""
+    """A device of a source, and its GPU in the run."""
 
     source: str
-    """Path, or paths with commas between them."""
+    """Path, or paths separated by commas."""
     format: str
     names: tuple[str, ...]
-    """What it may be called by hand."""
+    """Names that users may give it."""
     device: str
-    """What the source calls it, for people."""
+    """The source's name of it, for display."""
     gpu: int | None
-    """None where it is none of the run's."""
+    """None if it is not one of the run's."""
     by: str
-    """What told it: node, number, order, or the person."""
+    """How it was matched: node, number, order, or by hand."""
 
 
 _RUNNING: Final = {
@@ -152,7 +152,7 @@ _RUNNING: Final = {
     "compute_pct": ("compute", (Kind.COMPUTE,)),
     "comm_pct": ("comm", (Kind.COMM,)),
 }
-"""The signals that the trace alone gives: the share of time in which such activities ran."""
+"""Signals from the trace alone: the share of time in which activities of the kinds ran."""
 
 
 class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
@@ -163,37 +163,37 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     gpus: tuple[Gpu, ...]
     sources: tuple[Source, ...]
     skipped: tuple[tuple[str, str], ...] = ()
-    """(file, reason) of files that are no traces."""
+    """(file, reason) of files that are not traces."""
     failed: tuple[tuple[str, str], ...] = ()
-    """(file, reason) of traces, counters and telemetry that could not be used."""
+    """(file, reason) of traces, counters and telemetry that failed to load."""
     generated: str | None = None
-    """What made the data, where it says that it was generated and not measured."""
+    """The generator of synthetic data; None for measured data."""
     partial_iterations: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """GPU → iterations that the profiler's start or end cut."""
+    """GPU → iterations truncated by the profiling window."""
     described_hardware: Hardware | None = None
-    """The specification of the GPUs as a profiler describes them, where one does."""
+    """The specification of the GPUs as described by a profiler, if any."""
     counters: tuple[CounterSource, ...] = ()
     counter_info: Mapping[str, CounterInfo] = field(default_factory=dict)
-    """What the profiler says of its counters."""
+    """Counter → its description by the profiler."""
     telemetry: tuple[TelemetrySource, ...] = ()
     hosts: tuple[HostClock, ...] = ()
     """The clocks of the ranks, the first rank's first."""
     identities: tuple[Identity, ...] = ()
     """The devices of counters and telemetry."""
     overrides: Overrides = NO_OVERRIDES
-    """What the person said of the sources."""
+    """User overrides for the sources."""
     measured: Mapping[str, Signal] = field(default_factory=dict)
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
     others: Mapping[str, Run] = field(default_factory=dict)
-    """Runs to compare with, by their names: what opens this one opens them."""
+    """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None
-    """Sums over sets of levels of exactly this table, where there are any."""
+    """Precomputed sums of exactly this table, if any."""
 
     @property
     def hardware(self) -> Hardware | None:
-        """The specification of the run's GPUs, None where it isn't known or they differ."""
+        """The specification of the run's GPUs, None if it is unknown or they differ."""
         said = hardware_of(self.overrides.hardware) if self.overrides.hardware else None
         described = self.described_hardware
         if described is not None and (said is None or said.name == described.name):
@@ -210,9 +210,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def memo(self) -> Memo:
-        """What views and findings work out once for this run: `run.memo(key, make)`."""
+        """Values computed once for this run: `run.memo(key, make)`."""
         memo: Memo | None = self.__dict__.get("_memo")
-        # Of two threads that come first, both get the one that was put there first.
+        # If two threads race, both get the one stored first.
         return self.__dict__.setdefault("_memo", Memo()) if memo is None else memo
 
     def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
@@ -220,19 +220,19 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return self.memo(("tree", order), lambda: Tree(self.table, order, self.cubes))
 
     def baseline_run(self, name: str) -> Run:
-        """A run to compare with; raises UsageError where it is not open."""
+        """An open run to compare with; raises UsageError for any other."""
         if name not in self.others:
             raise UsageError(f"the baseline {name} is not open; start Chopper with it")
         return self.others[name]
 
     @property
     def signal_names(self) -> tuple[str, ...]:
-        """The names of the signals over time, the most telling first, those of parts last."""
+        """The names of the signals, the most informative first, those of parts last."""
         parts = [name for name in self.measured if is_part(name)]
         return (*(name for name in self.measured if name not in parts), *_RUNNING, *parts)
 
     def signal(self, name: str = "") -> Signal:
-        """A signal over time, made once; without a name the first. Raises UsageError."""
+        """A signal, created once; by default the first. Raises UsageError for an unknown one."""
         name = name or self.signal_names[0]
         if name in self.measured:
             return self.measured[name]
@@ -272,16 +272,16 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
 
 def scope_of(run: Run, view: View) -> tuple[int, int]:
-    """From the first start to the last end of a view's node, in ns since the run's first start."""
+    """First start and last end of a view's node, in ns since the run's first start."""
     node = run.tree(view.order).node(view.path)
     start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
     return start - run.origin_ns, end - run.origin_ns
 
 
 def interval_of(run: Run, view: View) -> Interval:
-    """The stretch that a view shows: that of its scope where it doesn't say.
+    """The time range of a view: its window, by default its scope.
 
-    Raises NoSuchNode, and UsageError where its window holds no time of the run.
+    Raises NoSuchNode, and UsageError where the window contains no time of the run.
     """
     end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
     return resolved(view.window, scope_of(run, view), end)

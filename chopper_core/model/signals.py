@@ -17,7 +17,7 @@ class IntegralCurve(Struct, frozen=True):
     """A signal as its running integral, linear between the edges.
 
     `integral` is the signal's value times ns up to each edge, `covered_ns` the time up to it for
-    which the signal is known. Means over a stretch are then exact and cost two look-ups.
+    which the signal is known. Means over an interval are exact and cost two look-ups.
     """
 
     edges_ns: Int64
@@ -27,7 +27,7 @@ class IntegralCurve(Struct, frozen=True):
     def integrals(self, times_ns: Numbers) -> tuple[Float64, Float64]:
         """The running integral and the covered time at each time."""
         edges = self.edges_ns
-        # Only the edges around the times: a curve may have millions.
+        # Only the edges near the times: a curve may have millions.
         low = max(int(np.searchsorted(edges, int(np.min(times_ns)), "left")) - 1, 0)
         high = int(np.searchsorted(edges, int(np.max(times_ns)) + 1, "right")) + 1
         # Differences to the first edge keep ns exact in float64.
@@ -48,21 +48,21 @@ class IntegralCurve(Struct, frozen=True):
 
 
 class BusyParts(Struct, frozen=True):
-    """A GPU's activities in parts, its iterations say: of each the first start, last end, idle."""
+    """A GPU's activities in parts, such as iterations: first start, last end, idle time."""
 
     starts_ns: Int64
     ends_ns: Int64
     idle_ns: Int64
     activities: Callable[[int], tuple[Int64, Int64, Int64]]
-    """Of one part: start, end and idle time of each activity."""
+    """A part's number → start, end and idle time of each of its activities."""
 
 
 class BusyCurve(IntegralCurve, frozen=True):
-    """The share (in %) of time in which anything ran, from what the accounting calls idle.
+    """The share of time (in %) in which anything ran, from the accounting's idle time.
 
-    Idle time is charged to the activity that starts next. So the idle time up to a moment is that
-    of all activities started by then, and what has gone by since the last of them ended. Only the
-    parts that hold a moment are looked into: nothing is worked out for all of a large GPU.
+    Idle time is charged to the activity that starts next. So the idle time up to an instant is
+    that of all activities started by then, plus the time since the last of them ended. Only parts
+    that contain an instant are read: a large GPU is never processed as a whole.
     """
 
     parts: BusyParts
@@ -83,7 +83,7 @@ class BusyCurve(IntegralCurve, frozen=True):
         return 100.0 * (busy + (later - busy) * (at - low)), at
 
     def _busy(self, at_ns: Int64) -> Float64:
-        """The time from the begin of the span in which anything ran."""
+        """The busy time since the start of the span."""
         times, parts = at_ns.ravel(), self.parts
         over = parts.ends_ns <= times[:, None]
         idle = np.where(over, parts.idle_ns, 0).sum(axis=1)
@@ -128,7 +128,7 @@ class LazyCurves(Mapping[int, IntegralCurve]):
 
 
 def mean_known(values: Float64) -> Float64:
-    """The mean over the first axis of what is known; NaN where nothing is."""
+    """The mean over the first axis of the known values; NaN where there are none."""
     known = np.isfinite(values)
     count = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -138,17 +138,17 @@ def mean_known(values: Float64) -> Float64:
 
 
 class Signal(Struct, frozen=True):
-    """One signal of all GPUs that have it."""
+    """A signal of all GPUs that have it."""
 
     name: str
-    """The name of its metric, with the unit in it."""
+    """The name of its metric, which includes the unit."""
     title: str
     unit: Unit
     curves: Mapping[int, IntegralCurve]
     """GPU → its curve."""
     low: float
     high: float
-    """The ends of the scale that all its charts and sparklines share."""
+    """The bounds of the scale shared by all its charts and sparklines."""
 
     def shares(self, values: Float64) -> Float64:
         """Values as shares (0..1) of the scale."""
@@ -156,11 +156,11 @@ class Signal(Struct, frozen=True):
 
 
 def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
-    """A curve of samples that each stand for the time nearest to them, at most `reach_ns` away.
+    """A curve of samples, each valid for the times nearest to it, at most `reach_ns` away.
 
-    Before the first and after the last one the reach is half the usual distance of samples.
-    Whether a tool stamps the begin or the end of what it averages is rarely known; in the middle
-    the error is half a distance between samples at most.
+    Before the first and after the last sample the reach is half the median sampling period.
+    Whether a tool stamps the start or the end of its averaging period is rarely documented; with
+    the middle the error is at most half a period.
     """
     middles = times_ns[:-1] + np.diff(times_ns) // 2
     half = int(np.median(np.diff(times_ns))) // 2 if len(times_ns) > 1 else reach_ns
@@ -170,7 +170,7 @@ def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
 
 
 def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
-    """A curve of values that each stand for a stretch; the stretches rise and don't overlap."""
+    """A curve of values, each valid for one interval; the intervals rise and don't overlap."""
     stands = np.where(np.isfinite(values), ends_ns - begins_ns, 0).astype(np.float64)
     area = np.cumsum(np.where(np.isfinite(values), values, 0.0) * stands)
     covered = np.cumsum(stands)
@@ -194,10 +194,10 @@ def share_running(start_ns: Int64, duration_ns: Int64, span: tuple[int, int]) ->
 
 
 def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
-    """Starts and ends of the stretches in which any of the activities runs."""
+    """Starts and ends of the intervals in which any of the activities runs."""
     if not len(start_ns):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    # Before the n-th start all earlier ones have ended just when n ends lie before it.
+    # A union interval starts where as many activities have ended as have started before.
     start, end = np.sort(start_ns), np.sort(start_ns + duration_ns)
     opens = np.concatenate([[True], start[1:] > end[:-1]])
     closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
@@ -205,12 +205,12 @@ def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
 
 
 def time_within(begins_ns: Int64, ends_ns: Int64, times_ns: Int64) -> Int64:
-    """How much of some stretches, which come one after the other, lies before each time."""
+    """The length of the intervals (sorted, disjoint) that lies before each time."""
     if not len(begins_ns):
         return np.zeros(len(times_ns), np.int64)
     before = np.concatenate([[0], np.cumsum(ends_ns - begins_ns)])
     begun = np.searchsorted(begins_ns, times_ns, "right")
-    # What of the last one begun is still to come; before the first there is none.
+    # The rest of the interval that has begun; 0 before the first one.
     ahead = ends_ns[begun - 1] - times_ns
     ahead[begun == 0] = 0
     within: Int64 = before[begun] - np.maximum(ahead, 0, out=ahead)
@@ -227,27 +227,27 @@ class CpuSource(Struct, frozen=True, eq=False):
     format: str
     clock: str
     offset_ns: int | None
-    """None where it can't be placed; then it has no samples here."""
+    """None where it can't be aligned; then there are no samples here."""
     uncertainty_ns: int
     method: str
-    """How the offset was found, or why it was not."""
+    """How the offset was found, or why it wasn't."""
     samples: int
-    """How many instants the file has."""
+    """Number of instants in the file."""
     notes: tuple[str, ...]
 
 
 class CpuSamples(CpuSource, frozen=True, eq=False):
-    """The samples of such a file."""
+    """Samples of how busy the processors of a host were."""
 
     cpus: Int64
     """The numbers of the logical processors."""
     cores: Int64
-    """The physical core of each, `NO_CORE` where the file doesn't say it."""
+    """The physical core of each, `NO_CORE` where the file has none."""
     times_ns: Int64
-    """The instants within the run, on its clock: each ends what its percentages are of."""
+    """Instants within the run, on its clock: each ends the period of its percentages."""
     percent: Float64
-    """Instants x logical processors: the share of the time since the instant before in which it
-    was busy; NaN where it isn't known."""
+    """Instants x logical processors: the busy share of the time since the previous instant, NaN
+    where unknown."""
 
     @property
     def has_cores(self) -> bool:
@@ -256,5 +256,5 @@ class CpuSamples(CpuSource, frozen=True, eq=False):
 
     @property
     def period_ns(self) -> int:
-        """The usual distance of the instants; 0 where there is none."""
+        """The median distance of the instants; 0 for fewer than two."""
         return int(np.median(np.diff(self.times_ns))) if len(self.times_ns) > 1 else 0

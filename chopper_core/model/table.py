@@ -1,4 +1,4 @@
-"""The kernel table: one row per activity of a GPU, and the words for its levels and labels."""
+"""The kernel table: one row per activity of a GPU, with its levels and labels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NO_LABEL: Final = -1
 NO_LABEL_TEXT: Final = "none"
 """How a path spells a missing label; people see `unlabelled`."""
 NO_TIME: Final = np.iinfo(np.int64).min
-"""A time that is not known."""
+"""An unknown time."""
 
 
 class Kind(IntEnum):
-    """What an activity is, for the accounting of time."""
+    """The kind of an activity in the time accounting."""
 
     COMPUTE = 0
     COMM = 1
@@ -33,7 +33,7 @@ class Kind(IntEnum):
 
 
 class Category(IntEnum):
-    """What the trace calls an activity."""
+    """The category of an activity in the trace."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -51,7 +51,7 @@ class Phase(IntEnum):
 
 
 class Rule(IntEnum):
-    """How a label was found, from the surest to none; `text` says it to people."""
+    """The rule that found a label, the most reliable first; `text` is for people."""
 
     NONE = 0
     ANNOTATION = 1
@@ -70,7 +70,7 @@ class Rule(IntEnum):
 
     @property
     def text(self) -> str:
-        """The rule in a few words."""
+        """A short description of the rule."""
         return _RULE_TEXTS[self]
 
 
@@ -82,13 +82,13 @@ _RULE_TEXTS: Final = {
     Rule.AUTOGRAD: "autograd link to the forward operator",
     Rule.SHAPE: "shape and order of the matrix products",
     Rule.HOST_OPERATOR: "framework operator",
-    Rule.KERNEL_NAME: "name of the kernel",
-    Rule.COLLECTIVE: "arguments of the collective",
+    Rule.KERNEL_NAME: "kernel name",
+    Rule.COLLECTIVE: "collective arguments",
     Rule.NEIGHBOUR: "neighbours on the stream",
     Rule.WINDOW: "window between annotations",
     Rule.BURST: "end of the optimizer step",
     Rule.STEP_ORDER: "order within the step",
-    Rule.CONTEXT: "same kernels around it elsewhere",
+    Rule.CONTEXT: "the same neighbouring kernels elsewhere",
 }
 
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
@@ -100,7 +100,7 @@ class KernelTable(Struct, frozen=True, eq=False):
     Labels are codes: numbers stand for themselves, phases are `Phase`, operations and kernel
     names point into `operations` and `names`; `NO_LABEL` is a missing one. Times are ns on the
     run's clock; `launch_ns` is `NO_TIME` where the trace has no launch record. The columns of
-    `ADDITIVE` are sums of time (see `accounting`): over any set of rows they may be added.
+    `ADDITIVE` are times (see `accounting`) that add up over any set of rows.
     """
 
     names: Sequence[str]
@@ -143,7 +143,7 @@ class KernelTable(Struct, frozen=True, eq=False):
     call_overhead_ns: Int64
 
     measured: Mapping[str, Float64] = field(default_factory=dict)
-    """What other sources say of the activities (counters, telemetry), NaN where they don't."""
+    """Columns from counters and telemetry, NaN where a source has no value."""
 
     def __len__(self) -> int:
         return len(self.gpu)
@@ -155,7 +155,7 @@ class KernelTable(Struct, frozen=True, eq=False):
 
     @property
     def has_times(self) -> bool:
-        """Whether any activity lasts: counters without times have only their order."""
+        """Whether any activity has a duration: untimed counters have only an order."""
         return bool(self.duration_ns[:1000].any() or self.duration_ns.any())
 
     def with_measured(self, columns: Mapping[str, Float64]) -> KernelTable:
@@ -167,7 +167,7 @@ class KernelTable(Struct, frozen=True, eq=False):
         return replace(self, measured={k: v for k, v in self.measured.items() if k not in names})
 
     def take(self, rows: Index | slice) -> KernelTable:
-        """The table of the given rows, in their order; neighbouring ones are not copied."""
+        """The table of the given rows, in their order; a slice is not copied."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
         measured = {name: values[rows] for name, values in self.measured.items()}
         return replace(self, **columns, measured=measured)
@@ -206,7 +206,7 @@ class KernelTable(Struct, frozen=True, eq=False):
 
 
 def _escaped(text: str) -> str:
-    """A label that is spelled like a missing one gets a backslash before it."""
+    """Prefix a backslash to a label that reads like a missing one."""
     return f"\\{text}" if text.lstrip("\\") == NO_LABEL_TEXT else text
 
 
@@ -218,7 +218,7 @@ def _index(texts: Sequence[str], text: str) -> int | None:
 
 
 Selection = slice | Index
-"""Rows of a table: neighbouring ones, which are never copied, or any."""
+"""Rows of a table: a contiguous slice, which is never copied, or any rows."""
 
 DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = {
     "end_ns": lambda column: column("start_ns") + column("duration_ns"),
@@ -228,7 +228,7 @@ DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = 
     "unlinked": lambda column: np.equal(column("launch_ns"), NO_TIME),
     "known_bytes": lambda column: np.maximum(column("bytes"), 0),
 }
-"""Columns that are worked out from others, activity by activity."""
+"""Columns derived from others, activity by activity."""
 
 
 def values_of(table: KernelTable, column: str, rows: Selection) -> AnyArray:
@@ -245,7 +245,7 @@ COLUMNS: Final = tuple(
     if name not in ("names", "operations", "measured")
 )
 STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
-"""The columns that cut a GPU's span: together they are `elapsed_ns`."""
+"""The columns that partition a GPU's span: they add up to `elapsed_ns`."""
 ADDITIVE: Final = (
     *STATES,
     "idle_host_ns",

@@ -1,7 +1,7 @@
 """The granularity tree: nodes are slices of the kernel table, in any order of the levels.
 
 Rows lie in the order of the levels, so a path in that order is a slice and nothing is sorted. In
-another order a node's rows are those that have its labels, looked for in as few as possible.
+another order a node's rows are searched for by their labels, in as few rows as possible.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from chopper_core.util.errors import NoSuchNode
 from chopper_core.util.grouping import distinct, run_starts, stable_order
 
 _MAX_ADDED_ROWS: Final = 1 << 15
-"""Neighbouring rows that are added up as fast as cells are found."""
+"""Contiguous rows that are summed as fast as cells are looked up."""
 _CACHED_NODES: Final = 32
-"""Nodes that are no slices whose rows are cached."""
+"""Nodes whose rows are cached, where they are not a slice."""
 _MAX_TIMED_ROWS: Final = 1 << 24
 """Rows up to which the times of all nodes of a level are cached for the next search."""
 _TIMED_SHARE: Final = 8
-"""So many times fewer rows are worked out by themselves."""
+"""A search that matches a smaller part of the rows (1/8) computes only those."""
 
 
 class Children(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Children(Struct, frozen=True):
 
 
 class Nodes(Struct, frozen=True):
-    """Nodes anywhere in the tree, with their time."""
+    """Nodes anywhere in the tree, with their elapsed time."""
 
     elapsed_ns: Int64
     codes: Callable[[int], tuple[int, ...]]
@@ -80,13 +80,13 @@ class Tree:
         if cubes is None or cubes.table is not table:
             cubes = Cubes(table) if in_order(table) else None
         self._cubes = cubes
-        # Rows of a table that is in no order are numbered by their place in the order.
+        # An unsorted table is addressed through its sorted permutation.
         self._places = None if cubes is not None else level_order(table)
         self._memo = Memo()
         self._timed: dict[int, tuple[Index, Int64, AnyArray]] = {}
 
     def node(self, path: Sequence[str]) -> Groups:
-        """The rows of a node as one group; raises NoSuchNode where the run has none."""
+        """The rows of a node as one group; raises NoSuchNode where there are none."""
         path = tuple(path)
         if len(path) > len(self.order):
             return Groups.single(self.table, self._activity(path))
@@ -110,10 +110,10 @@ class Tree:
         levels: Sequence[str],
         without: Mapping[str, Sequence[int]] | None = None,
     ) -> Groups:
-        """A node's rows, a group for each combination of the labels of levels, in their order.
+        """A node's rows grouped by each combination of the labels of levels, sorted.
 
-        Rows with one of the codes in `without` (by level) are left out; raises NoSuchNode where
-        nothing is left.
+        Rows with one of the codes in `without` (by level) are excluded; raises NoSuchNode where
+        none remain.
         """
         path = tuple(path)
         wanted = self._codes(path)
@@ -139,12 +139,12 @@ class Tree:
         return Groups(self.table, None, None, cells, found, self._around(wanted))
 
     def codes_of(self, level: str) -> AnyArray:
-        """The codes of a level that the table has."""
+        """The codes of a level that occur in the table."""
         cube = None if self._cubes is None else self._cubes.cubes.get(frozenset([level]))
         return distinct(self.table.column(level)) if cube is None else cube.codes[level]
 
     def nodes_named(self, levels: Sequence[str], level: str, wanted: Mask) -> Nodes:
-        """All nodes down to some levels with a wanted code (one mask for all codes) at a level."""
+        """All nodes over some levels whose code at `level` is wanted (a mask over the codes)."""
         table = self.table
         cube = None if self._cubes is None else self._cubes.cubes.get(frozenset(levels))
         if cube is not None:
@@ -177,7 +177,7 @@ class Tree:
     def _times(
         self, rows: Selection, levels: Sequence[str], level: str
     ) -> tuple[Index, Int64, AnyArray]:
-        """Of nodes whose rows are neighbours: the first row, the time, the code at a level."""
+        """The first row, time and code at a level of nodes whose rows are adjacent in `rows`."""
         codes = {name: self.table.column(name)[rows] for name in levels}
         first = run_starts(*codes.values())
         at = first + rows.start if isinstance(rows, slice) else rows[first]
@@ -199,7 +199,7 @@ class Tree:
         return Groups(self.table, None, None, cells, lambda: self._grouped(path, level), around)
 
     def _grouped(self, path: tuple[str, ...], level: str | None) -> tuple[Selection, Index]:
-        """The rows of a node, and where the groups of a level begin among them."""
+        """The rows of a node, and the first position of each group of a level in them."""
         places = self._places_of(path)
         if level is None:
             return self._rows(places), np.zeros(1, np.intp)
@@ -227,7 +227,7 @@ class Tree:
         return set(levels) == set(LEVELS[: len(levels)])
 
     def _codes(self, path: tuple[str, ...]) -> dict[str, int]:
-        """The codes of a path's labels; raises NoSuchNode for a label that the table hasn't."""
+        """The codes of a path's labels; raises NoSuchNode for an unknown label."""
         codes = {}
         for depth, (level, text) in enumerate(zip(self.order, path, strict=False)):
             code = self.table.code_of(level, text)
@@ -245,11 +245,11 @@ class Tree:
     def _narrowed(
         self, wanted: dict[str, int], levels: Sequence[str], low: int = 0, high: int | None = None
     ) -> tuple[int, int]:
-        """The slice with the codes of neighbouring levels of the usual order."""
+        """The slice with the codes of consecutive levels of the default order."""
         high = len(self.table) if high is None else high
         for level in sorted(levels, key=LEVELS.index):
             codes = self._key(level)[low:high]
-            # Of another type, the code would have the whole column converted.
+            # A code of another type would convert the whole column.
             code = codes.dtype.type(wanted[level])
             begin = int(np.searchsorted(codes, code, "left"))
             high = low + int(np.searchsorted(codes, code, "right"))
@@ -257,11 +257,11 @@ class Tree:
         return low, high
 
     def _around(self, wanted: dict[str, int]) -> slice:
-        """A slice in which all rows with the codes are."""
+        """A slice that contains all rows with the codes."""
         return slice(*self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)]))
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
-        """Where a node's rows are; raises NoSuchNode where there are none."""
+        """The places of a node's rows; raises NoSuchNode where there are none."""
         wanted = self._codes(path)
         prefix = list(takewhile(lambda level: level in wanted, LEVELS))
         low, high = self._narrowed(wanted, prefix)
@@ -281,7 +281,7 @@ class Tree:
         """Places from `low` to `high` with the wanted codes at the other levels."""
         chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))
         if "gpu" not in wanted and chain:
-            # GPU by GPU the rows are neighbours again.
+            # Within a GPU the rows are contiguous again.
             slices = [self._narrowed(wanted, chain, *each) for each in self._gpu_slices()]
             places = np.concatenate([np.arange(*each) for each in slices])
             rest = [level for level in rest if level not in chain]
@@ -311,14 +311,14 @@ class Tree:
 
     def _activity(self, path: tuple[str, ...]) -> Index:
         if len(path) > len(self.order) + 1:
-            raise NoSuchNode("an activity has nothing under it")
+            raise NoSuchNode("an activity has no children")
         rows, text = self._by_start(path[:-1]), path[-1]
         if not text.isdecimal() or int(text) >= len(rows):
-            raise NoSuchNode(f"no activity {text} here: there are {len(rows)}, counted from 0")
+            raise NoSuchNode(f"unknown activity {text}: there are {len(rows)}, counted from 0")
         return rows[int(text) : int(text) + 1]
 
     def _missing(self, path: tuple[str, ...]) -> NoSuchNode:
-        """What to say of a path that isn't there: which label is the first that is missing."""
+        """The error for a path that doesn't exist: it names the first missing label."""
         for depth in range(1, len(path)):
             try:
                 self._groups(path[:depth], None)
@@ -329,4 +329,4 @@ class Tree:
         shown = ", ".join(label[:40] for label in present[:12])
         more = f" and {len(present) - 12} more" if len(present) > 12 else ""
         wanted = "unlabelled" if text == NO_LABEL_TEXT else text[:80]
-        return NoSuchNode(f"no {level} {wanted} here; there is {shown}{more}")
+        return NoSuchNode(f"no {level} {wanted} here; available: {shown}{more}")

@@ -1,4 +1,4 @@
-"""A view: what a person looks at, as a value; and the steps from one view to another."""
+"""Views as frozen values, and the pure functions from one view to another."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from chopper_core.model.window import ALL_TIME, Window
 from chopper_core.util.errors import UsageError
 
 STATISTICS: Final = {
-    "sum": "all instances of the row together: the row itself",
-    "mean": "of the row's instances, each counting once",
-    "median": "half of the instances lie below it",
-    "p95": "95% of the instances lie below it",
-    "max": "the largest of the instances",
-    "min": "the smallest of the instances",
-    "spread": "the largest less the smallest",
+    "sum": "all instances of the row together",
+    "mean": "mean of the row's instances, unweighted",
+    "median": "median of the row's instances",
+    "p95": "95th percentile of the row's instances",
+    "max": "largest of the row's instances",
+    "min": "smallest of the row's instances",
+    "spread": "largest minus smallest instance",
 }
-"""What a figure may be of the instances of a row (see `statistic`), with what it is."""
+"""Statistics over the instances of a row (see `statistic`), with their definitions."""
 SUM: Final = "sum"
 
 
 class Baseline(Struct, frozen=True):
-    """What a view is compared with."""
+    """The node that a view is compared with."""
 
     run: str = ""
-    """Another run, as the user named it; empty: the view's own."""
+    """Another run, as the user named it; empty: the same run."""
     path: tuple[str, ...] | None = None
     """Another node of the view's order; None: the node of the view's own path."""
 
@@ -46,29 +46,29 @@ class View(Struct, frozen=True):
     columns: tuple[str, ...] = ()
     """Names of metrics; empty: the defaults of the level."""
     sort: str = ""
-    """A column, `-column` for the largest first, or empty: the level's own order."""
+    """A column, `-column` for the largest first, or empty: the level's default order."""
     filter: str = ""
     signal: str = ""
-    """The signal of the chart and the sparklines; empty: the first one of the run."""
+    """The signal of the chart and the sparklines; empty: the run's first."""
     baseline: Baseline | None = None
     name: str = ""
-    """The question that is asked of the node (see `analyses`); empty: its children."""
+    """The view of the node (see `views`); empty: its children."""
     by: str = ""
-    """What an analysis splits its rows by; empty: its first choice."""
+    """The split of the view's rows; empty: its first choice."""
     of: str = ""
-    """The figure that an analysis is of, where it takes any."""
+    """The view's figure, where one can be selected."""
     overrides: Overrides = NO_OVERRIDES
-    """How the files of the run are read where they don't say it themselves."""
+    """User overrides for the files of the run."""
     stat: str = ""
     """One of `STATISTICS` over each row's instances; empty: the sum."""
     over: tuple[str, ...] = ()
-    """The levels whose values tell instances apart; empty: those of `statistic`."""
+    """The levels whose labels define the instances; empty: the defaults of `statistic`."""
     window: Window = ALL_TIME
-    """The time that a view along time shows, its cursor and its mark."""
+    """Time range, cursor and mark of a view along time."""
 
     @property
     def level(self) -> str:
-        """The level of the rows: what the node's children are."""
+        """The level of the rows, the node's children."""
         depth = len(self.path)
         return self.order[depth] if depth < len(self.order) else ACTIVITY
 
@@ -79,14 +79,14 @@ class View(Struct, frozen=True):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the node is a single activity, with nothing under it."""
+        """Whether the node is a single activity, which has no children."""
         return len(self.path) > len(self.order)
 
 
 def enter(view: View, label: str, partner: str = "") -> View:
-    """Into a child; its rows come unsorted and unfiltered, with the same columns chosen.
+    """Go to a child: unsorted and unfiltered, with the same columns.
 
-    `partner` is what the child is called in the baseline, where that is another name.
+    `partner` is the child's label in the baseline, where it differs.
     """
     if view.is_leaf:
         return view
@@ -109,14 +109,14 @@ def enter(view: View, label: str, partner: str = "") -> View:
 
 
 def with_view(view: View, name: str) -> View:
-    """The same node with another question asked of it; empty: its children."""
+    """The same node in another view; empty: its children."""
     if name == view.name:
         return view
     return replace(view, name=name, by="", of="", columns=(), sort="", filter="", window=ALL_TIME)
 
 
 def up(view: View) -> View:
-    """To the parent; at the root, the view itself."""
+    """Go to the parent; at the root, the view itself."""
     if not view.path:
         return view
     baseline = view.baseline
@@ -129,13 +129,13 @@ def up(view: View) -> View:
 
 
 def sibling(view: View, labels: Sequence[str], step: int) -> View:
-    """To a neighbour of the node among `labels`; at the end of the list, the view itself."""
+    """Go to a neighbour of the node among `labels`; at the end of the list, the view itself."""
     if not view.path or view.path[-1] not in labels:
         return view
     position = labels.index(view.path[-1]) + step
     if not 0 <= position < len(labels):
         return view
-    # The same time of another GPU can be looked at; another iteration is at another time.
+    # Another GPU can show the same time range; another iteration lies at another time.
     is_gpu = view.scope[-1][0] == "gpu"
     window = view.window if is_gpu else ALL_TIME
     return replace(view, path=(*view.path[:-1], labels[position]), window=window)
@@ -148,7 +148,7 @@ def at_level(view: View, level: str, label: str) -> View:
 
 
 def pivot(view: View, level: str) -> View:
-    """The same node, split by another level next; the levels of the path stay where they are."""
+    """The same node, split by another level next; the levels of the path keep their order."""
     depth = len(view.path)
     rest = view.order[depth:]
     if level not in rest:
@@ -170,10 +170,10 @@ def filtered(view: View, text: str) -> View:
 def as_statistic(view: View, stat: str, over: Sequence[str] = ()) -> View:
     """The same view with its figures as a statistic over instances; raises UsageError."""
     if stat not in STATISTICS:
-        raise UsageError(f"no statistic {stat!r}; there are {', '.join(STATISTICS)}")
+        raise UsageError(f"unknown statistic {stat!r}; choose from {', '.join(STATISTICS)}")
     for level in over:
         if level not in LEVELS:
-            raise UsageError(f"no level {level!r}; the levels are {', '.join(LEVELS)}")
+            raise UsageError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")
     is_sum = stat == SUM
     return replace(view, stat="" if is_sum else stat, over=() if is_sum else tuple(over))
 
@@ -202,10 +202,10 @@ def with_signal(view: View, signal: str) -> View:
 
 
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
-    """A full order that begins with the given levels; the others follow in their usual order."""
+    """A full order that begins with the given levels; the others follow in default order."""
     for level in levels:
         if level not in LEVELS:
-            raise UsageError(f"no level {level!r}; the levels are {', '.join(LEVELS)}")
+            raise UsageError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")
     if len(set(levels)) != len(levels):
-        raise UsageError(f"a level is named twice in the order {','.join(levels)}")
+        raise UsageError(f"the order {','.join(levels)} repeats a level")
     return (*levels, *(level for level in LEVELS if level not in levels))

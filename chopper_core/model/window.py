@@ -1,4 +1,4 @@
-"""A stretch of a run's time with a cursor and a mark in it, and the steps from one to another."""
+"""Time ranges of a run with cursor and mark, and the functions from one to another."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from msgspec.structs import replace
 from chopper_core.util.errors import UsageError
 
 SHORTEST_NS: Final = 100
-"""No stretch is shorter: kernels aren't."""
+"""Maximum zoom: kernels aren't shorter."""
 _UNITS: Final = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _TIME: Final = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|ms|s)?")
 
 
 class Window(Struct, frozen=True):
-    """Times in ns since the run's first activity; None is left to what is looked at."""
+    """Times in ns since the run's first activity; None: the default of the view."""
 
     from_ns: int | None = None
     to_ns: int | None = None
     at_ns: int | None = None
     """The cursor."""
     mark_ns: int | None = None
-    """The other end of what is measured from the cursor."""
+    """The other end of a measurement from the cursor."""
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Whether any time is set."""
         return self != ALL_TIME
 
 
@@ -35,7 +35,7 @@ ALL_TIME: Final = Window()
 
 
 class Interval(Struct, frozen=True):
-    """A window with nothing left open, within the run's time."""
+    """A window with all times resolved, within the run."""
 
     from_ns: int
     to_ns: int
@@ -50,7 +50,7 @@ class Interval(Struct, frozen=True):
         return self.to_ns - self.from_ns
 
     def window(self) -> Window:
-        """What an address says of it."""
+        """The window as an address holds it."""
         return Window(self.from_ns, self.to_ns, self.at_ns, self.mark_ns)
 
 
@@ -58,18 +58,18 @@ def parse_time(key: str, text: str) -> int:
     """ns of a time such as `1500`, `1.5us`, `12.25ms` or `3s`; raises UsageError."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{key}={text} is no time; it is written as 1500ns, 1.5us, 12.25ms or 3s")
+        raise UsageError(f"{key}={text} is an invalid time; write 1500ns, 1.5us, 12.25ms or 3s")
     whole, part, unit = match.groups()
-    # In integers: a float has not enough digits for the ns of a long run.
+    # In integers: a float lacks the digits for the ns of a long run.
     digits = (part or "").ljust(9, "0")
     scale = _UNITS[unit or ""]
     return int(whole) * scale + int(digits[:9]) * scale // 10**9
 
 
 def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:
-    """A window within a run that ends at `end_ns`, of the scope where it says nothing.
+    """Resolve a window within a run that ends at `end_ns`; defaults come from the scope.
 
-    Raises UsageError where it holds no time of the run.
+    Raises UsageError where it contains no time of the run.
     """
     end_ns = max(end_ns, 1)
     begin = scope[0] if window.from_ns is None else window.from_ns
@@ -86,7 +86,7 @@ def resolved(window: Window, scope: tuple[int, int], end_ns: int) -> Interval:
 
 
 def zoomed(interval: Interval, factor: float) -> Interval:
-    """A stretch of `factor` times the length; the cursor, if it is in it, stays at its place."""
+    """Zoom to `factor` times the length; a visible cursor keeps its place on the screen."""
     length = max(round(interval.length_ns * factor), SHORTEST_NS)
     at = interval.at_ns
     if not interval.from_ns <= at <= interval.to_ns:
@@ -96,7 +96,7 @@ def zoomed(interval: Interval, factor: float) -> Interval:
 
 
 def panned(interval: Interval, share: float) -> Interval:
-    """The same length, moved by a share of it; the cursor goes along to stay in sight."""
+    """Pan by a share of the length; the cursor moves along."""
     moved = _placed(
         interval, interval.from_ns + round(interval.length_ns * share), interval.length_ns
     )
@@ -105,7 +105,7 @@ def panned(interval: Interval, share: float) -> Interval:
 
 
 def pointing(interval: Interval, at_ns: int) -> Interval:
-    """The cursor elsewhere; a stretch that doesn't show it moves to where it does."""
+    """Move the cursor; the interval follows if the cursor would leave it."""
     at = min(max(at_ns, 0), interval.end_ns)
     begin = interval.from_ns
     if at < interval.from_ns or at > interval.to_ns:
@@ -117,7 +117,7 @@ def pointing(interval: Interval, at_ns: int) -> Interval:
 
 
 def stepped(interval: Interval, cells: int, bins: int) -> Interval:
-    """The cursor some cells further; it stands in the middle of a cell."""
+    """Move the cursor by some cells, to the middle of a cell."""
     # In integers: a float puts a cursor at the edge of a cell into the one before.
     bins = max(min(bins, interval.length_ns), 1)
     cell = (interval.at_ns - interval.from_ns) * bins // max(interval.length_ns, 1)
@@ -127,7 +127,7 @@ def stepped(interval: Interval, cells: int, bins: int) -> Interval:
 
 
 def fitted(interval: Interval, from_ns: int, to_ns: int) -> Interval:
-    """Exactly a stretch of time, with room beside it where it is not all of the run."""
+    """Fit the interval to a range of time, with an eighth of margin on either side."""
     room = (to_ns - from_ns) // 8
     return _placed(interval, from_ns - room, max(to_ns - from_ns + 2 * room, SHORTEST_NS))
 
@@ -138,7 +138,7 @@ def _placed(interval: Interval, begin: int, length: int) -> Interval:
 
 
 def _within(begin: int, length: int, end_ns: int) -> tuple[int, int]:
-    """A stretch moved, and if it must be cut, into 0 … `end_ns`."""
+    """Move a range into 0 … `end_ns`, and shorten it if it doesn't fit."""
     length = max(min(length, end_ns), 1)
     begin = max(min(begin, end_ns - length), 0)
     return begin, begin + length
