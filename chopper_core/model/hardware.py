@@ -255,9 +255,7 @@ def specifications() -> Mapping[str, Hardware]:
                 tables[name] = tables.get(name, {}) | table
                 known[name] = _specification(name, tables[name])
             except (TypeError, KeyError, ValueError) as error:
-                raise DataError(
-                    f"{path}: the GPU {name} has missing or unknown keys: {error}"
-                ) from error
+                raise DataError(f"{path}: invalid specification of {name}: {error}") from error
     return known
 
 

@@ -261,7 +261,7 @@ def test_an_activity_that_is_not_there_is_said(number: str) -> None:
     path: tuple[str, ...] = ()
     while len(path) < len(LEVELS):
         path = (*path, query(run, View(run.name, path)).labels[0])
-    with pytest.raises(NoSuchNode, match="no activity"):
+    with pytest.raises(NoSuchNode, match="unknown activity"):
         query(run, View(run.name, (*path, number)))
 
 

@@ -133,13 +133,13 @@ def test_names_of_kernels_need_no_escapes_by_hand() -> None:
     ("address", "says"),
     [
         (":gpu=1", "names no run"),
-        ("r:phase=backward", "gpu comes where 'phase' stands"),
-        ("r:gpu=1/phase=backward", "iteration comes where 'phase' stands"),
+        ("r:phase=backward", "expected gpu, got 'phase'"),
+        ("r:gpu=1/phase=backward", "expected iteration, got 'phase'"),
         ("r:gpu=", "no value"),
-        ("r?order=gpu,gpu", "twice"),
-        ("r?order=stream", "no level 'stream'"),
-        ("r?colour=red", "no option 'colour'"),
-        ("r?sort=name&colour=red", "no option 'colour'"),
+        ("r?order=gpu,gpu", "repeats a level"),
+        ("r?order=stream", "unknown level 'stream'"),
+        ("r?colour=red", "unknown option 'colour'"),
+        ("r?sort=name&colour=red", "unknown option 'colour'"),
     ],
 )
 def test_what_is_no_address_says_why(address: str, says: str) -> None:

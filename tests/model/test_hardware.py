@@ -119,12 +119,15 @@ def test_a_person_s_own_file_adds_and_overrides(own: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[MI300X", "can't be used"),
-        ("[MI300X]\nflop_per_clk_cu = { bf17 = 64 }", "'bf17' is none of the types fp64"),
-        ("[MI300X]\nflop_per_clk_cu = { bf16 = 0 }", "every flop_per_clk_cu is a number above 0"),
-        ("[MI300X]\nflop_per_clk_cu = 64", "the GPU MI300X lacks something"),
+        ("[MI300X", "can't be read"),
+        ("[MI300X]\nflop_per_clk_cu = { bf17 = 64 }", "'bf17' is not one of the types fp64"),
+        (
+            "[MI300X]\nflop_per_clk_cu = { bf16 = 0 }",
+            "every flop_per_clk_cu must be a number above 0",
+        ),
+        ("[MI300X]\nflop_per_clk_cu = 64", "invalid specification of MI300X"),
         ("[MI300X]\nbf16_flop_per_clk_cu = 64", "bf16_flop_per_clk_cu"),
-        ('[Mine]\nmatch = ["Mine"]', "the GPU Mine lacks something"),
+        ('[Mine]\nmatch = ["Mine"]', "invalid specification of Mine"),
     ],
 )
 def test_a_broken_file_of_one_s_own_is_named(own: Path, text: str, said: str) -> None:

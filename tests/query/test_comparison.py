@@ -102,7 +102,7 @@ def test_a_node_that_the_baseline_lacks_has_all_rows_alone() -> None:
         assert list(row.values()) == [time, time, None, None]
     assert alone.total["elapsed_ns_delta"] == plain.total["elapsed_ns"]
     assert alone.total["busy_pct_delta"] is None
-    assert "nothing at this place: no gpu 2 here; there is 0, 1" in alone.notes[0]
+    assert "nothing at this place: no gpu 2 here; available: 0, 1" in alone.notes[0]
     for view in ("compare", "determinism"):
         with pytest.raises(NoSuchNode, match="the baseline has nothing at this place: no gpu 2"):
             frame(f"R:gpu=2?view={view}&base=other")

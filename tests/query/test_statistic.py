@@ -287,9 +287,9 @@ def test_a_difference_of_medians_needs_both() -> None:
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("R?stat=mode", "no statistic 'mode'; there are sum, mean"),
-        ("R?stat=mean&over=stream", "no level 'stream'"),
-        ("R?over=gpu", "takes stat="),
+        ("R?stat=mode", "unknown statistic 'mode'; choose from sum, mean"),
+        ("R?stat=mean&over=stream", "unknown level 'stream'"),
+        ("R?over=gpu", "needs stat="),
     ],
 )
 def test_what_is_no_statistic_is_a_sentence(address: str, says: str) -> None:

@@ -119,7 +119,7 @@ def test_a_window_of_the_tree_as_an_address() -> None:
     assert render(view) == f"{RUN}:gpu=1?from=1000000ns&to=2000000ns"
     assert parse(f"{RUN}:gpu=1?from=1ms&to=2ms") == view
     assert up(view).window == ALL_TIME
-    with pytest.raises(UsageError, match="at= and mark= take a view along time"):
+    with pytest.raises(UsageError, match="at= and mark= need a view along time"):
         parse(f"{RUN}?at=1ms")
     with pytest.raises(UsageError, match="after the end of the run"):
         query(measured_run(), replace(view, window=Window(10**12)))

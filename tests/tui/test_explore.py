@@ -387,7 +387,7 @@ async def test_a_statistic_is_chosen_and_stays() -> None:
         await at.command("sort -time")
         assert at.frame.sort == "-elapsed_ns"
         await at.command("stat nonsense")
-        assert "no statistic" in at.status
+        assert "unknown statistic" in at.status
         await at.command("stat sum")
         assert at.frame.view == sorted_by(View("sample.json"), "-elapsed_ns")
 

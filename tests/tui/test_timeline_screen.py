@@ -150,7 +150,7 @@ async def test_fitting_and_a_given_time() -> None:
         assert seen(at).at_ns == 2_500_000
         assert seen(at).from_ns <= 2_500_000 <= seen(at).to_ns
         await at.command("at noon")
-        assert "is no time" in at.status
+        assert "is an invalid time" in at.status
 
 
 async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() -> None:
