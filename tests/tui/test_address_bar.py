@@ -143,7 +143,7 @@ async def test_what_is_dim_behind_the_cursor_is_taken() -> None:
     ("text", "why"),
     [
         ("gpu=0/iteration=99", "99"),
-        ("phase=forward", "gpu comes where 'phase' stands"),
+        ("phase=forward", "expected gpu, got 'phase'"),
         ("gpu=0?view=nonsense", "nonsense"),
         ("gpu=0?sort=nonsense", "nonsense"),
         ("gpu=0?colour=red", "colour"),
