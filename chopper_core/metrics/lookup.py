@@ -141,7 +141,7 @@ def why_missing(metric: Metric, table: KernelTable, hardware: Hardware | None) -
         if not any(map(is_counted, table.measured)):
             return NO_COUNTERS
         if lacking == (counters.TIME,):
-            return "the counter run has no times of its dispatches"
+            return "the counter run has no dispatch times"
         collected = " ".join(name for name in lacking if name != counters.TIME)
         return f"needs rocprofv3 --pmc {collected}"
     if metric.counters:
