@@ -127,8 +127,9 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
 
     def values(name: str) -> Values:
         if name not in computed:
+            found = column(name)
             assert nodes is not None
-            computed[name] = column(name).compute(scope_of(nodes))
+            computed[name] = found.compute(scope_of(nodes))
         return computed[name]
 
     columns = tuple(map(column, names))
