@@ -1,4 +1,4 @@
-"""The tables that every reader of hardware counters gives: dispatches with their counters."""
+"""The tables that every reader of hardware counters returns: dispatches with their counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 CLOCK_BOOTTIME: Final = "boottime"
-"""ns since the boot, as rocprofiler stamps."""
+"""ns since boot, the clock of rocprofiler."""
 
 
 class Dispatches(Struct, frozen=True):
@@ -39,16 +39,16 @@ class Dispatches(Struct, frozen=True):
     grid: Int32
     workgroup: Int32
     region: Int32
-    """Code of the innermost roctx range around the dispatch in `DispatchRun.names`, or -1."""
+    """Code in `DispatchRun.names` of the innermost roctx range around the dispatch, or -1."""
     counters: Mapping[str, Float64]
-    """Per counter one value per row; NaN where no pass measured it."""
+    """One column per counter; NaN where no pass measured it."""
 
     def __len__(self) -> int:
         return len(self.name)
 
 
 class DispatchRun(Struct, frozen=True):
-    """One profiled execution (all its counter passes joined), or one kernel trace."""
+    """A profiled program with its counter passes joined, or a kernel trace."""
 
     paths: Sequence[Path]
     format: str
@@ -60,5 +60,5 @@ class DispatchRun(Struct, frozen=True):
     passes: int
     clock: str
     join_notes: Sequence[str]
-    """What the joining of passes left out or found ambiguous, a sentence each."""
+    """One sentence per dispatch or value that joining passes left out or found ambiguous."""
     losses: Losses

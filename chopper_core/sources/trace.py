@@ -1,4 +1,4 @@
-"""The event tables that every trace reader gives: plain columns, nothing aligned yet.
+"""The event tables that every trace reader returns: columns, not yet aligned.
 
 Times are int64 ns on the clock of the source (for Kineto: nanoseconds since the epoch where the
 file carries its base time). Text is interned: a column of codes points into `Trace.names`.
@@ -21,7 +21,7 @@ ABSENT = -1
 
 
 class ActivityCategory(IntEnum):
-    """What ran on the GPU, as the trace says it."""
+    """The kind of GPU activity, as the trace names it."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -29,12 +29,12 @@ class ActivityCategory(IntEnum):
 
 
 class HostCategory(IntEnum):
-    """Which kind of host interval an event is."""
+    """The kind of a host interval."""
 
     OPERATOR = 0
     """A `cpu_op`: an operator of the framework."""
     ANNOTATION = 1
-    """A `user_annotation`: a range that somebody named."""
+    """A `user_annotation`: a named range."""
     MODULE = 2
     """A Python frame of an `nn.Module` call (`nn.Module: Linear_3`)."""
     RECOMPUTE = 3
@@ -63,13 +63,13 @@ class Activities(Struct, frozen=True):
 
 
 class LaunchShape(Struct, frozen=True):
-    """How large a launch is; ABSENT where the trace doesn't say."""
+    """The size of a launch; ABSENT where the trace doesn't give it."""
 
     grid: int
-    """Product of the grid's sizes: in workgroups, or in work-items where an extended launch of a
-    module counts so."""
+    """Product of the grid's sizes, in workgroups; in work-items for extended module
+    launches."""
     block: int
-    """Work-items of a workgroup."""
+    """Work-items per workgroup."""
 
 
 class Launches(Struct, frozen=True):
@@ -104,9 +104,9 @@ class HostRanges(Struct, frozen=True):
     shapes: Int32
     """Code of the JSON text of `Input Dims` in `Trace.names`, or ABSENT."""
     types: Int32
-    """Likewise of `Input type`, for operators that have floating-point operations."""
+    """The same for `Input type`, of operators with floating-point operations."""
     values: Int32
-    """Likewise of `Concrete Inputs`: the inputs that are no tensors, as text."""
+    """The same for `Concrete Inputs`, the inputs other than tensors, as text."""
     collective: Int32
     """Index into `Trace.collectives`, or ABSENT."""
 
@@ -127,7 +127,7 @@ class Flows(Struct, frozen=True):
 
 
 class Collective(Struct, frozen=True):
-    """The arguments of a collective, as the trace gives them; '' and ABSENT where it doesn't."""
+    """The arguments of a collective; '' and ABSENT where the trace doesn't give them."""
 
     name: str = ""
     in_elements: int = ABSENT
@@ -140,18 +140,18 @@ class Collective(Struct, frozen=True):
 
 
 class Losses(Struct):
-    """What of a source could not be used; every count is of events unless its name says bytes."""
+    """The parts of a source that couldn't be used, counted in events unless the name says bytes."""
 
     truncated: bool = False
     repaired_pieces: int = 0
-    """Pieces of the file with invalid JSON inside that were decoded after repair."""
+    """Pieces of the file with invalid JSON that were decoded after repair."""
     lost_bytes: int = 0
     """Bytes that no repair could decode."""
     unreadable_events: int = 0
     bad_times: int = 0
     """Events without a usable time or with a negative duration."""
     notes: list[str] = field(default_factory=list)
-    """One sentence per loss, for people."""
+    """One sentence per loss."""
 
 
 def merged_losses(one: Losses, other: Losses) -> Losses:
@@ -174,7 +174,7 @@ class Trace(Struct, frozen=True):
     metadata: Mapping[str, Any]
     """The top-level keys of the file without the events."""
     rank: int | None
-    """The rank as the file itself says it (`distributedInfo`)."""
+    """The rank in the file's `distributedInfo`."""
     base_time_ns: int | None
     names: Sequence[str]
     threads: Sequence[tuple[int | str, int | str]]
@@ -188,14 +188,14 @@ class Trace(Struct, frozen=True):
     event_counts: Mapping[str, int]
     """Events by category as the file has them; '' for events without one."""
     unused_events: Mapping[str, int]
-    """The part of `event_counts` that no table above holds."""
+    """The part of `event_counts` that is in no table above."""
     one_ended_flows: Mapping[str, int]
     """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     losses: Losses
 
     @property
     def generated(self) -> str | None:
-        """What made this trace, if it says of itself that it was generated and not measured."""
+        """The generator named in a trace that was generated, not measured; else None."""
         made_by = self.metadata.get("chopper_generated")
         if made_by is None:
             return None

@@ -115,7 +115,7 @@ def test_a_cut_file_keeps_what_came_before(
     assert trace.losses.unreadable_events == 0
     assert trace.losses.lost_bytes > 0
     (note,) = trace.losses.notes
-    assert note.startswith("The file ends in the middle of an event: read up to byte ")
+    assert note.startswith("The file ends in the middle of an event; read up to byte ")
 
 
 def test_a_file_cut_between_events_or_in_the_keys_after_them(read: Callable[..., Trace]) -> None:
@@ -128,7 +128,7 @@ def test_a_file_cut_between_events_or_in_the_keys_after_them(read: Callable[...,
     assert trace.rank == 3
     assert trace.base_time_ns is None
     assert trace.losses.truncated
-    assert trace.losses.notes == ["The keys after the events are cut off or damaged."]
+    assert trace.losses.notes == ["The keys after the events are truncated or damaged."]
 
 
 def test_bytes_after_the_end_are_counted(read: Callable[..., Trace]) -> None:

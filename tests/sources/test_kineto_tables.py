@@ -134,7 +134,7 @@ def test_gzip_is_told_by_its_first_bytes(
     path.write_bytes(gzip.compress(text[:999]) + gzip.compress(text[999:]) + bytes(10))
     trace = read_trace(path, piece_bytes=piece_bytes)
     assert tables_of(trace) == expected_tables(text)
-    assert trace.losses.notes == ["18 events without a usable time left out."]
+    assert trace.losses.notes == ["18 events without a valid time left out."]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Hardware counters and kernel traces, as rocprof and its relatives write them."""
+"""Hardware counters and kernel traces of rocprof and its relatives."""

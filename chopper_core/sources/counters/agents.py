@@ -1,4 +1,4 @@
-"""The devices of a profiled run, and how rows of it refer to them."""
+"""The devices of a profiled run, and how its rows refer to them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _Id = TypeVar("_Id")
 
 
 class AgentTable:
-    """The GPUs of one process; what rows refer to and no table describes is added as they come."""
+    """The GPUs of one process; GPUs that only rows refer to are added as they occur."""
 
     def __init__(self, agents: Iterable[Agent] = ()) -> None:
         self.agents = list(agents)
         self._found: dict[str, int] = {}
 
     def number(self, reference: str) -> int:
-        """Return the number in `agents` of what a file calls `4`, `Agent 4` or `GPU-0`.
+        """Return the index in `agents` of the device that a file calls `4`, `Agent 4` or `GPU-0`.
 
-        What can't be read as a reference is an agent of that name.
+        Any other text is the name of an agent.
         """
         found = self._found.get(reference)
         if found is None:
@@ -62,8 +62,7 @@ class AgentTable:
 def gpus_by_id(rows: Mapping[_Id, Mapping[str, Any]]) -> dict[_Id, Agent]:
     """Return the GPUs among agent descriptions (CSV rows or JSON objects, keys in lower case).
 
-    They are in the order of their node ids, numbered among the GPUs from 0 where the file doesn't
-    number them.
+    They are sorted by node id, and numbered from 0 if the file doesn't number them.
     """
     found = {
         number: Agent(
@@ -90,7 +89,7 @@ def gpus_by_id(rows: Mapping[_Id, Mapping[str, Any]]) -> dict[_Id, Agent]:
 
 
 def same_agent(one: Agent, other: Agent) -> bool:
-    """Return whether two descriptions can be of one device, as two files name it."""
+    """Return whether two descriptions, from two files, can be of the same device."""
     if one.node_id >= 0 and other.node_id >= 0:
         return one.node_id == other.node_id
     if one.type_index >= 0 and other.type_index >= 0:
@@ -99,7 +98,7 @@ def same_agent(one: Agent, other: Agent) -> bool:
 
 
 def fuller_agent(one: Agent, other: Agent) -> Agent:
-    """Return the description that says more, with an architecture before one without."""
+    """Return the more complete description; one with an architecture wins."""
     return max(one, other, key=lambda agent: (bool(agent.name), agent.compute_units))
 
 
@@ -109,7 +108,7 @@ def _is_gpu(row: Mapping[str, Any]) -> bool:
 
 
 def _pci(row: Mapping[str, Any]) -> str:
-    """The place on the PCI bus: a location is 256 x bus + 8 x device + function."""
+    """Return the PCI address; a location id is 256 x bus + 8 x device + function."""
     place = _integer(row, "location_id")
     if place <= 0:
         return ""

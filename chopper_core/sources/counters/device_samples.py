@@ -42,32 +42,32 @@ FORMAT: Final = "device sampling"
 SAMPLES: Final = "samples"
 KERNELS: Final = "kernels"
 _MOST_NODES: Final = 4096
-"""Larger numbers of agents are handles, no nodes."""
+"""Larger agent ids are handles, not nodes."""
 _SAMPLE_COLUMNS: Final = frozenset(("timestamp_ns", "counter_name", "counter_value", "agent_id"))
 
 
 class DeviceCounter(Struct, frozen=True):
-    """What one counter of one GPU counted between samples, summed over its instances."""
+    """The increments of one counter of one GPU between samples, summed over its instances."""
 
     agent: int
-    """The GPU as the file calls it; ABSENT where it doesn't."""
+    """The agent id in the file, or ABSENT."""
     time_ns: Int64
-    """When each sample was taken; they rise."""
+    """Time of each sample, ascending."""
     begin_ns: Int64
-    """When the sample before it was."""
+    """Time of the sample before it."""
     counted: Float64
-    """What was counted since the sample before; NaN where an instance was set back."""
+    """Increment since the sample before; NaN where an instance was reset."""
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
 
 class DeviceSamples(Struct, frozen=True):
-    """One file of samples. The first sample of a counter only starts it, and isn't kept."""
+    """One file of samples, without the first of each counter, which only gives its start."""
 
     path: Path
     rank: int | None
-    """The rank in the file's name."""
+    """The rank in the file name."""
     clock: str
     counters: Mapping[str, Sequence[DeviceCounter]]
     """Per counter one entry per GPU."""
@@ -94,7 +94,7 @@ class KernelSpans(Struct, frozen=True):
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Tell both files by their columns."""
+    """Recognise both files by their columns."""
     has = header_of(head).issuperset
     if has(("timestamp_ns", "counter_name", "counter_value")):
         return Recognised(FORMAT, SAMPLES)
@@ -114,13 +114,13 @@ def read_sampled(
 ) -> DispatchRun:
     """Read the files of one process as dispatches.
 
-    A counter is that of the whole GPU. What is counted between two samples is spread evenly over
-    the time between them, and each moment is the kernel's that runs and started first. Raises
-    DataError where a file can't be read, or samples have no kernels beside them.
+    Counters are those of the whole GPU. Increments are spread evenly over the time between two
+    samples; at each moment they belong to the running kernel that started first. Raises DataError
+    if a file can't be read, or samples have no kernels beside them.
     """
     if kernels is None:
         raise DataError(
-            f"{samples} has device samples, but no kernels of the same process beside it "
+            f"{samples} has device samples but no kernels of the same process beside it "
             "(kernel_traces_rank….csv)."
         )
     spans = read_kernel_spans(kernels, progress)
@@ -136,7 +136,7 @@ def read_sampled(
     for name, series in sampled.counters.items():
         if any((each.begin_ns[1:] < each.time_ns[:-1]).any() for each in series):
             sampled.losses.notes.append(
-                f"{name}: its instances are sampled at different times, so it isn't used."
+                f"{name} is not used: its instances are sampled at different times."
             )
             continue
         values = np.full(len(start), np.nan)
@@ -189,14 +189,14 @@ def read_samples(path: Path, progress: Progress = silent) -> DeviceSamples:
             values.add({name: column[usable] for name, column in numbers.items()})
     found = _counters(list(counters), rows.joined(), values.joined(), losses)
     if not found:
-        raise DataError(f"{path} holds no samples of counters.")
+        raise DataError(f"{path} has no counter samples.")
     if losses.unreadable_events:
         losses.notes.append(f"{losses.unreadable_events:,} rows could not be read.")
     return DeviceSamples(path, rank_in_name(path.name), CLOCK_BOOTTIME, found, losses)
 
 
 def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
-    """Read a file of kernels; those without usable times are left out and counted.
+    """Read a file of kernels; those without valid times are left out and counted.
 
     Raises DataError if the file can't be read.
     """
@@ -223,7 +223,7 @@ def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
     columns = {name: column[order] for name, column in columns.items()}
     for count, what in (
         (losses.unreadable_events, "rows could not be read"),
-        (losses.bad_times, "kernels without usable times were left out"),
+        (losses.bad_times, "kernels without valid times left out"),
     ):
         if count:
             losses.notes.append(f"{count:,} {what}.")
@@ -245,7 +245,7 @@ def read_kernel_spans(path: Path, progress: Progress = silent) -> KernelSpans:
 def _counters(
     names: Sequence[str], rows: Columns, values: Columns, losses: Losses
 ) -> dict[str, list[DeviceCounter]]:
-    """Return the differences of each counter and GPU, summed over instances."""
+    """Return the increments of each counter and GPU, summed over instances."""
     order = np.lexsort((rows["time_ns"], rows["instance"], rows["agent"], rows["counter"]))
     rows = {name: column[order] for name, column in (rows | values).items()}
     is_new = run_mask(rows["counter"], rows["agent"], rows["instance"])
@@ -260,7 +260,7 @@ def _counters(
         differences[start + 1 : end] = [np.nan if step is None else step for step in counted]
     if set_back:
         losses.notes.append(
-            f"{set_back:,} times a counter was set back: what was counted then is unknown."
+            f"{set_back:,} times a counter was reset; its increment there is unknown."
         )
     found: dict[str, list[DeviceCounter]] = {}
     kept = ~is_new
@@ -282,7 +282,7 @@ def _counters(
 
 
 def _run(spans: KernelSpans) -> DispatchRun:
-    """The kernels alone."""
+    """Return the dispatches without counters."""
     agents, gpu = ranked(spans.agent)
     order = np.lexsort((spans.start_ns, gpu))
     count = len(order)
@@ -319,14 +319,14 @@ def _run(spans: KernelSpans) -> DispatchRun:
 
 
 def _of_agent(series: Sequence[DeviceCounter], agent: int, *, alone: bool) -> DeviceCounter | None:
-    """The series of a GPU; the only one where a process has one GPU, whatever it calls it."""
+    """Return the series of a GPU: the only one if the process has one GPU, whatever its name."""
     if alone and len(series) == 1:
         return series[0]
     return next((each for each in series if each.agent == agent), None)
 
 
 def _counted(start_ns: Int64, end_ns: Int64, series: DeviceCounter) -> Float64:
-    """What was counted in each kernel's own time; NaN where the samples don't cover it."""
+    """Return the increments in each kernel's own time; NaN where samples don't cover it."""
     begins = start_ns.copy()
     begins[1:] = np.maximum(begins[1:], np.maximum.accumulate(end_ns)[:-1])
     own_ns = np.maximum(end_ns - begins, 0)
@@ -346,7 +346,7 @@ def _how(sampled: DeviceSamples, start_ns: Int64, end_ns: Int64) -> str:
     period_ns = float(np.median(np.concatenate(lengths)))
     shorter = 100.0 * float((end_ns - start_ns < period_ns).mean())
     return (
-        f"{sampled.path.name}: counters of the whole GPU every {period_ns / 1e6:.3f} ms, spread "
-        f"evenly between the samples: {shorter:.0f} % of the kernels are shorter than that and "
-        "share what was counted with their neighbours."
+        f"{sampled.path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms "
+        f"and spread evenly between samples; {shorter:.0f} % of the kernels are shorter than that "
+        "and share counts with their neighbours."
     )

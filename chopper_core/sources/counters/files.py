@@ -1,8 +1,8 @@
-"""Find the files of counters below directories, and read them as runs.
+"""Find counter files below directories, and read them as runs.
 
-What belongs together is told by where files lie and what they hold: files of one prefix are one
-process; processes of one `pass_N` or `pmc_N`, or with the same counters on other GPUs, are one
-pass; passes in one tree, by one tool, are one run.
+Files are grouped by location and content: files with one prefix are one process; processes of one
+`pass_N` or `pmc_N`, or with the same counters on other GPUs, are one pass; passes in one tree, by
+one tool, are one run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _DOMAIN: Final = re.compile(
 _SUFFIXES: Final = re.compile(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
 _COMPUTE_PART: Final = re.compile(r"pmc_perf_\d+|results_pmc_perf_\d+")
 _BY_CHOICE: Final = (rocpd.NAME, rocprofv3_json.NAME, rocprofv3_csv.NAME)
-"""Formats of rocprofv3: of several files of one process, the first is read."""
+"""Formats of rocprofv3 by preference: a process is read from the first that it has."""
 
 
 def find_counters(paths: Sequence[Path]) -> FoundFiles:
-    """Look for files of counters at the paths: files, or directories with everything below them.
+    """Look for counter files at the paths: files, or directories and all below them.
 
     Raises DataError if a path doesn't exist.
     """
@@ -64,8 +64,8 @@ def find_counters(paths: Sequence[Path]) -> FoundFiles:
 def read_counters(paths: Sequence[Path], progress: Progress = silent) -> list[DispatchRun]:
     """Read every run of counters, or kernel trace, at the paths, with its passes joined.
 
-    A file that can't be used is said in the losses of the first run; it is an error only if it was
-    named itself, or nothing else is there. [] if there is nothing of counters.
+    Files that can't be used are noted in the losses of the first run; they are an error only if
+    named themselves, or if no other file is usable. [] if no counter file is found.
     """
     return read_found(find_counters(paths), paths, progress)
 
@@ -102,15 +102,15 @@ def read_found(
 
 
 class _Unit(Struct, frozen=True):
-    """Files that one reader reads at once."""
+    """The files of one process, which are read together."""
 
     folder: Path
     """The folder of the run: above those of passes, hosts and ranks."""
     host: str
-    """The folder that rocprofv3 names after the host, or ''."""
+    """The folder named after the host by rocprofv3, or ''."""
     pass_number: int | None
     path: Path
-    """The file whose folders these are."""
+    """The file that these folders are from."""
     read: Callable[[Progress], list[DispatchRun]]
 
 
@@ -136,7 +136,7 @@ def _of(files: Sequence[SourceFile], name: str, role: str | None = None) -> list
 
 
 def _sampled_units(files: Sequence[SourceFile]) -> Iterator[_Unit]:
-    """Yield samples with the kernels of the same folder and rank, then the other kernels."""
+    """Yield samples with the kernels of the same folder and rank, then other kernels."""
     kernels: dict[tuple[Path, int | None], list[SourceFile]] = {}
     for file in _of(files, device_samples.NAME, device_samples.KERNELS):
         kernels.setdefault((file.path.parent, rank_in_name(file.path.name)), []).append(file)
@@ -154,7 +154,7 @@ def _read_sampled(samples: Path, kernels: Path | None, progress: Progress) -> li
 
 
 def _csv_units(files: Sequence[SourceFile], agents: Sequence[SourceFile]) -> Iterator[_Unit]:
-    """Yield the process whose files these are; more than one if a role occurs more than once."""
+    """Yield the process of these files; more than one if a role occurs more than once."""
     counters = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.COUNTERS)
     traces = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.KERNEL_TRACE)
     apis = _of(files, rocprofv3_csv.NAME, rocprofv3_csv.API_TRACE)
@@ -175,7 +175,7 @@ def _read_process(process: rocprofv3_csv.CsvProcess, progress: Progress) -> list
 
 
 def _unit(file: SourceFile, read: Callable[[Progress], list[DispatchRun]]) -> _Unit:
-    """Read off the folders which run, host and pass a file belongs to."""
+    """Derive run, host and pass of a file from its folders."""
     root = file.root if file.root.is_dir() else file.path.parent
     folders = list(file.path.parent.relative_to(root).parts)
     host = ""
@@ -198,7 +198,7 @@ def _is_layout(folder: str) -> bool:
 
 
 def _prefix(path: Path) -> str:
-    """Return what the files of one process have in common: the name without its domain."""
+    """Return the name without its domain, which the files of one process have in common."""
     return _DOMAIN.sub("", _SUFFIXES.sub("", path.name))
 
 
@@ -209,7 +209,7 @@ def _nearest(path: Path, files: Sequence[SourceFile]) -> Path | None:
 
 
 def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
-    """Return why another file holds the same, as the rest of a sentence; or None."""
+    """Return why another file replaces this one, as the rest of a sentence; or None."""
     path, name = file.path, file.source.NAME
     better = _BY_CHOICE[: _BY_CHOICE.index(name)] if name in _BY_CHOICE else ()
     for other in files:

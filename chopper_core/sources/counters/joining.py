@@ -1,7 +1,7 @@
-"""Passes of one program become one table: every counter of a dispatch in its row.
+"""Join the passes of one program in one table: a row per dispatch with all its counters.
 
-A pass is another execution, so nothing of it can be joined by time. What the executions share is
-the order in which each GPU gets its kernels: the third `gemm` of a GPU is the same work in each.
+Each pass is another execution, so passes can't be joined by time. Executions share the order in
+which each GPU gets its kernels: the third `gemm` of a GPU is the same work in each.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, ranked, run_mask, stable_order
 
 DIFFERS_BY: Final = 0.01
-"""Values of one counter in two passes that are further apart than this share are told."""
+"""Relative difference above which the values of one counter in two passes are noted."""
 
-_NAMED_KERNELS: Final = 3
-_SHORT_NAME: Final = 60
+_MAX_NAMED_KERNELS: Final = 3
+_MAX_NAME_LENGTH: Final = 60
 
 _SIZES: Final = ("grid", "workgroup")
 _TIMES: Final = ("start_ns", "end_ns")
@@ -35,10 +35,10 @@ _Number = TypeVar("_Number", np.int32, np.int64, np.float64)
 def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
     """Join executions of one program on (GPU, kernel, occurrence in the order of dispatch).
 
-    The row's times, ids and region are those of the first pass that has it; kernel traces, which
-    measured no counters, go first. A dispatch that only a later pass has is a row of its own,
-    without times: they would be those of another execution. Dispatches that would match but have
-    another grid stay apart. All of it is counted in `join_notes`.
+    Times, ids and region of a row are those of the first pass that has it; kernel traces without
+    counters come first. A dispatch that only a later pass has becomes a row without times, since
+    its times are those of another execution. Dispatches that match except for the grid stay
+    separate. `join_notes` counts all of these.
     """
     ordered = sorted(passes, key=lambda run: bool(run.dispatches.counters))
     joined = ordered[0]
@@ -51,7 +51,7 @@ def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
 def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
     """Join the kernel trace and the counters of one process, by dispatch id.
 
-    If the ids name other kernels, the files are of two executions, and are joined as passes.
+    If the ids belong to different kernels, the files are of two executions and joined as passes.
     """
     there = _in_terms_of(trace, counters)
     match = _same_ids(trace.dispatches, there.dispatches)
@@ -70,9 +70,9 @@ def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
 
 
 def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
-    """Put the processes of one pass together; the GPUs that they share are told.
+    """Concatenate the processes of one pass, and note the GPUs that they share.
 
-    On a GPU that several processes used, their dispatches follow one another process by process.
+    On a GPU that several processes used, dispatches are ordered by process.
     """
     joined = parts[0]
     for other in parts[1:]:
@@ -87,7 +87,7 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
 
 
 def occurrences(gpu: Int32, name: Int32) -> Int64:
-    """Return for each row how many rows before it have the same GPU and name."""
+    """Return for each row the number of rows before it with the same GPU and name."""
     order = np.lexsort((name, gpu))
     is_new = run_mask(gpu[order], name[order])
     place = np.arange(len(order))
@@ -97,7 +97,7 @@ def occurrences(gpu: Int32, name: Int32) -> Int64:
 
 
 def _join_next(base: DispatchRun, nth: Int64, other: DispatchRun) -> tuple[DispatchRun, Int64]:
-    """Join one more pass; `nth` is the occurrence that each row was in its own pass."""
+    """Join one more pass; `nth` is the occurrence of each row in its own pass."""
     there = _in_terms_of(base, other)
     nth_there = occurrences(there.dispatches.gpu, there.dispatches.name)
     match, nearest = _same_occurrence(base.dispatches, nth, there.dispatches, nth_there)
@@ -112,7 +112,7 @@ def _join_next(base: DispatchRun, nth: Int64, other: DispatchRun) -> tuple[Dispa
 
 
 def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
-    """Return `other` with the codes of names and GPUs of `base`, added to where it has more."""
+    """Return `other` with the codes of names and GPUs of `base`, extended by its own."""
     names = Interner({name: code for code, name in enumerate(base.names)})
     name_code = np.array([*(names[name] for name in other.names), ABSENT], np.int32)
     agents = list(base.agents)
@@ -134,7 +134,7 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
 
 
 def _taken(rows: Dispatches, order: Int64) -> Dispatches:
-    """Return these rows; -1 is a row that nothing is known of."""
+    """Return these rows; -1 stands for a row of missing values."""
     known = order >= 0
 
     def at(column: NDArray[_Number], missing: float) -> NDArray[_Number]:
@@ -168,8 +168,8 @@ def _same_occurrence(
 ) -> tuple[Int64, Int64]:
     """Return the row of `base` with the GPU, kernel and occurrence of each row of `other`.
 
-    ABSENT where there is none, or only with another grid; the second value has the latter too, the
-    first pass's before those of later ones. A grid that one side doesn't know is no other grid.
+    ABSENT if there is none, or only one with another grid; the second value includes the latter,
+    the first pass's before those of later ones. An unknown grid matches any grid.
     """
     columns = (
         np.concatenate((base.gpu, other.gpu)).astype(np.int64),
@@ -189,7 +189,7 @@ def _same_occurrence(
 
 
 def _codes(columns: Sequence[Int64]) -> Int64:
-    """Return one number per row, the same for rows that are the same in all columns."""
+    """Return one number per row, equal for rows that are equal in all columns."""
     order = np.lexsort(columns)
     codes = np.empty(len(order), np.int64)
     codes[order] = np.cumsum(run_mask(*(column[order] for column in columns)))
@@ -199,11 +199,11 @@ def _codes(columns: Sequence[Int64]) -> Int64:
 def _merged(
     base: Dispatches, other: Dispatches, match: Int64, nearest: Int64 | None = None
 ) -> tuple[Dispatches, Int64]:
-    """Return the rows of `base`, each with what its match adds, and the other rows of `other`.
+    """Return the rows of `base`, completed by their matches, and the unmatched rows of `other`.
 
-    Without `nearest`, both are of one clock, and the rows come in their order of dispatch. With it,
-    rows without a match bring no times, and come after the last row of `nearest` up to them. The
-    second value is where each row comes from: rows of `base`, then those that it lacked.
+    Without `nearest`, both have one clock, and rows are in their order of dispatch. With it,
+    unmatched rows lose their times and come after the last row of `nearest` up to them. The second
+    value is the origin of each row: rows of `base`, then the unmatched ones.
     """
     extra = np.flatnonzero(match < 0)
     partner = np.full(len(base) + len(extra), ABSENT, np.int64)
@@ -233,7 +233,7 @@ def _merged(
 
 
 def _fuller_sizes(here: Int32, there: Int32) -> Int32:
-    """Return the sizes that give more of x, y and z; a single one is the product of all."""
+    """Return the sizes with more of x, y and z known; a single size is their product."""
     more = (there > 0).sum(axis=1) > (here > 0).sum(axis=1)
     return np.where(more[:, None], there, here)
 
@@ -259,20 +259,20 @@ def _with_rows(
 
 
 def match_notes(base: DispatchRun, other: DispatchRun, match: Int64) -> list[str]:
-    """Return what of a pass found no counterpart in those before, and the other way around."""
+    """Note dispatches of a pass without counterpart in the passes before, and vice versa."""
     rows, there = base.dispatches, other.dispatches
     notes: list[str] = []
     alone = int((match < 0).sum())
     if alone:
         notes.append(
             f"{pass_name(other)}: {alone:,} of {len(there):,} dispatches have no counterpart in "
-            "the passes before: they are rows of their own, without times."
+            "earlier passes and become rows without times."
         )
     missed = len(rows) - (len(match) - alone)
     if missed:
         notes.append(
-            f"{pass_name(other)}: {missed:,} of {len(rows):,} dispatches of the passes before are "
-            "not in this one."
+            f"{pass_name(other)}: {missed:,} of {len(rows):,} dispatches of earlier passes are "
+            "missing in this one."
         )
     both = match >= 0
     if (alone or missed) and both.any():
@@ -280,15 +280,15 @@ def match_notes(base: DispatchRun, other: DispatchRun, match: Int64) -> list[str
         ids, ids_there = rows.dispatch_id[match[both]], there.dispatch_id[both]
         if (ids != ids_there).any() and (_has_gaps(rows) or _has_gaps(there)):
             notes.append(
-                f"{pass_name(other)}: it or the passes before hold only some dispatches of their "
-                f"execution (ids {_range(rows)}; here {_range(there)}): occurrences are counted "
-                "among those and may not be the same."
+                f"{pass_name(other)}: this or an earlier pass has only some dispatches of its "
+                f"execution (ids {_range(rows)}; here {_range(there)}), so the n-th occurrence of "
+                "a kernel may be other work."
             )
     return notes
 
 
 def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str]:
-    """Return which counters were measured again and differ."""
+    """Note counters that were measured again and differ."""
     notes: list[str] = []
     both = match >= 0
     for name, column in other.dispatches.counters.items():
@@ -300,36 +300,36 @@ def repeat_notes(base: Dispatches, other: DispatchRun, match: Int64) -> list[str
         if far.any():
             notes.append(
                 f"{name} was measured again in {pass_name(other)} and differs by more than 1 % in "
-                f"{int(far.sum()):,} of {measured:,} dispatches: the first pass counts."
+                f"{int(far.sum()):,} of {measured:,} dispatches; the first pass is used."
             )
     return notes
 
 
 def grid_notes(other: DispatchRun, count: int) -> list[str]:
-    """Return how many matches another grid forbade."""
+    """Note the matches rejected for another grid."""
     if not count:
         return []
     return [
         f"{pass_name(other)}: {count:,} dispatches have another grid than the same occurrence of "
-        "their kernel in the passes before: they stay apart."
+        "their kernel in earlier passes; they are not joined."
     ]
 
 
 def shared_gpu_note(count: int) -> str:
-    """Return that processes of one pass ran on the same GPUs."""
+    """Note that processes of one pass ran on the same GPUs."""
     return (
-        f"Several processes used the same GPU ({count:,} of them): occurrences are counted over "
-        "one process after the other."
+        f"Several processes used the same GPU ({count:,} of them); occurrences are counted process "
+        "by process."
     )
 
 
 def pass_name(run: DispatchRun) -> str:
-    """Return the file of a pass by its folder and name."""
+    """Return the folder and name of the file of a pass."""
     return "/".join(run.paths[0].parts[-2:]) if run.paths else "a pass"
 
 
 def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> list[str]:
-    """Return which kernels ran another number of times."""
+    """Note kernels that ran another number of times."""
     codes = np.concatenate((rows.name, there.name))
     is_there = np.arange(len(codes)) >= len(rows)
     kernels, index = ranked(codes)
@@ -339,13 +339,14 @@ def _counts_notes(other: DispatchRun, rows: Dispatches, there: Dispatches) -> li
     if not len(differs):
         return []
     some = "; ".join(
-        f"{other.names[kernels[i]][:_SHORT_NAME]}: {counts_there[i]:,} for {counts[i]:,}"
-        for i in differs[:_NAMED_KERNELS]
+        f"{other.names[kernels[i]][:_MAX_NAME_LENGTH]}: {counts_there[i]:,} for {counts[i]:,}"
+        for i in differs[:_MAX_NAMED_KERNELS]
     )
+    if len(differs) > _MAX_NAMED_KERNELS:
+        some += " …"
     return [
-        f"{pass_name(other)}: {len(differs):,} kernels ran another number of times than in the "
-        f"passes before ({some}{' …' * (len(differs) > _NAMED_KERNELS)}): they are matched from "
-        "the first occurrence on."
+        f"{pass_name(other)}: {len(differs):,} kernels ran another number of times than in earlier "
+        f"passes ({some}); they are matched from the first occurrence on."
     ]
 
 

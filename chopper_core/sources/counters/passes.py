@@ -1,4 +1,4 @@
-"""Which profiled processes are one pass, and which passes are one run."""
+"""Group profiled processes into passes, and passes into runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chopper_core.sources.trace import ABSENT
 from chopper_core.util.grouping import distinct
 
 SAME_PROGRAM: Final = 0.8
-"""Folders side by side are passes of one program if they share this part of their kernels."""
+"""Sibling folders are passes of one program if they share this part of their kernels."""
 
 
 class ProcessRun(Struct, frozen=True):
-    """What one process dispatched, and where its files say it belongs."""
+    """The dispatches of one process, with its place in the folders."""
 
     run: DispatchRun
     folder: Path
@@ -29,7 +29,7 @@ class ProcessRun(Struct, frozen=True):
 
 
 def joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
-    """Return the runs that the processes are, with their passes joined, in order of their paths."""
+    """Group processes into runs with joined passes, in order of their paths."""
     ordered = sorted(processes, key=lambda process: natural_key(process.run.paths[0]))
     folders: dict[tuple[Path, str], list[ProcessRun]] = {}
     for process in ordered:
@@ -47,7 +47,7 @@ def joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
 
 
 def _hosts_ran_together(group: Sequence[ProcessRun]) -> bool:
-    """Whether several hosts took part in one pass, so that their GPUs are different ones."""
+    """Return whether several hosts took part in one pass, so that their GPUs differ."""
     hosts_of_pass: dict[int | None, set[str]] = {}
     for process in group:
         hosts_of_pass.setdefault(process.pass_number, set()).add(process.host)
@@ -55,7 +55,7 @@ def _hosts_ran_together(group: Sequence[ProcessRun]) -> bool:
 
 
 def _side_by_side(groups: dict[tuple[Path, str, str], list[ProcessRun]]) -> list[list[ProcessRun]]:
-    """Put together the folders beside one another that measured other counters of one program."""
+    """Merge sibling folders that measured different counters of one program."""
     merged: list[tuple[tuple[Path, str, str], list[ProcessRun]]] = []
     for (folder, tool, host), group in groups.items():
         key = (folder.parent, tool, host)
@@ -77,10 +77,10 @@ def _is_same_program(ones: Sequence[ProcessRun], others: Sequence[ProcessRun]) -
 
 
 def _passes(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
-    """Sort processes into passes: by the number of their folder, else by what they measured.
+    """Sort processes into passes: by the number of their folder, else by their counters.
 
-    Without numbers, processes are one pass if they measured the same on other GPUs, or at the same
-    time.
+    Without numbers, processes are one pass if they measured the same counters on other GPUs, or at
+    the same time.
     """
     numbered: dict[int, list[DispatchRun]] = {}
     found: list[list[DispatchRun]] = []
@@ -107,7 +107,7 @@ def _belongs_to(run: DispatchRun, one_pass: Sequence[DispatchRun]) -> bool:
 
 
 def _overlap(one: DispatchRun, other: DispatchRun) -> bool:
-    """Whether two processes ran at the same time."""
+    """Return whether two processes ran at the same time."""
     spans = []
     for rows in (one.dispatches, other.dispatches):
         known = rows.start_ns >= 0

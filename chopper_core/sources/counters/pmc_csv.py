@@ -64,7 +64,7 @@ _PASS_NUMBER: Final = re.compile(r"(?:_\d+|\.\d+)$")
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Tell the files by their columns."""
+    """Recognise the files by their columns."""
     columns = header_of(head)
     has = columns.issuperset
     if has(("kernel_name", "counter_name", "counter_value")):
@@ -85,7 +85,7 @@ def read(
 ) -> list[DispatchRun]:
     """Read the dispatches of a file with their counters; `sysinfo.csv` describes the GPU.
 
-    Raises DataError if a file can't be read, or holds no dispatches.
+    Raises DataError if a file can't be read or has no dispatches.
     """
     losses = Losses()
     table = DispatchTable(losses)
@@ -103,14 +103,14 @@ def read(
     passes = Counter((gpu, dispatch_id) for gpu, dispatch_id, _ in executions)
     run = replace(run, passes=max(passes.values(), default=1))
     if not len(run.dispatches):
-        raise DataError(f"{path} holds no dispatches.")
+        raise DataError(f"{path} has no dispatches.")
     return [run if sysinfo is None else _described(run, sysinfo)]
 
 
 def counter_columns(columns: list[str]) -> dict[str, int]:
-    """Return where the counters are among the columns of a wide file.
+    """Return the index of each counter among the columns of a wide file.
 
-    A counter that has several columns is taken from the first.
+    Of several columns of a counter, the first is used.
     """
     found: dict[str, int] = {}
     for index, column in enumerate(columns):
@@ -127,7 +127,7 @@ def _format(header: Collection[str]) -> str:
 
 
 def _add_long(batch: CsvBatch, table: DispatchTable) -> set[tuple[int, int, int]]:
-    """Add rows, and return which (GPU, dispatch, start) they are: each pass has other starts."""
+    """Add rows and return their (GPU, dispatch, start); each pass has other starts."""
     columns = _dispatch_columns(batch, table)
     names = batch.text("counter_name") or ()
     values = batch.floats("counter_value")
@@ -152,7 +152,7 @@ def _add_wide(batch: CsvBatch, counters: Mapping[str, int], table: DispatchTable
 
 
 def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
-    """Return the columns of dispatches; the name is ABSENT in rows that are no dispatch."""
+    """Return the columns of dispatches; the name is ABSENT in other rows."""
     kernels = batch.text(*_KERNEL) or [""] * len(batch)
     gpus = batch.text("gpu_id", "node_id") or ["0"] * len(batch)
     codes = table.kernel_codes
@@ -168,12 +168,12 @@ def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
     starts = batch.text(*_STARTS)
     if starts is not None:
         unusable = (columns["start_ns"] < 0) & np.array([bool(text) for text in starts], np.bool_)
-        columns["end_ns"][unusable] = 0  # so that it counts as a bad time, not as none
+        columns["end_ns"][unusable] = 0  # counts as an invalid time, not as a missing one
     return columns
 
 
 def _described(run: DispatchRun, sysinfo: Path) -> DispatchRun:
-    """Return the run with what `sysinfo.csv` says of its GPUs, which are all of one kind."""
+    """Return the run with its GPUs, all of one model, described by `sysinfo.csv`."""
     with ByteSource(sysinfo) as source:
         file = CsvFile(source, Losses())
         batch = next(file.batches(), None)

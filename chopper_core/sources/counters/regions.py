@@ -1,4 +1,4 @@
-"""Which roctx range a dispatch was launched in."""
+"""The roctx range that each dispatch was launched in."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chopper_core.util.arrays import Int32, Int64
 from chopper_core.util.grouping import distinct, first_equal, stable_order
 
 BY_GPU_TIME: Final = (
-    "Launches were not traced: the roctx range of a dispatch is the one that was open when it "
-    "started on the GPU."
+    "Launches were not traced; each dispatch has the roctx range that was open when it started on "
+    "the GPU."
 )
 _ANY_THREAD: Final = -2
 
 
 class HostSide:
-    """What the host did while a process was profiled: roctx ranges, and calls that launch."""
+    """The host's roctx ranges and launch calls of one profiled process."""
 
     def __init__(self) -> None:
         self._ranges = GrowingColumns(
@@ -30,7 +30,7 @@ class HostSide:
         )
 
     def add_ranges(self, ranges: Columns) -> None:
-        """Append ranges; those without a duration are marks, which hold nothing."""
+        """Append ranges; those without a duration are marks, which contain nothing."""
         is_range = (ranges["start_ns"] >= 0) & (ranges["end_ns"] > ranges["start_ns"])
         self._ranges.add({name: column[is_range] for name, column in ranges.items()})
 
@@ -42,8 +42,8 @@ class HostSide:
     def regions(self, dispatches: Columns) -> tuple[Int32, bool]:
         """Return the name of the innermost range around each dispatch, or ABSENT.
 
-        Looked at is the call with the correlation id of the dispatch; where there is none, the
-        start on the GPU, and the second value says whether a range was told that way.
+        The time of a dispatch is that of the call with its correlation id, else its start on the
+        GPU; the second value is whether any range was found by the latter.
         """
         ranges, calls = self._ranges.joined(), self._calls.joined()
         count = len(dispatches["start_ns"])
@@ -72,7 +72,7 @@ class HostSide:
 
 
 def _innermost(times_ns: Int64, starts_ns: Int64, ends_ns: Int64, names: Int64) -> Int32:
-    """Return the name of the range that started last among those around each time, or ABSENT."""
+    """Return the name of the last started range around each time, or ABSENT."""
     found = np.full(len(times_ns), ABSENT, np.int32)
     order = np.lexsort((-ends_ns, starts_ns))
     ranges = zip(

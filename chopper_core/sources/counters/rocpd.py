@@ -1,8 +1,8 @@
 """rocpd: the SQLite database of rocprofv3 (schema 3), by its views or its suffixed tables.
 
-Ids count within one process only, so every look-up goes by (guid, id). They are looked up here and
-not by SQL: the views `kernels` and `counters_collection` leave out dispatches without a region,
-event or thread. Values are sums over the instances of a counter.
+Ids are unique within one process only, so every look-up is by (guid, id). It is done here and not
+in SQL: the views `kernels` and `counters_collection` leave out dispatches without a region, event
+or thread. Values are sums over the instances of a counter.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _AGENT_COLUMNS: Final = (
 )  # fmt: skip
 _MARKER: Final = "MARKER"
 _Ids = dict[str, dict[int, Any]]
-"""guid → id → what is known."""
+"""guid → id → value."""
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Tell a database by its first bytes, and of rocprofv3 by its relations."""
+    """Recognise SQLite by its first bytes, and rocprofv3 by its tables."""
     if head.magic != SQLITE_MAGIC:
         return None
     reason = why_no_rocpd(head.path)
@@ -77,7 +77,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read the processes of a database, one run each.
 
-    Raises DataError if the file is no rocpd database, can't be read or holds no dispatches.
+    Raises DataError if the file isn't a rocpd database, can't be read or has no dispatches.
     """
     with Relations.opened(path) as relations:
         try:
@@ -86,7 +86,7 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
             raise DataError(f"{path} can't be read as a rocpd database: {error}.") from error
     if not runs:
         raise DataError(
-            f"{path} holds no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
+            f"{path} has no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
         )
     return runs
 
@@ -98,14 +98,14 @@ class _Process:
         self.table = DispatchTable(Losses(), AgentTable(agents), sums_repeated_values=True)
         self.infos: dict[str, CounterInfo] = {}
         self.rows = Lookup()
-        """The row of the dispatch with each event."""
+        """The row of the dispatch of each event."""
 
     def add_dispatches(self, columns: Columns) -> None:
         self.rows.add(columns["event"], self.table.add_dispatches(columns))
 
 
 class _Database:
-    """One pass over the relations that matter."""
+    """One pass over the relations that are needed."""
 
     def __init__(self, path: Path, relations: Relations, progress: Progress) -> None:
         self._path = path
@@ -122,7 +122,7 @@ class _Database:
         self._events = Events(relations, self._is_marker, self._losses)
 
     def runs(self) -> list[DispatchRun]:
-        """Return one run per process that dispatched anything."""
+        """Return one run per process with dispatches."""
         self._read_dispatches()
         self._read_regions()
         self._events.stacks.clear()
@@ -137,7 +137,7 @@ class _Database:
         return runs
 
     def _looked_up(self, relation: str, *columns: str) -> _Ids:
-        """Return the values of each id: one value as it is, several as a tuple."""
+        """Return the value of each id; a list of several values."""
         found: _Ids = {}
         for rows in self._relations.rows(relation, ("guid", "id", *columns), self._losses):
             for guid, number, *values in rows:
@@ -234,7 +234,7 @@ class _Database:
         table.host.add_calls({name: column[~is_marker] for name, column in columns.items()})
 
     def _messages(self) -> dict[str, dict[int, str]]:
-        """Return the text of the events of roctx; '' where only the name of the region says it."""
+        """Return the text of roctx events; '' where only the region has a name."""
         found: dict[str, dict[int, str]] = {}
         marked = self._events.marks
         if any(marked.values()):
@@ -265,7 +265,7 @@ class _Database:
             codes = _coded(counters, self._counter_coder(guid, process))
             process.table.add_values(row[known], codes[known], float_column(values)[known])
         if stray:
-            self._losses.notes.append(f"{stray:,} values of counters belong to no dispatch.")
+            self._losses.notes.append(f"{stray:,} counter values belong to no dispatch.")
 
     def _counter_coder(self, guid: str, process: _Process) -> Callable[[Any], int]:
         counters = self._counters.get(guid, {})
@@ -282,13 +282,13 @@ class _Database:
 
 
 def _coded(ids: Sequence[Any], code: Callable[[Any], int]) -> Int64:
-    """Return the code of each id, asked for once per different id."""
+    """Return the code of each id, computed once per distinct id."""
     codes = {one: code(one) for one in dict.fromkeys(ids)}
     return np.fromiter((codes[one] for one in ids), np.int64, len(ids))
 
 
 def _object(text: Any) -> dict[str, Any]:
-    """Return the members of a JSON object, or none."""
+    """Return the members of a JSON object; empty for other text."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The relations of a rocpd database, whether it has views or only suffixed tables, and its events.
 
-Of the events matter those of dispatches, of their launches, and of roctx. A database has millions
-of others, so that only these are kept, as numbers.
+Only events of dispatches, of their launches and of roctx are kept, as numbers; a database has
+millions of others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DISPATCHES: Final = "rocpd_kernel_dispatch"
 _NOTHING: Final = np.empty(0, np.int64)
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged database raises: its messages can be no UTF-8 either."""
+"""Errors from a damaged database, whose error messages may be invalid UTF-8."""
 
 _PROCESSES: Final = "rocpd_info_process"
 _CHUNK_ROWS: Final = 20_000
 _MOST_CODED: Final = 64
-"""Processes whose guid is compared in SQL; the database of one node has fewer."""
+"""Maximum number of guids compared in SQL; the database of one node has fewer."""
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
@@ -57,7 +57,7 @@ _FOREIGN: Final = (
 
 
 class Relations:
-    """An open database: rows of a relation by the schema's names, in chunks."""
+    """An open database: chunks of rows, by the relation names of the schema."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -67,9 +67,9 @@ class Relations:
 
     @classmethod
     def opened(cls, path: Path) -> Relations:
-        """Open a database for reading only, touching nothing beside it.
+        """Open a database read-only, without creating files beside it.
 
-        Raises DataError if the file can't be read or is no rocpd database of schema 3.
+        Raises DataError if the file can't be read or isn't a rocpd database of schema 3.
         """
         try:
             with path.open("rb") as file:
@@ -77,7 +77,7 @@ class Relations:
         except OSError as error:
             raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
         if magic != SQLITE_MAGIC:
-            raise DataError(f"{path} is no SQLite database.")
+            raise DataError(f"{path} is not an SQLite database.")
         uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
         try:
             connection = sqlite3.connect(uri, uri=True)
@@ -106,22 +106,21 @@ class Relations:
     def rows(
         self, relation: str, columns: Sequence[str], losses: Losses, coded: Sequence[str] = ()
     ) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield rows in chunks; a column that the relation lacks is None.
+        """Yield rows in chunks; missing columns are None, and a missing relation has no rows.
 
-        A guid among those to be coded is its place there. What lies behind damage is lost, and
-        said. A relation that is missing has no rows.
+        A guid in `coded` is replaced by its index there. Rows after damage are lost and noted.
         """
         for name in self._sources(relation):
             try:
                 yield from self._rows_of(name, columns, coded)
             except SQLITE_ERRORS as error:
                 losses.truncated = True
-                losses.notes.append(f"{name} is damaged ({error}): the rest of it is lost.")
+                losses.notes.append(f"{name} is damaged ({error}); its remaining rows are lost.")
 
     def by_guid(
         self, relation: str, columns: Sequence[str], losses: Losses
     ) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
-        """Yield columns of rows in chunks of one guid each, which comes before them."""
+        """Yield chunks as a guid and its columns."""
         if self._guids is None:
             every = chain.from_iterable(self.rows(_PROCESSES, ("guid",), Losses()))
             self._guids = list(dict.fromkeys(guid for (guid,) in every if guid))[:_MOST_CODED]
@@ -144,7 +143,7 @@ class Relations:
         there = {description[0].lower() for description in cursor.description}
         wanted = [f'"{one}"' if one in there else "NULL" for one in columns]
         if coded and "guid" in there:
-            # To make a string of the guid takes longer than all else of a row.
+            # Making a string of the guid takes longer than the rest of the row.
             cases = " ".join(f"WHEN ? THEN {code}" for code in range(len(coded)))
             wanted[columns.index("guid")] = f'CASE "guid" {cases} ELSE "guid" END'
         else:
@@ -154,7 +153,7 @@ class Relations:
             yield rows
 
     def _sources(self, relation: str) -> list[str]:
-        """Return the view of the relation, or the tables that such a view would unite."""
+        """Return the view of the relation, or the tables that the view would unite."""
         if relation in self._names:
             return [relation]
         pattern = re.compile(re.escape(relation) + _SUFFIX)
@@ -162,7 +161,7 @@ class Relations:
 
 
 def why_no_rocpd(path: Path) -> str | None:
-    """Return why an SQLite file is no rocpd database, as the rest of a sentence; or None."""
+    """Return why an SQLite file isn't a rocpd database, as the rest of a sentence; or None."""
     try:
         with Relations.opened(path):
             return None
@@ -192,7 +191,7 @@ def _text(value: bytes) -> str:
 
 
 def integers(values: Sequence[Any]) -> Int64:
-    """Return the values as int64; ABSENT for what is missing or no integer."""
+    """Return the values as int64; ABSENT for anything but integers."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -200,7 +199,7 @@ def integers(values: Sequence[Any]) -> Int64:
 
 
 class Lookup:
-    """Numbers by the id of an event, appended in any order; only the first of an id counts."""
+    """Numbers by event id, appended in any order; the first of an id is used."""
 
     def __init__(self) -> None:
         self._ids, self._values = GrowingColumn(np.int64), GrowingColumn(np.int64)
@@ -231,12 +230,12 @@ class Lookup:
 
 
 class Events:
-    """The events that matter, by guid."""
+    """The events that are needed, by guid."""
 
     def __init__(
         self, relations: Relations, is_marker: Callable[[str, Any], bool], losses: Losses
     ) -> None:
-        """Look for them; `is_marker` says of a guid and a category whether it is of roctx."""
+        """Find them; `is_marker` tells whether a guid's category is one of roctx."""
         self.stacks: dict[str, Lookup] = {}
         self.marks: dict[str, set[int]] = {}
         """The events of roctx."""
@@ -252,9 +251,9 @@ class Events:
             matters = marks | _is_in(events, dispatched.get(guid, _NOTHING))
             self._add(guid, events, _first(stacks, correlations), matters)
         if not any(self.marks.values()):
-            return  # Launches tell which range of roctx a dispatch is of.
+            return  # Launches are needed only to find the roctx range of a dispatch.
         wanted = {guid: stacks.distinct_values() for guid, stacks in self.stacks.items()}
-        # What was lost is said already. Launches share the stack ids of their dispatches.
+        # Losses are noted already. Launches share the stack ids of their dispatches.
         for guid, (ids, _, stacks, correlations) in relations.by_guid(
             "rocpd_event", columns, Losses()
         ):
@@ -288,7 +287,7 @@ def _is_in(ids: Int64, ordered: Int64) -> Mask:
 
 
 def _places(ids: Int64, ordered: Int64) -> tuple[Index, Mask]:
-    """Return where each id is in an ordered column, and whether it is there."""
+    """Return the place of each id in an ordered column, and whether it is there."""
     if not len(ordered):
         return np.zeros(len(ids), np.intp), np.zeros(len(ids), np.bool_)
     place = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)

@@ -1,7 +1,7 @@
 """rocprofv3 CSV: counters, kernel trace, agents and API calls of one process, ROCm 6.2 to 7.
 
-Columns are found by name whatever their case and order; files that `rocpd convert` wrote have a
-`Guid` in front. Counter values are sums over all instances of a counter.
+Columns are found by name in any case and order; files written by `rocpd convert` have a `Guid`
+first. Counter values are sums over all instances of a counter.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _ONE_PROCESS: Final = "0"
 _MARKER: Final = "MARKER"
 _LAUNCHES: Final = "HIP"
 _NOT_USED: Final = (
-    (("calls", "totaldurationns"), "holds totals of a profiler; Chopper adds up dispatches itself"),
-    (("kind", "direction"), "holds memory copies, for which nothing is counted"),
-    (("kind", "operation"), "holds operations for which nothing is counted"),
-    (("sample_timestamp", "exec_mask"), "holds PC samples, which are not supported"),
+    (("calls", "totaldurationns"), "has totals; Chopper adds up dispatches itself"),
+    (("kind", "direction"), "has memory copies, which have no counters"),
+    (("kind", "operation"), "has operations without counters"),
+    (("sample_timestamp", "exec_mask"), "has PC samples, which are not supported"),
 )
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Tell the files of a process by their columns."""
+    """Recognise the files of a process by their columns."""
     columns = header_of(head)
     has = columns.issuperset
     if has(("node_id", "agent_type")):
@@ -69,7 +69,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 class CsvProcess(Struct, frozen=True):
-    """The files of one process; None and () where it has none."""
+    """The files of one process; None and () for missing ones."""
 
     counters: Path | None = None
     kernel_trace: Path | None = None
@@ -78,7 +78,7 @@ class CsvProcess(Struct, frozen=True):
 
     @property
     def paths(self) -> list[Path]:
-        """Every file, those with dispatches first."""
+        """All files, those with dispatches first."""
         found = (self.counters, self.kernel_trace, self.agent_info, *self.api_traces)
         return [path for path in found if path is not None]
 
@@ -97,8 +97,8 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
 def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRun:
     """Read the dispatches of one process with their counters.
 
-    Counters and kernel trace are joined by dispatch id, and where they turn out to be of different
-    executions, by occurrence. Raises DataError if neither file holds a dispatch.
+    Counters and kernel trace are joined by dispatch id, or by occurrence if they are of different
+    executions. Raises DataError if neither file has a dispatch.
     """
     agents = [] if process.agent_info is None else read_agents(process.agent_info)
     runs: list[DispatchRun] = []
@@ -111,7 +111,7 @@ def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRu
             runs.append(_read(path, read, agents, host_side, progress))
     if not any(len(run.dispatches) for run in runs):
         names = " and ".join(str(run.paths[0]) for run in runs)
-        raise DataError(f"{names} holds no dispatches; was the program profiled to its end?")
+        raise DataError(f"{names} has no dispatches; was the program profiled to its end?")
     return runs[0] if len(runs) == 1 else join_same_process(runs[0], runs[1])
 
 
@@ -178,7 +178,7 @@ def _first_rows(columns: Columns, usable: Mask) -> tuple[Int64, Int64]:
 
 
 def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
-    """Return the columns of dispatches; the name is ABSENT in rows that are no dispatch."""
+    """Return the columns of dispatches; the name is ABSENT in other rows."""
     kernels, kernel = batch.coded("kernel_name")
     agents, agent = batch.coded("agent_id", missing=_ONE_PROCESS)
     codes = [table.kernel_codes[name] if name else ABSENT for name in kernels]
@@ -205,7 +205,7 @@ def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
 
 
 def _host_side(api_traces: Sequence[Path]) -> list[Path]:
-    """Return the traces of roctx and of launches; none if there is no roctx to look for."""
+    """Return the traces of roctx and of launches; none without roctx."""
     domains = {path: _domain(path) for path in api_traces}
     if not any(domain.startswith(_MARKER) for domain in domains.values()):
         return []
@@ -220,7 +220,7 @@ def _domain(path: Path) -> str:
 
 
 def _read_host_side(path: Path, table: DispatchTable) -> None:
-    """Take the roctx ranges, or the calls of the runtime, of an API trace."""
+    """Add the roctx ranges, or the runtime calls, of an API trace."""
     losses = Losses()
     with ByteSource(path) as source:
         for batch in CsvFile(source, losses).batches():

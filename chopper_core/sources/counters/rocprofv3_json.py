@@ -1,6 +1,6 @@
 """rocprofv3 JSON (`rocprofiler-sdk-tool`): dispatches, counters, agents and roctx ranges.
 
-The text is walked piece by piece; only the lists that matter are decoded, a batch at a time.
+The text is read piece by piece; only the lists needed are decoded, a batch at a time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Correlation(Struct, frozen=True, gc=False):
 
 
 class DispatchInfo(Struct, gc=False):
-    """What was dispatched where."""
+    """A dispatch: kernel, device, queue and sizes."""
 
     kernel_id: int
     agent_id: Handle = Handle()
@@ -90,7 +90,7 @@ class CounterRecord(Struct, gc=False):
 
 
 class CounterCollection(Struct, gc=False):
-    """What was counted for one dispatch."""
+    """The counter values of one dispatch."""
 
     dispatch_data: KernelDispatch
     thread_id: int = ABSENT
@@ -123,7 +123,7 @@ class KernelSymbol(Struct, gc=False):
 
 
 class CounterDescription(Struct, gc=False):
-    """What a counter is."""
+    """Name and description of a counter."""
 
     id: Handle
     name: str
@@ -140,7 +140,7 @@ _RECORD_TYPES: Final[Mapping[str, Any]] = {
     "buffer_records/hip_api": ApiCall,
     "buffer_records/marker_api": ApiCall,
 }
-"""What the elements of each list are, by the keys that lead to it."""
+"""The type of the elements of each list, by its path of keys."""
 
 _DECODERS: Final = {
     name: msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
@@ -150,7 +150,7 @@ _OBJECTS: Final = frozenset(name.partition("/")[0] for name in _RECORD_TYPES if 
 
 
 def recognise(head: FileHead) -> Recognised | None:
-    """Tell JSON of rocprofv3 by the key that holds its records."""
+    """Recognise the file by the key of its records."""
     is_json = head.data.lstrip().startswith((b"{", b"["))
     return Recognised(FORMAT) if is_json and f'"{TOOL_KEY}"'.encode() in head.data else None
 
@@ -158,8 +158,8 @@ def recognise(head: FileHead) -> Recognised | None:
 def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
     """Read the processes of a file, plain or gzip.
 
-    Damage costs the records that it hits and is counted. Raises DataError if the file can't be read
-    or holds no dispatches.
+    Damaged records are lost and counted. Raises DataError if the file can't be read or has no
+    dispatches.
     """
     processes: list[_Process] = []
     with ByteSource(path) as source:
@@ -171,14 +171,14 @@ def read(path: Path, progress: Progress = silent) -> list[DispatchRun]:
                 processes[-1].read(stream)
         except TextEnded:
             if processes:
-                problem = source.problem or "It ends, or is broken, before its records end"
+                problem = source.problem or "It ends, or is invalid, before its records end"
                 processes[-1].losses.truncated = True
                 processes[-1].losses.notes.append(f"{problem}.")
         progress(f"read {path.name}", source.size_bytes, source.size_bytes)
     runs = [process.finish(path) for process in processes if process.dispatch_count]
     if not runs:
         raise DataError(
-            f"{path} holds no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
+            f"{path} has no dispatches; rocprofv3 records them with --kernel-trace or --pmc."
         )
     return runs
 
@@ -189,13 +189,13 @@ def _enter_processes(stream: JsonStream, path: Path) -> None:
             if key == TOOL_KEY and stream.enter(b"["):
                 return
             stream.skip_value()
-    raise DataError(f"{path} is no rocprofv3 JSON: it has no list {TOOL_KEY}.")
+    raise DataError(f"{path} is not rocprofv3 JSON: it has no list {TOOL_KEY}.")
 
 
 class _Process:
-    """One element of the list: what a process dispatched, with ids that are looked up at the end.
+    """One element of the list: the dispatches of a process.
 
-    The lists may come in any order.
+    Its lists may come in any order, so ids are looked up at the end.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class _Process:
         self._values = CounterValues(sums=True)
 
     def read(self, stream: JsonStream, prefix: str = "") -> None:
-        """Take what matters of the object that comes next."""
+        """Read the lists needed of the next object."""
         if not stream.enter(b"{"):
             stream.skip_value()
             return
@@ -231,7 +231,7 @@ class _Process:
                 stream.skip_value()
 
     def finish(self, path: Path) -> DispatchRun:
-        """Return the dispatches, with the names that the ids stand for."""
+        """Return the dispatches, with names for ids."""
         table = self._table
         agents = gpus_by_id(self._agents)
         numbers = {handle: number for number, handle in enumerate(agents)}
@@ -272,9 +272,9 @@ class _Process:
         return table.finish([path], FORMAT, infos)
 
     def _repaired(self, name: str, element: bytes) -> list[Any]:
-        """Return a record with control characters or foreign bytes in its names; [] if it has more.
+        """Return a record with control characters or invalid UTF-8 in its names; [] if damaged.
 
-        Numbers as text are taken as numbers.
+        Numbers written as text are converted.
         """
         try:
             fields = json.loads(element.decode("utf-8", "replace"), strict=False)
@@ -366,7 +366,7 @@ class _Process:
         return self._table.counter_names[known.name if known else f"counter {handle}"]
 
     def _named(self, ranges: Columns) -> Columns:
-        """Return the ranges that have a text, with its code."""
+        """Return the ranges with a text, and its code."""
         names, known = self._table.names, self._messages
         texts = [known.get(number) for number in ranges["correlation"].tolist()]
         has_text = np.array([text is not None for text in texts], np.bool_)
@@ -385,6 +385,6 @@ def _call_columns(calls: Sequence[ApiCall]) -> Columns:
 
 
 def _looked_up(ids: Int64, code: Callable[[int], int]) -> Int64:
-    """Return the code of each id, asked for once per different id."""
+    """Return the code of each id, computed once per distinct id."""
     found, place = ranked(ids)
     return np.array([code(one) for one in found.tolist()], np.int64)[place]

@@ -1,4 +1,4 @@
-"""Building the dispatches of one process, or of one pass, as a file gives them."""
+"""Collect the dispatches and counter values of one process, or pass, while a file is read."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _DISPATCH_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 }
 _INT32_LIMIT: Final = 2**31
 _NAME_SUFFIX: Final = re.compile(r"(?:\s*+(?:\[clone [^\]]*+\]|\(\.kd\)|\.kd))++$")
-_MOST_APART: Final = 1 << 20
-"""Values that may wait to be added up, besides those that are added up."""
+_MAX_UNSUMMED: Final = 1 << 20
+"""Maximum number of values that wait to be added up."""
 
 
 def clean_kernel_name(name: str) -> str:
@@ -41,7 +41,7 @@ def clean_kernel_name(name: str) -> str:
 
 
 class NameCodes(dict[str, int]):
-    """Gives each kernel name, as it is written, the code of its clean form."""
+    """Codes of kernel names as written; all spellings of a clean name have one code."""
 
     def __init__(self, names: Interner) -> None:
         super().__init__()
@@ -53,10 +53,10 @@ class NameCodes(dict[str, int]):
 
 
 class CounterValues:
-    """Values by counter and row, in the order in which they were added.
+    """Values by counter and row, in the order of their addition.
 
-    With `sums`, values of one counter and row are added up, so that memory grows with rows and
-    counters only, however many instances of a counter there are. NaN is no value.
+    With `sums`, values of one counter and row are added up, so that memory doesn't grow with the
+    number of instances of a counter. NaN counts as missing.
     """
 
     def __init__(self, sums: bool) -> None:
@@ -76,11 +76,11 @@ class CounterValues:
             self._parts.setdefault(int(counter[these[0]]), _Parts(self._sums)).add(rows, values)
 
     def codes(self) -> list[int]:
-        """The counters that have values."""
+        """Return the codes of the counters with values."""
         return sorted(self._parts)
 
     def take(self, code: int) -> tuple[Int32, Float64]:
-        """Return the rows and values of a counter, and forget them."""
+        """Return the rows and values of a counter, and release them."""
         parts = self._parts.pop(code, None)
         return _NONE if parts is None else parts.whole()
 
@@ -103,13 +103,13 @@ class _Parts:
         if self._sums:
             rows, values = _added_up(rows, values)
             if len(self) and self._rows.whole()[-1] == rows[0]:
-                # The instances of one row, in two batches.
+                # Two batches share the instances of one row.
                 self._values.whole()[-1] += values[0]
                 rows, values = rows[1:], values[1:]
         self._rows.append(rows)
         self._values.append(values)
-        # Twice what is together: each value is then moved a few times at most.
-        if self._sums and len(self) > _MOST_APART + 2 * self._together:
+        # Waiting for twice the summed values limits how often each value is moved.
+        if self._sums and len(self) > _MAX_UNSUMMED + 2 * self._together:
             rows, values = self.whole()
             if len(rows) < len(self):
                 self._rows, self._values = GrowingColumn(np.int32), GrowingColumn(np.float64)
@@ -133,9 +133,9 @@ def _added_up(rows: Int32, values: Float64) -> tuple[Int32, Float64]:
 
 
 class DispatchTable:
-    """Dispatches and values of counters as they are read, in any order and repeated.
+    """Dispatches and counter values, added in any order, with repeated rows.
 
-    Rows with one (process, GPU, dispatch id) are one dispatch; rows without an id are one each.
+    Rows with the same (process, GPU, dispatch id) are one dispatch; each row without id is one.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class DispatchTable:
         *,
         sums_repeated_values: bool = False,
     ) -> None:
-        """Start empty; several values of one counter and dispatch may be those of its instances."""
+        """Start empty; repeated values of a counter and dispatch can be those of its instances."""
         self.names = Interner()
         self.kernel_codes = NameCodes(self.names)
         self.counter_names = Interner()
@@ -158,9 +158,9 @@ class DispatchTable:
         self._count = 0
 
     def add_dispatches(self, columns: Columns) -> Int64:
-        """Append rows and return their numbers; a column that isn't given is ABSENT.
+        """Append rows and return their numbers; missing columns are ABSENT.
 
-        A first row of the dispatch that came last is no row more.
+        A first row that repeats the last dispatch adds no row.
         """
         count = len(columns["name"])
         absent = np.full(count, ABSENT, np.int64)
@@ -190,7 +190,7 @@ class DispatchTable:
         format_name: str,
         counter_info: Mapping[str, CounterInfo] | None = None,
     ) -> DispatchRun:
-        """Return the dispatches, one row each, in the order of dispatch of each GPU."""
+        """Return the dispatches, one row each, in each GPU's order of dispatch."""
         rows = self._rows.joined()
         place: Int32 | Int64 | None = None
         if not _is_in_order(rows):
@@ -233,7 +233,7 @@ class DispatchTable:
     def _dense(self, row_of: Int32 | Int64 | None, count: int) -> dict[str, Float64]:
         """Return one column per counter: the sum, or the first, of the values of a dispatch.
 
-        `row_of` says where the dispatch of each row that was added has come; None: it is there yet.
+        `row_of` is the final row of each added row; None if no row has moved.
         """
         columns: dict[str, Float64] = {}
         repeated = 0
@@ -250,8 +250,8 @@ class DispatchTable:
             columns[name] = column
         if repeated:
             self.losses.notes.append(
-                f"{repeated:,} values repeat a counter of the same dispatch with another value: "
-                "the first counts."
+                f"{repeated:,} values repeat a counter of the same dispatch with another value; "
+                "the first is used."
             )
         return columns
 
@@ -266,10 +266,10 @@ def _take(columns: Columns, rows: Int64) -> None:
 
 
 def _note_losses(losses: Losses, path: Path) -> None:
-    """Say in sentences, which name the file, what was counted while it was read."""
+    """Note the counted losses, and name the file in every note."""
     for count, one, what in (
         (losses.unreadable_events, "row", "could not be read"),
-        (losses.bad_times, "dispatch", "without usable times"),
+        (losses.bad_times, "dispatch", "without valid times"),
     ):
         if count:
             plural = {"row": "rows", "dispatch": "dispatches"}[one] if count > 1 else one
@@ -286,7 +286,7 @@ def _drop_bad_times(rows: Columns, losses: Losses) -> None:
 
 
 def _is_in_order(rows: Columns) -> bool:
-    """Whether each row is a dispatch of its own, and they come by process, GPU and dispatch id."""
+    """Return whether rows are distinct dispatches sorted by process, GPU and dispatch id."""
     identity = rows["dispatch_id"]
     later = identity[1:] > identity[:-1]
     if len(identity) and identity.min() < 0:
@@ -304,7 +304,7 @@ def _is_of_one_process(rows: Columns) -> bool:
 
 
 def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:
-    """Return the first row of each dispatch, and which dispatch each row belongs to."""
+    """Return the first row of each dispatch, and the dispatch of each row."""
     identity = rows["dispatch_id"].copy()
     has_none = identity < 0
     identity[has_none] = -2 - np.arange(int(has_none.sum()))
@@ -318,10 +318,10 @@ def _dispatch_groups(rows: Columns) -> tuple[Int64, Int64]:
 def dispatch_order(
     gpu: Int32 | Int64, process: Int64, dispatch_id: Int64, start_ns: Int64
 ) -> Int64:
-    """Return the order of dispatch of each GPU: by id within a process, processes by first start.
+    """Return each GPU's order of dispatch: by id within a process, processes by first start.
 
-    Where one process gives some ids and no others, those without come by their start. lexsort is
-    stable, so rows without ids and times stay as they are.
+    Rows without an id are sorted by their start. lexsort is stable, so rows without ids and times
+    keep their order.
     """
     identity = np.where(dispatch_id >= 0, dispatch_id, start_ns)
     processes, code = ranked(process)

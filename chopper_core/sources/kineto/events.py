@@ -1,6 +1,6 @@
 """One event of a Chrome trace: its categories, its fields as a typed struct, its times in ns.
 
-Events are decoded fast where the JSON is clean and patiently where it isn't. Numbers of `ts` and
+Clean JSON is decoded in bulk, damaged JSON event by event. Numbers of `ts` and
 `dur` come as `int` or `float`, and as `Decimal` in a file whose times a float can't hold to the
 nanosecond. Spellings of categories: libkineto's `ActivityType.cpp` and `output_json.cpp`;
 `Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset` are those of torch 1.8, known to its
@@ -68,7 +68,7 @@ CATEGORIES: Final = (
     *FLOW_CATEGORIES,
     "gpu_user_annotation",
 )
-"""Those that come often."""
+"""The frequent ones."""
 
 _MODULE_PREFIX: Final = "nn.Module: "
 _RECOMPUTE_FRAME: Final = re.compile(
@@ -83,7 +83,7 @@ _TYPED_OPERATOR: Final = re.compile(
 
 
 class FrameKinds(dict[str, int]):
-    """Which kind of host range a Python frame is, by its name; ABSENT for those not kept."""
+    """The kind of host range of a Python frame, by its name; ABSENT for frames not kept."""
 
     def __missing__(self, name: str) -> int:
         kind = ABSENT
@@ -96,16 +96,16 @@ class FrameKinds(dict[str, int]):
 
 
 class Kept(IntEnum):
-    """What is kept of an operator's inputs."""
+    """The inputs of an operator that are kept."""
 
     NOTHING = 0
     SHAPES = 1
     ALL = 2
-    """Their shapes, types and, of those that are no tensors, values."""
+    """Shapes, types, and the values of inputs other than tensors."""
 
 
 def kept_inputs(name: str) -> int:
-    """Return what is kept of the inputs of an operator of this name."""
+    """Return which inputs are kept of operators of this name."""
     if not _SHAPED_OPERATOR.search(name):
         return int(Kept.NOTHING)
     return int(Kept.ALL if _TYPED_OPERATOR.search(name) else Kept.SHAPES)
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
 else:
 
     class _Known(StrEnum):
-        """Texts that come often, of which no new object is made each time; others stay text."""
+        """Frequent texts, for which no new object is made each time; others stay text."""
 
         @classmethod
         def _missing_(cls, text: str) -> str:
@@ -134,7 +134,7 @@ COMPLETE: Final = Phase("X")
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments that the tables need; their types differ between versions of the profiler."""
+    """The arguments that the tables need; types differ between versions of the profiler."""
 
     external_id: Number = msgspec.field(name="External id", default=ABSENT)
     correlation: Number = ABSENT
@@ -177,7 +177,7 @@ _RAW_NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 class EventDecoder:
-    """Decodes events; goes over to exact decimals for good once a file needs them."""
+    """Decodes events; switches to exact decimals once a file needs them."""
 
     def __init__(self) -> None:
         self._many = msgspec.json.Decoder(list[Event])
@@ -196,7 +196,7 @@ class EventDecoder:
         return events
 
     def decode_one(self, text: bytes) -> DecodedEvent | None:
-        """Decode one JSON object whatever the types of its fields and repair it where it is broken.
+        """Decode one JSON object with fields of any type, and repair it if it is invalid.
 
         None if that fails.
         """
@@ -219,7 +219,7 @@ class EventDecoder:
 
 
 def _has_inexact_times(events: Sequence[Event]) -> bool:
-    """Whether a float may have lost nanoseconds of a start; one numpy pass where none has."""
+    """Return whether a float may have lost nanoseconds of a start; one numpy pass if none has."""
     try:
         packed = struct.pack(f"={len(events)}d", *[event.ts for event in events])
         if not (np.frombuffer(packed, np.float64) >= FLOAT_EXACT_BELOW_US).any():
@@ -244,7 +244,7 @@ def _loads(text: str, *, strict: bool = True) -> Any:
 
 
 def _refuse(_constant: str) -> None:
-    """Raise: NaN and the infinities are no JSON."""
+    """Raise: NaN and the infinities are invalid JSON."""
     raise ValueError
 
 
@@ -264,7 +264,7 @@ def _without_odd_numbers(text: bytes) -> bytes:
 
 
 def _with_quotes_escaped(text: bytes) -> bytes:
-    """Escape the quotes inside a name that was printed as it is."""
+    """Escape the quotes in a name that was printed unescaped."""
     return _NAME_FIELD.sub(
         lambda match: match.group(1) + _BARE_QUOTE.sub(b'\\\\"', match.group(2)) + match.group(3),
         _without_odd_numbers(text),
@@ -272,7 +272,7 @@ def _with_quotes_escaped(text: bytes) -> bytes:
 
 
 def _event_of(fields: Any) -> Event:
-    """Make an event of a decoded object; fields of a type that makes no sense count as missing."""
+    """Convert a decoded object to an event; fields of an invalid type count as missing."""
     if not isinstance(fields, dict):
         raise TypeError("an event is an object")
     args = fields.get("args")
@@ -306,7 +306,7 @@ def _args_of(fields: Mapping[str, Any]) -> Args:
 
 
 def _text(value: Any) -> str:
-    """Return text that can be written as UTF-8: half a surrogate pair can't."""
+    """Return text that can be encoded as UTF-8: half a surrogate pair can't."""
     if value is None:
         return ""
     return str(value).encode("utf-8", "replace").decode()
@@ -317,10 +317,10 @@ def _number(value: Any) -> Any:
 
 
 def nanoseconds(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
-    """Return the values as nanoseconds, and which of them are usable times.
+    """Return the values as nanoseconds, and which of them are valid times.
 
-    Values are int, float, Decimal or text; what has more than three decimals is rounded to the
-    nearest nanosecond. Unusable ones are 0.
+    Values are int, float, Decimal or text; more than three decimals are rounded to the nearest
+    nanosecond. Invalid ones are 0.
     """
     count = len(values_us)
     try:
@@ -354,7 +354,7 @@ def _one_by_one(values_us: Sequence[Any]) -> tuple[Int64, Mask]:
 
 
 def _exact_nanoseconds(value_us: Any) -> int | None:
-    """Return whole nanoseconds; None for what is no time."""
+    """Return whole nanoseconds; None for an invalid time."""
     if isinstance(value_us, int):
         return value_us * 1000 if abs(value_us) < _LATEST_US else None
     try:

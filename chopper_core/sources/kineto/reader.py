@@ -26,7 +26,7 @@ EXAMPLE: Final = 'profiler.export_chrome_trace("trace/rank0.json.gz")'
 SUFFIXES: Final = (".json", ".gz")
 
 MAX_METADATA_BYTES: Final = 1 << 18
-"""A larger value of a top-level key keeps its plain members only."""
+"""Of a larger value of a top-level key, only numbers and texts are kept."""
 
 _LATEST_BASE_NS: Final = 2**62
 _KINETO_KEYS: Final = frozenset(
@@ -56,9 +56,9 @@ def recognise(head: FileHead) -> Recognised | Unusable:
 
 
 def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Trace:
-    """Read the trace of one rank, `.json` or gzip, in memory constant but for its columns.
+    """Read the trace of one rank, `.json` or gzip; memory grows with its columns only.
 
-    Damage costs the events it hits and is counted in `Trace.losses`.
+    Damaged events are lost and counted in `Trace.losses`.
     Raises DataError if the file can't be read or is no such trace.
     """
     losses = Losses()
@@ -119,7 +119,7 @@ def _trace(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep Python's cyclic garbage collector off: it would look at every new event again."""
+    """Disable Python's cyclic garbage collector, which would scan every new event again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -151,7 +151,7 @@ def _base_time_ns(metadata: Mapping[str, Any], losses: Losses) -> int | None:
         return None
     base_time_ns = integer(metadata["baseTimeNanoseconds"])
     if base_time_ns is None or not 0 <= base_time_ns < _LATEST_BASE_NS:
-        losses.notes.append("baseTimeNanoseconds is no usable time: it was left out.")
+        losses.notes.append("baseTimeNanoseconds is not a valid time and was ignored.")
         return None
     return base_time_ns
 
@@ -168,7 +168,7 @@ def _note_counts(losses: Losses) -> None:
     for count, one, what in (
         (losses.repaired_pieces, "piece", "of the file had invalid JSON"),
         (losses.unreadable_events, "event", "could not be read"),
-        (losses.bad_times, "event", "without a usable time left out"),
+        (losses.bad_times, "event", "without a valid time left out"),
     ):
         if count:
             losses.notes.append(f"{count:,} {one}{'s' * (count > 1)} {what}.")

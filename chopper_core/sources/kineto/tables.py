@@ -1,4 +1,4 @@
-"""Events, a piece at a time, into the tables of a trace."""
+"""The tables of a trace, filled with a piece of its events at a time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _BETWEEN_TEXTS: Final = b"\0"
 
 
 class _Groups:
-    """The events of a piece by the table they belong to."""
+    """The events of a piece, by table."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.activities: list[Event] = []
@@ -86,7 +86,7 @@ class _Groups:
 
 
 class _InputTexts(dict[bytes, tuple[int, ...]]):
-    """The codes of JSON texts that are joined by a byte that none holds; ABSENT for empty ones."""
+    """The codes of JSON texts joined by a NUL byte; ABSENT for empty ones."""
 
     def __init__(self, names: dict[str, int]) -> None:
         self._names = names
@@ -132,11 +132,11 @@ class TraceTables:
         }
         self._frame_kinds = FrameKinds()
         self._kept_inputs = np.zeros(0, np.int8)
-        """What is kept of the inputs of operators, by the code of their name."""
+        """The kept inputs of operators (`Kept`), by the code of their name."""
         self._input_texts = _InputTexts(self.names)
 
     def add(self, events: Sequence[Event]) -> None:
-        """Take what the tables need of these events."""
+        """Add these events to the tables."""
         groups = _Groups(events)
         for category, count in groups.counts.items():
             self.event_counts[str(category)] += count
@@ -151,7 +151,7 @@ class TraceTables:
             self._add_flows(kind, events_of_kind)
 
     def unused_events(self) -> dict[str, int]:
-        """Return how many events of each category no table holds, of those with some."""
+        """Return the number of events per category that are in no table, without zeros."""
         counts = {
             category: self._unused_counts[category] if category in _IN_TABLES else count
             for category, count in self.event_counts.items()
@@ -163,7 +163,7 @@ class TraceTables:
         return [(_thread_key(process), _thread_key(thread)) for process, thread in self.threads]
 
     def activities(self) -> Activities:
-        """Return the finished table; each of these four can be asked for once."""
+        """Return the finished table; each of these four can be called once."""
         return Activities(**self._activities.joined())
 
     def launch_shapes(self) -> list[LaunchShape]:
@@ -185,7 +185,7 @@ class TraceTables:
         return Flows(**self._flows.joined())
 
     def one_ended_flows(self) -> dict[str, int]:
-        """Return how many flow ids have a start or an end only, by kind of flow."""
+        """Return the number of flow ids with only one end, by kind of flow."""
         counts: dict[str, int] = {}
         for kind, chunks in self._flow_ends.items():
             ends = chunks.joined()
@@ -231,7 +231,7 @@ class TraceTables:
     def _add_ranges(
         self, table: GrowingColumns, events: Sequence[Event], kinds: Mapping[str, int], key: str
     ) -> None:
-        """Add events as ranges, whose kind is that of their category or of their name."""
+        """Add events as ranges, whose kind their category or their name tells."""
         events, columns = self._timed(events)
         args = [event.args or _NO_ARGS for event in events]
         names = [event.name for event in events]
@@ -322,7 +322,7 @@ class TraceTables:
         return dict(zip(_INPUTS, codes, strict=True))
 
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
-        """Return ids as numbers; one that is text and no number is -2 minus its code in names."""
+        """Return ids as numbers; text that is not a number becomes -2 minus its code in names."""
         try:
             return np.fromiter(values, np.int64, len(values))
         except (TypeError, ValueError, OverflowError):
@@ -345,7 +345,7 @@ def _thread_key(value: Any) -> int | str:
 
 
 def _product(text: bytes) -> int:
-    """Return the product of a JSON list of positive numbers; ABSENT if it is none."""
+    """Return the product of a JSON list of positive numbers; ABSENT for other text."""
     try:
         sizes = [int(size) for size in json.loads(text)]
     except (ValueError, TypeError, OverflowError):

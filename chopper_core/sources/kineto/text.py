@@ -1,8 +1,8 @@
-"""The text of a Chrome trace: keys, an array of events, more keys; read piece by piece.
+"""The text of a Chrome trace, read piece by piece: keys, an array of events, more keys.
 
-A piece is cut where the text looks like the end of an event. If the piece then decodes as an array,
-the cut was right: it began at an event, and no text but whole events makes an array. If it doesn't,
-the same text is gone through event by event with an exact scanner, which also survives damage.
+A piece is cut where the text looks like the end of an event. If the piece decodes as an array, the
+cut was right: it began at an event, and only whole events form an array. Otherwise an exact scanner
+walks through the same text event by event, past any damage.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FOREIGN_KEYS: Final = {
 }
 
 MAX_KEYS_BYTES: Final = 16 << 20
-"""How far into a file its events may begin, and how much after them is read."""
+"""The maximum offset of the events in a file, and the maximum length of text after them."""
 
 MAX_EVENT_BYTES: Final = 2 << 20
-"""An event that holds lists of objects and goes on for longer is taken for damaged."""
+"""An event with lists of objects that is longer counts as damaged."""
 
 
 _EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -47,11 +47,11 @@ _LIST_END: Final = re.compile(rb'\]\s*(?:\}|\Z|,\s*(?:"|\Z))')
 
 
 class TraceText:
-    """One pass over the text: iterate over `batches`, then look at `members` and the losses."""
+    """One pass over the text: iterate over `batches`, then read `members` and the losses."""
 
     def __init__(self, source: ByteSource, losses: Losses) -> None:
         self.members: dict[str, bytes] = {}
-        """The JSON text of each top-level key but the events."""
+        """The JSON text of each top-level key except the events."""
         self._source = source
         self._losses = losses
         self._decoder = EventDecoder()
@@ -164,7 +164,7 @@ class TraceText:
         return self._events_one_by_one(at_end)
 
     def _learn_separator(self) -> None:
-        """See how the first two events are set apart."""
+        """Find the text between the first two events."""
         start = skip_space(self._buffer)
         end = element_end(self._buffer, start)
         if self._buffer[start : start + 1] != b"{" or end == INCOMPLETE:
@@ -189,7 +189,7 @@ class TraceText:
         return walk.events
 
     def _close(self) -> None:
-        """Read the keys after the events, and say how the text ends."""
+        """Read the keys after the events, and note how the text ends."""
         losses = self._losses
         if not self._is_closed:
             rest = self._buffer.strip(b" \t\r\n,")
@@ -197,7 +197,7 @@ class TraceText:
                 losses.lost_bytes += len(rest)
                 read_up_to = self._source.bytes_given - len(self._buffer)
                 losses.notes.append(
-                    f"The file ends in the middle of an event: read up to byte {read_up_to:,}."
+                    f"The file ends in the middle of an event; read up to byte {read_up_to:,}."
                 )
             elif not self._is_bare:
                 losses.notes.append("The file ends before its list of events does.")
@@ -221,7 +221,7 @@ class TraceText:
             end = len(tail) if end == INCOMPLETE else skip_space(tail, end)
             if tail[end : end + 1] != b"}":
                 self._losses.truncated = True
-                self._losses.notes.append("The keys after the events are cut off or damaged.")
+                self._losses.notes.append("The keys after the events are truncated or damaged.")
                 return
             end += 1
         extra = len(tail[end:].strip())
@@ -233,7 +233,7 @@ class TraceText:
 class EventWalk:
     """One pass over text that starts inside a list of events, at an element or before a comma.
 
-    An event that no repair can decode is lost, and the pass goes on at the next text that looks
+    An event that can't be repaired is lost, and the pass continues at the next text that looks
     like the start of an event.
     """
 
@@ -242,7 +242,7 @@ class EventWalk:
     ) -> None:
         self.events: list[Event] = []
         self.position = 0
-        """Where the rest starts: after the list, or at an element that goes on beyond the text."""
+        """Start of the rest: after the list, or at an element that continues beyond the text."""
         self.is_closed = False
         self.had_damage = False
         self.unreadable_events = 0
@@ -256,7 +256,7 @@ class EventWalk:
             pass
 
     def _step(self) -> bool:
-        """Go past one element or mark; False at the end of the list or of what can be read."""
+        """Pass one element or mark; False at the end of the list or of the readable text."""
         text = self._text
         self.position = skip_space(text, self.position)
         mark = text[self.position : self.position + 1]
@@ -294,7 +294,7 @@ class EventWalk:
         return self._lose_up_to(end)
 
     def _step_over_list_end(self) -> bool:
-        """Close the list, unless what follows shows that the bracket is part of damage."""
+        """Close the list, unless the text after the bracket shows that it is part of damage."""
         if self.had_damage or self._had_damage_before:
             if self._lose_up_to_next_event():
                 return True
@@ -312,7 +312,7 @@ class EventWalk:
         return False
 
     def _take(self, end: int) -> bool:
-        """Take the event that ends there, if it can be decoded."""
+        """Take the event that ends at `end`, if it can be decoded."""
         decoded = self._decoder.decode_one(self._text[self.position : end])
         if decoded is None or (self._is_after_damage and not decoded.event.ph):
             return False
@@ -323,7 +323,7 @@ class EventWalk:
         return True
 
     def _lose_up_to_next_event(self) -> bool:
-        """Go to the next object that is an event by its looks; False if there is none."""
+        """Go to the next object that looks like an event; False if there is none."""
         for boundary in _BOUNDARY.finditer(self._text, self.position):
             start = boundary.end()
             if self._text.find(_PHASE_KEY, start, start + _PHASE_WITHIN_BYTES) != -1:

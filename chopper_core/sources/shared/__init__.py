@@ -1,1 +1,1 @@
-"""Reading that formats share: bytes, JSON, CSV, columns that grow."""
+"""Code that several formats share: bytes, text, JSON, CSV, growing columns."""

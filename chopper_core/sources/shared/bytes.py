@@ -1,4 +1,4 @@
-"""A file as a stream of plain bytes: decompressed on the way, and kept up to where it breaks."""
+"""A file as a stream of bytes; gzip is decompressed on the way, as far as it is intact."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FOREIGN_MAGIC: Final = {
 class ByteSource:
     """Reads a file, plain or gzip by its first bytes, in pieces of about `piece_bytes`.
 
-    A gzip stream that is cut or damaged ends where it breaks; `problem` then says how.
+    A truncated or damaged gzip stream ends at the damage, which `problem` then describes.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ByteSource:
 
     @property
     def file_position(self) -> int:
-        """Bytes of the file, as it lies on disk, that were read so far."""
+        """Bytes read so far of the file on disk."""
         return self._file.tell()
 
     def read(self) -> bytes:
@@ -131,7 +131,7 @@ class ByteSource:
         return b"".join(parts)
 
     def _next_member(self) -> bool:
-        """Go on to the next gzip member, if one follows."""
+        """Start the next gzip member, if one follows."""
         rest = self._inflater.unused_data or self._read_file(self._block_bytes)
         rest = rest.lstrip(b"\x00")
         if not rest.startswith(_GZIP_MAGIC):
@@ -144,7 +144,7 @@ class ByteSource:
         return True
 
     def _rescue(self, bytes_given: int) -> bytes:
-        """Decompress again in small steps, for what lies between the last piece and the damage."""
+        """Decompress again in small steps to recover the bytes before the damage."""
         if self._block_bytes == _RESCUE_BLOCK_BYTES:
             return b""
         rescued = bytearray()

@@ -1,6 +1,6 @@
-"""Columns that grow in place, and the codes and integers that fill them.
+"""Columns that grow in place while rows are read, and values converted to columns.
 
-What was read so far is held once, without a list of chunks.
+Rows are held once, without a list of chunks to be concatenated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRIVATE: Final = {"flags": MAP_PRIVATE | MAP_ANONYMOUS}
 
 
 class GrowingColumn:
-    """Numbers in one array, which has room for more: memory that is not touched is not taken."""
+    """A growing array; memory reserved for more rows is not taken until it is touched."""
 
     def __init__(self, kind: DTypeLike) -> None:
         self._array: AnyArray = np.empty(0, kind)
@@ -46,11 +46,11 @@ class GrowingColumn:
         self._count = end
 
     def whole(self) -> AnyArray:
-        """Return all numbers, as long as none is appended."""
+        """Return all numbers; valid until the next append."""
         return self._array[: self._count]
 
     def _grow(self, rows: int) -> None:
-        """Make room of own pages, which are given back whole: the heap keeps what lies below."""
+        """Reserve pages of its own, which are freed whole; a heap keeps holes."""
         kind = self._array.dtype
         self._array = np.empty(0, kind)
         if self._room is None or not _is_stretched(self._room, rows * kind.itemsize):
@@ -63,17 +63,17 @@ class GrowingColumn:
 
 
 def _is_stretched(room: mmap, size: int) -> bool:
-    """Whether there is so much room now; its pages move without being copied."""
+    """Enlarge the room by moving its pages without a copy; False if that is impossible."""
     try:
         room.resize(size)
     except (BufferError, SystemError):
-        # Somebody looks at them, or the system can't.
+        # A view of the pages exists, or the system can't move them.
         return False
     return True
 
 
 class GrowingColumns:
-    """Equally long columns."""
+    """Growing columns of equal length."""
 
     def __init__(self, types: Mapping[str, DTypeLike]) -> None:
         self._columns = {name: GrowingColumn(kind) for name, kind in types.items()}
@@ -84,20 +84,20 @@ class GrowingColumns:
             column.append(columns[name])
 
     def extend(self, other: GrowingColumns) -> None:
-        """Append the rows of others of the same types, which are forgotten there."""
+        """Append the rows of another table with these columns, which releases them."""
         self.add(other.joined())
 
     def last(self) -> Mapping[str, Any]:
-        """Return the row that was appended last."""
+        """Return the last row."""
         return {name: column.whole()[-1] for name, column in self._columns.items()}
 
     def joined(self) -> Columns:
-        """Return the whole columns, and forget them here."""
+        """Return the columns and release them."""
         return {name: self._columns.pop(name).whole() for name in list(self._columns)}
 
 
 class Interner(dict[Any, int]):
-    """Gives each different key the next number from 0."""
+    """Numbers distinct keys from 0, in the order of their first use."""
 
     def __missing__(self, key: Any) -> int:
         code = self[key] = len(self)
@@ -105,9 +105,9 @@ class Interner(dict[Any, int]):
 
 
 def int_column(values: Sequence[Any]) -> Int64:
-    """Return the values as int64; what is missing or no integer is ABSENT."""
+    """Return the values as int64; ABSENT for missing values and for anything but integers."""
     try:
-        # Twice as fast as numpy's own way.
+        # Twice as fast as numpy.array.
         return np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64)
     except struct.error:
         found = [integer(value) for value in values]
@@ -115,7 +115,7 @@ def int_column(values: Sequence[Any]) -> Int64:
 
 
 def float_column(values: Sequence[Any]) -> Float64:
-    """Return the values as float64; NaN for what is missing or no finite number."""
+    """Return the values as float64; NaN for missing values and for anything but finite numbers."""
     try:
         found = np.fromiter(map(float, values), np.float64, len(values))
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def bounded(values: Int64, limit: int) -> Int64:
 
 
 def integer(value: Any) -> int | None:
-    """Return the value as an integer, also from text like "7" or "0x0"; None if it is none."""
+    """Return the value as an integer, also from text like "7" or "0x0"; None if it isn't one."""
     try:
         number = int(value, 0) if isinstance(value, str) else int(value)
     except (TypeError, ValueError, OverflowError):

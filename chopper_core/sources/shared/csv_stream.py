@@ -1,7 +1,7 @@
 """CSV as profilers write it: headers in any case, rows in batches, damaged rows counted.
 
-pyarrow parses pieces of whole lines. Its own streaming reader would call back from a thread of its
-own for each block, waiting for the interpreter's lock, and read 32 blocks ahead.
+pyarrow parses pieces of whole lines. Its streaming reader is not used: it would call back from its
+own thread for each block, wait for the interpreter lock there, and read 32 blocks ahead.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_ROW_BYTES: Final = 1 << 21
-"""A quoted field that is longer has lost its end."""
+"""A longer row has lost its closing quote."""
 _MARK: Final = b"\x00\x01"
 _INT64_LIMIT: Final = 2**63
 _EMPTY_FIELDS: Final = ',"\r\n'
 
 
 def normalised(name: str) -> str:
-    """Return the name of a column as the readers ask for it: `Agent-Id` is `agent_id`."""
+    """Return a column name as readers look it up: `Agent-Id` becomes `agent_id`."""
     return name.strip().strip("\ufeff\"' ").lower().replace("-", "_").replace(" ", "_")
 
 
 def header_of(head: FileHead) -> set[str]:
-    """Return the names of the columns of a file that may be CSV; none of one that can't be."""
+    """Return the normalised column names of a CSV file; empty for other files."""
     first = head.rows[0] if head.rows else []
     return set(map(normalised, first)) if len(first) > 1 else set()
 
 
 class CsvBatch:
-    """Some rows, as long as the header each."""
+    """Some rows, each with as many fields as the header."""
 
     def __init__(self, header: dict[str, int], columns: Sequence[pa.StringArray]) -> None:
         self._header = header
@@ -53,25 +53,25 @@ class CsvBatch:
         return len(self._columns[0])
 
     def has(self, *names: str) -> bool:
-        """Whether the file has one of the named columns."""
+        """Return whether the file has one of the named columns."""
         return self._named(*names) is not None
 
     def text(self, *names: str) -> Sequence[str] | None:
-        """Return the first of the named columns that the file has."""
+        """Return the first of the named columns that exists; None if none does."""
         column = self._named(*names)
         return None if column is None else column.to_pylist()
 
     def at(self, index: int) -> Sequence[str]:
-        """Return the column at this place."""
+        """Return the column at an index."""
         return self._columns[index].to_pylist()  # type: ignore[no-any-return]
 
     def coded(self, *names: str, missing: str = "") -> tuple[Sequence[str], Int64]:
-        """Return the different texts of a column, and which of them each row has."""
+        """Return the distinct texts of a column, and the index among them of each row."""
         column = self._named(*names)
         return ([missing], np.zeros(len(self), np.int64)) if column is None else _coded(column)
 
     def integers(self, *names: str) -> Int64:
-        """Return the first of the named columns that the file has; ABSENT for what is no number."""
+        """Return the first of the named columns that exists; ABSENT where it has no integer."""
         column = self._named(*names)
         if column is None:
             return np.full(len(self), ABSENT, np.int64)
@@ -82,7 +82,7 @@ class CsvBatch:
         return numbers
 
     def times_ns(self, *names: str) -> Int64:
-        """Return a column of times; ABSENT for what is no time to the nanosecond."""
+        """Return a column of times; ABSENT where it has no time exact to the nanosecond."""
         column = self._named(*names)
         if column is None:
             return np.full(len(self), ABSENT, np.int64)
@@ -90,12 +90,12 @@ class CsvBatch:
         return times_ns(column.to_pylist()) if numbers is None else numbers
 
     def floats(self, *names: str) -> Float64:
-        """Return a column of numbers; NaN for what is none."""
+        """Return a column of numbers; NaN where it has none."""
         column = self._named(*names)
         return np.full(len(self), np.nan) if column is None else _floats(column)
 
     def floats_at(self, index: int) -> Float64:
-        """Return the numbers of the column at this place; NaN for what is none."""
+        """Return the numbers of the column at an index; NaN where it has none."""
         return _floats(self._columns[index])
 
     def _named(self, *names: str) -> pa.StringArray | None:
@@ -126,7 +126,7 @@ class CsvFile:
             self.header.setdefault(normalised(name), index)
 
     def batches(self, progress: Progress = silent) -> Iterator[CsvBatch]:
-        """Yield the rows, some at a time."""
+        """Yield the rows in batches."""
         step = f"read {self._source.path.name}"
         lines = b""
         while (more := self._whole_lines()) or lines:
@@ -144,7 +144,7 @@ class CsvFile:
         progress(step, self._source.size_bytes, self._source.size_bytes)
 
     def _whole_lines(self) -> bytes:
-        """Return the next lines in UTF-8, without a last one that is cut; nothing at the end."""
+        """Return the next lines in UTF-8, without a truncated last one; empty at the end."""
         parts = [self._rest]
         while piece := self._source.read():
             parts.append(piece)
@@ -166,7 +166,7 @@ class CsvFile:
         return line
 
     def _parsed(self, lines: bytes, *, is_last: bool) -> list[pa.StringArray] | None:
-        """Return columns of whole lines; None if a quoted field may continue after them."""
+        """Return the columns of whole lines; None if a quoted field continues after them."""
         import pyarrow as pa
         from pyarrow import csv as pa_csv
 
@@ -178,7 +178,7 @@ class CsvFile:
             bad += bool(row.text.strip(_EMPTY_FIELDS))
             return "skip"
 
-        # A row of marks comes out of the parser only if no quote is open before it.
+        # The parser returns this row of marks only if no quote is open before it.
         text = lines if is_last else b"%s%s\n" % (lines, b",".join([_MARK] * len(names)))
         try:
             table = pa_csv.read_csv(
@@ -199,7 +199,7 @@ class CsvFile:
 
 
 def _without(columns: list[pa.StringArray], header: Sequence[str]) -> list[pa.StringArray]:
-    """Return columns without the rows that are the header again, in files put together."""
+    """Return columns without repeated headers, which concatenated files have."""
     import pyarrow.compute as pa_compute
 
     repeated = pa_compute.equal(columns[0], header[0])
@@ -216,7 +216,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def _numbers(column: pa.StringArray, kind: str) -> Any:
-    """Return a column of plain numbers; None if it has anything else."""
+    """Return a column of numbers; None if it has other values."""
     from chopper_core.util.arrow_files import numbers_of
 
     try:
@@ -233,7 +233,7 @@ def _coded(column: pa.StringArray) -> tuple[Sequence[str], Int64]:
 
 
 def _plain_integers(column: pa.StringArray) -> Int64 | None:
-    """The numbers of a column of nothing else, none of them negative; they may be written 0x7."""
+    """Return a column of integers >= 0, also written 0x7; None if it has other values."""
     found: Int64 | None = _numbers(column, "int64")
     return found if found is not None and (found >= 0).all() else None
 
@@ -254,7 +254,7 @@ def integers(values: Sequence[str], max_exponent: int = 99) -> Int64:
 
 
 def times_ns(values: Sequence[str]) -> Int64:
-    """Return times in ns as int64; ABSENT for what isn't one, as `8.1097E+14`, which is rounded."""
+    """Return times in ns as int64; ABSENT for others and for rounded ones like `8.1097E+14`."""
     return np.maximum(integers(values, max_exponent=0), ABSENT)
 
 

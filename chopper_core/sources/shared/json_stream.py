@@ -1,7 +1,7 @@
-"""JSON text scanned for its structure, and walked through piece by piece, without decoding it all.
+"""JSON text, scanned for its structure and read piece by piece without decoding all of it.
 
-Strings and their escapes are followed, so braces and key names inside strings mean nothing. Control
-characters and bytes that are not UTF-8 do no harm.
+The scanner follows strings and escapes, so braces and keys inside strings have no effect. Control
+characters and invalid UTF-8 are tolerated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def skip_space(text: bytes, start: int = 0) -> int:
 
 
 def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
-    """Return the end of the JSON value at `start`; INCOMPLETE if it goes on, or beyond `limit`."""
+    """Return the end of the JSON value at `start`; INCOMPLETE if it ends beyond text or `limit`."""
     if text[start : start + 1] not in _OPENING:
         scalar = _SCALAR.match(text, start)
         return scalar.end() if scalar and scalar.end() < len(text) else INCOMPLETE
@@ -61,7 +61,7 @@ def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One key of an object and where its value lies; `end` is INCOMPLETE if it goes on."""
+    """A key of an object and the span of its value; `end` is INCOMPLETE if the text ends before."""
 
     key: str
     start: int
@@ -71,7 +71,7 @@ class Member(msgspec.Struct, frozen=True):
 def members(text: bytes, start: int, stop_at: str | None = None) -> Iterator[Member]:
     """Yield the members of the object whose inside starts at `start`, up to its end or the text's.
 
-    A member whose value goes on beyond the text is the last one, and so is the one named `stop_at`,
+    The last one is a member whose value continues beyond the text, or the one named `stop_at`,
     whose value isn't scanned.
     """
     position = start
@@ -98,13 +98,13 @@ def members(text: bytes, start: int, stop_at: str | None = None) -> Iterator[Mem
 
 
 class TextEnded(Exception):
-    """The text ends, or is broken, before what was begun is closed."""
+    """The text ends, or is invalid, before an object or a list is closed."""
 
 
 class JsonStream:
     """A position in JSON text that only moves forward.
 
-    Every method raises `TextEnded` where the text ends too early or is no JSON.
+    Every method raises `TextEnded` if the text is truncated or invalid.
     """
 
     def __init__(self, source: ByteSource, progress: Progress = silent) -> None:
@@ -114,14 +114,14 @@ class JsonStream:
         self._position = 0
 
     def enter(self, mark: bytes) -> bool:
-        """Go inside the object or list that comes next; False if something else comes next."""
+        """Enter the next object or list; False if something else comes next."""
         if self._next_mark() != mark:
             return False
         self._position += 1
         return True
 
     def key(self) -> str | None:
-        """Go past the next key of the object; None, and past its end, if it has no more."""
+        """Return and pass the next key of the object; None, past its end, after the last one."""
         if self._at_end_of(b"}"):
             return None
         while (match := _KEY.match(self._text, self._position)) is None:
@@ -133,11 +133,11 @@ class JsonStream:
             raise TextEnded from error
 
     def next_element(self) -> bool:
-        """Go to the next element of the list; False, and past its end, if it has no more."""
+        """Go to the next element of the list; False, past its end, after the last one."""
         return not self._at_end_of(b"]")
 
     def value(self) -> bytes:
-        """Go past the value that comes next, and return its text."""
+        """Return and pass the text of the next value."""
         self._next_mark()
         while (end := element_end(self._text, self._position)) == INCOMPLETE:
             self._read_more()
@@ -146,7 +146,7 @@ class JsonStream:
         return text
 
     def skip_value(self) -> None:
-        """Go past the value that comes next, however long it is."""
+        """Pass the next value, however long it is."""
         if self._next_mark() not in _OPENING:
             while (match := _WHOLE_SCALAR.match(self._text, self._position)) is None:
                 self._read_more()
@@ -166,10 +166,10 @@ class JsonStream:
     def records(
         self, decode: Callable[[bytes], list[Any]], repair: Callable[[bytes], list[Any]]
     ) -> list[Any] | None:
-        """Go past the next whole elements of a list, and return them decoded.
+        """Return and pass the next whole elements of a list, decoded; None after the last one.
 
         `decode` takes a JSON list; an element on which it raises one of DECODE_ERRORS goes to
-        `repair`. None, and past its end, if the list has no more.
+        `repair`.
         """
         if not self.next_element():
             return None
@@ -185,10 +185,10 @@ class JsonStream:
             self._read_more()
 
     def _alike_objects(self, decode: Callable[[bytes], list[Any]]) -> list[Any] | None:
-        """Go past objects that begin with the same key as the first of them, and decode them.
+        """Pass objects that begin with the same key as the first of them, and decode them.
 
-        That key shows where the last of them begins; that they decode shows that those before it
-        are whole. None if they don't, or the first isn't whole.
+        The key shows where the last of them begins; successful decoding shows that those before it
+        are whole. None if they can't be decoded or the first isn't whole.
         """
         end = element_end(self._text, self._position)
         following = None if end == INCOMPLETE else _NEXT_OBJECT.match(self._text, end)
@@ -203,7 +203,7 @@ class JsonStream:
         return found
 
     def _end_of_objects(self, start: int) -> int:
-        """Return the end of the last whole object of those that follow one another from `start`."""
+        """Return the end of the last whole object in the sequence that begins at `start`."""
         end = start
         depth = 0
         position = start
@@ -251,7 +251,7 @@ class JsonStream:
 def _decoded(
     elements: bytes, decode: Callable[[bytes], list[Any]], repair: Callable[[bytes], list[Any]]
 ) -> list[Any]:
-    """Return decoded elements of a list; those that can't be decoded one by one are repaired."""
+    """Return the elements decoded; those that can't be decoded even alone are repaired."""
     try:
         return decode(b"[" + elements + b"]")
     except DECODE_ERRORS:
@@ -266,7 +266,7 @@ def _decoded(
 
 
 def _elements(text: bytes) -> Iterator[bytes]:
-    """Yield the elements of the JSON list whose inside the text is."""
+    """Yield the elements of a JSON list from the text inside it."""
     position = 0
     while True:
         position = skip_space(text, position)

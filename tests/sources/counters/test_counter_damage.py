@@ -84,7 +84,7 @@ def test_losses_are_counted_in_sentences(tmp_path: Path) -> None:
     assert run.losses.unreadable_events == 4
     notes = " ".join(run.losses.notes)
     assert "ends in the middle of a row" in notes and "4 rows could not be read" in notes
-    assert "1 dispatch without usable times" in notes and path.name in notes
+    assert "1 dispatch without valid times" in notes and path.name in notes
 
 
 def test_a_repeated_value_that_differs_is_said(tmp_path: Path) -> None:

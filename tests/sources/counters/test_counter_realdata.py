@@ -182,7 +182,7 @@ def test_kernel_trace_of_another_execution_says_so() -> None:
     assert len(rows) == len(trace) + len(counters) - matched == 1_131
     assert int(measured.sum()) == len(counters)
     notes = "\n".join(run.join_notes)
-    assert "hold only some dispatches" in notes and "another grid" in notes
+    assert "has only some dispatches" in notes and "another grid" in notes
 
 
 def test_rocpd_without_higher_views() -> None:

@@ -42,7 +42,7 @@ def test_wraps_and_set_backs(tmp_path: Path) -> None:
         "what was counted over a set-back is unknown"
     )
     assert samples.losses.unreadable_events == 2
-    assert "1 times a counter was set back" in " ".join(samples.losses.notes)
+    assert "1 times a counter was reset" in " ".join(samples.losses.notes)
 
 
 def test_large_values_stay_exact(tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ def test_kernels(tmp_path: Path) -> None:
 
 def test_no_samples_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", ["timestamp_ns,counter_name,counter_value"])
-    with pytest.raises(DataError, match=r"a\.csv holds no samples"):
+    with pytest.raises(DataError, match=r"a\.csv has no counter samples"):
         read_samples(path)

@@ -139,7 +139,7 @@ def test_missing_and_extra_kernels_are_counted() -> None:
     assert joined.dispatches.start_ns.tolist() == [0, -1, 100, 200, -1]
     notes = " ".join(joined.join_notes)
     assert "2 of 4 dispatches have no counterpart" in notes
-    assert "1 of 3 dispatches of the passes before are not in this one" in notes
+    assert "1 of 3 dispatches of earlier passes are missing in this one" in notes
     assert "a: 3 for 2" in notes
 
 
