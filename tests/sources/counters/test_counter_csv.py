@@ -176,12 +176,12 @@ def test_numbers() -> None:
     assert times_ns(times).tolist() == [13386742234691895, -1, 12, -1, -1, -1]
 
 
-def test_what_names_say_of_counters() -> None:
-    said = {
+def test_counters_described_by_their_names() -> None:
+    found = {
         name: counter_info(name).aggregation
         for name in ("SQ_WAVES", "TCC_HIT_sum", "TA_BUSY_max", "L2CacheHit", "FETCH_SIZE")
     }
-    assert said == {
+    assert found == {
         "SQ_WAVES": SUM,
         "TCC_HIT_sum": SUM,
         "TA_BUSY_max": "maximum over instances",

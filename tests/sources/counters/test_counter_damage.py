@@ -1,4 +1,4 @@
-"""Damage to files of counters: whatever is broken, rows are lost and counted, or it is said."""
+"""Damage to files of counters: rows are lost and counted, or the file is refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_losses_are_counted_in_sentences(tmp_path: Path) -> None:
     assert "1 dispatch without valid times" in notes and path.name in notes
 
 
-def test_a_repeated_value_that_differs_is_said(tmp_path: Path) -> None:
+def test_a_repeated_value_that_differs_is_noted(tmp_path: Path) -> None:
     columns, rows = counter_rows(KERNELS, {"SQ_WAVES": [1, 2, 3]})
     _, more = counter_rows(KERNELS, {"SQ_WAVES": [1, 5, 3]})
     path = write_csv(tmp_path / "1_counter_collection.csv", columns, rows + more)

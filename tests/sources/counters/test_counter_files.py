@@ -77,7 +77,7 @@ def test_rocpd_processes_of_one_run(tmp_path: Path) -> None:
     assert "Several processes used the same GPU" in run.join_notes[0]
 
 
-def test_what_is_no_counters_is_not_ours(tmp_path: Path) -> None:
+def test_other_files_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": []}))
     (tmp_path / "notes.txt").write_text("a, b\n")
     (tmp_path / "gpu.csv").write_text("timestamp,gpu,power\n1,0,2\n")

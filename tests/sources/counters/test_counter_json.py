@@ -194,7 +194,7 @@ def test_odd_records_are_counted_or_repaired(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{", '{"rocprofiler-sdk-tool": []}', "\x00"])
-def test_what_is_no_such_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(DataError, match=r"a\.json"):

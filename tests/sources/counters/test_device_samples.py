@@ -1,4 +1,4 @@
-"""Device sampling: differences per instance, wraps, set-backs, and the kernels beside them."""
+"""Device sampling: increments per instance, wraps, resets, and the kernels beside them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_differences_are_summed_over_instances(tmp_path: Path) -> None:
     assert of_5.counted.tolist() == [1, 2] and len(of_5) == 2
 
 
-def test_wraps_and_set_backs(tmp_path: Path) -> None:
+def test_wraps_and_resets(tmp_path: Path) -> None:
     lines = ["timestamp_ns,counter_name,counter_value"]
     values = (2**32 - 10, 5, 2**31, 7, 9)
     lines += [f"{10 * index},C,{value}" for index, value in enumerate(values)]
@@ -39,7 +39,7 @@ def test_wraps_and_set_backs(tmp_path: Path) -> None:
     (series,) = samples.counters["C"]
     assert samples.rank is None and series.agent == -1
     assert np.array_equal(series.counted, [15, 2**31 - 5, np.nan, 2], equal_nan=True), (
-        "what was counted over a set-back is unknown"
+        "the increment over a reset is unknown"
     )
     assert samples.losses.unreadable_events == 2
     assert "1 times a counter was reset" in " ".join(samples.losses.notes)
@@ -64,7 +64,7 @@ def test_kernels(tmp_path: Path) -> None:
     assert spans.rank == 1 and len(spans) == 2 and spans.losses.bad_times == 1
 
 
-def test_no_samples_is_said(tmp_path: Path) -> None:
+def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", ["timestamp_ns,counter_name,counter_value"])
     with pytest.raises(DataError, match=r"a\.csv has no counter samples"):
         read_samples(path)

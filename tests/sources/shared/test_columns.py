@@ -1,4 +1,4 @@
-"""Columns that grow: what was appended stays, also where somebody looks at it meanwhile."""
+"""Growing columns keep the appended values, and views of them stay valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV in pieces, plain and odd ones, gives what Python's reader gives of the whole text."""
+"""CSV read in pieces, clean and damaged, equals what Python's reader gives for the whole text."""
 
 from __future__ import annotations
 
