@@ -1,4 +1,4 @@
-"""From backward to forward: which forward operator a backward operator belongs to."""
+"""Links from backward operators to their forward operators."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Backward(Struct, frozen=True):
     linked: Intervals
     """Backward operators; the value is a position in `forward`."""
     forward: Points
-    """The begin of the forward operator of each."""
+    """The start of the forward operator of each."""
     recompute: Intervals
-    """Ranges in backward that run forward work again."""
+    """Ranges in backward that recompute forward work."""
 
     def forward_around(self, points: Points) -> Points:
         """The forward point of the linked backward operator around each point, else nowhere."""
@@ -34,7 +34,7 @@ class Backward(Struct, frozen=True):
     def forward_of(self, points: Points) -> Points:
         """The forward point of the work of a linked backward operator at each point, else nowhere.
 
-        What is recomputed inside a backward operator is not that operator's work.
+        Work recomputed inside a backward operator does not belong to that operator.
         """
         again = replace(self.recompute, value=np.full(len(self.recompute), NOWHERE, np.intp))
         return self.forward.take(union(self.linked, again).innermost(points))
@@ -44,8 +44,8 @@ def link_backward(host: Host) -> Backward:
     """Link backward operators to forward ones: by flow, else by sequence number.
 
     Autograd numbers operators per forward thread, so the key is (forward thread, number). The
-    profiler's own number of a thread is translated by the flows that both ends have; without
-    any, the only thread with forward operators is taken.
+    profiler's own thread numbers are translated by flows with both ends; without any, the only
+    thread with forward operators is used.
     """
     ranges, flows = host.ranges, host.trace.flows
     operators = host.operators[ranges.sequence[host.operators] >= 0]
@@ -59,7 +59,7 @@ def link_backward(host: Host) -> Backward:
     forward_threads = distinct(ranges.thread[forward])
     only = forward_threads[0] if len(forward_threads) == 1 else NOWHERE
     thread_of = np.full(len(threads), only, np.int64)
-    # Where flows differ, the first tells what a number's thread is, the last what a key's point is.
+    # Where flows disagree, the first gives a number's thread, the last a key's point.
     thread_of[thread[ends[::-1]]] = flows.thread[starts[::-1]]
 
     by_start = np.argsort(ranges.start_ns[forward], kind="stable")
@@ -89,7 +89,7 @@ def link_backward(host: Host) -> Backward:
 
 
 def _by_flow(host: Host, backward: Index) -> tuple[Index, Index]:
-    """Positions in `backward` where flows end, in the order of the file, and the flows' starts."""
+    """Positions in `backward` where flows end, in file order, and the starts of the flows."""
     flows, ranges = host.trace.flows, host.ranges
     starts, ends = np.flatnonzero(flows.is_start), np.flatnonzero(~flows.is_start)
     time_ns = np.concatenate([ranges.start_ns[backward], flows.time_ns[ends]])
@@ -104,15 +104,15 @@ def _by_flow(host: Host, backward: Index) -> tuple[Index, Index]:
 
 
 def _recomputing(host: Host, forward: Index) -> Intervals:
-    """Ranges that recompute: frames that say so, and forward operators inside autograd's nodes.
+    """Ranges that recompute: recompute frames, and forward operators inside autograd nodes.
 
-    Inside a backward node gradients are off and operators carry no number of their own; only
-    work that is done again under enabled gradients does.
+    Inside a backward node gradients are disabled and operators have no sequence number; only work
+    recomputed with gradients enabled has one.
     """
     ranges = host.ranges
     evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
     inside = host.intervals(evaluates).innermost(host.starts(forward)) != NOWHERE
-    # The frame of a reentrant checkpoint's backward holds the real backward too.
+    # The backward frame of a reentrant checkpoint also contains the real backward.
     frames = np.flatnonzero(
         (ranges.category == HostCategory.RECOMPUTE) & ~host.named(_REENTRANT_FRAME)
     )

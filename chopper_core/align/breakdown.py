@@ -1,4 +1,4 @@
-"""What the time charged to each compute activity is made of, from model to measured time."""
+"""Breakdown of compute time into losses, from theoretical to measured time."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _CHUNK: Final = 1 << 18
 
 
 def breakdown_columns(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64]:
-    """The parts of `BREAKDOWN` for each activity, in whole ns; NaN where a part isn't known.
+    """The parts of `BREAKDOWN` for each activity, in whole ns; NaN for unknown parts.
 
-    And `AT_PEAK`, the theoretical part of the whole duration, not of what is charged.
+    And `AT_PEAK`, the theoretical part of the whole duration, not of the charged time.
 
     All but frequency are at the nominal clock: theoretical = model FLOPs / peak of the matrix
-    units for the type of what they multiply; extra instructions = executed operations, each at
+    units for the type of their operands; extra instructions = executed operations, each at
     the peak of its type, - theoretical; MFMA loss = cycles of the serialised run - executed;
     contention = cycles in the trace (duration x its clock) - cycles of the serialised run;
     frequency = duration - cycles in the trace. Work without matrix instructions is `vector`.
-    Without the counters of its type the time is `unmodelled`, but for the theoretical part and
-    frequency; so is that of executed operations whose model FLOPs, their type or its peak aren't
-    known. Without a clock contention and frequency are `unseparated`. The parts that are known
-    add up to compute_ns + overlap_ns of the activity: they are scaled from its duration to what
-    is charged and rounded, and what the rounding leaves goes to the largest.
+    Without the counters of its type the time is `unmodelled`, except for the theoretical part and
+    frequency; so is the time of executed operations with unknown model FLOPs, type or peak.
+    Without a clock contention and frequency are `unseparated`. The known parts add up to
+    compute_ns + overlap_ns of the activity: they are scaled from its duration to the charged time
+    and rounded, and the largest takes the remainder of the rounding.
     """
     columns = {name: np.empty(len(table)) for name in (*BREAKDOWN, AT_PEAK)}
-    # Some rows at a time: what is between is many times as large as what comes of it.
+    # In chunks: the intermediate arrays are many times larger than the result.
     for begin in range(0, len(table), _CHUNK):
         rows = slice(begin, begin + _CHUNK)
         for name, values in _of_rows(table.take(rows), hardware).items():
@@ -72,7 +72,7 @@ def _of_rows(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64
     timed = np.isfinite(clock)
     matrix = counted & (executed > 0)
     shaped = np.isfinite(ideal) & ~(counted & ~matrix)
-    # Without a clock what lies between the run alone and the duration can't be told apart.
+    # Without a clock, contention and frequency can't be separated.
     spent = np.where(timed, in_trace, duration)
     parts["theoretical_ns"] = np.where(shaped, ideal, np.where(counted, 0.0, np.nan))
     parts["extra_inst_ns"] = _where(counted, matrix & shaped, executed - ideal)
@@ -87,10 +87,10 @@ def _of_rows(table: KernelTable, hardware: Hardware | None) -> dict[str, Float64
 
 
 def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
-    """How long the counted matrix operations take, each at the peak of its type.
+    """Time of the counted matrix operations, each at the peak of its type.
 
-    NaN where the counter of the work's own type, or for work of unknown type any of the run's
-    counters, says nothing; and where operations ran of a type that has no peak.
+    NaN where the counter of the work's type is missing (for work of unknown type: any of the run's
+    counters), and where operations of a type without a peak ran.
     """
     unknown = np.full(len(table), np.nan)
     element = table.measured.get(FLOPS_TYPE, unknown)
@@ -111,7 +111,7 @@ def _executed_ns(table: KernelTable, hardware: Hardware) -> Float64:
 
 
 def _where(known: Mask, has: Mask, values: Float64) -> Float64:
-    """Values where there are some, 0 where it is known that there are none, else NaN."""
+    """Values where they exist, 0 where they are known not to, else NaN."""
     return np.where(has, values, np.where(known, 0.0, np.nan))
 
 

@@ -1,8 +1,8 @@
-"""Clocks of ranks on several hosts: how far they are apart, by collectives that end together.
+"""Clock offsets between hosts, from collectives that end together on all ranks.
 
-No rank leaves an all-reduce, all-gather, reduce-scatter or all-to-all before the last one has come,
+No rank leaves an all-reduce, all-gather, reduce-scatter or all-to-all before the last one enters,
 so its kernels end at about the same time everywhere. The median difference over many of them is
-the distance of two clocks.
+the offset between two clocks.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from chopper_core.util.grouping import run_starts
 SYNCHRONOUS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _GROUP_SIZE: Final = re.compile(r" of (\d+)$")
 _MIN_COLLECTIVES: Final = 5
-"""Collectives that an estimate needs."""
+"""Minimum number of collectives for an estimate."""
 _IMPLAUSIBLE_NS: Final = 1_000_000
-"""Ends of one collective lie closer on GPUs of one host."""
+"""On GPUs of one host the ends of a collective are closer."""
 _STAMP_NS: Final = 1_000
-"""Kineto's stamps were whole µs in older versions: no difference of them is surer."""
+"""Older Kineto versions stamp whole µs, which limits the accuracy of a difference."""
 _CLEAR: Final = 10
-"""Two clocks are further apart than so many times the uncertainty."""
+"""Multiples of the uncertainty by which distinct clocks differ."""
 _ABSENT: Final = np.iinfo(np.int64).min
 
 
 class RankClock(Struct, frozen=True):
-    """What the stamps of a rank need to be on the clock of the first one."""
+    """The offset of a rank's clock to that of the first rank."""
 
     correction_ns: int
     uncertainty_ns: int
@@ -48,11 +48,10 @@ def host_clocks(
     partial_iterations: Set[int],
     by_hand: Mapping[int, int],
 ) -> list[HostClock]:
-    """The clocks of a run, the first rank's first; one clock only where nothing speaks for more.
+    """The clocks of a run, the first rank's first; a single clock by default.
 
-    Ranks of one host share a clock. Where hosts are not known (''), ranks whose ends are
-    implausibly far apart have several clocks. `by_hand` are corrections by rank that replace what
-    is found.
+    Ranks of one host share a clock. If hosts are unknown (''), ranks whose ends are implausibly far
+    apart have separate clocks. `by_hand` are corrections by rank that override the estimates.
     """
     ranks = sorted(set(rank_of_gpu.values()))
     found = {ranks[0]: RankClock(0, 0, 0)}
@@ -74,7 +73,7 @@ def host_clocks(
 def rank_clocks(
     table: KernelTable, rank_of_gpu: Mapping[int, int], partial_iterations: Set[int]
 ) -> dict[int, RankClock]:
-    """The clock of each rank against the lowest one's, as far as collectives connect them."""
+    """The offset of each rank to the lowest rank, if collectives connect them."""
     ranks = sorted(set(rank_of_gpu.values()))
     ends = _ends(table, rank_of_gpu, ranks, partial_iterations)
     reference = ends[0].copy()
@@ -106,10 +105,10 @@ def _ends(
     ranks: Sequence[int],
     partial_iterations: Set[int],
 ) -> Int64:
-    """Ends of collectives: a row per rank, a column per collective that is surely the same.
+    """Ends of collectives: a row per rank, a column per collective matched with certainty.
 
-    The n-th of a process group, kind and iteration is the same where all ranks have as many, of
-    the same sizes.
+    The n-th of a process group, kind and iteration matches where all ranks have the same number of
+    them, of the same sizes.
     """
     codes = [table.operations.index(name) for name in SYNCHRONOUS if name in table.operations]
     rows = np.flatnonzero((table.kind == Kind.COMM) & np.isin(table.operation, codes))
@@ -140,13 +139,13 @@ def _ends(
 
 
 def _group_size(table: KernelTable, group: int, ranks: int) -> int:
-    """How many ranks a process group has: more that call theirs so are several groups."""
+    """Size of a process group: a larger set of ranks under its name is several groups."""
     size = _GROUP_SIZE.search(table.names[group]) if group >= 0 else None
     return int(size.group(1)) if size else ranks
 
 
 def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[int]]:
-    """Ranks by clock, where only the clocks tell: the first rank's group first."""
+    """Ranks grouped by their offsets alone: the first rank's group first."""
     known = sorted((found[rank].correction_ns, rank) for rank in ranks if rank in found)
     parts: list[list[int]] = []
     before: RankClock | None = None
@@ -161,22 +160,22 @@ def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[in
                 continue
         parts.append([rank])
         before = clock
-    # What no collective connects is taken to be on the first rank's clock.
+    # Ranks that no collective connects are assumed to be on the first rank's clock.
     of_first = next(part for part in parts if ranks[0] in part)
     of_first += [rank for rank in ranks if rank not in found]
     return sorted((sorted(part) for part in parts), key=lambda part: part[0])
 
 
 def _clock(name: str, ranks: Sequence[int], found: Mapping[int, RankClock]) -> HostClock:
-    """The clock of some ranks: the middle of theirs, with how far they are apart."""
+    """The common clock of some ranks: the median of their offsets, with their spread."""
     known = [found[rank] for rank in ranks if rank in found]
     if not known:
-        return HostClock(name, tuple(ranks), 0, None, "no collectives connect it with the others")
+        return HostClock(name, tuple(ranks), 0, None, "no collectives connect it to the others")
     corrections = np.array([clock.correction_ns for clock in known])
     doubt = np.median([clock.uncertainty_ns for clock in known])
     spread = max(int(doubt), int(corrections.max() - corrections.min()) // 2)
     count = sum(clock.collectives for clock in known)
-    method = f"estimated from {count} ends of collectives"
+    method = f"estimated from {count} collective ends"
     return HostClock(name, tuple(ranks), int(np.median(corrections)), spread, method)
 
 
@@ -185,7 +184,7 @@ def _first(clock: HostClock) -> HostClock:
 
 
 def _relative(clock: HostClock, first: HostClock) -> HostClock:
-    """The clock against that of the first host; what lies within the doubt is no distance."""
+    """The offset to the first host's clock; 0 within the uncertainty."""
     if clock.uncertainty_ns is None:
         return clock
     doubt = max(clock.uncertainty_ns, first.uncertainty_ns or 0)
@@ -196,7 +195,7 @@ def _relative(clock: HostClock, first: HostClock) -> HostClock:
 
 
 def _with_hand(clock: HostClock, by_hand: Mapping[int, int]) -> list[HostClock]:
-    """The clock, and apart from it the ranks whose correction a person gave."""
+    """The clock, and separate clocks for ranks with a correction by hand."""
     kept = tuple(rank for rank in clock.ranks if rank not in by_hand)
     parts = [HostClock(clock.name, kept, clock.correction_ns, clock.uncertainty_ns, clock.method)]
     given = sorted({by_hand[rank] for rank in clock.ranks if rank in by_hand})

@@ -1,4 +1,4 @@
-"""Which collective each communication kernel is, what it moves, and in which process group."""
+"""Name, message size and process group of each communication kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DTYPE_BYTES: Final = {
 
 
 class CollectiveLabels(Struct, frozen=True):
-    """What is known of each communication kernel; the others have empty names."""
+    """The collective of each communication kernel; other activities have code -1."""
 
     names: tuple[str, ...]
     """Standard names; `codes` points into them."""
@@ -45,7 +45,7 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     """Name, bytes and group of the communication kernels.
 
     The name comes from the arguments on the kernel, else on the operator around its launch, else
-    from the innermost range around the launch that speaks of one, else from the kernel's name.
+    from the innermost range around the launch that names one, else from the kernel's name.
     """
     trace = host.trace
     activities = trace.activities
@@ -56,7 +56,7 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
     speaking = np.flatnonzero(host.named(_RANGES))
     spoken = host.intervals(speaking).innermost(points)
 
-    # What no range says stands at position -1.
+    # Position -1 holds ABSENT, for activities outside all ranges.
     argument = np.append(host.ranges.collective, np.int32(ABSENT))[around]
     own = activities.collective[rows]
     argument[own != ABSENT] = own[own != ABSENT]
@@ -98,14 +98,14 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
 
 
 def message_bytes(arguments: Collective) -> int:
-    """The larger of input and output in bytes, or ABSENT where size or type isn't known."""
+    """The larger of input and output in bytes, or ABSENT if size or type is unknown."""
     width = _DTYPE_BYTES.get(arguments.dtype.lower().removeprefix("c10::"))
     elements = max(arguments.in_elements, arguments.out_elements)
     return elements * width if width is not None and elements >= 0 else ABSENT
 
 
 def group_label(arguments: Collective) -> str:
-    """A process group for people: name, description and size, as far as they are given."""
+    """The display name of a process group: name, description and size, if given."""
     name, description = arguments.group_name, arguments.group_description
     label = f"{name} ({description})" if name and description else name or description
     if label and arguments.group_size > 0:

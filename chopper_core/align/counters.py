@@ -1,13 +1,13 @@
-"""Which dispatch of a counter run each activity of the trace corresponds to.
+"""Matches the dispatches of counter runs with the activities of a trace.
 
 Counters come from another execution of the same program: serialised, often with another number of
 iterations, without collectives, with a few kernels more or less. Both sides are sequences of
-kernel names in the order of launch, with the sizes of the launches and the named ranges around
-them where both know them (`launches`). One whole iteration of the trace is the template; its
-recurrences in the counter run are found by runs of kernels that are unique in the template, and
-each is aligned with the template (`sequences`). The iterations of the trace take the windows of
-the counter run from the last one backwards; those without a window of their own borrow the
-nearest one's. Where the counters are of the trace's own process, the numbers of the launches tell.
+kernel names in launch order, with launch sizes and named ranges where both have them (`launches`).
+One complete iteration of the trace is the template; its recurrences in the counter run (windows)
+are found by runs of kernels that are unique in the template, and each is aligned with the template
+(`sequences`). The iterations of the trace take the windows from the last one backwards; iterations
+without a window borrow the nearest one. If the counters come from the trace's own process,
+correlation ids decide.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
 from chopper_core.util.grouping import run_mask
 
 RUN_LENGTHS: Final = (6, 4, 2, 1)
-"""Kernels in a row that mark a place in the template, the surest first."""
+"""Lengths of the runs of kernels that mark a place in the template, the safest first."""
 RUN_LENGTH: Final = RUN_LENGTHS[0]
 _MIN_WINDOW: Final = 0.2
 """Share of the template's marks that a recurrence must show."""
@@ -58,7 +58,7 @@ class CounterMatch(Struct, frozen=True):
     windows: int
     """How many iterations of the counter run were recognised."""
     unused_dispatches: int
-    """Dispatches that no activity took."""
+    """Dispatches without an activity."""
     comparison: str
     """How names were compared: `exact`, `prefix` or `base name`."""
 
@@ -92,7 +92,7 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
         match[own[found]] = np.where(ambiguous, Match.AMBIGUOUS, state[into])[found]
     kernels, theirs = both.same_launches()
     if len(kernels):
-        # What the process itself says goes before what the sequences say.
+        # Correlation ids of the same process win over the sequences.
         told = np.isin(dispatch, theirs) & (match != Match.BORROWED)
         dispatch[told], match[told] = UNMATCHED, Match.NONE
         dispatch[sequence[kernels]], match[sequence[kernels]] = theirs, Match.MATCHED
@@ -108,10 +108,10 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
 
 
 def _into_template(kernels: Launched, template: Launched) -> tuple[Index, Mask]:
-    """Where in the template each kernel of an iteration stands, and where that is ambiguous.
+    """The place of each kernel of an iteration in the template, and whether it is ambiguous.
 
-    An iteration that is cut is first laid where its unique runs of kernels lie in the template:
-    layers repeat, so that its kernels alone would fit in several places.
+    A truncated iteration is first placed by its runs of kernels that are unique in the template:
+    layers repeat, so its kernels alone would fit in several places.
     """
     begin, end = 0, len(template)
     if len(kernels) != len(template) and (starts := windows(kernels.code, template.code)):
@@ -123,9 +123,9 @@ def _into_template(kernels: Launched, template: Launched) -> tuple[Index, Mask]:
 
 
 def _with_borrowed(fitted: list[tuple[Index, Mask]], window: int) -> tuple[Index, Int8]:
-    """Partners and states of the template in a window; what it lacks comes from the nearest.
+    """Partners and states of the template in a window; gaps are filled from the nearest window.
 
-    A window before the first one is none of its own: all is borrowed.
+    Before the first window everything is borrowed.
     """
     partner = np.full(len(fitted[0][0]), UNMATCHED, np.intp)
     state = np.full(len(partner), Match.NONE, np.int8)
@@ -139,10 +139,10 @@ def _with_borrowed(fitted: list[tuple[Index, Mask]], window: int) -> tuple[Index
 
 
 def launch_order(table: KernelTable, rows: Index) -> Index:
-    """The kernels among the rows in the order of their launch, collectives and copies left out.
+    """The compute kernels among the rows in launch order.
 
-    An activity without a launch record stands after the one before it on its stream; without one
-    before it, it was launched before the recording began.
+    A kernel without a launch record follows its predecessor on the stream; without a predecessor
+    it was launched before the recording began.
     """
     kernels = rows[(table.category[rows] == Category.KERNEL) & (table.kind[rows] == Kind.COMPUTE)]
     by_stream = kernels[np.lexsort((table.start_ns[kernels], table.stream[kernels]))]
@@ -153,7 +153,7 @@ def launch_order(table: KernelTable, rows: Index) -> Index:
         by_start: Index = kernels[np.argsort(table.start_ns[kernels], kind="stable")]
         return by_start
     launch[unknown & new_stream] = launch[~unknown].min() - 1
-    # Launches rise along a stream, so the last known one is the largest up to here.
+    # Launches rise along a stream, so the last known one is the latest so far.
     known = np.where(launch == NO_TIME, -1, np.arange(len(launch)))
     launch = launch[np.maximum.accumulate(known)]
     in_order: Index = by_stream[np.lexsort((table.start_ns[by_stream], launch))]
@@ -161,10 +161,10 @@ def launch_order(table: KernelTable, rows: Index) -> Index:
 
 
 def windows(template: Int64, sequence: Int64) -> list[int]:
-    """Where in a sequence the template begins to recur, in rising order.
+    """Positions in a sequence where the template recurs, in rising order.
 
-    Marks are runs of kernels that are unique in the template; where too few of them are left,
-    shorter runs have to do.
+    Marks are runs of kernels that are unique in the template; shorter runs serve where long ones
+    are too few.
     """
     for length in RUN_LENGTHS:
         if length <= min(len(template), len(sequence)) and (
@@ -189,7 +189,7 @@ def _recurrences(template: Int64, sequence: Int64, length: int) -> list[int]:
     offsets.sort()
     if not len(offsets):
         return []
-    # Missing and extra kernels shift the offset within a window a little; windows lie a template
+    # Missing and extra kernels shift the offset within a window slightly; windows lie a template
     # apart.
     gaps = np.flatnonzero(np.diff(offsets) > max(len(template) // 4, length))
     groups = np.split(offsets, gaps + 1)
@@ -208,7 +208,7 @@ def _fit(template: Launched, sequence: Launched, starts: list[int]) -> list[tupl
     slack = len(template) // 20 + RUN_LENGTH
     bounds = [-slack, *(start - RUN_LENGTH for start in starts[1:]), len(sequence)]
     for start, lowest, next_start in zip(starts, bounds, bounds[1:], strict=False):
-        # What a window lost shifts where the next one seems to begin by a few kernels.
+        # Kernels missing from a window shift the apparent start of the next one.
         begin = max(start - slack, lowest, 0)
         end = min(start + len(template) + slack, next_start + 2 * RUN_LENGTH)
         aligned = _aligned(template, sequence.take(slice(begin, end)))
@@ -222,7 +222,7 @@ def _aligned(first: Launched, second: Launched) -> Alignment:
 
 
 def _template(iterations: Int32) -> int:
-    """The iteration with the commonest number of kernels; the last one of them."""
+    """The last of the iterations with the most common number of kernels."""
     numbers, counts = np.unique(iterations, return_counts=True)
     commonest = Counter(counts.tolist()).most_common()
     times = commonest[0][1]
@@ -235,7 +235,7 @@ class RunCounters(Struct, frozen=True):
 
     columns: Mapping[str, Float64]
     sources: tuple[CounterSource, ...]
-    """How well the sequences fit, GPU by GPU."""
+    """How well the sequences match, GPU by GPU."""
     agents: tuple[Agent, ...]
     """The device behind each source."""
     info: Mapping[str, CounterInfo]
@@ -245,7 +245,7 @@ class RunCounters(Struct, frozen=True):
 def run_counters(
     table: KernelTable, gpus: Sequence[Gpu], runs: Sequence[DispatchRun], overrides: Overrides
 ) -> RunCounters:
-    """Match counter runs with a run, GPU by GPU; of two with the same counter the first counts."""
+    """Match counter runs with a run, GPU by GPU; the first run with a counter wins."""
     columns: dict[str, Float64] = {}
     sources: list[CounterSource] = []
     agents: list[Agent] = []
@@ -305,7 +305,7 @@ def _source(
 
 
 def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> dict[int, Identity]:
-    """Agent that dispatched → which GPU it is."""
+    """Agent with dispatches → its GPU in the run."""
     paths = tuple(map(str, run.paths))
     used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
     agents = [run.agents[agent] for agent in used]

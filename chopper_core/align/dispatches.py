@@ -1,4 +1,4 @@
-"""A counter run or kernel trace of the profiler as a run of its own, without a PyTorch trace."""
+"""A counter run or kernel trace of rocprofv3 as a run, without a PyTorch trace."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class AlignedDispatches(Struct, frozen=True):
     products: Sequence[str]
     """Name of the product of each of the table's GPUs."""
     without_times: int
-    """Dispatches that no pass timed; they are left out."""
+    """Dispatches without times in any pass; they are excluded."""
 
 
 def align_dispatches(run: DispatchRun) -> AlignedDispatches:
-    """Label and account the dispatches as far as kernel names and roctx ranges tell.
+    """Label and account the dispatches by kernel names and roctx ranges.
 
-    Streams are queues. The operation is the innermost roctx range, else the kernel's class. Where
-    no dispatch has times they stand in their order, 1 ns apart, and last 0 ns.
+    Streams are queues. The operation is the innermost roctx range, else the kernel's class. If no
+    dispatch has times, they keep their order, 1 ns apart, with a duration of 0 ns.
     """
     if not (run.dispatches.start_ns >= 0).any():
         order = np.arange(len(run.dispatches), dtype=np.int64)

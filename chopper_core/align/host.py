@@ -1,4 +1,4 @@
-"""Where on the host each GPU activity was launched, and the host's ranges by what they say."""
+"""The host side of a trace: launches of GPU activities, and ranges by category and name."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _STARTS_WORK: Final = re.compile(r"Launch(?:Cooperative)?Kernel|ModuleLaunch|Gra
 
 
 class Links(Struct, frozen=True):
-    """The launch of each activity, as far as the trace records it."""
+    """The launch of each activity, if the trace records it."""
 
     launch: Index
     """Row of `Trace.launches`, or -1."""
     launch_ns: Int64
-    """Begin of the launch call, or NO_TIME."""
+    """Start of the launch call, or NO_TIME."""
     points: Points
-    """Where on the host it was launched: by the launch call, else by its operator."""
+    """The launch on the host: by the launch call, else by its operator."""
     orphans: Index
-    """Rows of `Trace.launches` that launch work of which the trace has no activity."""
+    """Rows of `Trace.launches` without an activity in the trace."""
     shared_correlations: int
     """Activities whose correlation belongs to several launch calls."""
     late_launches: int
-    """Activities that start before their launch call is stamped: the clocks disagree."""
+    """Activities that start before their launch call: the clocks disagree."""
 
 
 def link(trace: Trace) -> Links:
@@ -45,7 +45,7 @@ def link(trace: Trace) -> Links:
     usable = np.flatnonzero(launches.correlation > 0)
     order = usable[np.lexsort((launches.start_ns[usable], launches.correlation[usable]))]
     correlation = launches.correlation[order]
-    # Of several calls with one correlation, the last one that begins before the activity starts.
+    # Of several calls with one correlation id, the last one before the activity's start.
     first = np.searchsorted(correlation, activities.correlation, "left")
     last = np.searchsorted(correlation, activities.correlation, "right")
     found = (activities.correlation > 0) & (last > first)
@@ -119,7 +119,7 @@ class Host:
         self._masks: dict[str, Mask] = {}
 
     def intervals(self, rows: Index, values: Index | None = None) -> Intervals:
-        """Ranges as intervals; each stands for its row, or for the value given."""
+        """Ranges as intervals, valued with their rows or the given values."""
         return Intervals(
             self.ranges.thread[rows],
             self.ranges.start_ns[rows],
@@ -128,7 +128,7 @@ class Host:
         )
 
     def named(self, pattern: re.Pattern[str]) -> Mask:
-        """Which ranges have a name that the pattern finds."""
+        """Which ranges have a name that matches the pattern."""
         if pattern.pattern not in self._masks:
             names = self.trace.names
             found = np.zeros(len(names), np.bool_)
@@ -143,12 +143,12 @@ class Host:
         return np.flatnonzero(np.bincount(self.ranges.name, minlength=len(self.trace.names)))
 
     def by_name(self, value: Callable[[str], int], rows: Index | None = None) -> Index:
-        """A number for each of the ranges, worked out once per distinct name."""
+        """A number for each of the ranges, computed once per distinct name."""
         name = self.ranges.name if rows is None else self.ranges.name[rows]
         return _by_code(self.trace.names, name, value)
 
     def by_kernel(self, value: Callable[[str], int]) -> Index:
-        """A number for each activity, worked out once per distinct kernel name."""
+        """A number for each activity, computed once per distinct kernel name."""
         return _by_code(self.trace.names, self.trace.activities.name, value)
 
     def of_class(self, *classes: str) -> Mask:
@@ -160,12 +160,12 @@ class Host:
         return self.trace.names[int(self.ranges.name[row])]
 
     def starts(self, rows: Index) -> Points:
-        """The begin of each of the ranges; nowhere for row -1."""
+        """The start of each of the ranges; nowhere for row -1."""
         return Points(self.ranges.thread, self.ranges.start_ns).take(rows)
 
     @cached_property
     def annotations(self) -> Index:
-        """Rows of ranges that somebody named."""
+        """Rows of user annotations."""
         return np.flatnonzero(self.ranges.category == HostCategory.ANNOTATION)
 
     @cached_property
@@ -180,7 +180,7 @@ class Host:
 
     @cached_property
     def is_annotation(self) -> Mask:
-        """Which ranges somebody named."""
+        """Which ranges are user annotations."""
         return np.equal(self.ranges.category, HostCategory.ANNOTATION)
 
     @cached_property
@@ -190,7 +190,7 @@ class Host:
 
     @cached_property
     def autograd_threads(self) -> Int32:
-        """Threads that run backward and nothing else of the step."""
+        """Threads that run only backward work of the step."""
         backward = distinct(self.ranges.thread[self.named(BACKWARD_NODE)])
         own = self.is_annotation & self.named(
             re.compile(r"^(?:ProfilerStep#|Iteration\s?_?#?\d|Optimizer\.)|^enumerate\(DataLoader")

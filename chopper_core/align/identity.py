@@ -1,4 +1,4 @@
-"""Which GPU of the run each device of a source is: as the person says, else by node or number."""
+"""Devices are matched to GPUs by PCI bus, HSA/KFD node or number; overrides win."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\
 
 
 class Device(Struct, frozen=True):
-    """A device as a source calls it; -1 and '' where it doesn't say."""
+    """A device as its source names it; -1 and '' for missing values."""
 
     number: int = -1
-    """Among the GPUs, from 0."""
+    """Index among the GPUs, from 0."""
     node: int = -1
-    """Of HSA, the same as of KFD."""
+    """HSA node, the same as the KFD node."""
     card: str = ""
     pci: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it may be called by hand: the first one is its plain number."""
+        """Names for overrides; the first one is its plain number."""
         plain = self.number if self.number >= 0 else self.node
         names = (
             str(plain) if plain >= 0 else "",
@@ -41,7 +41,7 @@ class Device(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """All that the source says of it, for people."""
+        """The display name: all that the source gives."""
         parts = (
             f"gpu {self.number}" if self.number >= 0 else "",
             f"node {self.node}" if self.node >= 0 else "",
@@ -52,7 +52,7 @@ class Device(Struct, frozen=True):
 
 
 class DeviceMatch(Struct, frozen=True):
-    """The GPU of a device, and what told it."""
+    """The GPU of a device, and how it was matched."""
 
     gpu: int | None
     by: str
@@ -64,12 +64,12 @@ def devices_of_telemetry(names: Sequence[GpuName]) -> list[Device]:
 
 
 def devices_of_agents(agents: Sequence[Agent]) -> list[Device]:
-    """The agents of a profiler, whose plain number is that of the node."""
+    """The agents of a profiler; their plain number is the node."""
     return [Device(-1, agent.node_id, "", agent.pci) for agent in agents]
 
 
 def with_places(gpus: Sequence[Gpu], agents: Sequence[Agent]) -> tuple[Gpu, ...]:
-    """The GPUs with their places on the PCI bus, as far as agents of their nodes tell them."""
+    """The GPUs with PCI addresses from the agents of their nodes."""
     place_of = {agent.node_id: agent.pci for agent in agents if agent.pci}
     by_node = _unique_nodes(gpus)
     return tuple(
@@ -117,13 +117,13 @@ def gpus_of_agents(
 
 
 def _place(pci: str) -> tuple[int, ...]:
-    """A place on the PCI bus however it is written; () for none."""
+    """A PCI address in canonical form; () for none."""
     match = _PCI.fullmatch(pci.strip())
     return tuple(int(part, 16) for part in match.groups()) if match else ()
 
 
 def _unique_nodes(gpus: Sequence[Gpu]) -> dict[int, int]:
-    """GPU by node; a node that several hosts have tells none of them."""
+    """GPU by node; nodes that occur on several hosts are ambiguous and left out."""
     counts = Counter(gpu.device for gpu in gpus)
     return {gpu.device: gpu.index for gpu in gpus if counts[gpu.device] == 1}
 

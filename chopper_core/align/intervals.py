@@ -1,4 +1,4 @@
-"""Which of many intervals covers a point of a host thread: the innermost or the outermost."""
+"""Innermost and outermost intervals over points of host threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOWHERE = -1
 
 
 class Points(Struct, frozen=True, dict=True):
-    """Instants on host threads; thread `NOWHERE` where an instant is not known."""
+    """Instants on host threads; thread `NOWHERE` for unknown instants."""
 
     thread: Int32
     time_ns: Int64
@@ -28,42 +28,42 @@ class Points(Struct, frozen=True, dict=True):
         return len(self.thread)
 
     def known(self) -> Mask:
-        """Which of the points are somewhere."""
+        """Which of the points are known."""
         return np.not_equal(self.thread, NOWHERE)
 
     def take(self, rows: Index) -> Points:
-        """The points of the given rows; row -1 gives a point that is nowhere."""
+        """The points of the given rows; row -1 gives an unknown point."""
         if not len(self.thread):
             return nowhere(len(rows))
         thread = np.where(rows >= 0, self.thread[rows], np.int32(NOWHERE))
         return Points(thread.astype(np.int32), self.time_ns[rows])
 
     def line(self, *, any_thread: bool) -> NumberLine:
-        """The known points in order, sorted once however many intervals are laid over them."""
+        """The known points in order, sorted only once for all sets of intervals."""
         if any_thread not in self._lines:
             self._lines[any_thread] = NumberLine.of(self, any_thread)
         return self._lines[any_thread]
 
 
 def nowhere(count: int) -> Points:
-    """Points that are not known."""
+    """Unknown points."""
     return Points(np.full(count, NOWHERE, np.int32), np.zeros(count, np.int64))
 
 
 class NumberLine(Struct, frozen=True):
-    """Points on one number line: each thread has a stretch of it, or all share one."""
+    """Points on one number line: each thread has its own section, or all share one."""
 
     rows: Index
     """Rows of the points, in the order of the line."""
     at: Int64
-    """Where each of them is."""
+    """Position of each of them."""
     earliest_ns: int
     latest_ns: int
     stretch: int
 
     @classmethod
     def of(cls, points: Points, any_thread: bool) -> NumberLine:
-        """The line of all points that are known."""
+        """The line of all known points."""
         rows = np.flatnonzero(points.known())
         time_ns = points.time_ns[rows]
         earliest, latest = (int(time_ns.min()), int(time_ns.max())) if len(rows) else (0, 0)
@@ -73,13 +73,13 @@ class NumberLine(Struct, frozen=True):
         return replace(unsorted, rows=rows[order], at=at[order])
 
     def place(self, thread: Int32, time_ns: Int64) -> Int64:
-        """Where on the line an instant is; one before or after all points is just beyond them."""
+        """The position of an instant; instants outside all points are clipped just beyond them."""
         time_ns = np.clip(time_ns, self.earliest_ns - 1, self.latest_ns + 1)
         return thread.astype(np.int64) * self.stretch + (time_ns - self.earliest_ns)
 
 
 class Intervals(Struct, frozen=True):
-    """Closed intervals on host threads, with a number that says what each is about."""
+    """Closed intervals on host threads, each with a value."""
 
     thread: Int32
     start_ns: Int64
@@ -102,7 +102,7 @@ class Intervals(Struct, frozen=True):
         return self._paint(self.end_ns - self.start_ns, points.line(any_thread=False), points)
 
     def _paint(self, rank: Int64, line: NumberLine, points: Points) -> Index:
-        """Over each point the value of the interval of the highest rank, of equals the last."""
+        """The value of the highest-ranked interval over each point, of equals the last."""
         found = np.full(len(points), -1, np.intp)
         if not len(self) or not len(line.rows):
             return found
@@ -119,8 +119,8 @@ class Intervals(Struct, frozen=True):
 def last_over(low: Index, high: Index, count: int) -> Index:
     """The last of the ranges [low, high) over each of `count` positions, -1 where there is none.
 
-    A range is laid as two overlapping ones whose length is a power of two; from the longest on,
-    those of each length are cut in halves.
+    A range is covered by two overlapping ones whose length is a power of two; from the longest
+    on, those of each length are halved.
     """
     last = np.full(count, -1, np.intp)
     power = np.frexp(high - low)[1] - 1
@@ -136,7 +136,7 @@ def last_over(low: Index, high: Index, count: int) -> Index:
 
 
 def union(first: Intervals, second: Intervals) -> Intervals:
-    """The intervals of both; of equally long ones those of the second are further in."""
+    """The intervals of both; of equally long ones those of the second are inner."""
     return Intervals(
         np.concatenate([first.thread, second.thread]),
         np.concatenate([first.start_ns, second.start_ns]),

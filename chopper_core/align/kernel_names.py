@@ -1,4 +1,4 @@
-"""What the name of a kernel says: its kind, its class, and for collectives which one it is."""
+"""Kind, class and collective of a kernel by its name; names compared across tools."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _COLLECTIVES: Final = tuple(
 
 
 def collective_name(text: str) -> str | None:
-    """The standard name of a collective that a text (argument, range, kernel) speaks of."""
+    """The standard name of the collective in a text (argument, range, kernel)."""
     for name, pattern in _COLLECTIVES:
         if pattern.search(text):
             return name
@@ -102,15 +102,15 @@ def kinds(names: Sequence[str], name: Int32, category: Int8) -> Int8:
 
 
 _ENOUGH_NAMES: Final = 0.9
-"""Share of dispatches whose names are found in the trace that makes a way of comparing good."""
+"""Share of dispatches with names in the trace at which a comparison is accepted."""
 _MIN_PREFIX: Final = 6
-"""Shorter names begin too many others."""
+"""Shorter names are prefixes of too many others."""
 _CLONE: Final = re.compile(r"(?:\s*\[clone[^\]]*\]|\s*\(\.kd\)|\.kd)+$")
 _QUALIFIERS: Final = re.compile(r"^(?:void|static|__global__)\s+")
 
 
 def plain_name(name: str) -> str:
-    """A kernel's name without the suffixes that tools add and without its return type."""
+    """A kernel's name without tool suffixes and return type."""
     return _QUALIFIERS.sub("", _CLONE.sub("", name.strip()))
 
 
@@ -126,7 +126,7 @@ def common_codes(
     dispatch_names: Sequence[str],
     dispatch_name: Int32,
 ) -> tuple[Int64, Int64, str]:
-    """Codes that are equal where the names of both sides mean the same kernel."""
+    """Codes of both sides, equal where the names mean the same kernel, and the comparison."""
     trace_used = np.unique(trace_name).tolist()
     dispatch_used = np.unique(dispatch_name).tolist()
     weight = np.bincount(dispatch_name, minlength=len(dispatch_names))

@@ -1,4 +1,4 @@
-"""Labels of one level: a code per activity and the rule that found it."""
+"""Labels of one level, and rules that fill gaps from neighbours and context."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Labels(Struct, frozen=True):
         return np.equal(self.codes, NO_LABEL)
 
     def fill(self, codes: Numbers, rule: Rule, where: Mask | None = None) -> None:
-        """Label those that have no label yet; codes of NO_LABEL label nothing."""
+        """Label activities without a label; NO_LABEL codes are ignored."""
         take = self.missing() & (codes != NO_LABEL)
         if where is not None:
             take &= where
@@ -44,11 +44,11 @@ class Order(Struct, frozen=True):
     rows: Index
     """Rows, stream after stream, by start."""
     new_stream: Mask
-    """Where in `rows` another stream begins."""
+    """Where in `rows` a stream begins."""
 
     @classmethod
     def of(cls, stream: Int64, start_ns: Int64) -> Order:
-        """The order of activities given by stream and start."""
+        """The order of activities with these streams and starts."""
         rows = np.lexsort((start_ns, stream))
         return cls(rows, run_mask(stream[rows]))
 
@@ -79,7 +79,7 @@ class Order(Struct, frozen=True):
 
 
 def numbered(columns: Sequence[Codes]) -> Index:
-    """A number for each row, from 0 on, equal where the rows are equal in all columns."""
+    """A number for each row, from 0 on, equal for rows that are equal in all columns."""
     numbers = np.zeros(len(columns[0]), np.intp)
     for column in columns:
         distinct, codes = ranked(column)
@@ -88,9 +88,9 @@ def numbered(columns: Sequence[Codes]) -> Index:
 
 
 def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]) -> None:
-    """Give unlabelled activities the label that both neighbours on their stream share.
+    """Label activities whose two neighbours on the stream share a label.
 
-    `agrees(previous, following)` says where an activity and its two neighbours belong together.
+    `agrees(previous, following)` masks the activities that belong with their neighbours.
     """
     known = ~labels.missing()
     previous, following = order.previous(known), order.following(known)
@@ -104,7 +104,7 @@ def between(labels: Labels, order: Order, agrees: Callable[[Index, Index], Mask]
 
 
 REACH: Final = 2
-"""Kernels before and after that a context holds."""
+"""Kernels before and after an activity in its context."""
 
 
 def contexts(
@@ -115,7 +115,7 @@ def contexts(
     before: int = REACH,
     after: int = REACH,
 ) -> Int64:
-    """A number for each activity, equal where kernel, neighbours on the stream and phase are."""
+    """A number per activity, equal where kernel, neighbours on the stream and phase are."""
     ordered = host.trace.activities.name[order.rows].astype(np.int64)
     stream = np.cumsum(order.new_stream)
     columns = [ordered]
@@ -135,7 +135,7 @@ def like_context(
     trusted: tuple[Rule, ...],
     where: Mask | None = None,
 ) -> None:
-    """Give unlabelled activities the label of their context, where all that have one agree.
+    """Label activities like others in the same context, where those agree.
 
     Only labels found by the `trusted` rules count.
     """
@@ -146,7 +146,7 @@ def like_context(
     size = int(context.max()) + 1
     highest = np.full(size, NO_LABEL, np.int64)
     lowest = np.full(size, np.iinfo(np.int64).max)
-    # Of another type than the result they would go through a buffer, 30 times slower.
+    # The result's type: any other goes through a buffer, 30 times slower.
     codes = labels.codes[known].astype(np.int64)
     np.maximum.at(highest, context[known], codes)
     np.minimum.at(lowest, context[known], codes)

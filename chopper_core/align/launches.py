@@ -1,6 +1,4 @@
-"""What tells launches apart beside names: size, named range, number of the launch; where both
-sides of a match mean the same by it.
-"""
+"""Traits that distinguish launches of equal name: size, named range, correlation id."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
 from chopper_core.util.grouping import distinct
 
 _BLOCKS: Final = 2048
-"""More than the work-items of a workgroup."""
+"""An upper bound of the work-items in a workgroup."""
 _LARGEST_GRID: Final = 2**42
 _COMPARABLE: Final = 0.5
-"""Share of a kernel's launches whose size the other side must have for sizes to count."""
+"""Share of a kernel's launches that must have a trait of the other side to compare it."""
 _SAME_PROCESS: Final = 0.9
-"""Share of launches with the same number that must be of the same kernel."""
+"""Share of launches with equal correlation ids that must be of the same kernel."""
 
 
 def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:
@@ -41,25 +39,25 @@ def packed_shapes(shapes: Sequence[LaunchShape], codes: Int32) -> Float64:
 
 
 class Dispatched(Struct, frozen=True):
-    """The dispatches of one GPU in their order, as far as they tell which kernel each is."""
+    """The dispatches of one GPU in order, with what identifies their kernels."""
 
     names: Sequence[str]
     name: Int32
     """Code of the kernel's name in `names`."""
     items: Int64
-    """Work-items of the grid; UNKNOWN where not given."""
+    """Work-items of the grid, or UNKNOWN."""
     workgroup: Int64
     region: Int32
     """Code of the innermost roctx range in `names`, or UNKNOWN."""
     correlation: Int64
-    """What the trace calls the launch too, or UNKNOWN."""
+    """The correlation id that the trace shares, or UNKNOWN."""
 
     def __len__(self) -> int:
         return len(self.name)
 
     @classmethod
     def of(cls, run: DispatchRun, rows: Index, process: int = -1) -> Dispatched:
-        """Dispatches of a run; of those of the trace's own process the correlation counts."""
+        """Dispatches of a run; correlation ids count only for the trace's own process."""
 
         def size(sizes: Int32) -> Int64:
             whole = np.maximum(sizes.astype(np.int64), 1).prod(axis=1)
@@ -78,7 +76,7 @@ class Dispatched(Struct, frozen=True):
 
     @classmethod
     def named(cls, names: Sequence[str], name: Int32) -> Dispatched:
-        """Dispatches of which only the names are known."""
+        """Dispatches with nothing but names."""
         nothing = np.full(len(name), UNKNOWN, np.int64)
         return cls(names, name, nothing, nothing, nothing.astype(np.int32), nothing)
 
@@ -103,9 +101,9 @@ class Comparison(Struct, frozen=True):
         )
 
     def same_launches(self) -> tuple[Index, Index]:
-        """Positions of kernels and dispatches to which one process gave the same number.
+        """Positions of kernels and dispatches with the same correlation id in one process.
 
-        None, where the numbers pair other kernels than the names do: the process is another one.
+        Empty where the ids pair different kernels: then the process is another one.
         """
         nothing = np.empty(0, np.intp), np.empty(0, np.intp)
         numbers = self.table.measured.get(CORRELATION)
@@ -150,12 +148,11 @@ class Comparison(Struct, frozen=True):
         return np.where(known, of_trace, UNKNOWN), region
 
     def _sizes(self) -> tuple[Int64, Int64]:
-        """Numbers of the launches of both sides, equal where grid and workgroup are, else UNKNOWN.
+        """Size codes of both sides, equal where grid and workgroup are, or UNKNOWN.
 
-        A trace counts a grid in workgroups, but in work-items where it was launched so; the
-        profiler always in work-items. Which of the two holds is decided kernel by kernel; where
-        neither gives the sizes of the other side, the two ran other sizes, and only names can be
-        compared.
+        A trace counts a grid in workgroups, for some launches in work-items; the profiler always
+        counts work-items. Each kernel is decided on its own; where neither matches the other
+        side, the two executions ran other sizes, and only names are compared.
         """
         packed = self.table.measured.get(LAUNCH_SHAPE)
         items, workgroup = self.dispatched.items, self.dispatched.workgroup

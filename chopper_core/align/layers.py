@@ -1,4 +1,4 @@
-"""The layer of each activity: the one it serves, not the one that prefetches for it."""
+"""The layer of each activity: the one it serves, not the one that prefetches it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PAIRS: Final = {
     "pre_backward": 2,
     "post_backward_reduce": -2,
 }
-"""Of the hooks that open and close a window, what they have in common but for the sign."""
+"""Codes of hooks: those that open and close the same window differ in sign only."""
 
 
 def label_layers(
@@ -56,10 +56,10 @@ def label_layers(
     windows = layer_windows(host)
     serves = served.innermost(points)
     labels.fill(np.where(serves == _ROOT_GROUP, NO_LABEL, serves), Rule.FSDP)
-    # What FSDP does for its root group belongs to no layer, whichever layer it runs in.
+    # FSDP's work for its root group belongs to no layer, wherever it runs.
     points = Points(np.where(serves == _ROOT_GROUP, NOWHERE, points.thread), points.time_ns)
     labels.fill(explicit.innermost(points), Rule.ANNOTATION)
-    # What a backward operator recomputes is of the same layer as the operator itself.
+    # Recomputed work belongs to the layer of its backward operator.
     forward = backward.forward_around(points)
     labels.fill(explicit.innermost(forward), Rule.AUTOGRAD)
     labels.fill(windows.innermost(points), Rule.FSDP)
@@ -67,7 +67,7 @@ def label_layers(
     labels.fill(modules.layers.innermost(points), Rule.MODULE)
     labels.fill(modules.layers.innermost(forward), Rule.AUTOGRAD)
 
-    # Only what belongs to the model's body can take a neighbour's layer.
+    # Only forward and backward work can take a neighbour's layer.
     body = np.isin(phases.codes, (Phase.FORWARD, Phase.BACKWARD))
     step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
     may = body & (serves != _ROOT_GROUP)
@@ -101,7 +101,7 @@ def _layer_of(name: str) -> int:
 def _served(host: Host) -> Intervals:
     """Ranges of FSDP's own work, valued with the layer whose parameters they move.
 
-    Only names with a module in them tell it; of these, one without a layer is the root group.
+    Only names that contain a module count; those without a layer are the root group.
     """
     rows = np.flatnonzero(host.is_annotation & host.named(_SERVES))
     rows = rows[host.by_name(_has_module, rows) > 0]
@@ -120,7 +120,7 @@ def _hook(name: str) -> int:
 
 
 def layer_windows(host: Host) -> Intervals:
-    """From FSDP's hook before a layer to its hook after it: what lies between is the layer's."""
+    """Windows from FSDP's hook before a layer to its hook after it, valued with the layer."""
     rows = np.flatnonzero(host.is_annotation & host.named(_HOOKS))
     rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
     layers = host.by_name(_layer_of, rows)
@@ -176,7 +176,7 @@ def read_modules(host: Host) -> Modules:
 
     A module's number counts the instances of its class in the order of their first call, so the
     number of a block is its layer. The order of the projections inside attention and
-    feed-forward modules tells which is which.
+    feed-forward modules identifies them.
     """
     rows = host.modules
     frames = [_FRAME.match(host.text(row)) for row in rows]
@@ -198,14 +198,14 @@ def read_modules(host: Host) -> Modules:
 
 
 def _block_class(classes: list[str], instances: list[str]) -> str:
-    """The class whose instances are the layers: the most numerous one that is named like one."""
+    """The class of the layers: the most frequent one with a layer's name."""
     numbers = Counter(name for name, _ in set(zip(classes, instances, strict=True)))
     candidates = [(count, name) for name, count in numbers.items() if _BLOCK.search(name)]
     return max(candidates, default=(0, ""))[1]
 
 
 def _roles(classes: list[str], instances: list[str], parent: Index, blocks: str) -> dict[str, str]:
-    """The operation of each module instance: a standard name where its place tells it."""
+    """The operation of each module instance: a standard name if its place implies one."""
     class_of = dict(zip(instances, classes, strict=True))
     parent_of: dict[str, str] = {}
     children: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The work that the model asks for, by activity: floating-point operations and tokens."""
+"""Model work by activity: floating-point operations and tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
 from chopper_core.util.grouping import distinct, run_starts
 
 _STAND_IN: Final = 10
-"""A kernel that has FLOPs this many times more seldom than another is no usual carrier."""
+"""A kernel with the same FLOPs this many times less often than another is a stand-in."""
 _MATRIX_CLASSES: Final = ("gemm", ATTENTION_CLASS, "convolution")
 _OF_WEIGHT: Final = re.compile(r"wrw|w_?grad|bwd_?weight|grad_weight", re.IGNORECASE)
 _OF_INPUT: Final = re.compile(r"igemm_bwd|d_?grad|bwd_?data|grad_input", re.IGNORECASE)
@@ -40,15 +40,15 @@ class ModelWork(Struct, frozen=True):
     """The model's work by activity."""
 
     flops: Float64
-    """NaN where they aren't known."""
+    """NaN where unknown."""
     element: Float64
-    """The `ElementType` of what is multiplied; NaN where there are no FLOPs."""
+    """The `ElementType` of the operands; NaN without FLOPs."""
     of_unknown_mask: int
-    """Kernels of attentions of which the trace does not say whether they are causal."""
+    """Attention calls that the trace doesn't mark as causal or not."""
 
 
 class Works(Struct, frozen=True):
-    """The calls of operators that have work."""
+    """The calls of operators with FLOPs."""
 
     rows: Index
     """Rows of the host's ranges."""
@@ -63,16 +63,16 @@ class Works(Struct, frozen=True):
 
     @property
     def element(self) -> Float64:
-        """The type of what each call multiplies."""
+        """The type of the operands of each call."""
         return np.array([work.element for work in self.distinct], np.float64)[self.work]
 
 
 def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[Codes]) -> ModelWork:
     """The model's work of each activity.
 
-    It goes to the matrix kernels that take longest of those that the innermost counted operator
-    launched. An attention kernel in backward whose operator shows no shapes has the work that its
-    forward says. Activities without a launch record have that of activities equal in `lenders`.
+    It is assigned to the longest matrix kernels launched by the innermost counted operator. A
+    backward attention kernel without recorded shapes takes its work from the forward. Activities
+    without a launch record borrow from activities that are equal in `lenders`.
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
@@ -125,10 +125,10 @@ def _works(host: Host) -> Works:
 def _carriers(
     host: Host, rows: Index, call: Index, works: Works
 ) -> Iterator[tuple[Work, int, list[int]]]:
-    """Each work of several activities with how many of its parts some of them share.
+    """For calls with several kernels: the work, and the number of parts that some of them share.
 
-    A part goes to all launches of one kernel name: those that take longest together. Where all
-    are of one name they share the parts, of which a single launch takes no more than one.
+    A part goes to all launches of one kernel name, the longest in total first. Launches of a
+    single name share all parts, at most one per launch.
     """
     activities = host.trace.activities
     name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
@@ -153,15 +153,15 @@ def _carriers(
 
 
 def _direction(kernel: str) -> str:
-    """Which gradient of a convolution a kernel's name says that it computes; empty for none."""
+    """The gradient of a convolution in a kernel's name: `weight`, `input`, or empty."""
     return "weight" if _OF_WEIGHT.search(kernel) else "input" if _OF_INPUT.search(kernel) else ""
 
 
 def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
-    """Take FLOPs from a helper kernel where the kernel that usually has them lacks its launch.
+    """Remove FLOPs from helper kernels where the main kernel lacks its launch record.
 
-    The launch that is missing hides the main kernel, so that a lesser one of the same call came
-    to be the longest. The main kernel gets them back by `lend`.
+    A missing launch hides the main kernel, so a helper of the same call is the longest. The main
+    kernel gets its FLOPs back by `lend`.
     """
     lost = distinct(kernel[unlinked])
     for amount in distinct(flops[np.isfinite(flops)]):
@@ -173,9 +173,10 @@ def _without_stand_ins(flops: Float64, kernel: Int32, unlinked: Mask) -> None:
 
 
 def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
-    """Values with those of equal activities given to activities that lack a launch record.
+    """Fill values of activities without a launch record from equal activities.
 
-    Equal are those with the same keys (kernel, operation, phase) where all that are known agree.
+    Activities are equal if their keys (kernel, operation, phase) are, and if all known values of
+    these keys agree.
     """
     wanted = np.flatnonzero(lacks & ~np.isfinite(values))
     known = np.flatnonzero(np.isfinite(values))
@@ -221,12 +222,12 @@ _PACKED: Final = re.compile(r"varlen")
 def activity_tokens(
     host: Host, links: Links, phase: Int32, layer: Int32, keys: Sequence[Codes]
 ) -> Float64:
-    """The tokens that come into the model with each activity; NaN where none are known to.
+    """The tokens that enter the model with each activity; NaN if there are none.
 
-    They are those of the embedding with the most entries (others hold positions or types), by
-    the shape of its indices. Where none shows shapes they are those of the attentions of the
-    first layer, forward: batch x sequence of the query. Activities without a launch record have
-    the tokens of those that are equal in `keys`.
+    The shape of the indices of the embedding with the most entries (others hold positions or
+    types) gives them; without recorded shapes, the forward attention of the first layer does:
+    batch x sequence of the query. Activities without a launch record borrow from activities that
+    are equal in `keys`.
     """
     forward = phase == Phase.FORWARD
     found = _of_embedding(host, links, forward)
@@ -264,7 +265,7 @@ def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Floa
 
 
 def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
-    """The operators of a name that show the shapes of their inputs."""
+    """The operators of a name with recorded input shapes."""
     ranges, names = host.ranges, host.trace.names
     rows = np.flatnonzero(host.is_operator & host.named(pattern) & (ranges.shapes != ABSENT))
     read: dict[int, Inputs] = {}
@@ -275,7 +276,7 @@ def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
 
 
 def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -> Float64:
-    """The tokens of operators on the longest activity that each launched, of those `where`."""
+    """The tokens of operators, on the longest activity of each among those in `where`."""
     found = np.full(len(where), np.nan)
     operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(links.points)
     rows = np.flatnonzero(where & (operator != NOWHERE))

@@ -1,4 +1,4 @@
-"""The operation of each activity: the model's word for it, as well as the trace can tell."""
+"""The operation of each activity, in the model's terms where the trace has them."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class OperationNames(Struct):
     codes: dict[str, int] = field(default_factory=dict)
 
     def code(self, name: str) -> int:
-        """The code of a name, a new one if need be; an empty name is no label."""
+        """The code of a name, a new one if necessary; NO_LABEL for an empty name."""
         if not name:
             return NO_LABEL
         return self.codes.setdefault(name, len(self.codes))
 
 
 def normal_name(name: str) -> str:
-    """One name per operation: without pass prefix, with one word for the feed-forward part."""
+    """Normalise a name: without pass prefix, with `mlp` for the feed-forward part."""
     if optimizer := _OPTIMIZER.match(name):
         return _OPTIMIZER_NAMES.get(optimizer["method"], f"opt_{optimizer['method']}")
     if _DATA.match(name):
@@ -94,8 +94,8 @@ def label_operations(
 ) -> tuple[Labels, tuple[str, ...]]:
     """Operations of the activities, and the names behind the codes.
 
-    What the model says comes first (annotations, modules, shapes), then what the same kernels are
-    called elsewhere in the run, then the framework's operators, at last the kernels' own names.
+    The model's own terms come first (annotations, modules, shapes), then the names of the same
+    kernels elsewhere in the run, then framework operators, finally kernel names.
     """
     names = OperationNames()
     points = links.points
@@ -118,7 +118,7 @@ def label_operations(
     recomputed = backward.recompute.innermost(points) != NOWHERE
     _mark_recompute(labels, names, recomputed)
     _like_forward(labels, names, host, order, phases, recomputed)
-    # Where the profiler's start cut the launch or the forward away, other steps know better.
+    # Where the profiling window cut off the launch or the forward, other steps are more reliable.
     in_backward = phases.codes == Phase.BACKWARD
     cut = ~points.known() | (in_backward & ~forward.known() & ~recomputed)
     by_context = contexts(host, order, phases.codes)
@@ -139,7 +139,7 @@ def label_operations(
 def _fill(
     labels: Labels, intervals: Intervals, points: Points, forward: Points, rule: Rule
 ) -> None:
-    """Label by the interval over the launch, else by that over the forward it belongs to."""
+    """Label by the interval over the launch, else over its forward."""
     labels.fill(intervals.innermost(points), rule)
     labels.fill(intervals.innermost(forward), Rule.AUTOGRAD)
 
@@ -158,8 +158,8 @@ def _label_collectives(
 def _annotations(host: Host, names: OperationNames) -> Intervals:
     """Ranges that name an operation.
 
-    With Chopper's vocabulary in a trace every range but markers and infrastructure counts, as in
-    the original; without it only those that hold no other range, since wide ones say too little.
+    If the trace uses Chopper's vocabulary, every range but markers and infrastructure counts, as in
+    the original; otherwise only innermost ranges, since wide ones are too vague.
     """
     rows = host.annotations
     keep = host.by_name(_names_operation, rows) > 0
@@ -191,7 +191,7 @@ def _fsdp(host: Host, names: OperationNames) -> Intervals:
 
 
 def _range_name(name: str) -> str:
-    """The name of an FSDP range without the module that it is about."""
+    """The name of an FSDP range without its module."""
     match = _FSDP.match(name)
     return match["name"] if match else name
 
@@ -216,7 +216,7 @@ def _operators(host: Host, names: OperationNames) -> Intervals:
 
 
 def _nodes(host: Host, names: OperationNames) -> Intervals:
-    """Autograd's nodes, for what they run themselves."""
+    """Autograd nodes, for the work that they run directly."""
     rows = np.flatnonzero(host.is_operator & host.named(_NODE) & host.named(_WRAPPERS))
     return host.intervals(rows, host.by_name(lambda name: names.code(_node_name(name)), rows))
 
@@ -227,7 +227,7 @@ def _node_name(name: str) -> str:
 
 
 def _attention_kernels(labels: Labels, host: Host, names: OperationNames) -> None:
-    """Inside an attention module the attention kernel is the operation `attn_fa`."""
+    """Attention kernels inside attention modules are the operation `attn_fa`."""
     by_module = np.isin(labels.rules, (Rule.MODULE, Rule.AUTOGRAD))
     attends = host.of_class(ATTENTION_CLASS)
     if (by_module & attends).any():
@@ -242,9 +242,9 @@ def _like_forward(
     phases: Labels,
     recomputed: Mask,
 ) -> None:
-    """What is recomputed repeats the forward, kernel by kernel: it takes the forward's names.
+    """Recomputed work repeats the forward, kernel by kernel, and takes the forward's names.
 
-    At its end and begin other work follows and precedes it, so one side has to do there.
+    At its borders other work is adjacent, so a context of one side is enough there.
     """
     again = recomputed & labels.missing()
     if not again.any():

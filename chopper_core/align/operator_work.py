@@ -25,7 +25,7 @@ Shape = list[int]
 
 ATTENTION: Final = re.compile(r"scaled_dot_product\w*attention|^flash_attn::_flash_attn")
 BACKWARD_PER_FORWARD: Final = 2.5
-"""Of attention: five products instead of two."""
+"""Attention: five products instead of two."""
 _BACKWARD: Final = re.compile(r"backward", re.IGNORECASE)
 _HEADS_AFTER_SEQUENCE: Final = re.compile(r"^flash_attn::")
 _NUMBER_WITH_POINT: Final = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
@@ -33,16 +33,16 @@ _TRUTH: Final = {"True": True, "False": False, "true": True, "false": False}
 
 
 class Inputs(Struct, frozen=True):
-    """What a trace says of an operator's inputs, place by place; empty where it doesn't."""
+    """The recorded inputs of an operator by position; empty if not recorded."""
 
     shapes: Sequence[Shape]
     types: Sequence[str] = ()
     values: Sequence[str] = ()
-    """Of what is no tensor, as text."""
+    """Non-tensor inputs, as text."""
 
     @classmethod
     def parsed(cls, shapes: str, types: str = "", values: str = "") -> Inputs:
-        """The inputs from the JSON texts of a trace; others than plain tensors have no shape."""
+        """The inputs from the JSON texts of a trace; only plain tensors have a shape."""
         return cls(
             [_shape(given) for given in _list(shapes)],
             [given if isinstance(given, str) else "" for given in _list(types)],
@@ -50,13 +50,13 @@ class Inputs(Struct, frozen=True):
         )
 
     def type_of(self, *places: int) -> ElementType:
-        """The type of the elements at some places, UNKNOWN where it isn't known or they differ."""
+        """The element type at some positions, UNKNOWN if unknown or if they differ."""
         return element_type(
             self.types[place] if place < len(self.types) else "" for place in places
         )
 
     def value(self, place: int) -> Any:
-        """The number, truth or list at a place, None where it isn't known."""
+        """The number, boolean or list at a position, None if unknown."""
         text = self.values[place] if place < len(self.values) else ""
         if text in _TRUTH:
             return _TRUTH[text]
@@ -67,17 +67,17 @@ class Inputs(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """The floating-point operations of a call, and the type of what it multiplies."""
+    """The floating-point operations of a call, and the type of its operands."""
 
     flops: float
-    """Of one part; NaN where the trace doesn't say whether attention is causal."""
+    """Of one part; NaN if the trace doesn't show whether attention is causal."""
     element: ElementType
     parts: int = 1
-    """Equal parts that kernels of their own work on."""
+    """Equal parts, each computed by separate kernels."""
 
 
 def operator_work(name: str, inputs: Inputs) -> Work | None:
-    """The work of one call of an operator, None where it has or shows none."""
+    """The work of one operator call, None if it has none or lacks the inputs."""
     if ATTENTION.search(name):
         return _attention(name, inputs)
     count = _COUNTS.get(name)
@@ -89,7 +89,7 @@ def _product(inputs: Inputs, first: int = 0) -> Work | None:
     if flops is None:
         return None
     element = inputs.type_of(first, first + 1)
-    # PyTorch packs two of these along the inner side and counts the pairs.
+    # PyTorch packs two FP4 values along the inner dimension and counts the pairs.
     return Work(2 * flops if element == ElementType.FP4 else flops, element)
 
 
@@ -130,7 +130,7 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
         return None
     sequence, head = (1, 2) if _HEADS_AFTER_SEQUENCE.search(name) else (2, 1)
     pairs = float(query[0] * query[head] * query[sequence] * key[sequence])
-    # Backward makes the scores anew; it differentiates them, the queries and the keys.
+    # Backward recomputes the scores, and computes four gradient products.
     widths = 3 * query[3] + 2 * value[3] if is_backward else query[3] + value[3]
     causal = _is_causal(inputs.values)
     share = nan if causal is None else 0.5 if causal else 1.0
@@ -138,7 +138,7 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
 
 
 def _is_causal(values: Sequence[str]) -> bool | None:
-    """In every schema it is the first truth after the dropout, the first number with a point."""
+    """In every schema it is the first boolean after the dropout, the first float."""
     rest = iter(values)
     if not any(_NUMBER_WITH_POINT.fullmatch(text) for text in rest):
         return None
@@ -146,7 +146,7 @@ def _is_causal(values: Sequence[str]) -> bool | None:
 
 
 class _Places(Struct, frozen=True):
-    """Where a convolution's inputs stand in its schema."""
+    """Positions of a convolution's inputs in its schema."""
 
     stride: int
     padding: int
@@ -200,12 +200,12 @@ def _fit(image: Shape, weight: Shape) -> bool:
 
 
 def _per_window(batch: int, windows: Shape, weight: Shape) -> float:
-    """A multiplication and an addition for each place of the window and element of the weight."""
+    """A multiply and an add for each window position and element of the weight."""
     return 2.0 * batch * prod(windows) * prod(weight)
 
 
 def _windows(inputs: Inputs, places: _Places, image: Shape, kernel: Shape) -> Shape | None:
-    """How many places the window has in each direction: the size of the output."""
+    """Number of window positions in each direction: the size of the output."""
     strides, paddings, dilations = (
         _per_direction(inputs.value(place), len(image))
         for place in (places.stride, places.padding, places.dilation)

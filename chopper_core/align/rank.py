@@ -1,4 +1,4 @@
-"""One rank's trace, aligned: labels, kinds, launches and accounts become a kernel table."""
+"""Aligns one rank: its trace becomes a labelled and accounted kernel table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AlignedRank(Struct, frozen=True):
     devices: tuple[int, ...]
     partial_iterations: frozenset[int]
     findings: Mapping[str, int]
-    """Counts of what is incomplete, by a name for people."""
+    """Counts of incomplete items, by display name."""
 
 
 def align_rank(trace: Trace) -> AlignedRank:
@@ -48,7 +48,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     lane = numbered((gpu, activities.stream))
     order = Order.of(lane, activities.start_ns)
     links = link(trace)
-    # These come first, since both they and the host's ranges take much memory.
+    # First, since both the accounts and the host's ranges take much memory.
     start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
     columns: dict[str, Any] = {
         **_gpu_by_gpu(
@@ -129,7 +129,7 @@ def align_rank(trace: Trace) -> AlignedRank:
 
 
 def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
-    """Counts of what is incomplete about launches, by a name for people."""
+    """Counts of incomplete launch records, by display name."""
     lacks = table.launch_ns == NO_TIME
     return {
         "activities without a launch record": int(lacks.sum()),
@@ -151,7 +151,7 @@ def _gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict
 
 
 def used_names(table: KernelTable) -> KernelTable:
-    """The same table with only the texts that its rows use, in the order of first code."""
+    """The same table with only the texts that its rows use, in code order."""
     used, name_code = _renumbered(len(table.names), table.kernel, table.group)
     operations, operation_code = _renumbered(len(table.operations), table.operation)
     return replace(

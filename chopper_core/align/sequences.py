@@ -1,4 +1,4 @@
-"""Aligning two sequences of kernels: the longest common subsequence, and where it is certain."""
+"""Alignment of two kernel sequences: longest common subsequence, with ambiguities."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Bits = NDArray[np.uint8]
 
 UNMATCHED: Final = -1
 UNKNOWN: Final = -1
-"""A trait that can't be compared: it forbids no pair."""
+"""A trait that can't be compared: it matches any."""
 
 
 class Alignment(Struct, frozen=True):
-    """For each element of the first sequence its partner in the second one."""
+    """The partner in the second sequence of each element of the first one."""
 
     partner: Index
     """Position in the second sequence, or UNMATCHED."""
     ambiguous: Mask
-    """Where another equally long alignment pairs the element otherwise, or not at all."""
+    """Where an equally long alignment pairs the element differently, or not at all."""
 
     @property
     def matched(self) -> int:
@@ -32,13 +32,13 @@ class Alignment(Struct, frozen=True):
 
 
 class Launched(Struct, frozen=True):
-    """Kernels in the order of their launch."""
+    """Kernels in launch order."""
 
     code: Int64
     """Equal for the same kernel."""
     traits: tuple[Int64, ...] = ()
-    """What else tells kernels apart, equal where it is the same, UNKNOWN where it can't be
-    compared; both sides of an alignment have the same traits."""
+    """Further codes that distinguish kernels, UNKNOWN where they can't be compared; both sides of
+    an alignment have the same traits."""
 
     def __len__(self) -> int:
         return len(self.code)
@@ -48,7 +48,7 @@ class Launched(Struct, frozen=True):
         return Launched(self.code[rows], tuple(trait[rows] for trait in self.traits))
 
     def alike(self, other: Launched, position: int) -> Mask:
-        """Which of the kernels may be the other one's at the position."""
+        """Which of the kernels may equal the other's at the position."""
         same: Mask = self.code == other.code[position]
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             if theirs[position] != UNKNOWN:
@@ -56,7 +56,7 @@ class Launched(Struct, frozen=True):
         return same
 
     def may_be(self, other: Launched) -> Mask:
-        """Whether each kernel may be that of the other at the same position."""
+        """Whether each kernel may equal the other's at the same position."""
         same: Mask = self.code == other.code
         for ours, theirs in zip(self.traits, other.traits, strict=True):
             same &= (ours == theirs) | (ours == UNKNOWN) | (theirs == UNKNOWN)
@@ -66,9 +66,9 @@ class Launched(Struct, frozen=True):
 def align(first: Launched, second: Launched) -> Alignment:
     """Pair kernels that may be the same, in order, as many as possible.
 
-    Of several longest alignments the one with the earliest partners is taken. Where the second
-    sequence lacks nothing of the first one, time goes with their length; else with the product of
-    the lengths, and memory with an eighth of a byte for each pair of elements.
+    Of several longest alignments the one with the earliest partners wins. Time is linear if the
+    second sequence contains the whole first one; else it is quadratic, with an eighth of a byte
+    of memory per pair of elements.
     """
     if len(first) == len(second) and first.may_be(second).all():
         return Alignment(np.arange(len(first)), np.zeros(len(first), np.bool_))
@@ -78,7 +78,7 @@ def align(first: Launched, second: Launched) -> Alignment:
         return Alignment(partner, ambiguous)
     earliest = _earliest(first, second)
     if earliest is not None:
-        # From the other end the earliest are the latest; all lies between the two.
+        # Reversed, the earliest partners are the latest ones; all alignments lie between.
         mirrored = slice(None, None, -1)
         latest = _earliest(first.take(mirrored), second.take(mirrored))
         assert latest is not None
@@ -97,8 +97,8 @@ def align(first: Launched, second: Launched) -> Alignment:
             # Pairing this element must not cost a pair later on.
             if after[hit + 1] + 1 == here[column]:
                 partner[position] = hit
-                # Certain is a pair that every longest alignment has: no other partner lies on
-                # one, and none leaves the element out.
+                # A pair is certain if every longest alignment has it: none uses another
+                # partner or skips the element.
                 on_one = equal & (before[:-1] + 1 + after[1:] == longest)
                 ambiguous[position] = on_one.sum() > 1 or bool((before + after == longest).any())
                 column = hit + 1
@@ -135,10 +135,10 @@ def _may_be(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment:
-    """The alignment with what changed places: the same kernel with a trait that is the same.
+    """Add pairs of kernels that changed places: equal kernels that share a known trait.
 
-    Certain is such a pair, in order or not, between the same neighbouring certain pairs, where
-    neither has another candidate there.
+    Such a pair counts, in order or not, between the same two certain pairs, if neither kernel has
+    another candidate there.
     """
     anchor = (found.partner != UNMATCHED) & ~found.ambiguous
     is_anchor_there = np.zeros(len(second), np.bool_)
@@ -160,7 +160,7 @@ def with_moved(found: Alignment, first: Launched, second: Launched) -> Alignment
 
 
 def _by_gap(kernels: Launched, anchor: Mask) -> dict[tuple[int, int], Index]:
-    """The kernels that are no anchors by (number of anchors before, code)."""
+    """Kernels that are not anchors, by (number of anchors before, code)."""
     found: dict[tuple[int, int], list[int]] = {}
     gap = np.cumsum(anchor)
     for position in np.flatnonzero(~anchor).tolist():
@@ -177,7 +177,7 @@ def _share_a_trait(first: Launched, here: int, second: Launched, there: int) -> 
 
 
 def _rests(first: Launched, second: Launched) -> Bits:
-    """For each beginning in `first` the lengths that are left, by beginning in `second`.
+    """Lengths of the best alignments of the suffixes, a row per suffix of `first`.
 
     Neighbouring lengths differ by 0 or 1: each row is packed as these steps.
     """
@@ -191,14 +191,14 @@ def _rests(first: Launched, second: Launched) -> Bits:
 
 
 def _row(packed: Bits, width: int) -> Int32:
-    """The lengths that are left from each beginning in the second sequence on."""
+    """The lengths for each suffix of the second sequence."""
     lengths = np.zeros(width + 1, np.int32)
     np.cumsum(np.unpackbits(packed, count=width), out=lengths[1:])
     return lengths[::-1]
 
 
 def _next_row(row: Int32, equal: Mask) -> Int32:
-    """The lengths with each prefix of the second sequence, for one more element of the first."""
+    """The lengths for each prefix of the second sequence, with one more element of the first."""
     following = row.copy()
     np.maximum(following[1:], row[:-1] + equal, out=following[1:])
     return np.maximum.accumulate(following)

@@ -1,4 +1,4 @@
-"""Operations of a transformer layer from the shapes and the order of its matrix products."""
+"""Operations of a transformer layer from the shapes and order of its matrix products."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
     """The operators of the forward layers, valued with the code of their operation.
 
     `layers` are the ranges of single layers on the host. Around the attention operator a layer
-    reads: norm, projections into heads, rotary embedding, attention, output projection, residual
-    sum, norm, one or two products up to the feed-forward width with its activation, one down,
-    residual sum. Layers that don't read so are left alone; where one does, the embedding, the
-    last norm, the logits and the loss outside the layers are named too.
+    consists of: norm, projections into heads, rotary embedding, attention, output projection,
+    residual sum, norm, one or two products up to the feed-forward width with its activation, one
+    down, residual sum. Other layers are skipped; if one matches, the embedding, the last norm,
+    the logits and the loss outside the layers are named too.
     """
     operators = host.operators
     start_ns = host.ranges.start_ns
@@ -63,7 +63,7 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
 
 
 def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
-    """(Row, operation) of the operators of one layer, which come by start."""
+    """(Row, operation) of the operators of one layer, sorted by start."""
     start_ns, end_ns = host.ranges.start_ns, host.end_ns
     is_product = host.named(_PRODUCTS)[operators] & (host.ranges.shapes[operators] >= 0)
     products = operators[is_product]
@@ -89,7 +89,7 @@ def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
 
 
 def _between(name: str, passed: int, before: int, count: int, attends: bool) -> str:
-    """The operation of an operator that stands after `passed` of a layer's products."""
+    """The operation of an operator after `passed` of a layer's products."""
     if attends or _ATTENTION.search(name):
         return "attn_fa"
     if passed == 0:
@@ -106,7 +106,7 @@ def _between(name: str, passed: int, before: int, count: int, attends: bool) -> 
 def layer_products(weights: list[Weight | None], before: int) -> tuple[str, ...]:
     """Names of a layer's products by their weights (in, out), `before` of them before attention.
 
-    Empty where they don't look like those of a transformer layer.
+    Empty if they don't form a transformer layer.
     """
     into_heads = {1: ("qkv_ip",), 2: ("q_ip", "kv_ip"), 3: ("q_ip", "k_ip", "v_ip")}.get(before)
     known = [weight for weight in weights if weight is not None]

@@ -1,4 +1,4 @@
-"""The iteration and the phase of each activity: what the host was doing when it launched it."""
+"""Iteration and phase of each activity, from the host's work at its launch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ANNOTATIONS: Final = (
     re.compile(r"^ProfilerStep#(\d{1,9})$"),
     re.compile(r"^(?:train_)?step[ _#](\d{1,9})$"),
 )
-"""Step annotations; the first pattern that a trace has is the one that counts."""
+"""Step annotations; the first pattern that occurs in a trace counts."""
 _OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#|^opt_step$")
 _BURST_GAP: Final = 200
-"""Kernels of other work between two optimizer kernels that make them two steps."""
+"""Other kernels between two optimizer kernels that separate two steps."""
 
 
 def label_iterations(host: Host, links: Links, order: Order) -> tuple[Labels, frozenset[int]]:
-    """Iterations of the activities, and which of them the profiler's start or end cut."""
+    """Iterations of the activities, and those truncated by the profiling window."""
     labels = Labels.none(len(links.points))
     partial: set[int] = set()
     steps = _annotated(host)
@@ -58,10 +58,10 @@ def _annotated(host: Host) -> Intervals | None:
 
 
 def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
-    """What was launched before the first annotation belongs to a step that the start cut.
+    """Launches before the first annotation belong to a truncated step.
 
-    A range that began before the profiler is not recorded, so the step before the first recorded
-    one is seen only by its launches.
+    A range that began before profiling is not recorded, so only launches show the step before the
+    first recorded one.
     """
     first = int(steps.value[np.argmin(steps.start_ns)])
     before = points.known() & (points.time_ns < steps.start_ns.min())
@@ -72,7 +72,7 @@ def _label_before(labels: Labels, points: Points, steps: Intervals) -> set[int]:
 
 
 def _ending_without_activity(host: Host, links: Links, steps: Intervals, found: Index) -> set[int]:
-    """Steps whose last launches have no activity: the recording of the GPU ended before them."""
+    """Steps whose last launches have no activity: GPU recording ended before them."""
     launches = host.trace.launches
     orphans = Points(launches.thread[links.orphans], launches.start_ns[links.orphans])
     step = steps.innermost(orphans, any_thread=True)
@@ -85,7 +85,7 @@ def _ending_without_activity(host: Host, links: Links, steps: Intervals, found: 
 
 
 def _optimizer_ends(host: Host) -> list[int]:
-    """Ends of the optimizer steps; steps without backward work between them are one."""
+    """Ends of the optimizer steps, merged if no backward work lies between them."""
     rows = np.flatnonzero(host.named(_OPTIMIZER_STEP))
     rows = rows[np.argsort(host.ranges.start_ns[rows])]
     backward = np.sort(host.ranges.start_ns[host.named(BACKWARD_NODE)])
@@ -101,7 +101,7 @@ def _optimizer_ends(host: Host) -> list[int]:
 
 
 def _kernel_bursts(host: Host) -> Int32:
-    """Steps of a trace without any host: they end with a burst of optimizer kernels."""
+    """Steps of a trace without host events: they end with a burst of optimizer kernels."""
     activities = host.trace.activities
     optimizes = host.of_class(OPTIMIZER_CLASS)
     by_start = np.argsort(activities.start_ns, kind="stable")
@@ -116,10 +116,10 @@ def _kernel_bursts(host: Host) -> Int32:
 def _label_unlinked(
     labels: Labels, host: Host, links: Links, order: Order, partial: set[int]
 ) -> None:
-    """Activities without a launch run in stream order: they take the nearer neighbour's step.
+    """Activities without a launch take the step of the nearer neighbour on their stream.
 
-    Those before the first linked activity of their stream were launched before the profiler
-    began: they belong to the step before the first one, or to it where it is cut itself.
+    Those before the first linked activity of their stream were launched before profiling began:
+    they belong to the step before the first one, or to the first if it is truncated.
     """
     activities = host.trace.activities
     known = ~labels.missing()
@@ -194,17 +194,17 @@ def label_phases(
     if not linked.any():
         _by_kernels(labels, host, iterations)
         return labels
-    # RCCL's kernels all have one name, so their neighbours say nothing.
+    # RCCL kernels share one name, so their context is not informative.
     like_context(labels, contexts(host, order), tuple(Rule), kind != Kind.COMM)
     _like_neighbours(labels, iterations, order)
     return labels
 
 
 def _by_order(labels: Labels, host: Host, links: Links, iterations: Labels) -> None:
-    """What is left runs forward until the last backward launch of its step.
+    """Other work is forward until the last backward launch of its step.
 
-    After it, what lies among the optimizer's launches (as the clipping of gradients does) is the
-    optimizer's; the rest is `other`.
+    After it, work among the optimizer's launches (such as gradient clipping) belongs to the
+    optimizer; the rest is `other`.
     """
     time_ns = links.points.time_ns
     step = iterations.codes
@@ -232,7 +232,7 @@ def _extreme(
     latest: bool,
     never: int = _AFTER_ALL,
 ) -> Int64:
-    """For each activity the latest or first time among those of its step that are in a mask."""
+    """For each activity the latest or first time of the masked activities of its step."""
     steps, position = ranked(step)
     extreme = np.full(len(steps), _BEFORE_ALL if latest else _AFTER_ALL, np.int64)
     (np.maximum if latest else np.minimum).at(extreme, position[of], time_ns[of])
@@ -241,7 +241,7 @@ def _extreme(
 
 
 def _by_kernels(labels: Labels, host: Host, iterations: Labels) -> None:
-    """A trace without a host: optimizer kernels, and the loss as the border to backward."""
+    """For a trace without host events: optimizer kernels, and the loss as border to backward."""
     optimizes = host.of_class(OPTIMIZER_CLASS)
     labels.fill(np.full(len(optimizes), Phase.OPTIMIZER), Rule.KERNEL_NAME, optimizes)
     start_ns, step = host.trace.activities.start_ns, iterations.codes
@@ -256,7 +256,7 @@ def _by_kernels(labels: Labels, host: Host, iterations: Labels) -> None:
 
 
 def _like_neighbours(labels: Labels, iterations: Labels, order: Order) -> None:
-    """Unlinked activities take the phase of the nearest launched one of the same step."""
+    """Unlinked activities take the phase of the nearest linked one in the same step."""
     known = ~labels.missing()
     for neighbour in (order.previous(known), order.following(known)):
         same = (neighbour >= 0) & (iterations.codes[neighbour] == iterations.codes)

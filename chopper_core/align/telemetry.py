@@ -48,9 +48,9 @@ _TITLES: Final = {
 def signals(
     placed: Sequence[tuple[Telemetry, TelemetrySource]], span: tuple[int, int]
 ) -> dict[str, Signal]:
-    """The signals of all files that have a place; of two files, the one with finer stamps.
+    """The signals of all aligned files; of two files, the one with finer timestamps wins.
 
-    Their scale is what they reach within the span of the run. Those of parts, such as the clock of
+    Their scale is their range within the span of the run. Signals of parts, such as the clock of
     an XCD, come last, as `gfx_mhz.xcd3`.
     """
     found: dict[tuple[SignalName, str], dict[int, IntegralCurve]] = {}
@@ -87,7 +87,7 @@ def signals(
 
 
 def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> tuple[float, ...]:
-    """The lowest and the highest value within the span, else of all; none without any."""
+    """The lowest and highest value within the span, else overall; empty without values."""
     times = samples.time_ns + offset_ns
     known = np.isfinite(samples.value)
     inside = (times >= span[0]) & (times <= span[1]) & known
@@ -96,7 +96,7 @@ def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> t
 
 
 def _placed(samples: SignalSamples, offset_ns: int) -> IntegralCurve:
-    """Samples as a curve; what lies far from the next sample is not known."""
+    """Samples as a curve; times far from any sample are unknown."""
     distances = np.diff(samples.time_ns)
     period = int(np.median(distances)) if len(distances) else 1_000_000_000
     if samples.begin_ns is None:
@@ -109,7 +109,7 @@ def _placed(samples: SignalSamples, offset_ns: int) -> IntegralCurve:
 
 
 _POWERS: Final = ("energy_rate_w", "power_w")
-"""What energy comes from, the surer one first."""
+"""Sources of energy, the more accurate first."""
 
 
 def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict[str, Float64]:
@@ -141,7 +141,7 @@ def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict
 def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
     """The energy of each piece of a GPU's span, charged as its time is, in J.
 
-    Of two signals the energy counter's, unless the other one has more than twice the samples.
+    The energy counter wins, unless the power signal has more than twice its samples.
     """
     energy = np.full(len(table), np.nan)
     for gpu in sorted({gpu for power in powers for gpu in power.curves}):

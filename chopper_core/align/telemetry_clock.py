@@ -21,34 +21,34 @@ from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples,
 from chopper_core.util.arrays import Float64
 
 REACH_PERIODS: Final = 8
-"""A sample stands for times at most so many usual distances away."""
+"""Sampling periods around a sample in which it is valid."""
 _ACTIVITY_SIGNALS: Final = (SignalName.POWER_W, SignalName.GFX_UTIL_PCT, SignalName.GFX_MHZ)
-"""What follows the work of a GPU, the best first."""
+"""Signals that follow GPU work, the best first."""
 _MIN_CORRELATION: Final = 0.6
 _CHANCE_LEVEL: Final = 0.3
 _CHANCE: Final = 4.0
 """Unrelated signals reach the chance level and this over the root of the number of bins."""
 _CLEAR: Final = 0.8
-"""A second place whose correlation reaches this part of the best one makes it ambiguous."""
+"""Share of the best correlation at which a second place makes it ambiguous."""
 _QUARTER_NS: Final = 15 * 60 * 1_000_000_000
 _WEST: Final = -12 * 4
 _EAST: Final = 14 * 4
 _ZONE_DOUBT_NS: Final = 5_000_000_000
-"""Clocks of two hosts are no further apart."""
+"""Maximum offset between the clocks of two hosts."""
 _MAX_BINS: Final = 1 << 21
 _MIN_BINS: Final = 20
 _FINE_STEPS: Final = 40
 
 
 class KnownClock(Struct, frozen=True):
-    """What the stamps of a clock need to be on the run's, and why."""
+    """The offset of a clock to the run's, and the reason."""
 
     offset_ns: int
     why: str
 
 
 class Estimate(Struct, frozen=True):
-    """The offset of a file, or None with the reason as method."""
+    """An offset to the run's clock, and how it was found."""
 
     offset_ns: int
     uncertainty_ns: int
@@ -103,9 +103,9 @@ def _offset(
 ) -> Estimate | str:
     """The offset of a file before the user's shift, or why there is none."""
     if not gpus:
-        return "none of its GPUs is one of the run's"
+        return "none of its GPUs is in the run"
     if telemetry.resolution_ns == 0:
-        return "its samples have no times"
+        return "its samples have no timestamps"
     known = clocks.get(telemetry.clock)
     if known is not None:
         if _covers(telemetry, table, known.offset_ns + shift_ns):
@@ -120,9 +120,9 @@ def _offset(
 def in_a_zone(
     telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], epoch_ns: int
 ) -> Estimate | str:
-    """The offset of local time without a zone: the one zone in which it covers the run.
+    """The offset of local time without a zone: the zone in which it covers the run.
 
-    Zones are whole quarters of an hour apart. Where several fit, the signals tell which.
+    Zones are multiples of 15 minutes. Where several fit, the signals decide.
     """
     stamps = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
     first = min(int(times[0]) for times in stamps if len(times))
@@ -156,7 +156,7 @@ def _zone_text(zone_ns: int) -> str:
 
 
 def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
-    """Whether any sample of a file on the run's clock lies within the run."""
+    """Whether any sample of a shifted file lies within the run."""
     begin = int(table.start_ns.min()) - telemetry.resolution_ns
     end = int((table.start_ns + table.duration_ns).max()) + telemetry.resolution_ns
     every = [samples.time_ns for parts in telemetry.signals.values() for samples in parts]
@@ -255,7 +255,7 @@ def _refined(
 
 
 def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
-    """A GPU's own figure of a signal, not those of its parts."""
+    """A GPU's own samples of a signal, not those of its parts."""
     parts = telemetry.signals.get((number, signal), ())
     return next((samples for samples in parts if samples.part == ""), None)
 
@@ -270,7 +270,7 @@ def _correlations(
 
 
 def _sliding(short: Float64, long: Float64) -> Float64:
-    """Pearson's correlation of `short` with each stretch of `long`, unknown values left out."""
+    """Pearson's correlation of `short` with each section of `long`, without unknown values."""
     known = np.isfinite(long)
     filled = np.where(known, long, np.nanmean(long) if known.any() else 0.0)
     filled = filled - filled.mean()
@@ -298,9 +298,9 @@ def placed_cpu(
 ) -> CpuSamples:
     """The samples of a file within the run's span, and one on either side.
 
-    A file on the run's clock stays as it is but for `epoch_ns`, the correction of its host, None
-    where the run's clock isn't the epoch's. One on another clock is placed as telemetry on the
-    same clock was. `shift_ns` is added; where nothing is known it is the whole offset.
+    A file on the run's clock gets `epoch_ns`, the correction of its host (None if the run isn't on
+    the epoch). A file on another clock takes the offset of telemetry on the same clock.
+    `shift_ns` is added; without a known offset it is the whole offset.
     """
     offset_ns, uncertainty_ns, method = _offset_of_cpu(file, telemetry, epoch_ns)
     offset_ns, method = _shifted(offset_ns, method, shift_ns)

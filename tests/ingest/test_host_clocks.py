@@ -174,7 +174,7 @@ def test_the_clocks_are_shown_with_their_doubt(opened: Callable[..., Run]) -> No
     assert table[1] == "  clock 1, rank 0-1: +0 s to the run's: the run's clock"
     assert re.match(
         r"  clock 2, rank 2-3: -3\.(7|699)\d* s to the run's, \+/- 0\.\d{3} ms: "
-        r"estimated from \d+ ends of collectives",
+        r"estimated from \d+ collective ends",
         table[2],
     )
     assert [clock["ranks"] for clock in describe(run)["hosts"]] == [[0, 1], [2, 3]]
@@ -208,9 +208,7 @@ def test_clocks_that_no_collective_connects_stay_and_it_is_said(tmp_path: Path) 
         }
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
     run = open_run(str(tmp_path), jobs=1)
-    assert run.hosts[1] == HostClock(
-        "b", (1,), 0, None, "no collectives connect it with the others"
-    )
+    assert run.hosts[1] == HostClock("b", (1,), 0, None, "no collectives connect it to the others")
     assert run.table.start_ns.tolist() == [5000, 5000]
 
 
