@@ -58,8 +58,8 @@ def test_counts_are_there_and_times_are_not(run: Run) -> None:
     for name in ("elapsed_ns", "busy_pct", "share_pct"):
         assert {row[name] for row in rows.values()} == {frame.total[name]} == {None}
     assert frame.notes[-1] == (
-        "elapsed_ns, busy_pct, share_pct unavailable: the counter run has no times of its "
-        "dispatches; the kernel trace of the same run has them"
+        "elapsed_ns, busy_pct, share_pct unavailable: the counter run has no dispatch "
+        "times; they are in the kernel trace of the same run"
     )
 
 
@@ -89,7 +89,7 @@ def test_other_questions_are_refused(run: Run) -> None:
 def test_info_says_it(run: Run) -> None:
     assert describe(run)["gpus"][0]["span_ns"] is None
     shown = as_text(run)
-    assert "times: the counter run has no times of its dispatches" in shown
+    assert "times: the counter run has no dispatch times" in shown
     assert "label coverage in % of the dispatches" in shown
     assert "clock: none" in shown
 
@@ -130,7 +130,7 @@ def test_the_reason_is_what_the_run_lacks(run: Run) -> None:
         return why_missing(METRICS[name], run.table, None)
 
     assert why("l2_hit_pct") == "needs rocprofv3 --pmc TCC_HIT_sum TCC_MISS_sum"
-    assert why("counter_mhz") == "the counter run has no times of its dispatches"
+    assert why("counter_mhz") == "the counter run has no dispatch times"
     assert why("gfx_mhz").startswith("the run has no telemetry of it")
     bare = run.table.without_measured(*run.table.measured)
     assert why_missing(METRICS["mix_valu_pct"], bare, None) == NO_COUNTERS
@@ -144,4 +144,4 @@ def test_the_command_line_opens_it(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "40960" in done.stdout
     assert "cu_util_pct unavailable: needs rocprofv3 --pmc SQ_BUSY" in done.stdout
-    assert "gfx_mhz unavailable: the counter run has no times" in done.stdout
+    assert "gfx_mhz unavailable: the counter run has no dispatch times" in done.stdout
