@@ -283,7 +283,7 @@ def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
         "counters",
         unmatched
         if adds
-        else f"{unmatched}, or several were: the {known.aggregation} can't be added up",
+        else f"{unmatched}, or several were: {known.aggregation}, it can't be added up",
         theme=Theme.COUNTERS,
     )
 

@@ -1,4 +1,4 @@
-"""The frames of the tree: children of a node, beside a baseline or not."""
+"""The tree's frames: children of a node, alone or compared with a baseline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["figures"]
 
 
 def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
-    """Figures of a view's node itself, one value each; raises NoSuchNode where there is none."""
+    """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
     node = run.tree(view.order).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
     return {name: metric_named(name, run.table, run.counter_info).compute(scope) for name in names}

@@ -23,11 +23,11 @@ from chopper_core.util.arrays import Index
 NAME: Final = "name"
 """The column of the labels, for sorting."""
 LONGEST_FIRST: Final = ("operation", "kernel")
-"""Levels whose rows have no order of their own."""
+"""Levels without a default order: their longest rows come first."""
 
 
 def children(run: Run, view: View) -> Frame:
-    """The children of a view's node and their figures, whatever its screen and baseline."""
+    """The children of a view's node and their figures; view modules and baselines play no part."""
     if view.window:
         interval_of(run, view)
     tree = run.tree(view.order)
@@ -91,7 +91,7 @@ def children(run: Run, view: View) -> Frame:
 
 
 def names_of(run: Run, view: View) -> tuple[str, ...]:
-    """The columns of a view: those asked for, else the level's; a statistic says of how many."""
+    """The columns of a view, by default those of its level, with a statistic the instances too."""
     if view.columns:
         return view.columns
     names = default_columns(view.level, run.table, run.hardware)
@@ -99,7 +99,7 @@ def names_of(run: Run, view: View) -> tuple[str, ...]:
 
 
 def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
-    """The metric of a column; raises UsageError where there is none of the name."""
+    """The metric of a column; raises UsageError for an unknown name."""
     known = metric_named(name, run.table, run.counter_info)
     return statistic.metric(known) if statistic else known
 
@@ -107,7 +107,10 @@ def column_of(name: str, run: Run, statistic: Statistic | None) -> Metric:
 def ordered(
     shown: Index, level: str, labels: list[str], sort: str, values: Callable[[str], Values]
 ) -> Index:
-    """The order of the rows; by name is the level's own order, but for operations and kernels."""
+    """The order of the rows; by name it is the level's default order, or alphabetical.
+
+    Operations and kernels have no default order.
+    """
     if not sort:
         return np.arange(len(shown))
     descending, name = sort.startswith("-"), sort.removeprefix("-")
@@ -117,7 +120,7 @@ def ordered(
             order = np.array(sorted(order, key=lambda row: labels[int(shown[row])]), np.intp)
         return order[::-1] if descending else order
     column = values(name).take(shown)
-    # What changed most, in either direction, is what a difference is sorted for.
+    # Differences sort by size, in either direction.
     size = np.abs(column.numbers) if is_difference(name) else column.numbers
     numbers = -size if descending else size
     # Rows without a value come last in both directions.
@@ -127,16 +130,16 @@ def ordered(
 def notes_of(
     run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
 ) -> tuple[str, ...]:
-    """What is to be said of the rows of a node, `shown` of them, the others with `hidden_ns`."""
+    """Notes on the rows of a node: `shown` are shown, the others have `hidden_ns` in total."""
     notes = run_notes(run)
     over = instance_levels(view)
     if view.stat:
-        what = f"{view.stat} over the instances of a row, one per {', '.join(over)}"
-        notes.insert(0, f"figures are the {what}; % is the share of the sum")
+        instances = f"a row's instances (one per {', '.join(over)})"
+        notes.insert(0, f"figures are the {view.stat} over {instances}; % is the share of the sum")
     if shown < len(labels):
         notes.append(
-            f"{len(labels) - shown} of {len(labels)} rows hidden by the filter, with "
-            f"{hidden_ns / 1e6:.3f} ms; total and share are of all rows"
+            f"{len(labels) - shown} of {len(labels)} rows filtered out ({hidden_ns / 1e6:.3f} ms); "
+            "totals and shares include them"
         )
     spans_iterations = view.level == "iteration" or (view.stat and "iteration" in over)
     if spans_iterations or "iteration" in dict(view.scope):
@@ -144,26 +147,26 @@ def notes_of(
         cut = sorted({number for numbers in run.partial_iterations.values() for number in numbers})
         cut = [number for number in cut if wanted in (None, str(number))]
         if cut:
-            which = ", ".join(map(str, cut))
-            left_out = "; it counts in % alone" if leaves_out_cut(view) else ""
-            notes.append(f"the profiler's start or end cuts iteration {which}{left_out}")
+            which = f"{', '.join(map(str, cut))} {'is' if len(cut) == 1 else 'are'}"
+            left_out = ", and counted in % only" if leaves_out_cut(view) else ""
+            notes.append(f"iteration {which} truncated by the profiling window{left_out}")
     return tuple(notes)
 
 
 def run_notes(run: Run) -> list[str]:
-    """What is to be said of everything that comes from a run."""
+    """Notes on everything that comes from a run."""
     notes = []
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
     damaged = sum(bool(source.losses) for source in run.sources)
     if damaged:
-        notes.append(f"{damaged} of {len(run.sources)} files lost data; `chopper info` says what")
+        notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")
     if run.failed:
         files = f"{len(run.failed)} file{'s' if len(run.failed) > 1 else ''}"
-        notes.append(f"{files} could not be used; `chopper info` says why")
+        notes.append(f"{files} could not be used; see `chopper info`")
     return notes
 
 
 def filter_note(rows: int, shown: int) -> tuple[str, ...]:
-    """How many rows of an answer a filter hides."""
-    return (f"{rows - shown} of {rows} rows hidden by the filter",) if shown < rows else ()
+    """How many rows of a result the filter hides."""
+    return (f"{rows - shown} of {rows} rows filtered out",) if shown < rows else ()

@@ -27,13 +27,12 @@ from chopper_core.query.differences import (
 )
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
-from chopper_core.query.renamed_kernels import Side, counterparts
+from chopper_core.query.renamed_kernels import Side, renamed_kernels
 from chopper_core.query.statistic import Statistic, statistic_of
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NoSuchNode
 
 _KERNEL: Final = "kernel"
-_TIMES: Final = ("exposed_comm_ns", "idle_ns", "compute_ns", "overlap_ns")
 _WITH_DELTA: Final = (
     "kernels",
     "gfx_mhz",
@@ -48,37 +47,37 @@ _WITH_DELTA: Final = (
 class Pairs(Struct, frozen=True):
     """The rows of a view and of its baseline, matched by their labels.
 
-    `labels` has ours in their order, then those that only the baseline has. `ours` and `base` give
-    the position of each among its own rows, -1 where it has none.
+    `labels` are ours in their order, then those that only the baseline has. `ours` and `base` are
+    the positions of each pair among the rows of its side, -1 for a row that the side lacks.
     """
 
     labels: tuple[str, ...]
     ours: Index
     base: Index
     partners: tuple[str, ...]
-    """The label that a row has in the baseline, where that is another one."""
+    """The label of a row in the baseline, where it differs; else empty."""
 
 
 def matched(
     ours: Sequence[str], base: Sequence[str], renamed: Mapping[str, str] | None = None
 ) -> Pairs:
-    """Pairs of rows with the same label, or as `renamed` says: ours → the baseline's."""
+    """Pairs of rows with the same label, or renamed: our label → the baseline's."""
     renamed = renamed or {}
     places = {label: place for place, label in enumerate(base)}
-    own = {renamed.get(label, label) for label in ours}
-    alone = [label for label in base if label not in own]
-    labels = (*ours, *alone)
-    partners = [*(renamed.get(label, label) for label in ours), *alone]
+    here = {renamed.get(label, label) for label in ours}
+    removed = [label for label in base if label not in here]
+    labels = (*ours, *removed)
+    partners = [*(renamed.get(label, label) for label in ours), *removed]
     return Pairs(
         labels,
-        np.array([*range(len(ours)), *(-1 for _ in alone)], np.intp),
+        np.array([*range(len(ours)), *(-1 for _ in removed)], np.intp),
         np.array([places.get(label, -1) for label in partners], np.intp),
-        tuple(renamed.get(label, "") for label in ours) + ("",) * len(alone),
+        tuple(renamed.get(label, "") for label in ours) + ("",) * len(removed),
     )
 
 
 def aligned(values: Values, places: Index) -> Values:
-    """Values in the order of pairs; missing where a row has no partner."""
+    """Values in the order of pairs; missing for rows that the side lacks."""
     if not len(values):
         return Values(np.full(len(places), np.nan), np.ones(len(places), np.bool_))
     taken = values.take(np.maximum(places, 0))
@@ -86,21 +85,21 @@ def aligned(values: Values, places: Index) -> Values:
 
 
 def compared(run: Run, view: View) -> Frame:
-    """The frame of a view with a baseline: rows of both, and what differs."""
+    """The frame of a view with a baseline: the rows of both, and their differences."""
     names = each_with_difference(view.columns) or with_differences(names_of(run, view), view.level)
     statistic = statistic_of(view, run.partial_iterations)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
     ours = children(run, plain)
-    other = (
-        run.baseline_run(baseline_view(view).run) if baseline_view(view).run != view.run else run
-    )
+    base_view = baseline_view(view)
+    other = run.baseline_run(base_view.run) if base_view.run != view.run else run
+    plain_base = replace(base_view, columns=wanted)
     lacking = ""
     try:
-        base = children(other, replace(baseline_view(view), columns=wanted))
+        base = children(other, plain_base)
     except NoSuchNode as error:
-        base, lacking = _nothing(ours, replace(baseline_view(view), columns=wanted)), str(error)
-    # Two activities are compared as what they are, whatever their numbers.
+        base, lacking = _without_rows(ours, plain_base), str(error)
+    # Two single activities are compared whatever their positions.
     leaves = view.is_leaf and base.view.is_leaf
     renamed = {} if leaves else _renamed((run, ours), (other, base))
     pairs = matched(ours.labels, ours.labels if leaves else base.labels, renamed)
@@ -110,15 +109,13 @@ def compared(run: Run, view: View) -> Frame:
         if name not in computed:
             known = column_of(underlying(name), run, statistic)
             if known.name not in wanted:
-                more = (known.name,)
-                here = children(run, replace(ours.view, columns=more))
-                there = replace(base.view, columns=more)
-                beyond = _nothing(here, there) if lacking else children(other, there)
-                sides = [each.values[known.name] for each in (here, beyond)]
+                here = children(run, replace(ours.view, columns=(known.name,)))
+                view_there = replace(base.view, columns=(known.name,))
+                there = _without_rows(here, view_there) if lacking else children(other, view_there)
             else:
-                sides = [each.values[known.name] for each in (ours, base)]
-            left = aligned(sides[0], pairs.ours)
-            right = aligned(sides[1], pairs.base)
+                here, there = ours, base
+            left = aligned(here.values[known.name], pairs.ours)
+            right = aligned(there.values[known.name], pairs.base)
             if name == known.name:
                 computed[name] = left
             elif name.endswith(RELATIVE):
@@ -137,21 +134,11 @@ def compared(run: Run, view: View) -> Frame:
     shown = shown[ordered(shown, view.level, list(pairs.labels), sort, values)]
     labels = [pairs.labels[row] for row in shown]
     partners = [pairs.partners[row] for row in shown]
-    alone = (int((pairs.base < 0).sum()), int((pairs.ours < 0).sum()))
-    notes = []
     if lacking:
-        notes.append(f"the baseline has nothing at this place: {lacking}")
-    elif steps := _other_steps((run, ours), (other, base)):
-        notes.append(steps)
-    for count, where in zip(alone, ("not in the baseline", "only in the baseline"), strict=True):
-        if count and not lacking:
-            notes.append(f"{count} row{' is' if count == 1 else 's are'} {where}")
-    if renamed:
-        notes.append(
-            f"{len(renamed)} kernel{' has' if len(renamed) == 1 else 's have'} another name in the "
-            "baseline, where the one before the arrow stands at the same places"
-        )
-    notes.append(f"the baseline is {address.render(baseline_view(view))}")
+        notes = [f"the baseline lacks this node: {lacking}"]
+    else:
+        notes = [*_step_note((run, ours), (other, base)), *_row_notes(pairs, len(renamed))]
+    notes.append(f"the baseline is {address.render(base_view)}")
 
     def target(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
@@ -183,8 +170,8 @@ def compared(run: Run, view: View) -> Frame:
     )
 
 
-def _nothing(frame: Frame, view: View) -> Frame:
-    """The frame of a node that its run lacks: no rows, and no figure of a sum but 0."""
+def _without_rows(frame: Frame, view: View) -> Frame:
+    """The frame of a node that its run lacks: no rows, sums of 0, no other totals."""
     none = np.zeros(0, np.intp)
     return replace(
         frame,
@@ -196,22 +183,38 @@ def _nothing(frame: Frame, view: View) -> Frame:
     )
 
 
-def _other_steps(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> str:
-    """What is to be said where the two sides have not the same number of iterations."""
+def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
+    notes = []
+    for count, kind in (
+        (int((pairs.base < 0).sum()), "new, not in the baseline"),
+        (int((pairs.ours < 0).sum()), "removed, only in the baseline"),
+    ):
+        if count:
+            notes.append(f"{count} row{' is' if count == 1 else 's are'} {kind}")
+    if renamed:
+        notes.append(
+            f"{renamed} kernel{' has' if renamed == 1 else 's have'} another name in the baseline, "
+            "shown before the arrow"
+        )
+    return notes
+
+
+def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
+    """A note where the two sides differ in their number of iterations, none elsewhere."""
     steps = [
         len(run.tree(frame.view.order).split(frame.view.path, ("gpu", "iteration")))
         for run, frame in (ours, base)
     ]
     if steps[0] == steps[1]:
-        return ""
-    return (
+        return []
+    return [
         f"{steps[0]} iterations here, {steps[1]} in the baseline, counted on each GPU: sums differ "
-        "by that; the view compare (8) sets one against one"
-    )
+        "accordingly; the view compare (8) compares them per iteration"
+    ]
 
 
 def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]:
-    """Kernels at the same places under other names: ours → the baseline's."""
+    """Renamed kernels: our name → the baseline's."""
     if any(frame.level != _KERNEL for _, frame in (ours, base)):
         return {}
     common = set(ours[1].labels) & set(base[1].labels)
@@ -221,7 +224,7 @@ def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]
         Side(run.tree(frame.view.order).node(frame.view.path), dict(frame.view.scope).keys())
         for run, frame in (ours, base)
     ]
-    return counterparts(sides[0], sides[1], common)
+    return renamed_kernels(sides[0], sides[1], common)
 
 
 def _compared_column(name: str, run: Run, statistic: Statistic | None) -> Metric:
@@ -232,7 +235,7 @@ def _compared_column(name: str, run: Run, statistic: Statistic | None) -> Metric
 
 
 def _total_difference(name: str, ours: Frame, base: Frame) -> int | float | None:
-    """The figure of both nodes themselves, from their totals."""
+    """The total of a column, from the totals of both nodes."""
     left, right = (frame.total[underlying(name)] for frame in (ours, base))
     if not is_difference(name):
         return left

@@ -46,8 +46,8 @@ _SCALE: Final = {
     "mib": 2.0**20,
     "gib": 2.0**30,
 }
-_USUAL: Final = {"ns": "ms", "B": "MB"}
-"""Units that people write for figures that span many scales, by those they are kept in."""
+_WRITTEN_IN: Final = {"ns": "ms", "B": "MB"}
+"""Units of figures that span many scales → the unit that people write."""
 _OPERATORS: Final[dict[str, Callable[[Numbers, float], Mask]]] = {
     ">": np.greater,
     ">=": np.greater_equal,
@@ -59,7 +59,7 @@ _OPERATORS: Final[dict[str, Callable[[Numbers, float], Mask]]] = {
 
 
 class Rows(Struct, frozen=True):
-    """What a filter looks at: the level and labels of the rows, and their columns on demand."""
+    """The input of a filter: the level and labels of the rows, and their columns on demand."""
 
     level: str
     labels: Sequence[str]
@@ -67,11 +67,11 @@ class Rows(Struct, frozen=True):
     names: tuple[str, ...] = ()
     """Columns that only these rows have."""
     texts: Sequence[str] | None = None
-    """What a name is sought in, where that isn't the label."""
+    """The texts in which names are searched, where they aren't the labels."""
 
 
 def matching(rows: Rows, text: str) -> Mask:
-    """Which rows match a filter; raises UsageError where the filter can't be read."""
+    """Which rows match a filter; raises UsageError for an invalid filter."""
     mask = np.ones(len(rows.labels), np.bool_)
     for term in text.split():
         mask &= _term(rows, term)
@@ -79,7 +79,7 @@ def matching(rows: Rows, text: str) -> Mask:
 
 
 def only(level: str, labels: Sequence[str]) -> str:
-    """The term that exactly the rows of these labels match."""
+    """The term that matches exactly the rows of these labels."""
     return f"{level}:{','.join(quote(label, safe=_PLAIN) for label in labels)}"
 
 
@@ -100,7 +100,7 @@ def _named(rows: Rows, pattern: str) -> Mask:
     try:
         search = re.compile(pattern, re.IGNORECASE).search
     except re.error as error:
-        raise UsageError(f"the filter {pattern!r} is no regular expression: {error}") from error
+        raise UsageError(f"invalid regular expression {pattern!r}: {error}") from error
     texts = rows.labels if rows.texts is None else rows.texts
     found = {text: search(text) is not None for text in set(texts)}
     return np.fromiter((found[text] for text in texts), np.bool_, len(texts))
@@ -118,14 +118,14 @@ def _compare(rows: Rows, term: re.Match[str]) -> Mask:
     if unit not in _SCALE:
         raise UsageError(f"the filter {term[0]!r} has an unknown unit {term['unit']!r}")
     number = float(term["number"])
-    # A title doesn't say the unit, and what the header shows depends on the rows.
-    if number and not unit and term["column"] != column and METRICS[column].unit in _USUAL:
+    # A title has no unit, and the header's unit depends on the rows.
+    if number and not unit and term["column"] != column and METRICS[column].unit in _WRITTEN_IN:
         raise UsageError(
-            f"the filter {term[0]!r} needs a unit: {term[0]}{_USUAL[METRICS[column].unit]}"
+            f"the filter {term[0]!r} needs a unit: {term[0]}{_WRITTEN_IN[METRICS[column].unit]}"
         )
     values = rows.values(column)
     if values.words is not None:
-        raise UsageError(f"{column} is a word: the filter finds words of the names only")
+        raise UsageError(f"{column} is a word, not a number; write {column}:WORD")
     bound = number * _SCALE[unit]
     return _OPERATORS[term["operator"]](values.numbers, bound) & values.present()
 
@@ -136,12 +136,12 @@ def _column(word: str) -> str:
     for metric in METRICS.values():
         if word in (metric.title, metric.title.replace(" ", ""), metric.title.split(" ")[0]):
             return metric.name
-    raise UsageError(f"the filter compares {word!r}, which is no column{nearest(word)}")
+    raise UsageError(f"the filter compares an unknown column {word!r}{nearest(word)}")
 
 
 def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
     if level != rows.level:
-        raise UsageError(f"the filter names {level}, but the rows here are of level {rows.level}")
+        raise UsageError(f"the filter names {level}, but the level of the rows is {rows.level}")
     accepted: set[str] = set()
     ranges: list[tuple[int, int]] = []
     for part in wanted.split(","):

@@ -14,12 +14,12 @@ FACTOR: Final = 3.5
 MAD_TO_SIGMA: Final = 1.4826
 """The median absolute deviation times this is the standard deviation of normal data."""
 RULE: Final = f"a distance from the median over {FACTOR} x {MAD_TO_SIGMA} x MAD"
-FEWEST: Final = 4
-"""Fewer values than these have no outliers worth the name."""
+MIN_VALUES: Final = 4
+"""The fewest values among which outliers can be told."""
 
 
 class Outliers(Struct, frozen=True):
-    """The outlying rows of a column, in the order of the rows, and what they lie outside of."""
+    """The outlying rows of a column, in row order, and the limit that they exceed."""
 
     rows: tuple[int, ...]
     median: float
@@ -28,19 +28,19 @@ class Outliers(Struct, frozen=True):
 
 
 def outliers(values: Values) -> Outliers:
-    """The rows with |x - median| > 3.5 x 1.4826 x MAD; raises UsageError where that says nothing.
+    """The rows with |x - median| > 3.5 x 1.4826 x MAD; missing values take no part.
 
-    Missing values take no part. Where more than half of the values are equal the MAD is 0 and
-    every other value would be an outlier: there is no rule to go by then.
+    Raises UsageError for too few values, and where half of them are equal: the MAD is then 0 and
+    every other value would be an outlier.
     """
     numbers = np.where(values.present(), values.numbers.astype(np.float64), np.nan)
     known = numbers[np.isfinite(numbers)]
-    if len(known) < FEWEST:
-        raise UsageError(f"{len(known)} values are too few to tell outliers; it takes {FEWEST}")
+    if len(known) < MIN_VALUES:
+        raise UsageError(f"{len(known)} values are too few for outliers, which need {MIN_VALUES}")
     median = float(np.median(known))
     mad = float(np.median(np.abs(known - median)))
     if mad == 0:
-        raise UsageError("at least half of the values equal the median: the MAD is 0, no rule")
+        raise UsageError("no outliers: half of the values equal the median, so the MAD is 0")
     limit = FACTOR * MAD_TO_SIGMA * mad
     rows = np.flatnonzero(np.abs(numbers - median) > limit)
     return Outliers(tuple(int(row) for row in rows), median, limit)

@@ -1,9 +1,9 @@
-"""Kernels of two runs that stand at the same place under different names.
+"""Kernels that run at the same place in two runs under different names.
 
-The place of an activity is its operation and layer, and there the number of kernels before it
-that both runs have by name, and its distance from the last of them. Two names that only one side
-has are counterparts where they share at least half of their places; the closest pair first, each
-name once. Phase, layer and operation count only where the compared nodes don't fix them.
+The place of an activity is its operation and layer, the number of kernels before it there that
+both runs have by name, and its distance from the last of those. Two names that only one side has
+are the same kernel renamed if they share at least half of their places; the closest pair first,
+each name once. Phase, layer and operation count only where the compared nodes don't fix them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask
 
-LEAST_SHARED: Final = 0.5
-_MOST: Final = 1 << 20
-"""Rows that are looked at; of more, names that only others have stay alone."""
+MIN_SHARED: Final = 0.5
+_MAX_ROWS: Final = 1 << 20
+"""The most rows that are compared; larger nodes are sampled by iteration."""
 _STEP: Final = ("gpu", "iteration")
 _PARTS: Final = ("phase", "layer", "operation")
 
 Place = tuple[int | str, ...]
 Shares = Mapping[Place, Mapping[str, float]]
-"""At each place the share of every name that stands there."""
+"""Place → name → the share of the activities there that have it."""
 
 
 class Side(Struct, frozen=True):
@@ -38,8 +38,8 @@ class Side(Struct, frozen=True):
     fixed: Collection[str]
 
 
-def counterparts(ours: Side, base: Side, common: Collection[str]) -> dict[str, str]:
-    """Our name → the baseline's, of kernels that are not in `common` but at the same places."""
+def renamed_kernels(ours: Side, base: Side, common: Collection[str]) -> dict[str, str]:
+    """Renamed kernels, of those not in `common`: our name → the baseline's."""
     free = [part for part in _PARTS if part not in ours.fixed and part not in base.fixed]
     sides = [_shares(side.node, free, common) for side in (ours, base)]
     sizes = [_sizes(shares) for shares in sides]
@@ -55,7 +55,7 @@ def counterparts(ours: Side, base: Side, common: Collection[str]) -> dict[str, s
     found: dict[str, str] = {}
     taken: set[str] = set()
     for own, other in sorted(closeness, key=lambda pair: (-closeness[pair], pair)):
-        if closeness[own, other] >= LEAST_SHARED and own not in found and other not in taken:
+        if closeness[own, other] >= MIN_SHARED and own not in found and other not in taken:
             found[own] = other
             taken.add(other)
     return found
@@ -94,9 +94,9 @@ def _shares(node: Groups, free: Iterable[str], common: Collection[str]) -> Share
 
 
 def _sampled(node: Groups) -> Index:
-    """The rows, or of very many those of some iterations of some GPUs: they are much alike."""
+    """The rows, or of very many those of some iterations: iterations are much alike."""
     table, rows = node.table, node.rows
-    every = -(-len(rows) // _MOST)
+    every = -(-len(rows) // _MAX_ROWS)
     if every < 2:
         return rows
     gpus: Int64 = table.column("gpu")[rows].astype(np.int64)
@@ -109,14 +109,14 @@ def _sampled(node: Groups) -> Index:
 def _counted(
     columns: Sequence[Int64],
 ) -> tuple[Int64, Int64]:
-    """The different combinations, as columns x combinations, and how often each is there."""
+    """The distinct combinations, as columns x combinations, and the count of each."""
     low = [int(column.min(initial=0)) for column in columns]
     sizes = [
         int(column.max(initial=0)) - least + 1 for column, least in zip(columns, low, strict=True)
     ]
     if math.prod(sizes) >= 2**62:
         return np.unique(np.stack(columns), axis=1, return_counts=True)
-    # One number for each is found many times faster than rows of numbers.
+    # Packed into one integer they are found many times faster than as rows.
     packed = np.zeros(len(columns[0]), np.int64)
     for column, least, size in zip(columns, low, sizes, strict=True):
         packed = packed * size + (column - least)
@@ -129,7 +129,7 @@ def _counted(
 
 
 def _from_anchors(changed: Mask, is_common: Mask) -> tuple[Int64, Int64]:
-    """Of each row how many common ones come before it in its part, and how far the last is."""
+    """How many common rows precede each row in its part, and the distance to the last of them."""
     position = np.arange(len(changed))
     begin = np.maximum.accumulate(np.where(changed, position, 0))
     count: Int64 = np.cumsum(is_common)

@@ -32,11 +32,11 @@ class SignalChart(Struct, frozen=True):
     """The node's own time."""
     gpus: tuple[int, ...]
     values: Float64
-    """One row per GPU, one column per bin of equal width; NaN where nothing is known."""
+    """GPUs x bins of equal width; NaN where the signal is unknown."""
 
     @property
     def is_zoomed(self) -> bool:
-        """Whether it shows another time than the node's."""
+        """Whether it shows a time range other than the node's."""
         return (self.start_ns, self.end_ns) != self.scope_ns
 
 
@@ -49,7 +49,7 @@ def signal_chart(
 ) -> SignalChart:
     """The signal of a view over its node, from its first start to its last end, or its window.
 
-    Raises Cancelled once it is wanted no more: of very many GPUs it takes long.
+    Raises Cancelled once `is_wanted` returns False: many GPUs take long.
     """
     signal = run.signal(view.signal)
     node = run.tree(view.order).node(view.path)
@@ -70,10 +70,10 @@ def signal_chart(
 
 
 def means_of(signal: Signal, nodes: Groups, shown: Index) -> Callable[[Index, int], Float64]:
-    """The means of a track over the time of the shown nodes, as a frame has them.
+    """The means of a signal over the time of the shown nodes, as `Frame.means`.
 
-    Of nodes on very many GPUs, or of very many activities whose GPUs aren't at hand, none are
-    known: they would take longer than anybody waits.
+    NaN for nodes on more than MAX_SPARKLINE_GPUS GPUs, or with more than MAX_SPARKLINE_ACTIVITIES
+    activities whose GPUs aren't indexed: they would take too long.
     """
 
     def means(rows: Index, bins: int) -> Float64:

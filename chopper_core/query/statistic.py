@@ -1,10 +1,9 @@
-"""Statistics over the instances that a row stands for: what is typical, worst, or uneven.
+"""Statistics over the instances of a row: median, p95, spread and others.
 
-An instance of a row is what of it belongs to one GPU and one iteration, and to one layer where
-the rows are operations, kernels or activities; `over` names other levels. A figure is worked out
-for every instance as for a node of its own, then the statistic goes over these figures: each
-instance counts once, one without the figure not at all. Neither do iterations that the
-profiler's start or end cut, where the rows hold others as well.
+An instance is the part of a row on one GPU in one iteration, and in one layer where the rows are
+operations, kernels or activities; `over` names other levels. A figure is computed for every
+instance as for a node, then the statistic is taken over these figures. Each instance counts once;
+those without the figure don't count, nor do truncated iterations where a row has complete ones.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
 
 _FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
-"""How that reduces which is no amount: times of day, extremes, identities."""
+"""How figures reduce that a statistic leaves alone: points in time, extremes, identities."""
 _ITERATION: Final = "iteration"
 _OVER: Final = ("gpu", _ITERATION)
 _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
-"""Rows that occur in several layers."""
+"""Levels whose rows occur in several layers."""
 _QUANTILES: Final = {"median": 0.5, "p95": 0.95}
 
 
 def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
-    """The levels whose values tell the instances of a view's rows apart.
+    """The levels whose values distinguish the instances of a view's rows.
 
-    `level` is what a row is, where that isn't the level of the view.
+    `level` is the level of the rows, by default that of the view.
     """
     return view.over or (INSTANCE_LEVELS if (level or view.level) in _NAMED else _OVER)
 
 
 def leaves_out_cut(view: View, level: str = "") -> bool:
-    """Whether iterations that are not whole count for nothing: where no row is of one alone."""
+    """Whether truncated iterations are left out: where no row belongs to a single iteration."""
     over = instance_levels(view, level)
     is_one = (level or view.level) == _ITERATION or _ITERATION in dict(view.scope)
     return bool(view.stat) and set(_OVER) <= set(over) and not is_one
@@ -51,9 +50,9 @@ def leaves_out_cut(view: View, level: str = "") -> bool:
 def statistic_of(
     view: View, cut: Mapping[int, frozenset[int]] | None = None, level: str = ""
 ) -> Statistic | None:
-    """The statistic of a view; None where its figures are those of the rows themselves.
+    """The statistic of a view; None without one.
 
-    `cut` has the iterations of each GPU that are not whole.
+    `cut` has the truncated iterations of each GPU.
     """
     if not view.stat:
         return None
@@ -62,18 +61,18 @@ def statistic_of(
 
 
 class Instances(Struct, frozen=True, eq=False):
-    """The instances of nodes as groups of rows, node after node."""
+    """The instances of nodes as groups of rows, node by node."""
 
     nodes: Groups
     groups: Groups
     node: Index
     """The node of each instance, ascending."""
     whole: Mask
-    """Which of them count."""
+    """Which of them count: those of complete iterations."""
 
 
 class Statistic(Struct, frozen=True, dict=True):
-    """A statistic and the levels whose values tell instances apart."""
+    """A statistic and the levels whose values distinguish instances."""
 
     name: str
     over: tuple[str, ...]
@@ -84,7 +83,7 @@ class Statistic(Struct, frozen=True, dict=True):
         return {}
 
     def metric(self, metric: Metric) -> Metric:
-        """A metric as this statistic; shares, times of day and identities stay what they are."""
+        """A metric as this statistic; shares, points in time and identities are unchanged."""
         if metric.name == INSTANCES:
             return replace(metric, compute=self._counts)
         if metric.reduces in _FIXED or metric.name == SHARE:
@@ -92,7 +91,7 @@ class Statistic(Struct, frozen=True, dict=True):
         return replace(named(metric, self.name), compute=partial(self._compute, metric))
 
     def instances(self, nodes: Groups) -> Instances:
-        """The instances of nodes, made once for all metrics."""
+        """The instances of nodes, computed once for all metrics."""
         if id(nodes) not in self._made:
             groups, node = nodes.split(self.over)
             self._made[id(nodes)] = Instances(nodes, groups, node, self._whole(groups))
@@ -127,7 +126,7 @@ def named(metric: Metric, name: str) -> Metric:
 
 
 def reduced_along(name: str, numbers: Numbers) -> Float64:
-    """One statistic along the first axis, of what is known; NaN where nothing is."""
+    """One statistic along the first axis, over known values; NaN where there are none."""
     values = np.asarray(numbers, np.float64)
     rest = values.shape[1:]
     columns = values.reshape(len(values), -1)
@@ -141,7 +140,7 @@ def reduced_along(name: str, numbers: Numbers) -> Float64:
 def counted_instances(
     view: View, cut: Mapping[int, frozenset[int]], gpu: Index, iteration: Index, is_one: bool
 ) -> Mask:
-    """Which instances count: all, but those of iterations that are not whole beside others."""
+    """Which instances count: those of complete iterations, or all where there are none."""
     counts = np.ones(len(gpu), np.bool_)
     if is_one or _ITERATION in dict(view.scope):
         return counts
@@ -151,7 +150,7 @@ def counted_instances(
 
 
 def reduced(name: str, values: Values, node: Index, count: int, counted: Mask) -> Values:
-    """One statistic per node of the values of its instances that count; `node` ascends."""
+    """One statistic per node, over the values of its counted instances; `node` ascends."""
     present = values.present() & counted
     numbers, node = values.numbers[present], node[present]
     sizes = np.bincount(node, minlength=count)

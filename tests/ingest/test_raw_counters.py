@@ -44,7 +44,7 @@ def test_percentages_and_largest_instances_are_never_added_up(run: Run) -> None:
     frame = query(run, parse("R?order=kernel&columns=MfmaUtil,FETCH_SIZE,TCC_REQ_max"))
     util, fetched, largest = frame.columns
     assert (util.unit, fetched.unit) == ("%", "KB")
-    assert "derived by the profiler it can't be added up" in util.missing_because
+    assert "derived by the profiler, it can't be added up" in util.missing_because
     assert "maximum over instances" in largest.definition
     assert frame.total["MfmaUtil"] is None and frame.total["FETCH_SIZE"] == 16.0
 
@@ -56,5 +56,5 @@ def test_a_store_knows_what_the_counters_are(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_counter_that_is_not_there_is_an_error(run: Run) -> None:
-    with pytest.raises(UsageError, match="the run has no counter SQ_INSTS; a counter run"):
+    with pytest.raises(UsageError, match="the run has no counter SQ_INSTS; collect it with"):
         query(run, parse("R?columns=SQ_INSTS"))

@@ -85,7 +85,7 @@ def test_the_largest_change_comes_first_in_either_direction() -> None:
 def test_rows_without_a_partner_lead_to_where_they_are() -> None:
     compared = frame("R?base=other&order=layer")
     document = json.loads(rendered(compared, "json"))
-    assert "is not in the baseline" in rendered(compared, "text")
+    assert "1 row is new, not in the baseline" in rendered(compared, "text")
     for row in document["rows"]:
         run = OTHER if row["address"].startswith("other") else RUN
         assert len(query(run, parse(row["address"].partition("&base")[0])))
@@ -102,9 +102,9 @@ def test_a_node_that_the_baseline_lacks_has_all_rows_alone() -> None:
         assert list(row.values()) == [time, time, None, None]
     assert alone.total["elapsed_ns_delta"] == plain.total["elapsed_ns"]
     assert alone.total["busy_pct_delta"] is None
-    assert "nothing at this place: no gpu 2 here; available: 0, 1" in alone.notes[0]
+    assert "the baseline lacks this node: no gpu 2 here; available: 0, 1" in alone.notes[0]
     for view in ("compare", "determinism"):
-        with pytest.raises(NoSuchNode, match="the baseline has nothing at this place: no gpu 2"):
+        with pytest.raises(NoSuchNode, match="the baseline lacks this node: no gpu 2"):
             frame(f"R:gpu=2?view={view}&base=other")
     with pytest.raises(NoSuchNode, match=r"^no gpu 9"):
         frame("R:gpu=9?base=other")

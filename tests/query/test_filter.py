@@ -57,12 +57,12 @@ def test_labels_of_the_own_level_take_ranges() -> None:
     ("text", "says"),
     [
         ("(", "regular expression"),
-        ("speed>3", "no column"),
+        ("speed>3", "unknown column"),
         ("time>3", "needs a unit: time>3ms"),
         ("time_ms>3", "did you mean elapsed_ns"),
         ("elapsd_ns>3", "did you mean elapsed_ns"),
         ("time>3parsec", "unknown unit"),
-        ("layer:3", "rows here are of level"),
+        ("layer:3", "level of the rows is"),
     ],
 )
 def test_what_is_no_filter_says_why(text: str, says: str) -> None:
@@ -74,4 +74,4 @@ def test_hidden_rows_are_counted_and_the_total_stays() -> None:
     frame = query(RUN, View("r", ("0",), filter="nothing"))
     assert (len(frame), frame.hidden) == (0, 1)
     assert frame.total["elapsed_ns"] == 2_001_030
-    assert any("1 of 1 rows hidden" in note for note in frame.notes)
+    assert any("1 of 1 rows filtered out" in note for note in frame.notes)

@@ -255,7 +255,7 @@ def test_what_the_figures_are_is_said_everywhere() -> None:
     text = rendered(frame, "text")
     assert "R  median per gpu, iteration" in text and "median time" in text
     assert "scope" in text and "total  " not in text
-    assert "cuts iteration 10, 12; it counts in % alone" in text
+    assert "iteration 10, 12 are truncated by the profiling window, and counted in % only" in text
     document = json.loads(rendered(frame, "json"))
     assert document["stat"] == {"name": "median", "over": ["gpu", "iteration"]}
     assert document["columns"][0]["title"] == "median time"

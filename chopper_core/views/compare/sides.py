@@ -16,7 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import View, baseline_view
 from chopper_core.query.compared import Pairs, aligned, matched
-from chopper_core.query.renamed_kernels import Side, counterparts
+from chopper_core.query.renamed_kernels import Side, renamed_kernels
 from chopper_core.util.errors import NoSuchNode
 from chopper_core.views.shared.matched_kernels import cut_iterations
 
@@ -72,7 +72,7 @@ class Sides(Struct, frozen=True, dict=True):
         alone = min(len(self.ours.labels), len(self.base.labels)) - len(common)
         if self.by == "kernel" and alone:
             sides = [Side(each.node, dict(each.view.scope)) for each in (self.ours, self.base)]
-            renamed = counterparts(sides[0], sides[1], common)
+            renamed = renamed_kernels(sides[0], sides[1], common)
         return matched(self.ours.labels, self.base.labels, renamed)
 
     @property
@@ -126,7 +126,7 @@ def sides_of(run: Run, view: View) -> Sides:
     try:
         return Sides(by, levels, own, _compared_node(other, there, levels, by, run is not other))
     except NoSuchNode as error:
-        raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
+        raise NoSuchNode(f"the baseline lacks this node: {error}") from None
 
 
 def _compared_node(

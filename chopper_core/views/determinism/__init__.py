@@ -132,7 +132,7 @@ def answer(run: Run, view: View) -> ViewResult:
         try:
             common &= set(gpus_of(other, there))
         except NoSuchNode as error:
-            raise NoSuchNode(f"the baseline has nothing at this place: {error}") from None
+            raise NoSuchNode(f"the baseline lacks this node: {error}") from None
         # GPUs and iterations are compared where GPUs are too few.
         is_few = len(common) < FEWEST_PAIRS
         ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
