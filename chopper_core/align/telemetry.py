@@ -36,7 +36,7 @@ _TITLES: Final = {
     SignalName.EDGE_C: ("edge", Unit.CELSIUS),
     SignalName.MEM_UTIL_PCT: ("mem util", Unit.PERCENT),
     SignalName.POWER_CAP_W: ("power cap", Unit.WATTS),
-    SignalName.ENERGY_RATE_W: ("by energy", Unit.WATTS),
+    SignalName.ENERGY_RATE_W: ("power (energy)", Unit.WATTS),
     SignalName.PCIE_GBPS: ("PCIe", Unit.GBPS),
     SignalName.XGMI_READ_GBPS: ("xGMI in", Unit.GBPS),
     SignalName.XGMI_WRITE_GBPS: ("xGMI out", Unit.GBPS),

@@ -1,4 +1,4 @@
-"""Formulas over hardware counters: ratios of weighted sums, scaled by what the GPU is made of.
+"""Metrics of hardware counters: ratios of weighted sums, scaled by the GPU's specification.
 
 A counter is its sum over all instances, so GRBM_GUI_ACTIVE is the sum over the XCCs and the
 cycles of the GPU are GRBM_GUI_ACTIVE / XCCs. A node's value is the ratio of the sums over those
@@ -33,7 +33,7 @@ from chopper_core.model.units import Unit, unit_of_file
 from chopper_core.util.arrays import Float64, Mask
 
 TIME: Final = "counter_duration_ns"
-"""How long the dispatch took in the run that counted, where dispatches run one by one."""
+"""Duration of the dispatch in the counter run, which runs dispatches one by one."""
 CYCLES: Final = "GRBM_GUI_ACTIVE"
 WAVES_PER_SIMD: Final = 8
 MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
@@ -41,7 +41,7 @@ MOPS: Final = "SQ_INSTS_VALU_MFMA_MOPS_"
 _ELEMENTS: Final = {counter: element for element, counter in MATRIX_COUNTERS.items()}
 _TERM: Final = re.compile(r"([+-]?)\s*([\d.]*)\s*([A-Za-z_]\w*)")
 FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
-"""The counters of the fabric's interface: since gfx942, and on gfx90a."""
+"""Prefixes of the counters of the fabric's interface: since gfx942, and on gfx90a."""
 READS_OF_128_B: Final = "TCC_BUBBLE_sum"
 
 _ADDITIVE: Final = (SUM, ONE_INSTANCE)
@@ -53,14 +53,14 @@ Weights = Mapping[str, float]
 
 
 class Architecture(Struct, frozen=True):
-    """What the GPUs of an architecture have in common."""
+    """The numbers that all GPUs of an architecture share."""
 
     engines_per_xcc: float = nan
     l2_channels_per_xcc: float = nan
     l1_line_bytes: float = nan
-    """Line of the vector L1 caches, which they read from L2 as a whole."""
+    """Line of the vector L1 caches, the unit of their reads from L2."""
     mfma_types: tuple[str, ...] = ()
-    """The types that the counters of MFMA operations are named by."""
+    """The types in the names of the counters of MFMA operations."""
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -71,7 +71,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 class Chip(Struct, frozen=True):
-    """The numbers of a GPU that formulas use; NaN where they aren't known."""
+    """The numbers of a GPU that formulas use; NaN where unknown."""
 
     compute_units: float = nan
     simds_per_cu: float = nan
@@ -112,7 +112,7 @@ class Chip(Struct, frozen=True):
         return float(np.ceil(self.compute_units / self.shader_engines / 2)) * self.shader_engines
 
     def flop_per_clk(self, dtype: str) -> float:
-        """Peak of all matrix units for a type of their counters, NaN where there is none."""
+        """Peak of all matrix units for a type of their counters, NaN where unknown."""
         element = _ELEMENTS[f"{MOPS}{dtype}"] if dtype in self.architecture.mfma_types else None
         peak = nan if element is None else self.flop_per_clk_cu.get(element.text, nan)
         return peak * self.compute_units
@@ -123,12 +123,12 @@ class Chip(Struct, frozen=True):
 
 
 _ANY_CHIP: Final = Chip(architecture=ARCHITECTURES["gfx942"])
-"""Which counters a formula needs is said as for gfx942."""
+"""The counters of a formula are listed as for gfx942."""
 
 
 @cache
 def weights(text: str) -> Weights:
-    """The weighted sum that a text such as `64 A + 32 B - C` writes; repeated terms add up."""
+    """The weighted sum of a text such as `64 A + 32 B - C`; repeated terms add up."""
     found: dict[str, float] = {}
     for sign, factor, counter in _TERM.findall(text):
         found[counter] = found.get(counter, 0.0) + float(f"{sign}{factor or 1}")
@@ -213,17 +213,17 @@ def formula(
 
 
 def per_cycle(factor: float) -> Callable[[Chip], float]:
-    """Scale of what is divided by CYCLES: per cycle of the GPU."""
+    """Scale of a ratio to CYCLES: per cycle of the GPU."""
     return lambda chip: factor * chip.xccs
 
 
 def per_cu_cycle(factor: float) -> Callable[[Chip], float]:
-    """Scale of what is divided by CYCLES: per cycle of every compute unit."""
+    """Scale of a ratio to CYCLES: per cycle of every compute unit."""
     return lambda chip: factor * chip.xccs / chip.compute_units
 
 
 def per_engine_cycle(factor: float) -> Callable[[Chip], float]:
-    """Scale of what is divided by cycles summed over the XCCs: per cycle of a shader engine."""
+    """Scale of a ratio to cycles summed over the XCCs: per cycle of a shader engine."""
     return lambda chip: factor * chip.xccs / chip.shader_engines
 
 
@@ -233,7 +233,7 @@ def _weighted(terms: Weights, sums: Mapping[str, Float64]) -> Float64:
 
 
 def _renamed(terms: Weights, measured: Iterable[str]) -> Weights:
-    """The terms by the names of the run: gfx90a has other ones, and no reads of 128 B."""
+    """The terms under the run's counter names: gfx90a has older ones, and no reads of 128 B."""
     newer, older = FABRIC
     if any(counter.startswith(newer) for counter in measured):
         return terms
@@ -289,7 +289,7 @@ def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
 
 
 def _match_count(state: Match, title: str, kernels: str) -> None:
-    """Register how many compute kernels got their counters in a way."""
+    """Register the number of compute kernels whose counters were matched in one way."""
 
     def is_so(table: KernelTable, rows: Selection) -> Mask:
         found: Float64 = table.measured[COUNTER_MATCH][rows]

@@ -49,7 +49,7 @@ def _mfma_flop(chip: Chip) -> Weights:
 
 
 def _mfma_peak_clocks(chip: Chip) -> Weights:
-    """The cycles that the counted operations take at the peak of their types."""
+    """The cycles of the counted operations at the peak of their types."""
     return {
         f"{MOPS}{dtype}": _FLOP_PER_MOP / chip.flop_per_clk(dtype) for dtype in chip.float_types()
     }
@@ -83,7 +83,7 @@ def _mfma_peak(dtype: str) -> None:
 
 
 def _possible_clock(mhz: Float64, chip: Chip) -> Float64:
-    """The clocks that the GPU can have."""
+    """The clocks that are possible for the GPU; NaN elsewhere."""
     return np.where(mhz > _CLOCK_LIMIT * chip.clock_mhz, np.nan, mhz)
 
 
@@ -143,7 +143,7 @@ def _full(name: str, title: str, what: str, part: str, factor: float = 100.0) ->
         name,
         Unit.PERCENT,
         title,
-        f"Part of the CUs' cycles in which workgroups waited as {what}: {factor:g} x {part} / "
+        f"Part of the CUs' cycles in which workgroups waited because {what}: {factor:g} x {part} / "
         "(GPU cycles x CUs).",
         "rocprof-compute gfx942 panel 0600",
         part,
@@ -170,9 +170,9 @@ formula(
     "counter_mhz",
     Unit.MHZ,
     "count.MHz",
-    "Clock of the shaders in the run that counted: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
-    "duration; missing where it is over 1.1 x the GPU's highest clock: of kernels of a few µs "
-    "the cycles reach beyond their ends.",
+    "Clock of the shaders in the counter run: GPU cycles (GRBM_GUI_ACTIVE / XCCs) / "
+    "duration; missing above 1.1 x the GPU's highest clock: in kernels of a few µs "
+    "the counted cycles outlast the kernel.",
     "rocprof-compute gfx942 GRBM_GUI_ACTIVE_PER_XCD",
     CYCLES,
     TIME,
@@ -206,7 +206,7 @@ formula(
     "waves",
     Unit.NONE,
     "waves",
-    "Number of waves that were launched: SQ_WAVES.",
+    "Number of waves launched: SQ_WAVES.",
     "rocprof-compute gfx942 panel 0700",
     "SQ_WAVES",
 )
@@ -214,7 +214,7 @@ formula(
     "resident_waves",
     Unit.WAVES,
     "res. waves",
-    "Waves on the GPU at a time, on average: SQ_LEVEL_WAVES accumulated over the cycles / GPU "
+    "Mean number of waves on the GPU at a time: SQ_LEVEL_WAVES accumulated over the cycles / GPU "
     "cycles.",
     "rocprof-compute gfx942 panel 0200",
     "SQ_LEVEL_WAVES_ACCUM",
@@ -225,7 +225,7 @@ formula(
     "occupancy_pct",
     Unit.PERCENT,
     "occup. %",
-    "Waves on the GPU in % of those that fit: 400 x SQ_WAVE_CYCLES / (GPU cycles x CUs x 8 "
+    "Waves on the GPU in % of its wave slots: 400 x SQ_WAVE_CYCLES / (GPU cycles x CUs x 8 "
     "waves per SIMD).",
     "rocprofiler-sdk OccupancyPercent",
     "SQ_WAVE_CYCLES",
@@ -267,8 +267,7 @@ formula(
     "mfma_peak_pct",
     Unit.PERCENT,
     "MFMA peak%",
-    "Time that the matrix operations would take at the published peaks of their types, in % of "
-    "the duration.",
+    "Time of the matrix operations at the published peaks of their types, in % of the duration.",
     "rocprof-compute gfx942 panel 0200, types added up",
     _mfma_peak_clocks,
     TIME,
@@ -278,8 +277,8 @@ formula(
     "mfma_efficiency_pct",
     Unit.PERCENT,
     "MFMA eff.%",
-    "Cycles that the matrix operations would take at the peaks of their types, in % of the GPU "
-    "cycles: the peak's share at the clock that ran.",
+    "Cycles of the matrix operations at the peaks of their types, in % of the GPU cycles: the "
+    "share of the peak at the actual clock.",
     "UnaryLab/chopper MFMA Flop Cycles, for every type",
     _mfma_peak_clocks,
     CYCLES,

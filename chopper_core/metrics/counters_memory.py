@@ -187,7 +187,7 @@ formula(
     "coalescing_pct",
     Unit.PERCENT,
     "coalesc.%",
-    "How well the threads' addresses fall together, in % of the best: 100 x 64 x "
+    "Coalescing of the threads' addresses, in % of the best case: 100 x 64 x "
     "TA_TOTAL_WAVEFRONTS_sum / (4 x TCP_TOTAL_ACCESSES_sum).",
     "rocprof-compute gfx942 panel 1600",
     "64 TA_TOTAL_WAVEFRONTS_sum",
@@ -211,7 +211,7 @@ formula(
     "vl1d_data_stall_pct",
     Unit.PERCENT,
     "vL1D stall",
-    "Part of the vector L1 caches' cycles in which they waited for data of L2: 100 x "
+    "Part of the vector L1 caches' cycles in which they waited for data from L2: 100 x "
     "TCP_PENDING_STALL_CYCLES_sum / TCP_GATE_EN1_sum.",
     "rocprof-compute gfx942 panel 1600",
     "TCP_PENDING_STALL_CYCLES_sum",

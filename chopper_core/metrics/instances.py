@@ -73,7 +73,7 @@ def _spans_in_order(table: KernelTable, rows: Selection) -> tuple[Index, Index, 
 def _spans(
     table: KernelTable, rows: Selection, nodes: Index | None = None
 ) -> tuple[Index, Index, Int64, Int64]:
-    """Node, a row, start and end of the instances of rows, whose nodes begin at some places."""
+    """Node, row, start and end of the instances of rows; `nodes` are the first rows of nodes."""
     computes = table.kind[rows] == Kind.COMPUTE
     place = np.flatnonzero(computes)
     if not len(place):

@@ -21,8 +21,9 @@ from support import Row, table_of
 
 import chopper_core.metrics.metric as registry
 from chopper_core.metrics import METRICS, Scope, Values
-from chopper_core.model.groups import Groups, Tree
+from chopper_core.model.groups import Groups
 from chopper_core.model.hardware import Hardware
+from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 
 MI300X = Hardware(
