@@ -93,8 +93,8 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     kernels, theirs = both.same_launches()
     if len(kernels):
         # Correlation ids of the same process win over the sequences.
-        told = np.isin(dispatch, theirs) & (match != Match.BORROWED)
-        dispatch[told], match[told] = UNMATCHED, Match.NONE
+        by_id = np.isin(dispatch, theirs) & (match != Match.BORROWED)
+        dispatch[by_id], match[by_id] = UNMATCHED, Match.NONE
         dispatch[sequence[kernels]], match[sequence[kernels]] = theirs, Match.MATCHED
         comparison = f"{comparison}; {len(kernels)} by correlation id"
     used = np.unique(dispatch[dispatch != UNMATCHED])
@@ -309,10 +309,10 @@ def _identities(run: DispatchRun, gpus: Sequence[Gpu], overrides: Overrides) -> 
     paths = tuple(map(str, run.paths))
     used = [int(agent) for agent in np.unique(run.dispatches.gpu)]
     agents = [run.agents[agent] for agent in used]
-    said = overrides.devices(run.format, *(path.name for path in run.paths))
+    overridden = overrides.devices(run.format, *(path.name for path in run.paths))
     return {
         agent: Identity(", ".join(paths), run.format, device.names, device.text, who.gpu, who.by)
         for agent, device, who in zip(
-            used, devices_of_agents(agents), gpus_of_agents(agents, gpus, said), strict=True
+            used, devices_of_agents(agents), gpus_of_agents(agents, gpus, overridden), strict=True
         )
     }

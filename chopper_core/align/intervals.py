@@ -59,7 +59,7 @@ class NumberLine(Struct, frozen=True):
     """Position of each of them."""
     earliest_ns: int
     latest_ns: int
-    stretch: int
+    section: int
 
     @classmethod
     def of(cls, points: Points, any_thread: bool) -> NumberLine:
@@ -75,7 +75,7 @@ class NumberLine(Struct, frozen=True):
     def place(self, thread: Int32, time_ns: Int64) -> Int64:
         """The position of an instant; instants outside all points are clipped just beyond them."""
         time_ns = np.clip(time_ns, self.earliest_ns - 1, self.latest_ns + 1)
-        return thread.astype(np.int64) * self.stretch + (time_ns - self.earliest_ns)
+        return thread.astype(np.int64) * self.section + (time_ns - self.earliest_ns)
 
 
 class Intervals(Struct, frozen=True):

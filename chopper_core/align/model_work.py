@@ -143,11 +143,11 @@ def _carriers(
             yield work, min(work.parts, len(own)), own
             continue
         yield work, 1, longest[0]
-        said = _direction(host.trace.names[name[longest[0][0]]])
+        direction = _direction(host.trace.names[name[longest[0][0]]])
         others = [
             each
             for each in longest[1:]
-            if not said or _direction(host.trace.names[name[each[0]]]) != said
+            if not direction or _direction(host.trace.names[name[each[0]]]) != direction
         ]
         yield from ((work, 1, each) for each in others[: work.parts - 1])
 

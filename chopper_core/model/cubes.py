@@ -23,10 +23,10 @@ MOST_CELLS: Final = 1 << 16
 ROWS_PER_CELL: Final = 64
 """A cube with fewer rows per cell saves too little."""
 _CHUNK: Final = 1 << 20
-_DENSE: Final = 1 << 26
+_MAX_DENSE: Final = 1 << 26
 """Combinations of labels up to which a dense array counts them."""
-_MOST_LOOKED_UP: Final = 1 << 22
-_SAMPLE: Final = 1 << 18
+_MAX_LOOKUP: Final = 1 << 22
+_SAMPLE_ROWS: Final = 1 << 18
 _SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes")
 SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
 LOWEST: Final = ("start_ns", "duration_ns", "stream", "launch_ns")
@@ -89,7 +89,7 @@ class Cells(Struct, frozen=True, eq=False):
         ends = np.append(self.first[1:], len(self.at))
         number = np.full(len(self.cube), -1, np.int32)
         number[self.at] = np.repeat(np.arange(len(self.first), dtype=np.int32), ends - self.first)
-        if int(np.prod(sizes)) > _MOST_LOOKED_UP:
+        if int(np.prod(sizes)) > _MAX_LOOKUP:
             return lambda rows: number[np.searchsorted(keys, _keys(table, levels, sizes, rows))]
         looked_up = np.full(int(np.prod(sizes)), -1, np.int32)
         looked_up[keys] = number
@@ -185,11 +185,11 @@ def _cells_of_rows(
     sizes = tuple(int(table.column(level).max()) + 2 for level in levels)
     if float(np.prod(np.array(sizes, np.float64))) > 2.0**62:
         return None
-    step = max(len(table) // _SAMPLE, 1)
+    step = max(len(table) // _SAMPLE_ROWS, 1)
     sample = _keys(table, levels, sizes, slice(0, len(table), step))
     if len(distinct(sample)) > limit:
         return None
-    if int(np.prod(sizes)) <= _DENSE:
+    if int(np.prod(sizes)) <= _MAX_DENSE:
         seen = np.zeros(int(np.prod(sizes)), np.bool_)
         for rows in _pieces(table):
             seen[_keys(table, levels, sizes, rows)] = True

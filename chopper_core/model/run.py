@@ -194,12 +194,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None if it is unknown or they differ."""
-        said = hardware_of(self.overrides.hardware) if self.overrides.hardware else None
+        given = hardware_of(self.overrides.hardware) if self.overrides.hardware else None
         described = self.described_hardware
-        if described is not None and (said is None or said.name == described.name):
+        if described is not None and (given is None or given.name == described.name):
             return described
-        if said is not None:
-            return said
+        if given is not None:
+            return given
         known = {hardware_of(product) for product in {gpu.hardware for gpu in self.gpus}}
         return known.pop() if len(known) == 1 else None
 
