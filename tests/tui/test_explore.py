@@ -202,7 +202,7 @@ async def test_going_to_an_address() -> None:
         await at.command("go gpu=77")
         assert "no gpu 77" in at.status and at.path == ("2",)
         await at.command("go iteration=3")
-        assert "levels in order" in at.status
+        assert "levels of a path have an order" in at.status
         await at.press("escape")
         assert at.label == "2"
 
