@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 import sys
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
 
@@ -18,6 +24,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.widgets import Input
 from textual.worker import WorkerFailed
 
 from chopper_core.model.run import Run
@@ -26,20 +33,27 @@ from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.action import Action
-from chopper_tui.actions.key_names import PALETTE_KEY
-from chopper_tui.ahead import work_ahead
-from chopper_tui.background import away
-from chopper_tui.config import AS_IT_COMES, Config
+from chopper_tui.config import DEFAULTS, Config, state_directory
 from chopper_tui.draw.ascii import AsciiFilter
 from chopper_tui.draw.theme import THEMES, Inks, inks, textual_theme
-from chopper_tui.opening import Opening
-from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.screens.loading import LoadingScreen
+from chopper_tui.history import Columns
+from chopper_tui.keymap import PALETTE_KEY, Action
+from chopper_tui.opening import Opening, prefetch
+from chopper_tui.screen import Explorer
+from chopper_tui.screen_data import ScreenData
+from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of, is_old, terse, understood
-from chopper_tui.widgets.prompt import Line
+from chopper_tui.textual_internals import perform_key
+from chopper_tui.widgets.dialogs import LoadingScreen, Palette
+from chopper_tui.widgets.prompt import PromptLine
 
 INTERRUPTED = 130
+_CRASHED = 1
+_KEY_CHECK_S = 0.002
+"""Seconds between looks whether the next key can be performed."""
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_SWITCH_INTERVAL_S = 0.001
+"""After which a thread gives the screen the interpreter, instead of after 5 ms."""
 
 
 class ChopperApp(App[None], inherit_bindings=False):
@@ -67,7 +81,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         start: View,
         *,
         glyphs: Glyphs | None = None,
-        config: Config = AS_IT_COMES,
+        config: Config = DEFAULTS,
     ) -> None:
         """Load a run with `load`, in a thread, and show the view `start` of it.
 
@@ -86,6 +100,9 @@ class ChopperApp(App[None], inherit_bindings=False):
             self.register_theme(textual_theme(name))
         self.theme = config.theme or THEMES[0]
         self.config = config
+        self._keys: deque[events.Key | events.Paste] = deque()
+        """Keys that are not performed yet, in their order."""
+        self._performs_keys = False
 
     @property
     def inks(self) -> Inks:
@@ -97,7 +114,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     @property
     def actions(self) -> tuple[Action, ...]:
         """The registry with the person's keys."""
-        return self.config.actions
+        return self.config.actions or ACTIONS
 
     @property
     def crash(self) -> BaseException | None:
@@ -117,22 +134,58 @@ class ChopperApp(App[None], inherit_bindings=False):
         return type("TerseDriver", (plain,), {"write": write})
 
     async def on_event(self, event: events.Event) -> None:
-        """Give keys to an open prompt at once: none may overtake what came before it."""
-        if isinstance(event, events.Key | events.Paste):
-            if not self.screen_stack:
-                return
-            line = self.focused
-            if isinstance(line, Line):
-                if isinstance(event, events.Paste):
-                    line.pasted(event)
+        """Take keys one after another: each is performed on the screen that those before it left.
+
+        So it doesn't matter how fast they come: a key that follows one which opens a dialog is
+        for that dialog.
+        """
+        if isinstance(event, events.InputEvent) and not self.screen_stack:
+            return
+        if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
+            await super().on_event(event)
+            return
+        self._keys.append(event)
+        if not self._performs_keys:
+            await self._perform_keys()
+
+    async def _perform_keys(self) -> None:
+        self._performs_keys = True
+        try:
+            while self._keys and self.screen_stack:
+                if not self._accepts_keys:
+                    self._wait_for_keys()
                     return
-                if event.is_printable and line.typed(event):
-                    return
-                bound = self.screen.active_bindings.get(event.key)
-                if bound is not None and bound.node is line and bound.enabled:
-                    await self.run_action(bound.binding.action, line)
-                    return
-        await super().on_event(event)
+                await self._perform_key(self._keys.popleft())
+            self._performs_keys = False
+        except BaseException:
+            self._performs_keys = False
+            raise
+
+    @work(group="keys", description="keys")
+    async def _wait_for_keys(self) -> None:
+        while self.screen_stack and not self._accepts_keys:
+            await asyncio.sleep(_KEY_CHECK_S)
+        await self._perform_keys()
+
+    @property
+    def _accepts_keys(self) -> bool:
+        """Whether the screen on top is there, and has done what the keys before asked for."""
+        screen = self.screen
+        return screen.accepts_keys if isinstance(screen, Explorer) else screen.is_mounted
+
+    async def _perform_key(self, event: events.Key | events.Paste) -> None:
+        line = self.focused
+        if isinstance(event, events.Paste):
+            if isinstance(line, PromptLine):
+                line.pasted(event)
+            else:
+                await super().on_event(event)
+        elif isinstance(line, PromptLine) and event.is_printable and line.typed(event):
+            return
+        elif isinstance(line, Input) and not isinstance(line, PromptLine):
+            await super().on_event(event)
+        else:
+            await perform_key(self, event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 nothing else may reach the terminal than ASCII."""
@@ -141,18 +194,25 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every action of the registry."""
-        if isinstance(screen, ExploreScreen):
-            for action in ACTIONS:
+        if isinstance(screen, Explorer):
+            for action in self.actions:
                 perform = partial(screen.action_perform, action.id)
                 yield SystemCommand(action.title, action.help, perform)
 
+    def action_command_palette(self) -> None:
+        """Open the palette over the explorer, and over nothing else."""
+        if isinstance(self.screen, Explorer):
+            self.push_screen(Palette())
+
     def get_default_screen(self) -> Screen[None]:
-        """What is there soon is shown at once; else how the loading goes comes first."""
+        """The explorer where the run opens soon, else the progress of loading."""
         self._opening.begin()
         if self._opening.is_there(self.PATIENCE):
-            run, seen, columns = self._opening.result()
-            return ExploreScreen(run, seen, self.config, columns)
+            return self._explorer(*self._opening.result())
         return LoadingScreen(self._start.run)
+
+    def _explorer(self, run: Run, data: ScreenData, columns: Columns) -> Explorer:
+        return Explorer(run, data, self.actions, self.config, columns)
 
     def on_mount(self) -> None:
         """Load what isn't there yet."""
@@ -206,26 +266,26 @@ class ChopperApp(App[None], inherit_bindings=False):
     @work(group="load", description="load")
     async def _open(self, loading: LoadingScreen) -> None:
 
-        def told(step: str, done: int, total: int) -> None:
+        def report(step: str, done: int, total: int) -> None:
             self.call_later(loading.report, step, done, total)
 
-        self._opening.listener = told
+        self._opening.listener = report
         try:
-            run, seen, columns = await away(self._opening.result)
+            opened = await run_in_thread(self._opening.result)
         except Cancelled:
             self.exit(return_code=INTERRUPTED)
         except ChopperError as error:
             self.failure = error
             self.exit(return_code=error.exit_code)
         else:
-            await self.push_screen(ExploreScreen(run, seen, self.config, columns))
+            await self.push_screen(self._explorer(*opened))
             self._settle()
 
     def _settle(self) -> None:
         """Do what the first screen need not wait for."""
-        run, seen, _ = self._opening.result()
+        run, data, _ = self._opening.result()
         _collect_garbage()
-        away(work_ahead, run, seen.frame.view, self._left)
+        run_in_thread(prefetch, run, data.frame.view, self._left)
 
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""
@@ -237,3 +297,50 @@ def _collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+
+
+def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
+    """Run the explorer until it is left; the exit code, with any error told on stderr."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        asyncio.run(_run(app, mouse))
+        crash = app.crash
+    except Exception as error:
+        crash = error
+    if crash is not None:
+        path = _log_crash(crash)
+        where = f"the traceback is in {path}" if path else "no traceback could be written"
+        print(
+            f"chopper: an error in Chopper ended it ({_summary(crash)}); {where}", file=sys.stderr
+        )
+        return _CRASHED
+    if app.failure is not None:
+        print(f"chopper: {app.failure}", file=sys.stderr)
+    return app.return_code or 0
+
+
+async def _run(app: ChopperApp, mouse: bool) -> None:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, app.exit, None, 128 + number)
+    try:
+        await app.run_async(mouse=mouse)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _summary(crash: BaseException) -> str:
+    return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]
+
+
+def _log_crash(crash: BaseException) -> Path | None:
+    folder = state_directory()
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = folder / f"crash-{stamp}-{os.getpid()}.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(crash)), encoding="utf-8")
+    except OSError:
+        return None
+    return path

@@ -134,7 +134,7 @@ class _PrintVersion(argparse.Action):
     """Looks the version up only when it is asked for: that takes a tenth of the first paint."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from chopper_tui.doctor import version_of
+        from chopper_tui.commands.doctor import version_of
 
         print(f"{PROGRAM} {version_of('chopper-tui')}")
         parser.exit()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.model.table import ACTIVITY, LEVELS
-from chopper_core.util.errors import UsageError
-from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.action import Action
-from chopper_tui.actions.key_names import FIXED_KEYS, is_key
+from chopper_core.metrics import metric_named
+from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
+from chopper_core.util.errors import ChopperError, DataError, UsageError
+from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
+CHART_SIZES: Final = ("small", "full", "off")
 _GLYPHS: Final = ("auto", "unicode", "ascii")
+_COLUMNS_SCHEMA: Final = "chopper.columns/1"
 _SWITCHES: Final = ("mouse", "full_names")
 _SECTIONS: Final = ("explorer", "columns", "keys")
-_ROWS: Final = (*LEVELS, ACTIVITY)
+_COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
 
 
 class Config(Struct, frozen=True):
@@ -32,15 +34,21 @@ class Config(Struct, frozen=True):
     full_names: bool = False
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Level → names of metrics."""
-    actions: tuple[Action, ...] = ACTIONS
-    """The registry with the person's keys."""
+    actions: tuple[Action, ...] = ()
+    """All actions with the person's keys; none where no key is changed."""
     warnings: tuple[str, ...] = ()
     """What the file says that means nothing here, one sentence each."""
     remember: bool = False
     """Whether columns that are chosen are kept for the next session."""
 
 
-AS_IT_COMES: Final = Config()
+DEFAULTS: Final = Config()
+
+
+def state_directory() -> Path:
+    """Where Chopper keeps what outlives a session: columns, logs, snapshots without a place."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "chopper"
 
 
 def config_path() -> Path:
@@ -49,8 +57,11 @@ def config_path() -> Path:
     return Path(base) / "chopper" / "config.toml"
 
 
-def read_config(path: Path | None = None) -> Config:
-    """The settings of a file, those of the program where there is none; raises UsageError."""
+def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = None) -> Config:
+    """The settings of a file, or the defaults where there is none; raises UsageError.
+
+    `actions` gives the registry: it takes time to import, and few settings change a key.
+    """
     path = path or config_path()
     try:
         text = path.read_text(encoding="utf-8")
@@ -65,13 +76,14 @@ def read_config(path: Path | None = None) -> Config:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
-    return _Reader(path).config(document)
+    return _Reader(path, actions).config(document)
 
 
 class _Reader(Struct):
     """Reads one document; remembers what it had to leave out."""
 
     path: Path
+    actions: Callable[[], Sequence[Action]]
     warnings: list[str] = field(default_factory=list)
 
     def config(self, document: Mapping[str, object]) -> Config:
@@ -85,11 +97,9 @@ class _Reader(Struct):
         return replace(found, columns=columns, actions=actions, warnings=tuple(self.warnings))
 
     def _explorer(self, table: Mapping[str, object]) -> Config:
-        from chopper_tui.screens.arrangement import CHARTS
-
         choices: dict[str, tuple[str, ...]]
         choices = {"theme": _themes() if "theme" in table else (), "glyphs": _GLYPHS}
-        choices["chart"] = CHARTS
+        choices["chart"] = CHART_SIZES
         words: dict[str, str] = {}
         switches: dict[str, bool] = {}
         for name, value in table.items():
@@ -114,8 +124,8 @@ class _Reader(Struct):
         columns: dict[str, tuple[str, ...]] = {}
         for level, value in table.items():
             where = f"columns.{level}"
-            if level not in _ROWS:
-                self._unknown(where, "level", _ROWS)
+            if level not in _COLUMN_LEVELS:
+                self._unknown(where, "level", _COLUMN_LEVELS)
                 continue
             names = self._texts(where, value)
             for name in names:
@@ -130,7 +140,10 @@ class _Reader(Struct):
     def _keys(self, table: Mapping[str, object]) -> tuple[Action, ...]:
         chosen: dict[str, tuple[str, ...]] = {}
         owners: dict[str, str] = {}
-        verbs = [action.verb for action in ACTIONS]
+        if not table:
+            return ()
+        actions = self.actions()
+        verbs = [action.verb for action in actions]
         for verb, value in table.items():
             where = f"keys.{verb}"
             if verb not in verbs:
@@ -147,7 +160,9 @@ class _Reader(Struct):
                         f"{self.path}: {where} takes {key!r}, which is that of keys.{owners[key]}"
                     )
                 owners[key] = verb
-        return tuple(_with_keys(action, chosen.get(action.verb), owners) for action in ACTIONS)
+        if not chosen:
+            return ()
+        return tuple(action.with_keys(chosen.get(action.verb), owners) for action in actions)
 
     def _table(self, document: Mapping[str, object], name: str) -> Mapping[str, object]:
         value = document.get(name, {})
@@ -170,24 +185,63 @@ class _Reader(Struct):
         self.warnings.append(f"{self.path}: no {what} {where!r}; there are {', '.join(known)}")
 
 
-def _with_keys(action: Action, keys: tuple[str, ...] | None, owners: Mapping[str, str]) -> Action:
-    """An action with a person's keys, or without those that they gave to another one."""
-    if keys is None and action.gives:
-        rest = [
-            pair for pair in zip(action.keys, action.gives, strict=True) if pair[0] not in owners
-        ]
-        return replace(
-            action,
-            keys=tuple(key for key, _ in rest),
-            gives=tuple(given for _, given in rest),
-        )
-    if keys is None:
-        keys = tuple(key for key in action.keys if key not in owners)
-    fixed = tuple(key for key in action.keys if key in FIXED_KEYS)
-    return replace(action, keys=tuple(dict.fromkeys((*keys, *fixed))))
-
-
 def _themes() -> tuple[str, ...]:
     from chopper_tui.draw.theme import THEMES
 
     return THEMES
+
+
+class _Kept(Struct, frozen=True):
+    schema: str
+    columns: dict[str, tuple[str, ...]]
+
+
+def columns_path() -> Path:
+    """Where the columns are kept."""
+    return state_directory() / "columns.json"
+
+
+def saved_columns() -> dict[str, tuple[str, ...]]:
+    """The columns that were kept; none where the file is missing, damaged or of another version."""
+    try:
+        kept = msgspec.json.decode(columns_path().read_bytes(), type=_Kept)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return {}
+    known = kept.columns if kept.schema == _COLUMNS_SCHEMA else {}
+    return {level: names for level, names in known.items() if level in (*LEVELS, ACTIVITY)}
+
+
+def save_columns(level: str, names: tuple[str, ...]) -> None:
+    """Keep the columns of a level, or forget them where there are none; raises DataError."""
+    import tempfile
+
+    columns = {**saved_columns(), level: names}
+    kept = _Kept(_COLUMNS_SCHEMA, {level: names for level, names in columns.items() if names})
+    path = columns_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".columns-", delete=False) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(kept), indent=1))
+        os.replace(file.name, path)
+    except OSError as error:
+        raise DataError(f"the columns can't be kept in {path}: {error.strerror}") from error
+
+
+def fitting_columns(
+    columns: Mapping[str, tuple[str, ...]], table: KernelTable
+) -> dict[str, tuple[str, ...]]:
+    """Of each level's columns those that a run can have."""
+    found = {}
+    for level, names in columns.items():
+        known = tuple(name for name in names if _is_known(name, table))
+        if known:
+            found[level] = known
+    return found
+
+
+def _is_known(name: str, table: KernelTable) -> bool:
+    try:
+        metric_named(name, table)
+    except ChopperError:
+        return False
+    return True

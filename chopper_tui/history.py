@@ -37,10 +37,10 @@ def trail_to(view: View) -> Trail:
         )
         for depth in range(len(view.path))
     )
-    return compared((*parents, Place(view)), view.baseline)
+    return with_baseline((*parents, Place(view)), view.baseline)
 
 
-def into(
+def child_of(
     trail: Trail, label: str, columns: Columns = MappingProxyType({}), partner: str = ""
 ) -> Trail:
     """Into a child of the last place, with the columns that were chosen for its level.
@@ -74,7 +74,7 @@ def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
     return columns.get(level, inherited)
 
 
-def out(trail: Trail) -> Trail:
+def parent_of(trail: Trail) -> Trail:
     """To the parent, as it was left; at the root, the trail itself."""
     return trail[:-1] or trail
 
@@ -84,7 +84,7 @@ def changed(trail: Trail, view: View) -> Trail:
     return (*trail[:-1], replace(trail[-1], view=view))
 
 
-def beside(trail: Trail, view: View) -> Trail:
+def to_sibling(trail: Trail, view: View) -> Trail:
     """To a neighbour of the scope; the parent's cursor goes along."""
     if len(trail) < 2:
         return trail
@@ -97,28 +97,28 @@ def charted(trail: Trail, metric: str) -> Trail:
     return tuple(replace(place, view=with_signal(place.view, metric)) for place in trail)
 
 
-def tallied(trail: Trail, view: View) -> Trail:
+def with_statistic(trail: Trail, view: View) -> Trail:
     """The same places, all with the statistic of a view: it stays chosen on the way up."""
     return tuple(
         replace(place, view=replace(place.view, stat=view.stat, over=view.over)) for place in trail
     )
 
 
-def compared(trail: Trail, baseline: Baseline | None) -> Trail:
+def with_baseline(trail: Trail, baseline: Baseline | None) -> Trail:
     """The same places with a baseline for the last one, and its ancestors for those before.
 
     An ancestor that would be compared with itself has none.
     """
     places = []
     for above, place in enumerate(reversed(trail)):
-        beside = baseline
-        if beside is not None and beside.path is not None and above:
-            beside = replace(beside, path=beside.path[:-above])
-        itself = beside is not None and beside == Baseline("", place.view.path) and above > 0
+        own = baseline
+        if own is not None and own.path is not None and above:
+            own = replace(own, path=own.path[:-above])
+        itself = own is not None and own == Baseline("", place.view.path) and above > 0
         sort = place.view.sort
-        if (itself or beside is None) and is_difference(sort.removeprefix("-")):
+        if (itself or own is None) and is_difference(sort.removeprefix("-")):
             sort = ""
-        view = replace(place.view, baseline=None if itself else beside, sort=sort)
+        view = replace(place.view, baseline=None if itself else own, sort=sort)
         places.append(replace(place, view=view))
     return tuple(reversed(places))
 

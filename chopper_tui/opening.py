@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -13,10 +14,18 @@ if TYPE_CHECKING:
     from chopper_core.model.run import Run
     from chopper_core.model.view import View
     from chopper_tui.history import Columns
-    from chopper_tui.looks import Look
+    from chopper_tui.screen_data import ScreenData
 
-    Opened = tuple[Run, Look, Columns]
+    Opened = tuple[Run, ScreenData, Columns]
 
+PREFETCH_FROM: Final = 1 << 17
+"""Activities from which on a view may take longer than a person notices."""
+PREFETCH_UP_TO: Final = 1 << 22
+"""Activities up to which what views keep takes little memory beside the run."""
+_PREFETCH_AFTER_S: Final = 0.5
+"""What is drawn first has this long for itself."""
+_PREFETCH_PAUSE_S: Final = 0.05
+"""Between two views, for the keys."""
 _REPORTS_PER_SECOND: Final = 10
 
 
@@ -67,12 +76,12 @@ class Opening:
     def _open(self) -> Opened:
         run = self._load(self._report)
         # Here, since they take a while to import: all of it goes along with what draws.
+        from chopper_tui.config import fitting_columns
         from chopper_tui.history import dressed, trail_to
-        from chopper_tui.looks import look
-        from chopper_tui.remembered import fitting_columns
+        from chopper_tui.screen_data import screen_data
 
         columns = fitting_columns(self._columns, run.table)
-        return run, look(run, dressed(trail_to(self._start), columns)[-1].view), columns
+        return run, screen_data(run, dressed(trail_to(self._start), columns)[-1].view), columns
 
     def _report(self, step: str, done: int, total: int) -> None:
         if self._cancelled.is_set():
@@ -81,3 +90,24 @@ class Opening:
         if step != self._last_step or now - self._last_time >= 1 / _REPORTS_PER_SECOND:
             self._last_step, self._last_time = step, now
             self.listener(step, done, total)
+
+
+def prefetch(run: Run, view: View, stopped: Event) -> None:
+    """Ask every question of a view's node, so that its answer is there when somebody asks it.
+
+    Of small runs nothing is: their answers take no time; of the largest neither, for the memory.
+    """
+    from chopper_core.model.view import with_view
+    from chopper_core.views import VIEWS
+    from chopper_core.views.query import answer
+
+    if not PREFETCH_FROM <= len(run.table) <= PREFETCH_UP_TO:
+        return
+    pause = _PREFETCH_AFTER_S
+    for name in VIEWS:
+        if stopped.wait(pause):
+            return
+        pause = _PREFETCH_PAUSE_S
+        # Whatever is wrong with a view is told to whoever opens it.
+        with suppress(Exception):
+            answer(run, with_view(view, name))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from textual.worker import WorkerCancelled
 
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.actions.key_names import is_key
+from chopper_tui.keymap import is_key
 from chopper_tui.textual_internals import is_holding_back, messages_done, press, screen_text
 
 if TYPE_CHECKING:

@@ -1,21 +1,14 @@
-"""The terminal around the app: whether it can be drawn on, signals, crashes, exit codes."""
+"""The terminal around the app: whether it can be drawn on, and in which characters."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import traceback
 from collections.abc import Mapping, MutableMapping
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs, glyphs_for
-
-if TYPE_CHECKING:
-    from chopper_tui.app import ChopperApp
 
 _DEFAULTS: Final = {
     "TEXTUAL_ANIMATIONS": "none",
@@ -23,14 +16,11 @@ _DEFAULTS: Final = {
     # A key's change is drawn at most 8 ms after it; nothing is drawn where nothing changes.
     "TEXTUAL_FPS": "120",
 }
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _NARROW_FONTS: Final = ("linux", "vt100", "vt220")
 """Terminals whose fonts have neither braille nor parts of blocks."""
 _OLD: Final = (*_NARROW_FONTS, "putty", "screen")
 _NEW: Final = re.compile(r"\x1b(?:\[[<>=][\d;]*u|\[\?\d+\$p|\]22;[^\x07\x1b]*(?:\x07|\x1b\\))")
 """Of keys that tell more (kitty), asking for modes (DECRQM), and the pointer's shape (OSC 22)."""
-_CRASHED: Final = 1
-_TURN_S: Final = 0.001
 _NEXT_LINE: Final = re.compile(r"(?:\x1b\[(\d+);\d+H)?\n\x1b\[(\d+);(\d+)H")
 """Textual ends a line by moves that the move to the next one undoes."""
 
@@ -102,58 +92,3 @@ def _next_line(moves: re.Match[str]) -> str:
     if before is not None and int(line) == int(before) + 1 and column == "1":
         return "\r\n"
     return f"\x1b[{line};{column}H"
-
-
-def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
-    """Run the explorer until it is left; the exit code, with any error told on stderr."""
-    # Printing a view doesn't need it, and it takes a tenth of its time to import.
-    import asyncio
-
-    # What works in a thread lets the screen have the interpreter after this long, not after 5 ms.
-    sys.setswitchinterval(_TURN_S)
-    try:
-        asyncio.run(_run(app, mouse))
-        crash = app.crash
-    except Exception as error:
-        crash = error
-    if crash is not None:
-        path = _log_crash(crash)
-        where = f"the traceback is in {path}" if path else "no traceback could be written"
-        print(
-            f"chopper: an error in Chopper ended it ({_summary(crash)}); {where}", file=sys.stderr
-        )
-        return _CRASHED
-    if app.failure is not None:
-        print(f"chopper: {app.failure}", file=sys.stderr)
-    return app.return_code or 0
-
-
-async def _run(app: ChopperApp, mouse: bool) -> None:
-    from asyncio import get_running_loop
-
-    loop = get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, app.exit, None, 128 + number)
-    try:
-        await app.run_async(mouse=mouse)
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-def _summary(crash: BaseException) -> str:
-    return f"{type(crash).__name__}: {crash}".splitlines()[0][:200]
-
-
-def _log_crash(crash: BaseException) -> Path | None:
-    from chopper_tui.snapshot import state_directory
-
-    folder = state_directory()
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = folder / f"crash-{stamp}-{os.getpid()}.log"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(traceback.format_exception(crash)), encoding="utf-8")
-    except OSError:
-        return None
-    return path

@@ -26,6 +26,18 @@ def press(app: App[Any], key: str) -> None:
     app.post_message(event)
 
 
+async def perform_key(app: App[Any], event: events.Key) -> None:
+    """Perform a key by the bindings of the screen on top, at once.
+
+    Textual sends it to the focused widget first and looks for bindings when it comes back: by then
+    another screen may be on top.
+    """
+    if not app.app_focus:
+        app.app_focus = True
+    if not await app._check_bindings(event.key, priority=True):
+        await app._check_bindings(event.key)
+
+
 async def messages_done(pilot: Pilot[Any]) -> None:
     """Wait until all widgets have done what was sent to them."""
     await pilot._wait_for_screen()

@@ -18,13 +18,13 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.sources.registry import Family, formats_table
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.key_names import key_name
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
 from chopper_tui.config import read_config
+from chopper_tui.export import without_fonts
+from chopper_tui.keymap import key_name
 from chopper_tui.play import keys_of, play
-from chopper_tui.screens.help import help_screen, screen_table
-from chopper_tui.snapshot import without_fonts
+from chopper_tui.widgets.help import help_text, screen_table
 from tests.demo import demo_run
 from tests.tui.explorer import explorer, sample_run
 
@@ -80,7 +80,7 @@ def test_the_table_of_screens() -> None:
 def test_every_action_has_its_place() -> None:
     """In the table of keys: its keys and its command; in the help: the sentence, too."""
     keys = block("keys", KEYS_PAGE.read_text(encoding="utf-8"))
-    shown = str(help_screen(ACTIONS, query(sample_run(), View("sample.json")), 120)._text)
+    shown = str(help_text(ACTIONS, query(sample_run(), View("sample.json")), 120))
     told = " ".join(shown.split())
     for action in ACTIONS:
         assert action.keys or action.verb
@@ -198,7 +198,7 @@ def test_the_settings_are_ones(tmp_path: Path) -> None:
     assert found
     path = tmp_path / "config.toml"
     path.write_text(found[1], encoding="utf-8")
-    config = read_config(path)
+    config = read_config(lambda: ACTIONS, path)
     assert config.warnings == () and config.theme == "light" and "operation" in config.columns
 
 

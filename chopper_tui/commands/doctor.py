@@ -1,14 +1,30 @@
-"""`chopper doctor`: what a bug report needs."""
+"""What a bug report needs: the terminal, the locale and the versions."""
 
 from __future__ import annotations
 
+import locale
+import os
+import platform
+import shutil
+import sys
 from argparse import ArgumentParser, Namespace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from chopper_core.util.errors import ChopperError
 from chopper_tui.commands.output import write
-from chopper_tui.doctor import report
 
-DESCRIPTION: Final = "What a bug report needs: terminal, locale, versions."
+PACKAGES: Final = (
+    "textual", "rich", "plotext", "numpy", "pyarrow", "pandas", "msgspec", "isal",
+)  # fmt: skip
+VARIABLES: Final = (
+    "TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", "TMUX", "STY",
+    "SSH_CONNECTION", "COLUMNS", "LINES", "XDG_CACHE_HOME", "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
+)  # fmt: skip
+
+
+DESCRIPTION: Final = "Versions, terminal and settings, for bug reports."
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -16,6 +32,110 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print it."""
+    """Print the report."""
     write(report())
     return 0
+
+
+def report() -> str:
+    """The report as text, one fact a line."""
+    from chopper_tui.terminal import can_draw, glyphs_of
+
+    size = shutil.get_terminal_size((0, 0))
+    facts = [
+        ("chopper", version_of("chopper-tui")),
+        ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
+        ("system", platform.platform()),
+        ("processors", str(os.cpu_count())),
+        ("explorer", can_draw() or "can be drawn here"),
+        ("terminal size", f"{size.columns}x{size.lines}" if size.columns else "unknown"),
+        ("stdin, stdout", f"{_tty(sys.stdin)}, {_tty(sys.stdout)}"),
+        ("colours", _colours()),
+        ("characters", glyphs_of(sys.stderr).name),
+        ("settings", _settings()),
+        ("columns kept", _columns()),
+        ("cache", _cache()),
+        ("crashes", _crashes()),
+        ("encoding", f"{sys.stdout.encoding}, locale {_locale()}"),
+        *((name, os.environ[name]) for name in VARIABLES if name in os.environ),
+        *((package, version_of(package)) for package in PACKAGES),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return "".join(f"{name:<{width}}  {value}\n" for name, value in facts)
+
+
+def _locale() -> str:
+    try:
+        return locale.setlocale(locale.LC_CTYPE, "")
+    except locale.Error:
+        wanted = next(name for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name))
+        return f"{wanted}={os.environ[wanted]} is not installed"
+
+
+def _settings() -> str:
+    from chopper_tui.commands.output import registry
+    from chopper_tui.config import config_path, read_config
+
+    path = config_path()
+    if not path.exists():
+        return f"none; {path} would be used"
+    try:
+        config = read_config(registry, path)
+    except ChopperError as error:
+        return f"not used: {error}"
+    said = "".join(f"; {warning.removeprefix(f'{path}: ')}" for warning in config.warnings)
+    return f"{path} is used{said}"
+
+
+def _colours() -> str:
+    """As Textual decides on them."""
+    if os.environ.get("NO_COLOR"):
+        return "none, by NO_COLOR"
+    from rich.console import Console
+
+    system = Console(stderr=True, force_terminal=True).color_system
+    return {None: "none", "standard": "16", "256": "256", "truecolor": "16 million"}[system]
+
+
+def _cache() -> str:
+    from chopper_core.ingest import cache
+
+    folder = cache.directory()
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(above, os.W_OK):
+        return f"none; {above} can't be written to"
+    try:
+        kept = cache.entries()
+    except OSError as error:
+        return f"{folder} can't be read: {error.strerror}"
+    megabytes = sum(entry.size_bytes for entry in kept) / 1e6
+    runs = f"{len(kept)} run{'' if len(kept) == 1 else 's'}, {megabytes:.1f} MB"
+    old = sum(entry.is_old for entry in kept)
+    return f"{runs} in {folder}" + (f"; {old} of another version" if old else "")
+
+
+def _crashes() -> str:
+    from chopper_tui.config import state_directory
+
+    logs = sorted(state_directory().glob("crash-*.log"))
+    return f"{len(logs)}, the last one in {logs[-1]}" if logs else "none logged"
+
+
+def _columns() -> str:
+    from chopper_tui.config import columns_path, saved_columns
+
+    levels = ", ".join(saved_columns())
+    return f"of {levels}, in {columns_path()}" if levels else f"none; {columns_path()} has them"
+
+
+def _tty(stream: object) -> str:
+    isatty = getattr(stream, "isatty", None)
+    return "terminal" if isatty is not None and isatty() else "no terminal"
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

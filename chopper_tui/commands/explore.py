@@ -35,7 +35,7 @@ def explore(address: str, options: Namespace) -> int:
 
 def _print(view: View, options: Namespace) -> int:
     from chopper_core.views.query import query
-    from chopper_tui.printing import printed
+    from chopper_tui.export import printed
 
     frame = query(open_with_progress(view, options), view)
     write(printed(frame, width=width(), glyphs=glyphs()))
@@ -61,7 +61,7 @@ def _play(view: View, options: Namespace) -> int:
 def _show(view: View, options: Namespace) -> int:
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_tui.opening import Opening
-    from chopper_tui.terminal import prepare_environment, run_app
+    from chopper_tui.terminal import prepare_environment
 
     prepare_environment()
     config = _remembering()
@@ -69,7 +69,7 @@ def _show(view: View, options: Namespace) -> int:
     opening = Opening(lambda progress: open_view(view, options, progress), view, config.columns)
     opening.begin()
     try:
-        from chopper_tui.app import ChopperApp
+        from chopper_tui.app import ChopperApp, run_app
 
         app = ChopperApp(opening, view, glyphs=ASCII if options.ascii else wanted, config=config)
         return run_app(app, mouse=config.mouse and not options.no_mouse)
@@ -81,8 +81,8 @@ def _remembering() -> Config:
     """The settings with the columns of earlier sessions before those of the file."""
     from msgspec.structs import replace
 
-    from chopper_tui.commands.settings import settings
-    from chopper_tui.remembered import remembered_columns
+    from chopper_tui.commands.output import settings
+    from chopper_tui.config import saved_columns
 
     config = settings()
-    return replace(config, columns={**config.columns, **remembered_columns()}, remember=True)
+    return replace(config, columns={**config.columns, **saved_columns()}, remember=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from chopper_tui.actions import key_table
-from chopper_tui.commands.output import write
-from chopper_tui.commands.settings import settings
+from chopper_tui.commands.output import registry, settings, write
+from chopper_tui.keymap import key_table
 
 DESCRIPTION: Final = "The keys of the explorer."
 
@@ -21,7 +20,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the table of keys."""
-    rows = key_table(settings().actions)
+    rows = key_table(settings().actions or registry())
     if options.format == "markdown":
         lines = ["| keys | `:` command | does |", "| :-- | :-- | :-- |"]
         lines += [f"| {_code(keys)} | {_code(verb)} | {text} |" for keys, verb, text in rows]

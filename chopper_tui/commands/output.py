@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from chopper_tui.commands import PROGRAM
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chopper_core.render.glyphs import Glyphs
+    from chopper_tui.config import Config
+    from chopper_tui.keymap import Action
 
 
 def write(text: str) -> None:
@@ -36,3 +40,20 @@ def glyphs() -> Glyphs:
     from chopper_tui.terminal import glyphs_of
 
     return glyphs_of(sys.stdout)
+
+
+def registry() -> Sequence[Action]:
+    """All actions, imported when they are needed."""
+    from chopper_tui.actions import ACTIONS
+
+    return ACTIONS
+
+
+def settings() -> Config:
+    """The person's settings; warnings go to standard error."""
+    from chopper_tui.config import read_config
+
+    config = read_config(registry)
+    for warning in config.warnings:
+        tell(warning)
+    return config

@@ -28,7 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Print the view of `options.address`, or write it to a file."""
     from chopper_core.views.query import query
-    from chopper_tui.printing import printed
+    from chopper_tui.export import printed
 
     view = view_of(options.address, options)
     if options.columns:

@@ -24,7 +24,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import fitting_names, row_names
-from chopper_tui.widgets.pane import Pieces, fit
+from chopper_tui.draw.pieces import Pieces, fit
 
 PREFIX: Final = 3
 """Cells for the mark, the cursor and a space."""

@@ -11,7 +11,8 @@ from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.render.cells import clean, display_name, level_title
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.figures import Detail
-from chopper_tui.widgets.pane import Pane, Pieces, fit
+from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.widgets.pane import Pane
 
 _GAP: Final = 2
 _SHORT: Final = 19

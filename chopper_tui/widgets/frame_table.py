@@ -11,9 +11,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from chopper_core.query.frame import Frame
-from chopper_tui.background import away
 from chopper_tui.draw.table import TableLayout, plan
-from chopper_tui.looks import ScreenSignal, Sparks
+from chopper_tui.screen_data import ScreenSignal, Sparks
+from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import ChopperWidget, strip_of
 
 
@@ -194,10 +194,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     async def _draw_sparks(self, columns: Sequence[Sparks], rows: range, around: range) -> None:
         wanted = [sparks.missing(rows) for sparks in columns]
         if any(wanted):
-            await away(_draw, columns, rows)
+            await run_in_thread(_draw, columns, rows)
             if columns is self.sparks and self.layout_plan is not None:
                 self.refresh(*self._regions_of(wanted))
-        await away(_draw, columns, around)
+        await run_in_thread(_draw, columns, around)
 
     def _regions_of(self, rows: Sequence[Sequence[int]]) -> Iterator[Region]:
         """Where the sparklines of rows stand, rows of each column."""

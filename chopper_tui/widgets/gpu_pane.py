@@ -10,8 +10,9 @@ from msgspec import Struct
 from chopper_core.metrics import METRICS
 from chopper_core.render.cells import Scale, scale_of, scale_title
 from chopper_core.render.glyphs import Glyphs, bar, sparkline
-from chopper_tui.looks import OnGpus
-from chopper_tui.widgets.pane import Pane, Pieces, fit
+from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.screen_data import RowOnGpus
+from chopper_tui.widgets.pane import Pane
 
 _FAR_PCT = 5.0
 """From this difference from the median on a GPU must not be overlooked."""
@@ -27,7 +28,7 @@ _GPU, _TIME, _CHANGE, _CLOCK = "GPU", "time", "Δ median", "gfx MHz"
 class GpuPane(Pane):
     """Time and clock of a row on every GPU, against the median of the times, and a signal."""
 
-    times: OnGpus | None = None
+    times: RowOnGpus | None = None
     name_of_row = ""
 
     @property
@@ -36,7 +37,7 @@ class GpuPane(Pane):
         room = self.size.width - _FIGURES
         return min(room, _SPARK) if room >= _LEAST_SPARK else 0
 
-    def show(self, name: str, times: OnGpus | None) -> None:
+    def show(self, name: str, times: RowOnGpus | None) -> None:
         """Show the times of a row."""
         self.name_of_row, self.times = name, times
         self.redraw()
@@ -59,7 +60,7 @@ class GpuPane(Pane):
 class _Lines(Struct, frozen=True):
     """The lines of GPUs under their header."""
 
-    times: OnGpus
+    times: RowOnGpus
     scale: Scale
     width: int
     glyphs: Glyphs
@@ -136,7 +137,7 @@ class _Lines(Struct, frozen=True):
         return pieces
 
 
-def _chosen(times: OnGpus, room: int) -> list[int]:
+def _chosen(times: RowOnGpus, room: int) -> list[int]:
     if len(times.gpus) <= room:
         return list(range(len(times.gpus)))
     far = np.argsort(-np.abs(np.nan_to_num(times.elapsed_ns - times.median_ns)), kind="stable")

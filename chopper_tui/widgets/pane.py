@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 from rich.segment import Segment
 from textual.containers import Horizontal, Vertical
@@ -12,25 +12,9 @@ from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
+from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.theme import Inks
-
-if TYPE_CHECKING:
-    from chopper_tui.app import ChopperApp
-
-Pieces = Sequence[tuple[str, str]]
-"""A line: pieces of text, each with the name of its ink."""
-
-
-def fit(text: str, width: int, glyphs: Glyphs) -> str:
-    """Text of exactly `width` cells: its middle gives way, or spaces follow."""
-    return pad(elide(text, width, glyphs), width)
-
-
-def width_of(pieces: Pieces) -> int:
-    """The cells that a line takes."""
-    return sum(cell_width(text) for text, _ in pieces)
 
 
 def strip_of(pieces: Pieces, width: int, inks: Inks) -> Strip:
@@ -39,8 +23,20 @@ def strip_of(pieces: Pieces, width: int, inks: Inks) -> Strip:
     return Strip(segments).simplify().adjust_cell_length(width, inks.text)
 
 
+class Palette(Protocol):
+    """What widgets need of the app: how to draw."""
+
+    @property
+    def inks(self) -> Inks:
+        """The styles to draw with."""
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The characters to draw with."""
+
+
 class ChopperWidget(Widget):
-    """A widget of the explorer: it knows the app's inks and glyphs."""
+    """A widget of the explorer: it draws in the app's inks and glyphs."""
 
     ALLOW_SELECT = False
     can_focus = False
@@ -48,20 +44,14 @@ class ChopperWidget(Widget):
     """As every widget's, but that a change of it is none of the layout: that took a second one."""
 
     @property
-    def chopper(self) -> ChopperApp:
-        """The app, as what it is."""
-        app: ChopperApp = self.app  # type: ignore[assignment]
-        return app
-
-    @property
     def inks(self) -> Inks:
         """The styles to draw with."""
-        return self.chopper.inks
+        return cast(Palette, self.app).inks
 
     @property
     def glyphs(self) -> Glyphs:
         """The characters to draw with."""
-        return self.chopper.glyphs
+        return cast(Palette, self.app).glyphs
 
 
 class Row(Horizontal, ChopperWidget):

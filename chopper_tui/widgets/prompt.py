@@ -1,4 +1,4 @@
-"""The line in which a filter or a command is typed."""
+"""Lines of text to type: a filter, a command, or an address in place of the breadcrumb."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.geometry import Region
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from chopper_tui.background import away
-from chopper_tui.widgets.pane import Pane, Pieces
+from chopper_tui.draw.pieces import Pieces
+from chopper_tui.steps import run_in_thread
+from chopper_tui.widgets.pane import Pane
 
 
 class _Sign(Pane):
@@ -21,29 +23,37 @@ class _Sign(Pane):
 
     sign = "/"
 
+    def show(self, sign: str) -> None:
+        """Show a sign."""
+        self.sign = sign
+        self.redraw()
+
     def lines(self, width: int, height: int) -> list[Pieces]:
         """The sign alone."""
         return [[(f" {self.sign}", "strong")]]
 
 
-class Owner(Protocol):
-    """Whoever takes what is typed."""
+class PromptHandler(Protocol):
+    """Takes what is typed; called at once, before the keys that follow."""
+
+    def prompt_changed(self, text: str) -> None:
+        """Follow the text while it is typed."""
 
     def prompt_entered(self, text: str) -> None:
-        """The text is complete."""
+        """Take the complete text."""
 
-    def prompt_left(self) -> None:
-        """Nothing shall come of it."""
+    def prompt_cancelled(self) -> None:
+        """Restore what was there before."""
 
     def prompt_offers(self, offered: Sequence[str], place: int) -> None:
-        """These complete the text; the one at `place` is taken."""
+        """Show what completes the text; the completion at `place` is taken."""
 
 
 Complete = Callable[[str, str], Sequence[str]]
 """What the text up to the cursor may become, given what follows it."""
 
 
-class Ghost(Suggester):
+class InlineSuggester(Suggester):
     """Shows the first completion behind the text; → takes it."""
 
     def __init__(self, complete: Complete) -> None:
@@ -52,15 +62,15 @@ class Ghost(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         """The first completion that goes on from the text."""
-        found = await away(self._complete, value, "")
+        found = await run_in_thread(self._complete, value, "")
         return next((each for each in found if each.startswith(value) and each != value), None)
 
 
-class Line(Input):
+class PromptLine(Input):
     """The text itself; Esc gives up, Tab completes, the arrows bring back what was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "give_up", show=False),
+        Binding("escape", "cancel", show=False),
         Binding("tab", "complete(1)", show=False),
         Binding("shift+tab", "complete(-1)", show=False),
         Binding("up", "recall(-1)", show=False),
@@ -69,8 +79,9 @@ class Line(Input):
 
     complete: Complete | None = None
     """None where nothing is completed."""
-    history: Sequence[str] = ()
-    owner: Owner
+    history: list[str]
+    """Texts that were entered, the last one last."""
+    handler: PromptHandler
     _offered: Sequence[str] = ()
     _place = 0
     _draft = ""
@@ -79,12 +90,12 @@ class Line(Input):
         self,
         text: str,
         complete: Complete | None,
-        history: Sequence[str],
+        history: list[str],
         cursor: int | None = None,
     ) -> None:
         """Start with a text, after those that were entered before."""
         self.complete, self.history = complete, history
-        self.suggester = None if complete is None else Ghost(complete)
+        self.suggester = None if complete is None else InlineSuggester(complete)
         self._offered, self._place, self._draft = (), len(history), text
         with self.prevent(Input.Changed):
             self._put(text, cursor)
@@ -102,7 +113,7 @@ class Line(Input):
         if self._offered:
             place %= len(self._offered)
             self._put(self._offered[place] + rest, len(self._offered[place]))
-            self.owner.prompt_offers(self._offered, place)
+            self.handler.prompt_offers(self._offered, place)
 
     def action_recall(self, step: int) -> None:
         """What was entered before, or after that; the end is what was being typed."""
@@ -130,11 +141,13 @@ class Line(Input):
 
     async def action_submit(self) -> None:
         """The text is complete: its owner takes it at once, before the keys that follow."""
-        self.owner.prompt_entered(self.value)
+        if self.value.strip():
+            self.history[:] = [*(text for text in self.history if text != self.value), self.value]
+        self.handler.prompt_entered(self.value)
 
-    def action_give_up(self) -> None:
+    def action_cancel(self) -> None:
         """Nothing shall come of the text."""
-        self.owner.prompt_left()
+        self.handler.prompt_cancelled()
 
 
 class Prompt(Horizontal):
@@ -147,7 +160,7 @@ class Prompt(Horizontal):
     def compose(self) -> ComposeResult:
         """The sign and the text."""
         yield _Sign()
-        line = Line(compact=True, select_on_focus=False)
+        line = PromptLine(compact=True, select_on_focus=False)
         line.cursor_blink = False
         yield line
 
@@ -157,34 +170,64 @@ class Prompt(Horizontal):
         return self.query_one(_Sign).sign
 
     @property
+    def handler(self) -> PromptHandler:
+        """Who takes the text."""
+        return self.query_one(PromptLine).handler
+
+    @property
     def is_open(self) -> bool:
         """Whether somebody types."""
         return bool(self.display)
 
-    def remember(self, text: str) -> None:
-        """Keep an entered text for the arrow keys."""
-        kept = self._entered.setdefault(self.sign, [])
-        if text in kept:
-            kept.remove(text)
-        kept.append(text)
-
     def open(
         self,
-        owner: Owner,
+        handler: PromptHandler,
         sign: str,
         text: str = "",
         complete: Complete | None = None,
     ) -> None:
         """Take the focus with a text to begin with."""
-        line = self.query_one(Line)
-        line.owner = owner
-        mark = self.query_one(_Sign)
-        mark.sign = sign
-        mark.redraw()
-        line.begin(text, complete, tuple(self._entered.get(sign, ())))
+        line = self.query_one(PromptLine)
+        line.handler = handler
+        self.query_one(_Sign).show(sign)
+        line.begin(text, complete, self._entered.setdefault(sign, []))
         self.display = True
         # At once: Widget.focus waits for its turn, after the keys that came in between.
         self.screen.set_focus(line)
+
+    def close(self) -> None:
+        """Give the keys back to the screen."""
+        self.display = False
+        self.screen.set_focus(None)
+
+
+class AddressBar(PromptLine):
+    """An address in the place of the breadcrumb; hidden until it is opened."""
+
+    KEYS: ClassVar[str] = "⏎ go  tab completes  → takes what is dim  ↑ recalls  esc back"
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, select_on_focus=False)
+        self.cursor_blink = False
+        self._entered: list[str] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody types."""
+        return bool(self.display)
+
+    def open(self, handler: PromptHandler, text: str, cursor: int, complete: Complete) -> None:
+        """Take the focus with an address to begin with."""
+        self.handler = handler
+        self.begin(text, complete, self._entered, cursor)
+        self.display = True
+        # At once: Widget.focus waits for its turn, after the keys that came in between.
+        self.screen.set_focus(self)
+
+    def on_resize(self) -> None:
+        """Keep the cursor in sight, also when the line has its width for the first time."""
+        cursor = Region(self.cursor_position, 0, width=1, height=1)
+        self.scroll_to_region(cursor, force=True, animate=False)
 
     def close(self) -> None:
         """Give the keys back to the screen."""

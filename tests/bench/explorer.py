@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from chopper_tui.screens.explorer import UNDER_WAY
+from chopper_tui.steps import LOADING
 from tests.bench.processes import ROOT
 from tests.bench.runs import LARGE, store_of
 from tests.tui.terminal_harness import Terminal
@@ -224,8 +224,8 @@ def _press(terminal: Terminal, key: str) -> tuple[float, int]:
     seconds, count = terminal.timed(key, QUIET_S)
     # It says so where something takes long, each second anew.
     start = time.monotonic() - seconds
-    while UNDER_WAY in terminal.text:
-        terminal.until(lambda: UNDER_WAY not in terminal.text)
+    while LOADING in terminal.text:
+        terminal.until(lambda: LOADING not in terminal.text)
         count += terminal.quiet(QUIET_S)
         seconds = time.monotonic() - start - QUIET_S
     return seconds, count

@@ -19,7 +19,7 @@ from chopper_core.model.address import KEYS, parse
 from chopper_core.views.query import query
 from chopper_tui.cli import main
 from chopper_tui.commands import COMMANDS
-from chopper_tui.snapshot import write_snapshot
+from chopper_tui.export import write_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = {

@@ -13,7 +13,7 @@ from chopper_core.metrics import METRICS, Reduces
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.views.query import query
-from chopper_tui.screens.chooser import signal_options
+from chopper_tui.actions.shape import signal_options
 
 BASE_NS = 1_754_585_900_000_000_000
 MS = 1_000_000

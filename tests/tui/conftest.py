@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chopper_tui.app import ChopperApp
-from chopper_tui.screens.explorer import Explorer
+from chopper_tui.screen import Explorer
 
 
 @pytest.fixture(autouse=True)

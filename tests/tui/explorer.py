@@ -23,8 +23,8 @@ from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_tui.app import ChopperApp
-from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.widgets.status import Status
+from chopper_tui.screen import Explorer
+from chopper_tui.widgets.footer import Status
 from tests.support import sample_run as make_sample_run
 
 sample_run = cache(make_sample_run)
@@ -80,8 +80,8 @@ class Driven:
     pilot: Pilot[None]
 
     @property
-    def explore(self) -> ExploreScreen:
-        screen = next(s for s in self.app.screen_stack if isinstance(s, ExploreScreen))
+    def explore(self) -> Explorer:
+        screen = next(s for s in self.app.screen_stack if isinstance(s, Explorer))
         return screen
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from chopper_tui.terminal import prepare_environment, run_app
+from chopper_tui.terminal import prepare_environment
 
 prepare_environment()
 
@@ -15,8 +15,8 @@ def main() -> int:
     from chopper_core.model.view import View
     from chopper_core.util.errors import DataError
     from chopper_core.util.progress import Progress
-    from chopper_tui.app import ChopperApp
-    from chopper_tui.screens.explorer import Explorer
+    from chopper_tui.app import ChopperApp, run_app
+    from chopper_tui.screen import Explorer
     from tests.tui.explorer import measured_run, sample_run
 
     case = sys.argv[1] if len(sys.argv) > 1 else "plain"

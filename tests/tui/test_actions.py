@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from inspect import signature
 
 import pytest
-from textual.binding import Binding
 
+from chopper_core.query.outliers import RULE
 from chopper_core.util.errors import UsageError
-from chopper_tui.actions import ACTIONS, key_table, parse_command
-from chopper_tui.actions.action import GROUPS, Action
-from chopper_tui.screens.explore import ExploreScreen
+from chopper_tui.actions import ACTIONS
+from chopper_tui.keymap import GROUPS, Action, find_command, key_table
+from chopper_tui.screen import Explorer, bindings_of
 from tests.tui.explorer import explorer
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
 def test_an_action_is_complete(action: Action) -> None:
-    handler = getattr(ExploreScreen, f"do_{action.id}", None)
-    assert handler is not None and len(signature(handler).parameters) == 2
+    assert len(signature(action.handler).parameters) == 2
     assert action.verb and action.title and action.help.endswith(".")
     assert action.group in GROUPS
     assert not action.hint or action.keys
+    assert not action.gives or len(action.gives) == len(action.keys)
 
 
-def test_every_handler_is_an_action() -> None:
-    handlers = {name.removeprefix("do_") for name in dir(ExploreScreen) if name.startswith("do_")}
-    assert handlers == {action.id for action in ACTIONS}
+def test_the_help_of_outliers_has_the_rule() -> None:
+    [next_outlier] = [action for action in ACTIONS if action.id == "next_outlier"]
+    assert RULE.partition(" over ")[2] in next_outlier.help
+
+
+def test_the_screen_has_no_actions_of_its_own() -> None:
+    assert not [name for name in dir(Explorer) if name.startswith("do_")]
+
+
+def test_the_registry_needs_no_textual() -> None:
+    code = "import sys, chopper_tui.actions; print([m for m in sys.modules if m in %r])"
+    found = subprocess.run(
+        [sys.executable, "-c", code % (["textual", "rich", "pandas", "asyncio.events"],)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "textual" not in found.stdout and "rich" not in found.stdout
 
 
 def test_names_and_keys_are_unique() -> None:
@@ -37,12 +52,7 @@ def test_names_and_keys_are_unique() -> None:
 
 
 def test_every_key_is_bound_once() -> None:
-    bound = [
-        key
-        for binding in ExploreScreen.BINDINGS
-        if isinstance(binding, Binding)
-        for key in binding.key.split(",")
-    ]
+    bound = [key for binding in bindings_of(ACTIONS) for key in binding.key.split(",")]
     assert len(bound) == sum(len(action.keys) for action in ACTIONS)
     # Keys of a view come first, so that they are not those of all views there.
     own = sum(len(action.keys) for action in ACTIONS if action.view)
@@ -51,7 +61,7 @@ def test_every_key_is_bound_once() -> None:
 
 
 def test_the_key_table_names_all() -> None:
-    table = key_table()
+    table = key_table(ACTIONS)
     assert [row[1].split()[0] for row in table[:-1]] == [f":{action.verb}" for action in ACTIONS]
     assert all(keys or verb for keys, verb, _ in table)
 
@@ -64,18 +74,19 @@ def test_the_key_table_names_all() -> None:
         ("q", "quit", ""),
         ("snap csv out.csv", "snapshot", "csv out.csv"),
         ("go gpu=3/iteration=11", "go", "gpu=3/iteration=11"),
-        ("up", "leave", ""),
+        ("up", "up", ""),
+        ("in", "enter", ""),
     ],
 )
 def test_a_command_is_parsed(text: str, action_id: str, argument: str) -> None:
-    action, rest = parse_command(text)
+    action, rest = find_command(ACTIONS, text)
     assert (action.id, rest) == (action_id, argument)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "s", "quit now"])
 def test_a_wrong_command_is_an_error(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_command(text)
+        find_command(ACTIONS, text)
 
 
 async def test_the_palette_offers_all() -> None:

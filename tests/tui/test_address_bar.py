@@ -10,10 +10,10 @@ from chopper_core.model.address import parse, render
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import View, enter
 from chopper_core.views.query import query
-from chopper_tui.addressing import continuations
-from chopper_tui.widgets.address_bar import AddressBar
-from chopper_tui.widgets.crumbs import Crumbs
-from chopper_tui.widgets.status import KeyLine, Status
+from chopper_tui.completions import address_completions
+from chopper_tui.widgets.footer import KeyLine, Status
+from chopper_tui.widgets.header import Crumbs
+from chopper_tui.widgets.prompt import AddressBar
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
 RUN = "sample.json"
@@ -26,7 +26,7 @@ def bar(at: Driven) -> AddressBar:
 
 def offered(text: str, rest: str = "", view: View | None = None) -> list[str]:
     run = measured_run()
-    return continuations(run, query(run, view or View(RUN)), text, rest)
+    return address_completions(run, query(run, view or View(RUN)), text, rest)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_steps_that_are_offered_lead_to_every_node(data: st.DataObject, depth: i
     frame = query(run, view)
     for _ in range(depth):
         view = enter(view, data.draw(st.sampled_from(query(run, view).labels)))
-        [step] = [each for each in continuations(run, frame, text) if parse(each) == view]
+        [step] = [each for each in address_completions(run, frame, text) if parse(each) == view]
         assert step == render(view)
-        text = continuations(run, frame, step)[0]
+        text = address_completions(run, frame, step)[0]
         assert text.startswith(f"{step}/") and text.endswith("=")
 
 

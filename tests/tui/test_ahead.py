@@ -1,4 +1,4 @@
-"""Views are worked out before somebody opens them, where that takes long enough to be noticed."""
+"""Views are computed before somebody opens them, where that takes long enough to be noticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chopper_core.model.view import View, with_view
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import answer, cached, query
-from chopper_tui import ahead
+from chopper_tui import opening
 from chopper_tui.app import ChopperApp
 from tests.support import sample_run
 
@@ -27,8 +27,12 @@ def run() -> Run:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FEWEST", 0), ("_FIRST_S", 0.0), ("_PAUSE_S", 0.0)):
-        monkeypatch.setattr(ahead, name, value)
+    for name, value in (
+        ("PREFETCH_FROM", 0),
+        ("_PREFETCH_AFTER_S", 0.0),
+        ("_PREFETCH_PAUSE_S", 0.0),
+    ):
+        monkeypatch.setattr(opening, name, value)
 
 
 def unanswered(run: Run) -> list[str]:
@@ -52,7 +56,7 @@ def unanswered(run: Run) -> list[str]:
 @pytest.mark.usefixtures("at_once")
 def test_every_question_that_has_an_answer_is_asked(run: Run) -> None:
     assert len(unanswered(run)) > 8
-    ahead.work_ahead(run, ROOT, Event())
+    opening.prefetch(run, ROOT, Event())
     assert unanswered(run) == []
 
 
@@ -60,18 +64,18 @@ def test_every_question_that_has_an_answer_is_asked(run: Run) -> None:
 def test_nothing_is_asked_any_more_when_the_program_is_left(run: Run) -> None:
     left = Event()
     left.set()
-    ahead.work_ahead(run, ROOT, left)
+    opening.prefetch(run, ROOT, left)
     assert not len(run.memo)
 
 
 def test_small_runs_and_the_largest_are_left_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead.work_ahead(run, ROOT, Event())
+    opening.prefetch(run, ROOT, Event())
     assert not len(run.memo)
-    monkeypatch.setattr(ahead, "FEWEST", 0)
-    monkeypatch.setattr(ahead, "MOST", len(run.table) - 1)
-    ahead.work_ahead(run, ROOT, Event())
+    monkeypatch.setattr(opening, "PREFETCH_FROM", 0)
+    monkeypatch.setattr(opening, "PREFETCH_UP_TO", len(run.table) - 1)
+    opening.prefetch(run, ROOT, Event())
     assert not len(run.memo)
 
 

@@ -15,8 +15,8 @@ from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.widgets.track_chart import SignalPane
+from chopper_tui.screen import Explorer
+from chopper_tui.widgets.chart_panes import SignalPane
 from tests.tui.explorer import Driven, explorer, measured_run
 
 RUN = "sample.json"
@@ -81,7 +81,7 @@ async def test_it_says_where_there_is_no_more() -> None:
         assert at.status == "this is all of the run's time"
         for _ in range(40):
             await at.press("+")
-        assert at.status == "a chart shows no less"
+        assert at.status == "maximum zoom"
         await at.press("c", "c", "+")
         assert "no chart shown" in at.status
         await at.press("3", "+")
@@ -111,7 +111,7 @@ async def test_the_keys_of_the_timeline_stay_its_own() -> None:
         await at.press("2", "+")
         assert at.frame.view.name == "timeline" and at.frame.view.window
         await at.press("1")
-        assert isinstance(at.app.screen, ExploreScreen) and at.frame.view.window == ALL_TIME
+        assert isinstance(at.app.screen, Explorer) and at.frame.view.window == ALL_TIME
 
 
 def test_a_window_of_the_tree_as_an_address() -> None:

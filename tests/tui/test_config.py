@@ -12,12 +12,20 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.key_names import FIXED_KEYS
+from chopper_tui.actions.columns import shown_columns
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
-from chopper_tui.config import AS_IT_COMES, Config, config_path, read_config
-from chopper_tui.remembered import columns_path, remember_columns, remembered_columns
-from chopper_tui.screens.columner import ColumnChooser
+from chopper_tui.config import (
+    DEFAULTS,
+    Config,
+    columns_path,
+    config_path,
+    read_config,
+    save_columns,
+    saved_columns,
+)
+from chopper_tui.keymap import FIXED_KEYS
+from chopper_tui.widgets.dialogs import ColumnChooser
 from tests.tui.explorer import explorer, measured_run, sample_run
 
 LAYER = ("3", "11", "backward", "2")
@@ -27,15 +35,15 @@ def written(text: str) -> Config:
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    return read_config()
+    return read_config(lambda: ACTIONS)
 
 
 def keys(config: Config, verb: str) -> tuple[str, ...]:
-    return next(action.keys for action in config.actions if action.verb == verb)
+    return next(action.keys for action in config.actions or ACTIONS if action.verb == verb)
 
 
 def test_without_a_file_it_is_as_it_comes() -> None:
-    assert read_config() == AS_IT_COMES and read_config().actions is ACTIONS
+    assert read_config(lambda: ACTIONS) == DEFAULTS and not DEFAULTS.actions
 
 
 def test_what_a_file_may_say() -> None:
@@ -49,14 +57,14 @@ def test_what_a_file_may_say() -> None:
     assert config.columns == {"operation": ("elapsed_ns", "SQ_WAVES")}
     assert keys(config, "filter") == ("F", "ctrl+o")
     assert keys(config, "snapshot") == () and keys(config, "mark") == ("f5",)
-    assert keys(config, "in") == keys(AS_IT_COMES, "in")
+    assert keys(config, "in") == keys(DEFAULTS, "in")
 
 
 def test_a_key_is_taken_from_what_had_it() -> None:
     config = written('[keys]\nfilter = "f"\nquit = "Q"\n')
     assert keys(config, "filter") == ("f",) and keys(config, "find") == ()
     assert keys(config, "quit") == ("Q", "ctrl+c")
-    bound = [key for action in config.actions if not action.view for key in action.keys]
+    bound = [key for action in config.actions or ACTIONS if not action.view for key in action.keys]
     assert len(set(bound)) == len(bound) and set(FIXED_KEYS) - {"ctrl+p"} <= set(bound)
 
 
@@ -91,7 +99,7 @@ def test_what_is_not_known_is_said_and_left(capsys: pytest.CaptureFixture[str]) 
     assert len(config.warnings) == 4
     for name in ("'explorer.them'", "'kyes'", "'columns.row'", "'keys.flter'"):
         assert name in said
-    assert replace(config, warnings=()) == AS_IT_COMES
+    assert replace(config, warnings=()) == DEFAULTS
     assert main(["keys"]) == 0
     assert capsys.readouterr().err.count("config.toml") == 4
 
@@ -106,7 +114,7 @@ def test_the_keys_and_the_doctor_tell(capsys: pytest.CaptureFixture[str]) -> Non
     main(["doctor"])
     assert f"{config_path()} is used" in capsys.readouterr().out
     config_path().write_text("x = ", encoding="utf-8")
-    remember_columns("gpu", ("elapsed_ns",))
+    save_columns("gpu", ("elapsed_ns",))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "not used: " in out and f"of gpu, in {columns_path()}" in out
@@ -180,10 +188,10 @@ async def test_columns_are_chosen_for_a_level_and_kept() -> None:
         await at.command("columns default")
         assert at.frame.view.columns == ()
         await at.command("columns busy_pct")
-    assert remembered_columns() == {"gpu": ("idle_ns", "elapsed_ns"), "iteration": ("busy_pct",)}
+    assert saved_columns() == {"gpu": ("idle_ns", "elapsed_ns"), "iteration": ("busy_pct",)}
 
 
-async def test_remembered_columns_are_those_of_the_next_session() -> None:
+async def test_saved_columns_are_those_of_the_next_session() -> None:
     columns = {"gpu": ("idle_ns",), "layer": ("SQ_NOT_THERE",), "phase": ("kernels", "gone")}
     app = ChopperApp(
         lambda progress: sample_run(), View("sample.json", ("1",)), config=Config(columns=columns)
@@ -220,7 +228,7 @@ async def test_columns_are_chosen_from_a_list() -> None:
         assert isinstance(at.app.screen, ColumnChooser) and "● time" in at.text()
         await at.press("j", "space")
         assert "● %" not in at.text()
-        shown = at.explore._shown_columns()
+        shown = shown_columns(at.explore)
         await at.press(*["j"] * len(shown))
         await at.press("space", "enter")
         names = [column.name for column in at.frame.columns]
@@ -229,7 +237,7 @@ async def test_columns_are_chosen_from_a_list() -> None:
         assert [column.name for column in frame.columns] == names
         await at.press("C", "escape")
         assert [column.name for column in at.frame.columns] == names
-    assert remembered_columns() == {}
+    assert saved_columns() == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": "chopper.columns/1"}', '{"a": 1}'])
@@ -237,10 +245,10 @@ def test_a_damaged_memory_is_none(text: str) -> None:
     path = columns_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    assert remembered_columns() == {}
-    remember_columns("gpu", ("kernels",))
-    assert remembered_columns() == {"gpu": ("kernels",)}
-    remember_columns("gpu", ())
+    assert saved_columns() == {}
+    save_columns("gpu", ("kernels",))
+    assert saved_columns() == {"gpu": ("kernels",)}
+    save_columns("gpu", ())
     assert json.loads(path.read_text())["columns"] == {}
 
 
@@ -250,4 +258,4 @@ def test_a_memory_that_cant_be_written_is_a_sentence(tmp_path: Path) -> None:
     from chopper_core.util.errors import DataError
 
     with pytest.raises(DataError, match=r"can't be kept in .*columns\.json"):
-        remember_columns("gpu", ("kernels",))
+        save_columns("gpu", ("kernels",))

@@ -11,13 +11,12 @@ from chopper_core.model.view import Baseline, View, filtered, sorted_by
 from chopper_core.render import as_text
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
-from chopper_tui.printing import printed
-from chopper_tui.screens.chooser import Chooser
-from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.screens.reader import Reader
+from chopper_tui.export import printed
+from chopper_tui.screen import Explorer
 from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.dialogs import Chooser, Reader
+from chopper_tui.widgets.footer import Status
 from chopper_tui.widgets.gpu_pane import GpuPane
-from chopper_tui.widgets.status import Status
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 
@@ -30,7 +29,7 @@ async def test_every_key_from_the_run_to_an_activity(depth: int) -> None:
     async with explorer(view=View("sample.json", DEEP[:depth])) as at:
         for key in STAYING:
             await at.press(key)
-            if not isinstance(at.app.screen, ExploreScreen):
+            if not isinstance(at.app.screen, Explorer):
                 await at.press("escape")
             if at.explore.query_one("Prompt").display or at.explore.query_one("AddressBar").display:
                 await at.press("escape")
@@ -60,7 +59,7 @@ async def test_down_to_a_single_activity_and_no_farther() -> None:
         await at.press("enter")
         assert at.frame.view.is_leaf
         await at.press("enter")
-        assert "nothing under it" in at.status
+        assert "has no children" in at.status
         await at.press(*["left"] * 7)
         assert at.path == ()
         await at.press("h")
@@ -122,7 +121,7 @@ async def test_a_gpu_without_the_scope_shows_its_nearest_ancestor() -> None:
 async def test_the_last_view_and_back() -> None:
     async with explorer() as at:
         await at.press("-")
-        assert "no view before" in at.status
+        assert "no previous view" in at.status
         await at.press("j", "enter", "enter", "-")
         assert at.path == ("1",)
         await at.press("-")
@@ -202,7 +201,7 @@ async def test_going_to_an_address() -> None:
         await at.command("go gpu=77")
         assert "no gpu 77" in at.status and at.path == ("2",)
         await at.command("go iteration=3")
-        assert "levels of a path have an order" in at.status
+        assert "have an order" in at.status
         await at.press("escape")
         assert at.label == "2"
 
@@ -249,7 +248,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cells[0] == "0" and cells[-1] == "sample.json:gpu=0"
         await at.press("Y")
         assert at.app.clipboard == as_text(at.frame)
-        monkeypatch.setattr("chopper_tui.screens.explore._CLIPBOARD_BYTES", 10)
+        monkeypatch.setattr("chopper_tui.actions.export.CLIPBOARD_BYTES", 10)
         await at.press("Y")
         assert "too large" in at.status
 
@@ -260,7 +259,7 @@ async def test_detail_and_help_open_and_close() -> None:
             await at.press(key)
             assert isinstance(at.app.screen, Reader) and text in at.text()
             await at.press("j", "pagedown", "G", "g", "escape")
-            assert isinstance(at.app.screen, ExploreScreen)
+            assert isinstance(at.app.screen, Explorer)
 
 
 async def test_the_wide_screen_tells_all_of_the_row() -> None:
@@ -405,8 +404,8 @@ async def test_a_statistic_in_a_view_or_why_there_is_none(size: tuple[int, int])
         await at.command("view ranks")
         assert " median " not in at.lines()[0]
         await at.press("s")
-        assert "the view ranks works its figures out for each row as a whole" in at.status
+        assert "the view ranks computes its figures for each row as a whole" in at.status
         await at.command("stat max")
         assert "no statistic applies" in at.status and at.frame.view.stat == "median"
         await at.command("stat sum")
-        assert at.status == "sums" and at.frame.address == "sample.json?view=ranks"
+        assert at.status == "figures are sums" and at.frame.address == "sample.json?view=ranks"

@@ -1,4 +1,4 @@
-"""A step that takes long says so; the keys stay alive meanwhile, and Esc gives it up."""
+"""A step that takes long says so; the keys stay alive meanwhile, and Esc cancels it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_tui import looks
-from chopper_tui.screens.explorer import Explorer
+from chopper_tui import screen_data
+from chopper_tui.steps import StepQueue
 from tests.tui.explorer import Driven, explorer
 
 
@@ -26,17 +26,17 @@ async def until(condition: Callable[[], bool]) -> None:
 async def waiting(monkeypatch: pytest.MonkeyPatch, answer: Event) -> AsyncIterator[Driven]:
     """An explorer that was sent into its first row, whose frame comes when it is let."""
     async with explorer() as at:
-        look = looks.look
+        look = screen_data.screen_data
 
-        def held(run: Run, view: View) -> looks.Look:
+        def held(run: Run, view: View) -> screen_data.ScreenData:
             answer.wait(20)
             return look(run, view)
 
-        monkeypatch.setattr(looks, "look", held)
-        monkeypatch.setattr(Explorer, "LONG_S", 0.02)
+        monkeypatch.setattr(screen_data, "screen_data", held)
+        monkeypatch.setattr(StepQueue, "LONG_S", 0.02)
         try:
             at.send("enter")
-            await until(lambda: at.explore.is_long)
+            await until(lambda: at.explore.steps.is_long)
             yield at
         finally:
             answer.set()
@@ -45,7 +45,7 @@ async def waiting(monkeypatch: pytest.MonkeyPatch, answer: Event) -> AsyncIterat
 async def test_it_says_so_and_the_cursor_moves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Event()
     async with waiting(monkeypatch, answer) as at:
-        assert "working on it" in at.status and "Esc gives it up" in at.status
+        assert at.status.startswith("loading…") and "(Esc cancels)" in at.status
         at.send("j", "j", "k")
         await until(lambda: at.explore.table.cursor == 1)
         assert at.path == ()
@@ -57,15 +57,15 @@ async def test_it_says_so_and_the_cursor_moves_meanwhile(monkeypatch: pytest.Mon
         assert at.path == () and at.label == "0"
 
 
-async def test_escape_gives_it_up_with_what_waits_behind_it(
+async def test_escape_cancels_it_with_what_waits_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = Event()
     async with waiting(monkeypatch, answer) as at:
         at.send("r", "escape")
         await at.settle()
-        assert (at.path, at.status) == ((), "given up")
-        assert not at.explore.is_busy and at.frame.sort == ""
+        assert (at.path, at.status) == ((), "cancelled")
+        assert not at.explore.steps.is_busy and at.frame.sort == ""
         answer.set()
         await at.settle()
         assert at.path == ()

@@ -12,8 +12,8 @@ from chopper_core.model.view import Baseline, View
 from chopper_core.query.filter import Rows, matching, only
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_tui.marks import comparison, mark_of, marked_in, toggled
-from chopper_tui.widgets.status import Status
+from chopper_tui.selection import comparison, mark_of, marked_in, toggled
+from chopper_tui.widgets.footer import Status
 from tests.tui.explorer import explorer, sample_run
 
 LAYER = ("3", "11", "backward", "2")
@@ -96,7 +96,7 @@ async def test_a_marked_row_and_the_cursors() -> None:
     async with explorer() as at:
         await at.press("space", "j", "j", "=")
         assert at.path == ("2",) and at.frame.view.baseline == Baseline("", ("0",))
-        assert "base GPU 0" in at.status and "Δ time" in at.text()
+        assert "baseline GPU 0" in at.status and "Δ time" in at.text()
         assert at.frame.address == "sample.json:gpu=2?base=gpu=0"
         await at.press("-")
         assert at.path == () and at.frame.view.baseline is None

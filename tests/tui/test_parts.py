@@ -19,12 +19,12 @@ from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.views.query import query
 from chopper_tui.draw import signal_plot as plot
 from chopper_tui.draw.ascii import to_ascii
+from chopper_tui.draw.pieces import fit, width_of
 from chopper_tui.draw.table import plan
 from chopper_tui.draw.theme import THEMES, Inks, inks
-from chopper_tui.history import beside, into, moved, out, trail_to
-from chopper_tui.screens.arrangement import arrange
-from chopper_tui.widgets.crumbs import path_pieces
-from chopper_tui.widgets.pane import fit, width_of
+from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
+from chopper_tui.widgets.header import path_pieces
+from chopper_tui.widgets.layout import arrange
 from tests.tui.explorer import sample_run
 
 INK_NAMES = list(Inks.__struct_fields__)
@@ -34,13 +34,13 @@ LABELS = st.lists(st.text(min_size=1), max_size=7)
 @given(LABELS, st.text(min_size=1), st.integers(0, 50))
 def test_up_undoes_in(labels: list[str], label: str, offset: int) -> None:
     trail = moved(trail_to(View("r", tuple(labels[:6]))), label, offset)
-    assert out(into(trail, label)) == trail
+    assert parent_of(child_of(trail, label)) == trail
 
 
 def test_the_root_has_no_parent_and_no_sibling() -> None:
     trail = trail_to(View("r"))
-    assert out(trail) == trail
-    assert beside(trail, View("r", ("1",))) == trail
+    assert parent_of(trail) == trail
+    assert to_sibling(trail, View("r", ("1",))) == trail
 
 
 @given(st.text(), st.integers(1, 60))
@@ -127,7 +127,7 @@ def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     assert arrange(80, 24, picture=4, pictures=40, rows=3).pictures == (16, 0)
     assert arrange(80, 24, picture=4, pictures=40, rows=100).pictures == (4, 0)
     assert arrange(80, 24, picture=4, pictures=40, chart="off").pictures == (0, 0)
-    assert arrange(80, 24, told=9).figures == 4 and arrange(80, 40, told=9).figures == 6
+    assert arrange(80, 24, headline=9).figures == 4 and arrange(80, 40, headline=9).figures == 6
     assert arrange(80, 24, picture=12, rows=3).pictures == (12, 0)
     # Whole where it leaves the table two fifths: a table scrolls.
     assert arrange(80, 24, picture=11, rows=100).pictures == (11, 0)
@@ -158,6 +158,8 @@ def test_high_contrast_dims_nothing() -> None:
 
 
 def test_the_longest_sentence_has_its_lines_under_the_table() -> None:
-    assert arrange(80, 24, rows=8, said=5).said == 5 and arrange(80, 24, said=5).charts == (0, 0, 0)
-    assert arrange(80, 24, rows=100, said=7).said == 7
-    assert arrange(120, 40, rows=8, said=5).said == 0
+    assert arrange(80, 24, rows=8, sentence=5).sentence == 5 and arrange(
+        80, 24, sentence=5
+    ).charts == (0, 0, 0)
+    assert arrange(80, 24, rows=100, sentence=7).sentence == 7
+    assert arrange(120, 40, rows=8, sentence=5).sentence == 0

@@ -9,9 +9,9 @@ from textual.widgets import Input
 
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
-from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.widgets.status import Status
-from chopper_tui.words import MORE, completions, words_of
+from chopper_tui.completions import MORE, arguments_of, completions
+from chopper_tui.screen import Explorer
+from chopper_tui.widgets.footer import Status
 from tests.tui.explorer import Driven, explorer
 
 WORDS = {
@@ -25,7 +25,7 @@ WORDS = {
 
 
 def value(at: Driven) -> str:
-    return at.explore.query_one("Prompt Line", Input).value
+    return at.explore.query_one("Prompt PromptLine", Input).value
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def value(at: Driven) -> str:
     ],
 )
 def test_what_completes_a_command(text: str, expected: list[str]) -> None:
-    assert completions(text, WORDS, lambda begun: [f"{begun}, further"]) == expected
+    assert completions(text, ACTIONS, WORDS, lambda begun: [f"{begun}, further"]) == expected
 
 
 async def test_tab_completes_and_goes_round() -> None:
@@ -103,7 +103,7 @@ async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], 
     """Words that Tab offers are no errors when they are entered: the first two of every verb."""
     view = View("sample.json", path, name=name)
     async with explorer((100, 30), view=view) as at:
-        words = words_of(at.explore.run, at.frame)
+        words = arguments_of(at.explore.run, at.frame)
         taking = {action.id: action for action in ACTIONS if action.takes}
         assert {name.removesuffix(MORE) for name in words} | {"go"} == set(taking)
         del taking["go"]
@@ -113,7 +113,7 @@ async def test_every_argument_completes_to_what_is_taken(path: tuple[str, ...], 
             offered = words[name][:2] if name not in ("view", "snapshot") else ()
             for word in offered:
                 await at.command(f"{action.verb} {word}")
-                if not isinstance(at.app.screen, ExploreScreen):
+                if not isinstance(at.app.screen, Explorer):
                     await at.press("escape")
                 error = at.explore.query_one(Status).is_error
                 assert not error, f"{action.verb} {word}: {at.status}"

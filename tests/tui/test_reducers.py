@@ -32,12 +32,12 @@ from chopper_tui.history import (
     Trail,
     changed,
     charted,
-    compared,
-    into,
+    child_of,
     moved,
-    out,
-    tallied,
+    parent_of,
     trail_to,
+    with_baseline,
+    with_statistic,
 )
 from tests.tui.explorer import sample_run
 
@@ -104,8 +104,8 @@ def test_out_after_into_is_the_identity(way: list[Step], label: str, offset: int
     view = walked(way)
     trail = moved(trail_to(view), label, offset)
     if not view.is_leaf:
-        assert out(into(trail, label)) == trail
-    assert out((Place(View("r")),)) == (Place(View("r")),)
+        assert parent_of(child_of(trail, label)) == trail
+    assert parent_of((Place(View("r")),)) == (Place(View("r")),)
 
 
 @given(st.lists(steps, max_size=8), texts, levels)
@@ -146,10 +146,10 @@ def test_a_trail_keeps_its_places_whatever_is_set_for_all(
     def of(other: Trail) -> list[tuple[str, ...]]:
         return [place.view.path for place in other]
 
-    assert of(compared(trail, baseline)) == paths
+    assert of(with_baseline(trail, baseline)) == paths
     assert of(charted(trail, "busy_pct")) == paths
-    assert of(tallied(trail, as_statistic(trail[-1].view, "max"))) == paths
-    assert compared(compared(trail, baseline), baseline) == compared(trail, baseline)
+    assert of(with_statistic(trail, as_statistic(trail[-1].view, "max"))) == paths
+    assert with_baseline(with_baseline(trail, baseline), baseline) == with_baseline(trail, baseline)
     assert changed(trail, trail[-1].view) == trail
 
 

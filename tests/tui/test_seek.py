@@ -5,7 +5,7 @@ from __future__ import annotations
 from chopper_core.model.address import parse
 from chopper_core.model.view import View
 from chopper_core.views.query import query
-from chopper_tui.screens.chooser import Chooser
+from chopper_tui.widgets.dialogs import Chooser
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, sample_run
 
@@ -55,7 +55,7 @@ async def test_find_says_what_it_does_not_find() -> None:
         await at.command("find no_such_kernel")
         assert "matches 'no_such_kernel'" in at.status
         await at.press("n")
-        assert "nothing was sought yet" in at.status
+        assert "no search yet" in at.status
 
 
 async def test_n_takes_the_filter_that_was_typed() -> None:
@@ -97,4 +97,4 @@ async def test_hidden_rows_are_in_the_address() -> None:
         await at.press("%")
         assert at.frame.view.filter == "share_pct>=1%"
         await at.command("hide much")
-        assert "no share" in at.status
+        assert "invalid share" in at.status

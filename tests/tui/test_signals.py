@@ -16,13 +16,13 @@ from chopper_core.model.view import View, with_signal
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.glyphs import UNICODE, sparkline
 from chopper_core.views.query import query
-from chopper_tui import looks
+from chopper_tui import screen_data as looks
 from chopper_tui.draw.figures import detail, figures_of
-from chopper_tui.screens.chooser import Chooser
-from chopper_tui.widgets import track_chart
+from chopper_tui.widgets import chart_panes as track_chart
+from chopper_tui.widgets.chart_panes import SignalPane
 from chopper_tui.widgets.detail import full_detail
+from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.gpu_pane import GpuPane
-from chopper_tui.widgets.track_chart import SignalPane
 from tests.tui.explorer import Driven, explorer, measured_run, sample_run
 
 DEEP = ("3", "11", "backward", "2")
@@ -47,7 +47,7 @@ def test_the_second_signal_is_use_else_busy_else_compute() -> None:
 def test_the_means_of_the_second_signal_are_of_the_same_rows() -> None:
     run = measured_run()
     view = View("sample.json", DEEP, sort="-idle_ns", filter="!mlp", columns=("kernels",))
-    seen = looks.look(run, view)
+    seen = looks.screen_data(run, view)
     rows = np.arange(len(seen.frame))
     for signal in seen.signals:
         frame = query(run, with_signal(view, signal.signal.name))

@@ -17,8 +17,8 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import view_specs
 from chopper_core.views.query import query
 from chopper_tui.app import ChopperApp
+from chopper_tui.export import printed
 from chopper_tui.play import _play
-from chopper_tui.printing import printed
 from chopper_tui.textual_internals import is_holding_back, key_of_character, screen_text
 from tests.tui.explorer import Driven, explorer, measured_run
 

@@ -12,10 +12,10 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Interval, Window
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.action import TIMELINE
 from chopper_tui.draw.timeline import bins_of, draw_lanes
-from chopper_tui.widgets.picture_pane import PicturePane
-from chopper_tui.widgets.status import Status
+from chopper_tui.keymap import TIMELINE
+from chopper_tui.widgets.chart_panes import PicturePane
+from chopper_tui.widgets.footer import Status
 from tests.support import Row, run_of
 from tests.tui.explorer import Driven, explorer, measured_run
 from tests.tui.test_goldens import compare

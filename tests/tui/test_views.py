@@ -15,9 +15,9 @@ from chopper_core.model.view import Baseline, View, with_view
 from chopper_core.model.window import ALL_TIME
 from chopper_core.views import VIEWS
 from chopper_tui.actions import ACTIONS
-from chopper_tui.actions.action import MOVE, SCREENS
-from chopper_tui.screens.explore import ExploreScreen
-from chopper_tui.widgets.prompt import Line
+from chopper_tui.keymap import MOVE, SCREENS
+from chopper_tui.screen import Explorer
+from chopper_tui.widgets.prompt import PromptLine
 from tests.support import Row, run_of
 from tests.tui.explorer import explorer, measured_run
 
@@ -73,7 +73,7 @@ async def test_a_view_is_split_by_what_it_takes() -> None:
         await at.command("by nonsense")
         assert "takes by=" in at.status and at.frame.view.by == "operation"
         await at.press("space")
-        assert "nodes of the tree" in at.status
+        assert "rows of the tree" in at.status
 
 
 @pytest.mark.parametrize(("name", "digit"), VIEWS.items())
@@ -107,17 +107,17 @@ async def test_keys_typed_ahead_of_a_filter_are_its_text() -> None:
 
 
 async def test_keys_of_a_prompt_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    delete = Line.action_delete_left
+    delete = PromptLine.action_delete_left
 
-    async def late(line: Line) -> None:
+    async def late(line: PromptLine) -> None:
         await asyncio.sleep(0.05)
         delete(line)
 
-    monkeypatch.setattr(Line, "action_delete_left", late)
+    monkeypatch.setattr(PromptLine, "action_delete_left", late)
     async with explorer() as at:
         await at.press("/")
         await at.type("ab")
-        assert isinstance(at.app.focused, Line)
+        assert isinstance(at.app.focused, PromptLine)
         at.send("backspace", *"cd", "left", "x", "home", "!", "enter", *":sort name", "enter")
         await at.settle()
         assert at.frame.view.filter == "!acxd" and at.frame.view.sort == "name"
@@ -172,14 +172,14 @@ async def test_every_key_in_every_view(name: str) -> None:
                 if at.frame.view != asked:
                     await at.explore.go(at.explore.trail_to(asked))
                 await at.press(key)
-                if not isinstance(at.app.screen, ExploreScreen):
+                if not isinstance(at.app.screen, Explorer):
                     await at.press("escape")
                 if (
                     at.explore.query_one("Prompt").display
                     or at.explore.query_one("AddressBar").display
                 ):
                     await at.press("escape")
-                assert at.app.is_running and isinstance(at.app.screen, ExploreScreen), key
+                assert at.app.is_running and isinstance(at.app.screen, Explorer), key
         assert "generated" in at.text()
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Final
 
 from chopper_core.metrics import METRICS
+from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
-from chopper_core.render.cells import beginning, clean
-from chopper_tui.actions.action import Action
-from chopper_tui.actions.key_names import key_name
-from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
+from chopper_core.render.cells import (
+    SENTENCES,
+    beginning,
+    cell_width,
+    clean,
+    display_name,
+    elide,
+)
+from chopper_core.render.glyphs import Glyphs
+from chopper_tui.draw.pieces import Pieces, fit, width_of
+from chopper_tui.keymap import Action, key_name
+from chopper_tui.widgets.pane import Pane
+
+_MAX_SENTENCE_LINES: Final = 6
+_MAX_OFFERED: Final = 40
+"""Completions that are named; more fit on no line."""
 
 
 class Status(Pane):
@@ -32,6 +46,15 @@ class Status(Pane):
         if text != self.pointed:
             self.pointed = text
             self.redraw()
+
+    def offer(self, offered: Sequence[str], place: int) -> None:
+        """Name the other completions of what is typed, after the one at `place`."""
+        self.say("")
+        first, last = min(offered), max(offered)
+        shared = first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), None)]
+        begin = max(map(shared.rfind, " ,/?&=:")) + 1
+        names = [each[begin:] for each in (*offered[place:], *offered[:place])][:_MAX_OFFERED]
+        self.point(f"{place + 1} of {len(offered)}:  {'  '.join(names)}")
 
     def count(self, marks: int) -> None:
         """Show how many rows are marked, here and elsewhere."""
@@ -71,7 +94,7 @@ class Status(Pane):
         for label, value in parts:
             shown = fit(value, min(len(value), 40), glyphs)
             line += [(label, "dim"), (shown, "strong"), ("  ", "text")]
-        notes = untold(frame)
+        notes = other_notes(frame)
         room = width - width_of(line) - 1
         if notes:
             text = f"note: {notes[0]}"
@@ -82,7 +105,7 @@ class Status(Pane):
         return [line]
 
 
-def untold(frame: Frame) -> list[str]:
+def other_notes(frame: Frame) -> list[str]:
     """The notes of a frame that the screen doesn't tell in another way."""
     return [
         note
@@ -107,11 +130,15 @@ _PAIRS: Final = {
 class KeyLine(Pane):
     """The keys that are used most; in a view with keys of its own, these come first."""
 
+    def __init__(self, actions: Sequence[Action]) -> None:
+        super().__init__()
+        self._actions = [action for action in actions if action.hint and action.keys]
+
     view = ""
     instead = ""
     """What the keys do while somebody types, where the line stays."""
 
-    def tell(self, keys: str) -> None:
+    def explain(self, keys: str) -> None:
         """Show these keys; empty: those of the view again."""
         if keys != self.instead:
             self.instead = keys
@@ -127,10 +154,9 @@ class KeyLine(Pane):
         """As many keys as fit; what leads to all others always does."""
         if self.instead:
             return [[(f" {fit(self.instead, max(width - 1, 0), self.glyphs)}", "dim")]]
-        hinted = [action for action in self.chopper.actions if action.hint and action.keys]
-        own = [action for action in hinted if action.view and action.view == self.view]
+        own = [action for action in self._actions if action.view and action.view == self.view]
         taken = {key for action in own for key in action.keys}
-        general = [a for a in hinted if not a.view and a.keys[0] not in taken]
+        general = [a for a in self._actions if not a.view and a.keys[0] not in taken]
         shown = [*general[:2], *own, *general[2:]] if own else general
         line = _hints(shown)
         while len(shown) > 1 and width_of(line) > width:
@@ -147,3 +173,69 @@ def _hints(actions: Iterable[Action]) -> list[tuple[str, str]]:
         pair = _PAIRS.get(key, key)
         line += [(pair, "strong"), (f" {action.hint}", "dim"), ("  ", "dim")]
     return line[:-1]
+
+
+class RowSentence(Pane):
+    """What the row says, and the address of the evidence."""
+
+    frame: Frame | None = None
+    row: int = 0
+
+    def show(self, frame: Frame, row: int) -> None:
+        """Show a row."""
+        self.frame, self.row = frame, row
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """A blank line, the sentence, the address."""
+        if self.frame is None or self.row >= len(self.frame):
+            return []
+        return [[], *_sentence(self.frame, self.row, width)]
+
+    @staticmethod
+    def lines_needed(frame: Frame, width: int) -> int:
+        """The lines of the longest sentence of a frame; 0 where rows are no sentences."""
+        if frame.level not in SENTENCES or not len(frame):
+            return 0
+        longest = max(len(_sentence(frame, row, width)) for row in range(len(frame)))
+        return min(longest, _MAX_SENTENCE_LINES) + 1
+
+
+def _sentence(frame: Frame, row: int, width: int) -> list[Pieces]:
+    sentence: list[Pieces] = [
+        [(" " + line, "strong")] for line in wrap(clean(frame.labels[row]), max(width - 2, 1))
+    ]
+    evidence = wrap(clean(frame.addresses(row)), max(width - 2, 1), break_on_hyphens=False)
+    return sentence + [[(" " + line, "dim")] for line in evidence]
+
+
+class TooSmall(Pane):
+    """One line that says so."""
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """The size it takes."""
+        return [[(fit("too small: 40x10 is the least", width, self.glyphs), "text")]]
+
+
+def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyphs) -> str:
+    """The activity of a lane at the timeline's cursor, in one line; else when the next starts."""
+    if row >= len(frame):
+        return ""
+    at = lanes.pointed[row]
+    if at.kernel is None or at.duration_ns is None or at.start_ns is None:
+        rest = "" if at.next_ns is None else f"; the next activity starts at {_time(at.next_ns)}"
+        return f"{frame.labels[row]}: idle here{rest}"
+    parts = [] if at.operation is None else [clean(at.operation)]
+    if at.layer is not None:
+        parts.append(f"L{at.layer}")
+    parts.append(f"{_time(at.duration_ns)} at {_time(at.start_ns)}")
+    if at.mhz is not None:
+        parts.append(f"{at.mhz:.0f} MHz")
+    line = "  ".join(parts)
+    room = max(width - cell_width(line) - 4, 8)
+    return f"{line}  {elide(display_name(at.kernel, 'kernel'), room, glyphs)}"
+
+
+def _time(ns: int) -> str:
+    """A time in the unit that suits it."""
+    return f"{ns / 1e6:.3f} ms" if ns >= 1_000_000 else f"{ns / 1e3:.3f} µs"

@@ -1,9 +1,10 @@
-"""The first line: where one is, and where the cursor is among the rows."""
+"""The lines over the table: the breadcrumb, the cursor's position, and the key figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
+from textwrap import wrap
 from typing import Final
 
 from textual.message import Message
@@ -19,11 +20,13 @@ from chopper_core.render.cells import (
     title_of,
 )
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.widgets.pane import Pane, Pieces, fit, width_of
+from chopper_tui.draw.pieces import Pieces, fit, width_of
+from chopper_tui.screen_data import ScreenData, key_line
+from chopper_tui.widgets.pane import Pane
 
 _MARK: Final = " generated data"
 _SHORT_MARK: Final = " generated"
-_LEAST_STEP: Final = 24
+_MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
 
 
@@ -96,6 +99,42 @@ class Position(Pane):
         return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim")]]
 
 
+class KeyFigures(Pane):
+    """The key figures of a scope, or the headline of a view."""
+
+    data: ScreenData | None = None
+
+    def show(self, data: ScreenData) -> None:
+        """Show the figures of a frame's scope."""
+        self.data = data
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """As many figures as fit, the most important first; a view has its headline."""
+        if self.data is None:
+            return []
+        if self.data.frame.view.name:
+            text = self.headline(width)
+            if len(text) > height > 0:
+                kept, *_ = wrap(text[height - 1], max(width - 4, 20))
+                text[height - 1 :] = [f"{kept} {self.glyphs.ellipsis}"]
+            return [[(" ", "text"), (line, "strong")] for line in text]
+        line: list[tuple[str, str]] = [(" ", "text")]
+        for title, figure in key_line(self.data.figures, self.data.frame.view, self.glyphs):
+            piece = [(f"{title} " if title else "", "dim"), (f"{figure}  ", "strong")]
+            if width_of(line) + width_of(piece) - 2 > width:
+                break
+            line += piece
+        return [line]
+
+    def headline(self, width: int) -> list[str]:
+        """The headline of a view, in lines of a width."""
+        if self.data is None:
+            return []
+        headline = self.data.frame.headline
+        return [line for text in headline for line in wrap(clean(text), max(width - 2, 20))]
+
+
 def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs) -> Pieces:
     """A path in at most `room` cells: long steps give way in their middle, then the first ones."""
     arrow = f" {glyphs.crumb} "
@@ -111,7 +150,7 @@ def path_pieces(steps: Sequence[str], room: int, glyphs: Glyphs) -> Pieces:
 def _narrowed(steps: Sequence[str], room: int, glyphs: Glyphs) -> list[str]:
     """The steps, of which the longest give way in their middle as far as there isn't room."""
     widths = [cell_width(step) for step in steps]
-    while sum(widths) > room and max(widths) > _LEAST_STEP:
+    while sum(widths) > room and max(widths) > _MIN_STEP_CELLS:
         widest = widths.index(max(widths))
-        widths[widest] = max(widths[widest] - (sum(widths) - room), _LEAST_STEP)
+        widths[widest] = max(widths[widest] - (sum(widths) - room), _MIN_STEP_CELLS)
     return [elide(step, width, glyphs) for step, width in zip(steps, widths, strict=True)]

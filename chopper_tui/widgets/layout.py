@@ -8,21 +8,19 @@ from msgspec import Struct
 
 SMALLEST: Final = (40, 10)
 """Below this nothing is drawn but a line that says so."""
-_WHOLE: Final = (60, 16)
+_ALL_PARTS_FROM: Final = (60, 16)
 _SIDE_FROM: Final = 120
 _TWO_SPARKS_FROM: Final = 160
-_FEWEST_LINES: Final = 5
+_MIN_TABLE_LINES: Final = 5
 """Of a table over a sentence."""
 _TWO_CHARTS_FROM: Final = 30
 """Lines of the terminal."""
 
-_MOST_TOLD: Final = (4, 6)
+_MAX_HEADLINE_LINES: Final = (4, 6)
 """Lines of what a view comes to, on a low terminal and on a high one."""
 
-_DETAIL: Final = 16
+_DETAIL_LINES: Final = 16
 """Lines that the detail beside a table wants."""
-
-CHARTS: Final = ("small", "full", "off")
 
 
 class Arrangement(Struct, frozen=True):
@@ -42,7 +40,7 @@ class Arrangement(Struct, frozen=True):
     gpus: int = 0
     sparks: int = 1
     """Columns of sparklines, where the table has room for them."""
-    said: int = 0
+    sentence: int = 0
     """Lines under the table for the sentence of the cursor's row."""
 
 
@@ -56,8 +54,8 @@ def arrange(
     picture: int = 0,
     pictures: int = 0,
     rows: int = 0,
-    told: int = 0,
-    said: int = 0,
+    headline: int = 0,
+    sentence: int = 0,
     along_time: bool = False,
 ) -> Arrangement:
     """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
@@ -70,13 +68,13 @@ def arrange(
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
-    if width < _WHOLE[0] or height < _WHOLE[1]:
+    if width < _ALL_PARTS_FROM[0] or height < _ALL_PARTS_FROM[1]:
         return Arrangement(lines=False, figures=0)
-    figures = min(max(told, 1), _MOST_TOLD[height >= _TWO_CHARTS_FROM])
+    figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
     if along_time:
         middle = height - 3 - figures
         side = max(42, width * 40 // 100) if width >= _SIDE_FROM and not zoom else 0
-        below = 0 if zoom else min(max(rows + 1, _DETAIL if side else 0), max(middle // 3, 4))
+        below = 0 if zoom else min(max(rows + 1, _DETAIL_LINES if side else 0), max(middle // 3, 4))
         above = middle if zoom else min(picture, middle - below)
         return Arrangement(figures=figures, pictures=(above, 0), side=side)
     if zoom:
@@ -99,8 +97,8 @@ def arrange(
             side=side,
             sparks=1 if width < _TWO_SPARKS_FROM else 2,
         )
-    if width < _SIDE_FROM and said:
-        return Arrangement(figures=figures, said=min(said, middle - _FEWEST_LINES))
+    if width < _SIDE_FROM and sentence:
+        return Arrangement(figures=figures, sentence=min(sentence, middle - _MIN_TABLE_LINES))
     if width < _SIDE_FROM:
         small = 4 if height < 40 else 6
         above = {"small": small, "full": full}.get(chart, 0)

@@ -1,19 +1,21 @@
-"""Views written to files: under a new name, whole or not at all."""
+"""Views as people take them along: printed, or written to a new file, whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from chopper_core.model.run import Run
+from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
-from chopper_core.render import FORMATS
+from chopper_core.render import FORMATS, render
+from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.util.errors import DataError, UsageError
-from chopper_tui.printing import printed
 
+_TEXT_WIDTH: Final = 120
+_CHART_LINES: Final = 12
 FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
 _ALIASES: Final = {"md": "markdown"}
@@ -24,10 +26,46 @@ SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 """The formats by the names that people may give them."""
 
 
-def state_directory() -> Path:
-    """Where Chopper keeps what outlives a session: logs, and snapshots without a better place."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "chopper"
+def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
+    """The key figures of a node and the chart of its signal, as lines of text."""
+    from chopper_core.query.signal_chart import signal_chart
+    from chopper_tui.draw import signal_plot as plot
+    from chopper_tui.draw.figures import figures_of
+    from chopper_tui.screen_data import KEY_FIGURES, key_line
+
+    line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
+    seen = signal_chart(run, view, plot.bins_for(run.signal(view.signal), width, glyphs))
+    rows = plot.draw(seen, width, _CHART_LINES, glyphs)
+    lines = [
+        "  ".join(f"{title} {text}".strip() for title, text in line),
+        "",
+        plot.headline(seen, width, glyphs),
+        *("".join(text for text, _ in row) for row in rows),
+    ]
+    return [*(each.rstrip() for each in lines), ""]
+
+
+def printed(
+    frame: Frame,
+    format_name: str = "text",
+    *,
+    limit: int | None = None,
+    width: int = 0,
+    glyphs: Glyphs = UNICODE,
+    charted: Run | None = None,
+) -> str:
+    """A frame in a format of `render`, with its pictures where it is read by people.
+
+    A node of the tree has none; with its run its key figures and chart stand there.
+    """
+    drawn: list[str] = []
+    if format_name in ("text", "markdown") and charted is not None and not frame.view.name:
+        drawn = scope_lines(charted, frame.view, min(width or _TEXT_WIDTH, _TEXT_WIDTH), glyphs)
+    if format_name in ("text", "markdown") and frame.charts:
+        from chopper_tui.draw.charts import as_lines
+
+        drawn = as_lines(frame.charts, min(width, _TEXT_WIDTH), glyphs)
+    return render(frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn)
 
 
 def is_picture(arguments: str) -> bool:
@@ -45,6 +83,8 @@ def write_snapshot(run: Run, frame: Frame, arguments: str = "", picture: str = "
 
     `picture` is the screen as SVG, written where the format asks for it.
     """
+    from chopper_tui.config import state_directory
+
     format_name, path = _parse(arguments)
     content = (
         _FONTS.sub("", picture)
@@ -104,6 +144,8 @@ def _write_new(path: Path, content: str) -> Path:
 
 def _publish(path: Path, content: str) -> None:
     """Write a file beside its place, then link it there, which fails where one exists."""
+    import tempfile
+
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".chopper-", delete=False
     ) as file:

@@ -11,9 +11,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
 from chopper_core.views import VIEWS, view_spec, view_specs
 from chopper_core.views.spec import FIGURE, SUMS
-from chopper_tui.actions.action import EXPLORE, GROUPS, INFO, Action
-from chopper_tui.actions.key_names import PALETTE_KEY, key_name
-from chopper_tui.screens.reader import Reader
+from chopper_tui.keymap import EXPLORE, GROUPS, INFO, PALETTE_KEY, Action
 
 _FILTER = (
     ("gemm", "names that match a regular expression, upper and lower case alike"),
@@ -22,11 +20,11 @@ _FILTER = (
     ("gpu:0-3,7", "labels of the rows' level, numbers in ranges"),
     ("class:gemm,copy", "words of a column that has words"),
 )
-_HEAD = 19
+_HEAD_CELLS = 19
 """Cells for keys, or for the title of a column."""
 
 
-def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
+def help_text(actions: Sequence[Action], frame: Frame, width: int) -> Text:
     """What is seen here, the keys and commands, the screens, the filter and the columns."""
     text = Text()
     room = max(min(width * 96 // 100, 110) - 6, 20)
@@ -35,12 +33,12 @@ def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
         text.append(("\n" if text else "") + title + "\n", "bold")
 
     def entry(head: str, body: str, command: str = "") -> None:
-        lines = wrap(body, max(room - _HEAD - 2, 16))
-        margin = "\n" + " " * (_HEAD + 2)
-        text.append(f"  {head:<{_HEAD}}" + (margin if len(head) >= _HEAD else ""))
+        lines = wrap(body, max(room - _HEAD_CELLS - 2, 16))
+        margin = "\n" + " " * (_HEAD_CELLS + 2)
+        text.append(f"  {head:<{_HEAD_CELLS}}" + (margin if len(head) >= _HEAD_CELLS else ""))
         text.append(margin.join(lines), "dim")
         if command:
-            room_left = room - _HEAD - 2 - len(lines[-1])
+            room_left = room - _HEAD_CELLS - 2 - len(lines[-1])
             text.append("  " if len(command) + 2 <= room_left else margin)
             text.append(command)
         text.append("\n")
@@ -53,8 +51,7 @@ def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
         section(group)
         for action in actions:
             if action.group == group:
-                keys = " ".join(key_name(key) for key in action.keys)
-                entry(keys, action.help, f":{action.verb} {action.takes}".rstrip())
+                entry(action.key_names, action.help, action.command)
     entry(PALETTE_KEY, "All of these, searched by name.")
     section("Screens: what is asked of the scope, by digit or by :view NAME")
     for keys, name, asks, splits in screen_table():
@@ -66,7 +63,7 @@ def help_screen(actions: Sequence[Action], frame: Frame, width: int) -> Reader:
     for metric in frame.columns:
         unit = f" ({metric.unit})" if metric.unit and not metric.title.endswith(metric.unit) else ""
         entry(f"{metric.title}{unit}", f"{metric.definition} [{metric.name}]")
-    return Reader("Help", text)
+    return text
 
 
 def screen_table() -> list[tuple[str, str, str, str]]:

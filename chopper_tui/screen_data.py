@@ -20,10 +20,22 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.views.query import query
 from chopper_tui.draw.figures import Figure, figures_of
-from chopper_tui.key_line import KEY_FIGURES
 
-_SECOND: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
+_SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """What stands beside the chosen signal: the first of these that the run has and that isn't it."""
+
+KEY_FIGURES: Final = {
+    "elapsed_ns": "time",
+    "busy_pct": "busy",
+    "exposed_comm_ns": "exposed",
+    "gfx_mhz": "",
+    "gfx_util_pct": "util",
+    "power_w": "",
+    "idle_ns": "idle",
+    "kernels": "kernels",
+}
+"""Figure → what stands before it, the most telling first; some need nothing but their unit."""
+_IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]
 
@@ -59,7 +71,7 @@ class Sparks(Struct, frozen=True):
             self.drawn.update(lines)
 
 
-class Look(Struct, frozen=True):
+class ScreenData(Struct, frozen=True):
     """A frame, the key figures of its scope, and the signals of its charts and sparklines."""
 
     frame: Frame
@@ -68,11 +80,11 @@ class Look(Struct, frozen=True):
     """The chosen one and the one beside it."""
 
 
-def look(run: Run, view: View) -> Look:
+def screen_data(run: Run, view: View) -> ScreenData:
     """What a view shows; raises ChopperError where there is nothing to show."""
     frame = query(run, view)
     second = run.signal(second_signal(run, frame.signal.name))
-    return Look(
+    return ScreenData(
         frame,
         figures_of(run, view, KEY_FIGURES),
         (
@@ -84,7 +96,7 @@ def look(run: Run, view: View) -> Look:
 
 def second_signal(run: Run, chosen: str) -> str:
     """The name of the signal to show beside the chosen one."""
-    return next(name for name in _SECOND if name in run.signal_names and name != chosen)
+    return next(name for name in _SECOND_SIGNALS if name in run.signal_names and name != chosen)
 
 
 def next_signal(run: Run, chosen: str) -> str:
@@ -104,7 +116,7 @@ def _means_later(run: Run, view: View, name: str) -> Means:
     return lambda rows, bins: frame().means(rows, bins)
 
 
-class OnGpus(Struct, frozen=True):
+class RowOnGpus(Struct, frozen=True):
     """The same row on every GPU."""
 
     gpus: tuple[int, ...]
@@ -132,7 +144,7 @@ class OnGpus(Struct, frozen=True):
         return int(np.nanargmax(self.elapsed_ns))
 
 
-def on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> OnGpus | None:
+def row_on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> RowOnGpus | None:
     """A row on every GPU; None where the path doesn't begin with a GPU."""
     view = frame.view
     if view.name or not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
@@ -149,7 +161,7 @@ def on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> OnGpus | None:
             node = run.tree(each.order).node(each.path)
             start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
             means[place] = signal.curves[gpu].means(np.linspace(start, end, bins + 1))
-    return OnGpus(
+    return RowOnGpus(
         gpus,
         int(view.path[0]),
         np.array(elapsed, np.float64),
@@ -194,3 +206,23 @@ def siblings(run: Run, parent: View) -> Sequence[str]:
         return query(run, with_view(parent, "")).labels
     except ChopperError:
         return ()
+
+
+def key_line(figures: Mapping[str, Figure], view: View, glyphs: Glyphs) -> list[tuple[str, str]]:
+    """(title, figure) of what a scope adds up to; no telemetry, no word of it."""
+    line = []
+    for name, title in KEY_FIGURES.items():
+        figure = figures[name]
+        if name in _IF_MEASURED and figure.number is None:
+            continue
+        is_sum = name == "elapsed_ns" and "gpu" not in dict(view.scope)
+        line.append(("GPU time" if is_sum else title, _figure_text(figure, glyphs)))
+    return line
+
+
+def _figure_text(figure: Figure, glyphs: Glyphs) -> str:
+    if figure.metric.unit == "%" and figure.number is not None:
+        # Nearly all is not all: 99.8 isn't written as 100.
+        decimals = int(99.5 <= figure.number < 99.95)
+        return f"{'~' if figure.held else ''}{figure.number:.{decimals}f}%"
+    return figure.text(glyphs, short=True)

@@ -1,0 +1,129 @@
+"""Asking another question of the same scope: its views, their split and their figure."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS
+from chopper_core.model.view import View, with_view
+from chopper_core.model.window import ALL_TIME
+from chopper_core.util.errors import UsageError
+from chopper_core.views import view_spec, view_specs
+from chopper_tui.actions.program import open_command
+from chopper_tui.history import Place, with_statistic
+from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, TIMELINE, action
+from chopper_tui.steps import run_in_thread
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+_TREE: Final = (EXPLORE, "Explore", "the scope's children")
+_SORTED_AT_ONCE: Final = 500_000
+"""Activities that are sorted by time before a person notices."""
+
+
+@action(ASK, *SCREENS, title="View", takes="NAME", hint="views", gives=tuple(SCREENS))
+async def view(screen: Explorer, argument: str) -> None:
+    """Show another view of the scope: a screen by its digit (again: its next view), or a view by
+    name."""
+    current = screen.view.name or EXPLORE
+    if not argument:
+        options = [_TREE] + [(each.name, each.title, each.question) for each in view_specs()]
+        screen.choose("View", options, current, lambda name: view(screen, name))
+        return
+    names = SCREENS.get(argument, (argument,))
+    if current in names:
+        name = names[(names.index(current) + 1) % len(names)]
+    else:
+        name = screen.latest.get(argument, names[0])
+    if argument in SCREENS:
+        screen.latest[argument] = name
+    if name == INFO:
+        await _show_info(screen)
+        return
+    asked = "" if name == EXPLORE else view_spec(name).name
+    await _show_view(screen, asked)
+    if screen.view.name != asked and argument in SCREENS:
+        # A view that fails here must not block the digit's next one.
+        screen.latest[argument] = names[(names.index(name) + 1) % len(names)]
+
+
+@action(ASK, title="Split the view by", takes="WORD")
+async def by(screen: Explorer, argument: str) -> None:
+    """Choose what the rows of a view are: kernels by name, class or operation, for instance; the
+    same as p."""
+    choices = view_spec(screen.view.name).by if screen.view.name else ()
+    if not choices:
+        raise UsageError("this view has no other split; p splits the tree")
+    if argument:
+        await screen.change(replace(screen.view, by=argument, filter="", sort="", columns=()))
+        return
+    options = [(choice, choice, "") for choice in choices]
+    chosen = screen.view.by or screen.frame.by or choices[0]
+    screen.choose("Split the view by", options, chosen, lambda choice: by(screen, choice))
+
+
+@action(ASK, title="Figure of the view", takes="METRIC|…|all")
+async def of(screen: Explorer, argument: str) -> None:
+    """Choose the figure of a view, where it has one: a metric, as m; a collective; the tokens.
+    `all` clears the choice."""
+    known = view_spec(screen.view.name) if screen.view.name else None
+    if known is None or not known.of:
+        raise UsageError("this view has no selectable figure")
+    if argument:
+        await screen.change(replace(screen.view, of="" if argument == ALL else argument))
+    elif known.figures:
+        figures = [METRICS[name] for name in known.figures]
+        options = [(each.name, each.title, each.definition) for each in figures]
+        screen.choose("Figure", options, screen.view.of, lambda name: of(screen, name))
+    else:
+        screen.say(f"one of: {known.of}, or {ALL}")
+        open_command(screen, f"of {screen.view.of}")
+
+
+async def _show_view(screen: Explorer, name: str) -> None:
+    """Show a view of the scope; one that was left is as it was."""
+    asked = with_view(screen.view, name)
+    if name == TIMELINE:
+        await _start_timeline(screen, asked)
+    here = screen.here
+    screen.left[_key_of(screen.view)] = here[-1]
+    place = screen.left.get(_key_of(asked), Place(asked))
+    await screen.go(with_statistic((*here[:-1], place), asked))
+
+
+async def _start_timeline(screen: Explorer, asked: View) -> None:
+    """Put the cursor of a new timeline where the row under the table's cursor starts."""
+    if len(screen.run.table) > _SORTED_AT_ONCE:
+        screen.say("sorting the activities by time, once")
+    here = screen.view
+    if _key_of(asked) in screen.left or here.name or here.is_leaf or not screen.table.rows:
+        return
+    target = screen.frame.target(screen.table.cursor)
+    if target.run == here.run:
+        from chopper_core.views import timeline
+
+        start = await run_in_thread(timeline.start_of, screen.run, target)
+        window = replace(ALL_TIME, at_ns=start)
+        screen.left[_key_of(asked)] = Place(replace(asked, window=window))
+
+
+async def _show_info(screen: Explorer) -> None:
+    from rich.text import Text
+
+    from chopper_core.render import info
+
+    width = max(screen.size.width - 8, 20)
+    text = Text()
+    for line in (await run_in_thread(info.as_text, screen.run)).splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
+    screen.read("Info", text)
+
+
+def _key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The key under which a view is kept as it was left."""
+    return view.name, view.order, view.path

@@ -1,0 +1,54 @@
+"""Taking a view along: to the clipboard or into a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from chopper_core.render.cells import clean
+from chopper_core.util.errors import UsageError
+from chopper_tui.export import is_picture, printed, write_snapshot
+from chopper_tui.keymap import EXPORT, action
+from chopper_tui.steps import run_in_thread
+from chopper_tui.terminal import has_clipboard
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+CLIPBOARD_BYTES: Final = 70_000
+"""The most that terminals accept over OSC 52."""
+
+
+@action(EXPORT, "y", title="Copy the row")
+def copy_row(screen: Explorer, _: str) -> None:
+    """Copy the row to the terminal's clipboard: name, figures, address."""
+    frame, row = screen.frame, screen.table.cursor
+    if not len(frame):
+        raise UsageError("there is no row to copy")
+    figures = ("" if value is None else str(value) for value in frame.row(row).values())
+    cells = [clean(frame.labels[row]), *figures, clean(frame.addresses(row))]
+    _copy(screen, "\t".join(cells), "the row")
+
+
+@action(EXPORT, "Y", title="Copy the view")
+async def copy_view(screen: Explorer, _: str) -> None:
+    """Copy the whole table as text to the terminal's clipboard."""
+    _copy(screen, await run_in_thread(printed, screen.frame), "the view")
+
+
+@action(EXPORT, "P", title="Snapshot", takes="[text|md|csv|json|svg] [PATH]", hint="snap")
+async def snapshot(screen: Explorer, argument: str) -> None:
+    """Write the whole filtered table to a new file and show its name; as text it has the key
+    figures and the chart."""
+    picture = screen.app.export_screenshot() if is_picture(argument) else ""
+    path = await run_in_thread(write_snapshot, screen.run, screen.frame, argument, picture)
+    screen.say(f"wrote {path}")
+
+
+def _copy(screen: Explorer, text: str, name: str) -> None:
+    if not has_clipboard():
+        raise UsageError(f"this terminal has no clipboard for {name}; P writes a file")
+    size = len(text.encode())
+    if size > CLIPBOARD_BYTES:
+        raise UsageError(f"{name} is too large for the clipboard ({size} bytes); P writes a file")
+    screen.app.copy_to_clipboard(text)
+    screen.say(f"copied {name} ({size} bytes) through the terminal")

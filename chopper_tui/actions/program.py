@@ -1,0 +1,104 @@
+"""What concerns Chopper itself: the command line, help, colours, leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from chopper_core.util.errors import UsageError
+from chopper_tui.completions import address_completions, arguments_of, completions
+from chopper_tui.keymap import CHOPPER, action, find_command
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+
+@action(CHOPPER, ":", title="Command line", hint="cmd", while_busy=True)
+def command(screen: Explorer, _: str) -> None:
+    """Type a command: the words after the colon in this list. Tab completes, ↑ ↓ recall."""
+    open_command(screen)
+
+
+def open_command(screen: Explorer, text: str = "") -> None:
+    """Open the command line with a text."""
+    handler = CommandHandler(screen)
+    screen.open_prompt(handler, ":", text, handler.complete)
+
+
+class CommandHandler:
+    """Performs the command that is typed."""
+
+    def __init__(self, screen: Explorer) -> None:
+        self._screen = screen
+        self._actions = tuple(screen.actions.values())
+        self._arguments = arguments_of(screen.run, screen.frame)
+
+    def complete(self, text: str, _: str) -> Sequence[str]:
+        """The completions of the command."""
+
+        def addresses(text: str) -> Sequence[str]:
+            return address_completions(self._screen.run, self._screen.frame, text)
+
+        return completions(text, self._actions, self._arguments, addresses)
+
+    def prompt_changed(self, text: str) -> None:
+        """Nothing follows the text while it is typed."""
+
+    def prompt_entered(self, text: str) -> None:
+        """Perform the command."""
+        self._screen.close_prompt()
+        if text.strip():
+            self._screen.steps.add(lambda: self._perform(text))
+
+    def prompt_cancelled(self) -> None:
+        """Give the keys back."""
+        self._screen.close_prompt()
+
+    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
+        """Name the other completions."""
+        self._screen.status.offer(offered, place)
+
+    def _perform(self, text: str) -> Awaitable[None] | None:
+        found, argument = find_command(self._actions, text)
+        return found.handler(self._screen, argument)
+
+
+@action(CHOPPER, "?", title="Help")
+def help_(screen: Explorer, _: str) -> None:
+    """Show keys, commands, the filter and the columns."""
+    from chopper_tui.widgets.help import help_text
+
+    actions = tuple(screen.actions.values())
+    screen.read("Help", help_text(actions, screen.frame, screen.size.width))
+
+
+@action(CHOPPER, title="Colours", takes="dark|light|contrast|ansi")
+def theme(screen: Explorer, argument: str) -> None:
+    """Choose colours: for a dark or a light terminal, of high contrast, or the terminal's own
+    16."""
+    from chopper_tui.draw.theme import THEMES
+
+    if argument and argument not in THEMES:
+        raise UsageError(f"unknown theme {argument!r}; the themes are {', '.join(THEMES)}")
+    following = THEMES[(THEMES.index(screen.app.theme) + 1) % len(THEMES)]
+    screen.app.theme = argument or following
+    screen.say(f"theme {screen.app.theme}")
+
+
+@action(CHOPPER, "ctrl+l", title="Redraw")
+def redraw(screen: Explorer, _: str) -> None:
+    """Draw the whole screen again."""
+    screen.app.clear_notifications()
+    screen.refresh(layout=True)
+
+
+@action(CHOPPER, "ctrl+z", title="To the shell", while_busy=True)
+def suspend(screen: Explorer, _: str) -> None:
+    """Suspend Chopper and return to the shell; `fg` resumes it."""
+    screen.app.action_suspend_process()
+
+
+@action(CHOPPER, "q", "ctrl+c", title="Quit", hint="quit", while_busy=True)
+def quit_(screen: Explorer, _: str) -> None:
+    """Leave Chopper."""
+    screen.app.exit()

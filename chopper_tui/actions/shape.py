@@ -1,0 +1,298 @@
+"""Shaping the table and its chart: filter, order, split, statistic, signal, detail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from chopper_core.metrics import metric_named
+from chopper_core.model.run import Run
+from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
+from chopper_core.model.view import pivot as pivoted
+from chopper_core.query.statistic import instance_levels
+from chopper_core.render.cells import (
+    clean,
+    display_name,
+    level_title,
+    scale_title,
+    statistic_title,
+)
+from chopper_core.util.errors import UsageError
+from chopper_core.views import view_spec
+from chopper_tui.actions.ask import by, of
+from chopper_tui.actions.columns import column_named
+from chopper_tui.config import CHART_SIZES
+from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.history import Trail, charted, columns_for, with_statistic
+from chopper_tui.keymap import TABLE, action
+from chopper_tui.screen_data import next_signal
+from chopper_tui.steps import run_in_thread
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+HIDDEN_BELOW_PCT: Final = "1"
+_SHARE_TERM: Final = re.compile(r"(?:^|\s+)share_pct>=(\S+)")
+
+
+@action(TABLE, "/", title="Filter", takes="TEXT", hint="filter", while_busy=True)
+def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
+    """Show the rows that match, while you type; Enter keeps the filter, Esc restores."""
+    if argument:
+        return screen.change(filtered(screen.view, argument))
+    text = "" if screen.steps.is_busy else screen.view.filter
+    screen.open_prompt(FilterHandler(screen, text), "/", text)
+    return None
+
+
+class FilterHandler:
+    """Filters while somebody types."""
+
+    def __init__(self, screen: Explorer, text: str) -> None:
+        self._screen = screen
+        self._text = text
+        self._before: Trail | None = None
+        screen.steps.add(self._begin)
+
+    def prompt_changed(self, text: str) -> None:
+        """Filter by the text."""
+        self._text = text
+        self._screen.steps.add(self._filter)
+
+    def prompt_entered(self, text: str) -> None:
+        """Keep the filter."""
+        self._screen.close_prompt()
+        self._screen.searched = text if text.strip() else self._screen.searched
+        self.prompt_changed(text)
+
+    def prompt_cancelled(self) -> None:
+        """Restore the filter that was there before."""
+        self._screen.close_prompt()
+        self._screen.steps.add(self._restore)
+
+    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
+        """A filter has no completions."""
+
+    def _begin(self) -> None:
+        self._before = self._screen.here
+
+    async def _filter(self) -> None:
+        if self._text != self._screen.view.filter or self._screen.status.is_error:
+            await self._screen.change(filtered(self._screen.view, self._text))
+
+    async def _restore(self) -> None:
+        if self._before is not None:
+            self._text = self._before[-1].view.filter
+            await self._screen.go(self._before)
+
+
+@action(TABLE, "%", title="Hide small rows", takes="SHARE")
+async def hide(screen: Explorer, argument: str) -> None:
+    """Hide rows below a share of their parent (1%), as a term of the filter; press again to show
+    them."""
+    before = screen.view.filter
+    rest = _SHARE_TERM.sub("", before).strip()
+    if not argument and rest != before:
+        await screen.change(filtered(screen.view, rest))
+        screen.say("all rows shown")
+        return
+    number = (argument or HIDDEN_BELOW_PCT).removesuffix("%").strip()
+    if not re.fullmatch(r"\d+(\.\d+)?", number):
+        raise UsageError(f"invalid share {argument!r}; :hide 0.5% hides rows below half a percent")
+    await screen.change(filtered(screen.view, f"{rest} share_pct>={number}%".strip()))
+    screen.say(f"{screen.frame.hidden_text}; filter {screen.view.filter}")
+
+
+@action(TABLE, "o", title="Sort by …", takes="COLUMN", hint="sort")
+async def sort(screen: Explorer, argument: str) -> None:
+    """Sort the rows by a column (-COLUMN: largest first), by name, or in the level's default
+    order."""
+    frame = screen.frame
+    if argument:
+        await _sort_by(screen, _sort_named(screen, argument))
+        return
+    options = [("", "default order", f"by {level_title(frame.level)}, as in the run")]
+    options.append(("name", "name", "alphabetical"))
+    options += [(f"-{c.name}", c.title, c.definition) for c in frame.columns]
+    current = frame.sort if frame.sort in [key for key, _, _ in options] else f"-{frame.sort}"
+    screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
+
+
+@action(TABLE, ",", title="Sort by the previous column")
+async def sort_left(screen: Explorer, _: str) -> None:
+    """Sort by the column to the left."""
+    await _shift_sort(screen, -1)
+
+
+@action(TABLE, ".", title="Sort by the next column")
+async def sort_right(screen: Explorer, _: str) -> None:
+    """Sort by the column to the right."""
+    await _shift_sort(screen, 1)
+
+
+@action(TABLE, "r", title="Reverse")
+async def reverse(screen: Explorer, _: str) -> None:
+    """Reverse the sort."""
+    current = screen.frame.sort or "name"
+    await _sort_by(screen, current[1:] if current.startswith("-") else f"-{current}")
+
+
+async def _sort_by(screen: Explorer, sort: str) -> None:
+    await screen.change(sorted_by(screen.view, sort))
+
+
+async def _shift_sort(screen: Explorer, step: int) -> None:
+    plan = screen.table.layout_plan
+    names = ["name", *(column.name for column in (plan.columns if plan else ()))]
+    current = screen.frame.sort.removeprefix("-")
+    position = names.index(current) if current in names else (-1 if step > 0 else 1)
+    name = names[(position + step) % len(names)]
+    await _sort_by(screen, name if name == "name" else f"-{name}")
+
+
+def _sort_named(screen: Explorer, text: str) -> str:
+    """The sort that somebody typed: a column by name or title, perhaps with a minus."""
+    if text in ("own", "none", "default"):
+        return ""
+    sign, name = ("-", text[1:]) if text.startswith("-") else ("", text)
+    return sign + column_named(screen.frame, name)
+
+
+@action(TABLE, "p", title="Pivot", takes="LEVEL", hint="pivot")
+async def pivot(screen: Explorer, argument: str) -> None:
+    """Choose the level that splits the scope next."""
+    if screen.view.name:
+        await by(screen, argument)
+        return
+    rest = screen.view.order[len(screen.view.path) :]
+    if argument:
+        if argument not in rest:
+            raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
+        view = pivoted(screen.view, argument)
+        columns = columns_for(argument, screen.view, screen.columns)
+        await screen.change(replace(view, columns=columns))
+        return
+    if len(rest) < 2:
+        raise UsageError("there is no other level to split this scope by")
+    options = [
+        (level, level_title(level), "then " + ", ".join(r for r in rest if r != level))
+        for level in rest
+    ]
+    screen.choose("Split the scope by", options, rest[0], lambda level: pivot(screen, level))
+
+
+@action(TABLE, "s", title="Statistic", takes="NAME [LEVEL,…]")
+async def stat(screen: Explorer, argument: str) -> None:
+    """Show figures as sum, mean, median, p95, max, min or spread over each row's instances: its
+    GPUs, iterations and, for names, layers."""
+    if not screen.frame.over and argument != SUM:
+        raise UsageError(
+            f"the view {screen.view.name} computes its figures for each row as a whole: "
+            "no statistic applies"
+        )
+    if argument:
+        name, _, over = argument.partition(" ")
+        levels = [level.strip() for level in over.split(",") if level.strip()]
+        view = as_statistic(screen.view, name, levels)
+        await screen.go(with_statistic(screen.here, view))
+        if not screen.status.is_error:
+            title = statistic_title(screen.frame)
+            screen.say(f"figures are the {title}" if title else "figures are sums")
+        return
+    options = [(name, name, meaning) for name, meaning in STATISTICS.items()]
+    level = screen.frame.level if screen.view.name else ""
+    over = ", ".join(instance_levels(replace(screen.view, over=()), level))
+    title = f"Figures as a statistic, one instance per {over}"
+    screen.choose(title, options, screen.view.stat or SUM, lambda name: stat(screen, name))
+
+
+@action(TABLE, "x", title="Full names")
+def names(screen: Explorer, _: str) -> None:
+    """Switch between full names, with namespaces and parameters, and short ones."""
+    table = screen.table
+    table.full_names = not table.full_names
+    table.show(screen.frame, screen.data.signals, table.cursor, table.offset_of_cursor)
+
+
+@action(TABLE, "i", title="Detail of the row")
+async def detail(screen: Explorer, _: str) -> None:
+    """Show all figures of the row, its full name and its address."""
+    from rich.text import Text
+
+    from chopper_tui.widgets.detail import full_detail
+    from chopper_tui.widgets.footer import other_notes
+
+    if not screen.table.rows:
+        raise UsageError("there is no row")
+    found = await run_in_thread(detail_of, screen.run, screen.frame, screen.table.cursor)
+    width = max(min(screen.size.width * 96 // 100 - 6, 100), 8)
+    text = Text()
+    for line in full_detail(found, width, screen.table.glyphs):
+        text.append("".join(piece for piece, _ in line).rstrip() + "\n")
+    for note in other_notes(screen.frame):
+        text.append("\n" + "\n".join(wrap(f"note: {clean(note)}", width)))
+    name = display_name(found.label, found.level)
+    screen.read(f"{level_title(found.level)} {name}"[:width], text)
+
+
+@action(TABLE, "z", title="Table alone")
+def zoom(screen: Explorer, _: str) -> None:
+    """Give the table the whole screen, or show the other parts again."""
+    screen.zoom = not screen.zoom
+    screen.fit_parts()
+
+
+@action(TABLE, "c", title="Size of the chart")
+def chart(screen: Explorer, _: str) -> None:
+    """Switch the chart of the scope over time: small, full, off."""
+    screen.zoom = False
+    screen.chart = CHART_SIZES[(CHART_SIZES.index(screen.chart) + 1) % len(CHART_SIZES)]
+    screen.fit_parts()
+    screen.say(f"chart {screen.chart}")
+
+
+@action(TABLE, "m", title="Signal", takes="NAME")
+async def metric(screen: Explorer, argument: str) -> None:
+    """Choose the signal of the chart and the sparklines; in a view its figure or next chart."""
+    if screen.view.name and not argument and screen.lanes is None:
+        if view_spec(screen.view.name).figures:
+            await of(screen, "")
+        else:
+            screen.next_picture()
+    elif argument:
+        signal = await run_in_thread(screen.run.signal, argument)
+        trail = charted(screen.here, signal.name)
+        await screen.go(trail, f"chart {scale_title(signal)}")
+    else:
+        options = await run_in_thread(signal_options, screen.run)
+        chosen = screen.frame.signal.name
+        screen.choose("Chart", options, chosen, lambda name: metric(screen, name))
+
+
+@action(TABLE, "M", title="Next signal")
+async def next_metric(screen: Explorer, _: str) -> None:
+    """Chart the next signal, or the next chart of a view; after the last comes the first."""
+    if screen.view.name and screen.lanes is None:
+        screen.next_picture()
+    else:
+        await metric(screen, next_signal(screen.run, screen.frame.signal.name))
+
+
+def signal_options(run: Run) -> list[tuple[str, str, str]]:
+    """The signals over time of a run as options: with their ranges and definitions."""
+    signals = [run.signal(name) for name in run.signal_names]
+    widest = max(len(signal.title) for signal in signals)
+    return [
+        (
+            signal.name,
+            f"{signal.title:<{widest}}  {signal.low:.0f}-{signal.high:.0f} {signal.unit}",
+            metric_named(signal.name).definition.partition(", mean over")[0]
+            if signal.name in run.measured
+            else "Share of time in which such work ran, from the trace",
+        )
+        for signal in signals
+    ]

@@ -1,0 +1,267 @@
+"""Along time: zooming, panning, pointing and measuring in the timeline and the chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from chopper_core.model.run import interval_of, scope_of
+from chopper_core.model.table import Kind
+from chopper_core.model.window import (
+    ALL_TIME,
+    SHORTEST_NS,
+    Interval,
+    Window,
+    fitted,
+    panned,
+    parse_time,
+    pointing,
+    stepped,
+    zoomed,
+)
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.find import next_named
+from chopper_tui.keymap import TIME, TIMELINE, action
+from chopper_tui.steps import run_in_thread
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+_ZOOM: Final = 2.0
+_PAN: Final = 0.5
+"""Share of the window."""
+
+_timeline = partial(action, TIME, view=TIMELINE)
+_chart = partial(action, TIME)
+
+
+@_timeline("+", "w", title="Zoom in", hint="zoom")
+async def zoom_in(screen: Explorer, argument: str) -> None:
+    """Timeline: show half the time, around the cursor."""
+    await _zoom(screen, 1 / _ZOOM, argument)
+
+
+@_timeline("-", "s", title="Zoom out")
+async def zoom_out(screen: Explorer, argument: str) -> None:
+    """Timeline: show twice the time, around the cursor."""
+    await _zoom(screen, _ZOOM, argument)
+
+
+async def _zoom(screen: Explorer, factor: float, around: str) -> None:
+    """Zoom around the cursor, or around a time; the cursor stays where it is."""
+    if not around:
+        await _move(screen, lambda seen: zoomed(seen, factor))
+        return
+    seen = interval(screen)
+    near = zoomed(replace(seen, at_ns=parse_time("at", around)), factor)
+    await _show(screen, replace(near, at_ns=seen.at_ns))
+
+
+@_timeline("a", "H", title="Pan left")
+async def pan_left(screen: Explorer, _: str) -> None:
+    """Timeline: move the window half its length earlier."""
+    await _move(screen, lambda seen: panned(seen, -_PAN))
+
+
+@_timeline("d", "L", title="Pan right", hint="pan")
+async def pan_right(screen: Explorer, _: str) -> None:
+    """Timeline: move the window half its length later."""
+    await _move(screen, lambda seen: panned(seen, _PAN))
+
+
+@_timeline("left", "h", title="Cursor left")
+async def time_left(screen: Explorer, _: str) -> None:
+    """Timeline: move the cursor a cell earlier."""
+    await _move(screen, lambda seen: stepped(seen, -1, screen.time_cells))
+
+
+@_timeline("right", "l", title="Cursor right", hint="cursor")
+async def time_right(screen: Explorer, _: str) -> None:
+    """Timeline: move the cursor a cell later."""
+    await _move(screen, lambda seen: stepped(seen, 1, screen.time_cells))
+
+
+@_timeline("c", title="Next collective", hint="collective")
+async def next_collective(screen: Explorer, _: str) -> None:
+    """Timeline: move the cursor to the next start of a collective on the lane's GPU."""
+    await _jump(screen, 1, Kind.COMM, "collective on this GPU")
+
+
+@_timeline("C", title="Previous collective")
+async def previous_collective(screen: Explorer, _: str) -> None:
+    """Timeline: move the cursor to the previous start of a collective on the lane's GPU."""
+    await _jump(screen, -1, Kind.COMM, "collective on this GPU")
+
+
+@_timeline(",", title="Previous activity")
+async def previous_activity(screen: Explorer, _: str) -> None:
+    """Timeline: move the cursor to the previous start on the lane."""
+    await _jump(screen, -1, None, "activity on this lane")
+
+
+@_timeline(".", title="Next activity", hint="activity")
+async def next_activity(screen: Explorer, _: str) -> None:
+    """Timeline: move the cursor to the next start on the lane."""
+    await _jump(screen, 1, None, "activity on this lane")
+
+
+@_timeline("v", title="Measure from here", hint="measure")
+async def measure(screen: Explorer, _: str) -> None:
+    """Timeline: measure from the cursor's time to where it goes; press again to clear."""
+    seen = interval(screen)
+    await _show(screen, replace(seen, mark_ns=seen.at_ns if seen.mark_ns is None else None))
+
+
+@_timeline("F", title="Fit")
+async def fit(screen: Explorer, _: str) -> None:
+    """Timeline: zoom to the measured time, or else to the activity under the cursor."""
+    seen = interval(screen)
+    if seen.mark_ns is not None and seen.mark_ns != seen.at_ns:
+        start, end = sorted((seen.mark_ns, seen.at_ns))
+        await _show(screen, fitted(seen, start, end))
+        return
+    from chopper_core.views import timeline
+
+    found = await run_in_thread(timeline.under_cursor, screen.run, screen.view, _lane(screen))
+    if found is None:
+        raise UsageError("nothing runs on this lane at the cursor")
+    await _show(screen, fitted(seen, *found))
+
+
+@_timeline("Z", title="Whole scope", hint="whole")
+async def whole(screen: Explorer, _: str) -> None:
+    """Timeline: show all of the scope's time again."""
+    seen = interval(screen)
+    window = replace(ALL_TIME, at_ns=seen.at_ns, mark_ns=seen.mark_ns)
+    await screen.change(replace(screen.view, window=window))
+
+
+@_timeline(title="Cursor at a time", takes="TIME")
+async def at(screen: Explorer, argument: str) -> None:
+    """Timeline: move the cursor to a time since the run's first activity: 12.5ms, 830us."""
+    if not argument:
+        raise UsageError("missing time: :at 12.5ms, since the run's first activity")
+    await _show(screen, pointing(interval(screen), parse_time("at", argument)))
+
+
+@_chart("+", "w", title="Zoom the chart in")
+async def chart_in(screen: Explorer, _: str) -> None:
+    """Chart of the tree: show half the time, around the row under the cursor."""
+    await _move_chart(screen, lambda seen: zoomed(seen, 1 / _ZOOM))
+
+
+@_chart("_", "W", title="Zoom the chart out")
+async def chart_out(screen: Explorer, _: str) -> None:
+    """Chart of the tree: show twice the time, even beyond the scope, which is marked."""
+    await _move_chart(screen, lambda seen: zoomed(seen, _ZOOM))
+
+
+@_chart("a", "H", title="Pan the chart left")
+async def chart_earlier(screen: Explorer, _: str) -> None:
+    """Chart of the tree: move half its length earlier."""
+    await _move_chart(screen, lambda seen: panned(seen, -_PAN))
+
+
+@_chart("d", "L", title="Pan the chart right")
+async def chart_later(screen: Explorer, _: str) -> None:
+    """Chart of the tree: move half its length later."""
+    await _move_chart(screen, lambda seen: panned(seen, _PAN))
+
+
+@_chart("Z", title="Chart of the whole scope")
+async def chart_whole(screen: Explorer, _: str) -> None:
+    """Chart of the tree: show exactly the scope's time again."""
+    _need_chart(screen)
+    await screen.change(replace(screen.view, window=ALL_TIME))
+
+
+def interval(screen: Explorer) -> Interval:
+    """The time that the timeline shows; raises UsageError in other views."""
+    if screen.lanes is None:
+        raise UsageError("this is for the timeline; 2 opens it")
+    return screen.lanes.seen
+
+
+async def point_at(screen: Explorer, found: tuple[str, Interval]) -> None:
+    """Show a lane at a time."""
+    name, seen = found
+    if name in screen.frame.labels:
+        screen.table.move_to(list(screen.frame.labels).index(name))
+    await _show(screen, seen)
+
+
+async def find_along_time(screen: Explorer, step: int) -> None:
+    """Point at the next activity whose name matches the searched text."""
+    text = screen.searched
+    if not text:
+        raise UsageError("no search yet: f finds a name")
+    found = await run_in_thread(next_named, screen.run, screen.view, step, text)
+    if found is None:
+        where = "after" if step > 0 else "before"
+        raise UsageError(f"no activity {where} the cursor matches {text!r}")
+    await point_at(screen, found)
+
+
+async def _jump(screen: Explorer, step: int, kind: Kind | None, name: str) -> None:
+    interval(screen)
+    from chopper_core.views import timeline
+
+    lane = _lane(screen)
+    found = await run_in_thread(timeline.next_start, screen.run, screen.view, lane, step, kind)
+    if found is None:
+        raise UsageError(f"there is no {name} {'after' if step > 0 else 'before'} the cursor")
+    await point_at(screen, found)
+
+
+async def _move(screen: Explorer, step: Callable[[Interval], Interval]) -> None:
+    seen = interval(screen)
+    moved = step(seen)
+    if moved == seen:
+        raise UsageError("this is all of the run's time")
+    await _show(screen, moved)
+
+
+async def _show(screen: Explorer, seen: Interval) -> None:
+    await screen.change(replace(screen.view, window=seen.window()))
+
+
+def _lane(screen: Explorer) -> str:
+    """The lane under the cursor."""
+    if screen.table.label is None:
+        raise UsageError("there is no lane")
+    return screen.table.label
+
+
+async def _move_chart(screen: Explorer, step: Callable[[Interval], Interval]) -> None:
+    _need_chart(screen)
+    seen = await run_in_thread(_chart_interval, screen)
+    moved = step(seen)
+    if (moved.from_ns, moved.to_ns) == (seen.from_ns, seen.to_ns):
+        is_shortest = moved.length_ns == SHORTEST_NS
+        raise UsageError("maximum zoom" if is_shortest else "this is all of the run's time")
+    window = Window(moved.from_ns, moved.to_ns)
+    is_scope = (moved.from_ns, moved.to_ns) == scope_of(screen.run, screen.view)
+    await screen.change(replace(screen.view, window=ALL_TIME if is_scope else window))
+
+
+def _chart_interval(screen: Explorer) -> Interval:
+    """The time that the chart shows, pointing at the middle of the row under the cursor."""
+    run, frame, row = screen.run, screen.frame, screen.table.cursor
+    seen = interval_of(run, screen.view)
+    try:
+        begin, end = scope_of(run, frame.target(row) if row < len(frame) else screen.view)
+    except ChopperError:
+        # A row that only the baseline has takes no time here.
+        return seen
+    begin, end = max(begin, seen.from_ns), min(end, seen.to_ns)
+    return replace(seen, at_ns=(begin + end) // 2) if begin <= end else seen
+
+
+def _need_chart(screen: Explorer) -> None:
+    if screen.view.name:
+        raise UsageError("this view has no chart of a signal over time; 1 and 2 have one")
+    if not screen.shows_signal:
+        raise UsageError("no chart shown; try c, z or more room")

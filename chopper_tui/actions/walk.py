@@ -1,0 +1,193 @@
+"""Walking the tree: into a row and up again, to siblings and other GPUs, back, to an address."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from chopper_core.model import address
+from chopper_core.model.view import View, filtered, sibling, with_view
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_tui import screen_data
+from chopper_tui.completions import address_completions
+from chopper_tui.history import Trail, changed, charted, child_of, parent_of, to_sibling
+from chopper_tui.keymap import WALK, action
+from chopper_tui.steps import run_in_thread
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+
+@action(WALK, "enter", "right", "l", verb="in", title="Enter the row", hint="in")
+async def enter(screen: Explorer, _: str) -> None:
+    """Enter the row under the cursor: its children become the table."""
+    label, table = screen.table.label, screen.table
+    if screen.view.name:
+        await _enter_evidence(screen)
+        return
+    if screen.view.is_leaf:
+        raise UsageError("a single activity has no children")
+    if label is None:
+        raise UsageError("there is no row to enter")
+    partner = screen.frame.partner(table.cursor)
+    await screen.go(child_of(screen.here, label, screen.columns, partner))
+
+
+async def _enter_evidence(screen: Explorer) -> None:
+    """Go to the evidence of a view's row, and remember the way back."""
+    if not screen.table.rows:
+        raise UsageError("there is no row to enter")
+    target = screen.frame.target(screen.table.cursor)
+    if target.run != screen.view.run:
+        raise UsageError(f"the row belongs to another run: {target.run}")
+    if _same_place(target, screen.view):
+        raise UsageError("nothing to drill into")
+    before = screen.here
+    await screen.go(screen.trail_to(target))
+    if _same_place(screen.view, target):
+        screen.entries.append((target, before))
+
+
+@action(WALK, "escape", "left", "h", "backspace", title="Up to the parent", hint="up", cancels=True)
+async def up(screen: Explorer, _: str) -> None:
+    """Go up to the parent, with its cursor, sort, filter and scroll position; cancel a step that
+    takes long."""
+    if screen.entries and _same_place(screen.entries[-1][0], screen.view):
+        await screen.go(screen.entries.pop()[1])
+    elif screen.view.name:
+        await screen.go(changed(screen.here, with_view(screen.view, "")))
+    elif len(screen.trail) > 1:
+        await screen.go(parent_of(screen.here))
+    elif screen.view.filter:
+        await screen.change(filtered(screen.view, ""))
+    else:
+        raise UsageError("this is the whole run; q quits")
+
+
+@action(WALK, "[", title="Previous sibling")
+async def previous_sibling(screen: Explorer, _: str) -> None:
+    """Go to the sibling above the scope in its parent's table."""
+    await _go_to_sibling(screen, -1)
+
+
+@action(WALK, "]", title="Next sibling", hint="sibling")
+async def next_sibling(screen: Explorer, _: str) -> None:
+    """Go to the sibling below the scope in its parent's table."""
+    await _go_to_sibling(screen, 1)
+
+
+async def _go_to_sibling(screen: Explorer, step: int) -> None:
+    if len(screen.trail) < 2:
+        raise UsageError("the whole run has no sibling")
+    labels = await run_in_thread(screen_data.siblings, screen.run, screen.trail[-2].view)
+    view = sibling(screen.view, labels, step)
+    if view is screen.view:
+        raise UsageError(f"this is the {'last' if step > 0 else 'first'} of its siblings")
+    await screen.go(to_sibling(screen.here, view))
+
+
+@action(WALK, "{", title="Same on the previous GPU")
+async def previous_gpu(screen: Explorer, _: str) -> None:
+    """Go to the same scope on the previous GPU, or its nearest ancestor there."""
+    await _go_to_gpu(screen, -1)
+
+
+@action(WALK, "}", title="Same on the next GPU", hint="GPU")
+async def next_gpu(screen: Explorer, _: str) -> None:
+    """Go to the same scope on the next GPU, or its nearest ancestor there."""
+    await _go_to_gpu(screen, 1)
+
+
+async def _go_to_gpu(screen: Explorer, step: int) -> None:
+    view, message = await run_in_thread(screen_data.same_on_gpu, screen.run, screen.view, step)
+    trail = screen.trail_to(view)
+    here = screen.here
+    # The parents keep their sort, filter and cursor on the other GPU too.
+    parents = tuple(
+        replace(old, view=replace(old.view, path=view.path[:depth]), label=view.path[depth])
+        for depth, old in enumerate(here[: len(trail) - 1])
+    )
+    await screen.go((*parents, replace(here[len(trail) - 1], view=view)), message)
+
+
+@action(WALK, "-", title="Previous view")
+async def back(screen: Explorer, _: str) -> None:
+    """Go back to the previous view; again: return to this one."""
+    if screen.last_trail is None:
+        raise UsageError("there is no previous view yet")
+    await screen.go(charted(screen.last_trail, screen.view.signal))
+
+
+@action(WALK, "ctrl+g", title="Go to an address", takes="ADDRESS", while_busy=True)
+def go(screen: Explorer, argument: str) -> Awaitable[None] | None:
+    """Open an address, as snapshots print it; the key turns the breadcrumb into this view's
+    address, to edit: Tab completes, Enter goes there, Esc restores."""
+    if argument:
+        return screen.go(_trail_at(screen, argument))
+    text = screen.frame.address
+    path_end = text.rfind("?") if "?" in text else len(text)
+    handler = AddressHandler(screen)
+    screen.open_address(handler, text, path_end, handler.complete)
+    return None
+
+
+class AddressHandler:
+    """Goes to an edited address; an invalid one stays open for editing."""
+
+    def __init__(self, screen: Explorer) -> None:
+        self._screen = screen
+
+    def complete(self, text: str, rest: str) -> Sequence[str]:
+        """The completions of the address up to the cursor."""
+        return address_completions(self._screen.run, self._screen.frame, text, rest)
+
+    def prompt_changed(self, text: str) -> None:
+        """Nothing follows the text while it is typed."""
+
+    def prompt_entered(self, text: str) -> None:
+        """Go to the address."""
+        self.prompt_cancelled()
+        if text.strip():
+            self._screen.steps.add(lambda: self._go(text.strip()))
+
+    def prompt_cancelled(self) -> None:
+        """Show the breadcrumb again."""
+        self._screen.close_prompt()
+        self._screen.say("")
+
+    def prompt_offers(self, offered: Sequence[str], place: int) -> None:
+        """Name the other completions."""
+        self._screen.status.offer(offered, place)
+
+    async def _go(self, text: str) -> None:
+        screen = self._screen
+        try:
+            trail = _trail_at(screen, text)
+            data = await run_in_thread(screen_data.screen_data, screen.run, trail[-1].view)
+        except ChopperError as error:
+            screen.open_address(self, text, len(text), self.complete)
+            screen.say(str(error), error=True)
+        else:
+            screen.arrive(trail, data)
+
+
+def _trail_at(screen: Explorer, argument: str) -> Trail:
+    own = screen.view.run
+    has_run = argument.startswith(own)
+    view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
+    if view.run != own:
+        raise UsageError(f"{argument} is an address of another run; this one is {own}")
+    if view.overrides and view.overrides != screen.view.overrides:
+        raise UsageError("this address needs other --clock/--gpu options; reopen with it")
+    return screen.trail_to(replace(view, overrides=screen.view.overrides))
+
+
+def _same_place(one: View, other: View) -> bool:
+    """Whether two views show the same of the same node."""
+    return _identity(one) == _identity(other)
+
+
+def _identity(view: View) -> tuple[object, ...]:
+    return view.path, view.order, view.name, view.by, view.of, view.baseline

@@ -1,0 +1,222 @@
+"""What completes a command or an address: from the registries, the run and the frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+from urllib.parse import unquote
+
+from chopper_core.metrics import METRICS
+from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
+from chopper_core.model.run import Run
+from chopper_core.model.table import ACTIVITY, LEVELS
+from chopper_core.model.view import STATISTICS, SUM, at_level, enter
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views import VIEWS, view_spec
+from chopper_core.views.spec import ViewSpec
+from chopper_tui.export import SNAPSHOTS
+from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
+
+Arguments = Mapping[str, Sequence[str]]
+"""Action → what may follow it; `ACTION…` → what may follow that."""
+Addresses = Callable[[str], Sequence[str]]
+"""What the beginning of an address may become."""
+MORE: Final = "…"
+ADDRESSED: Final = "go"
+"""The action that takes an address."""
+_PARTS: Final = re.compile(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
+_ORDER_OPTION: Final = re.compile(r"[?&](order=[^&]*)")
+_PATH_STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
+_LISTS: Final = ("columns", "order", "over")
+_READ_OPTIONS: Final = ("clock", "gpu", "hardware")
+"""How files are read: what is open is read already."""
+_PLAIN: Final = re.compile(r"[\w.-]+")
+"""Labels that mean themselves as a term of a filter."""
+_SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
+_MAX_OFFERED: Final = 500
+"""Labels that are offered; of more, nobody steps through them."""
+
+
+def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
+    """What may follow the verbs where a frame of a run is shown."""
+    from chopper_tui.draw.theme import THEMES  # It imports Textual, and `chopper keys` must not.
+
+    view = frame.view
+    titles = [column.title.replace(" ", "") for column in frame.columns]
+    known = view_spec(view.name) if view.name else None
+    by = () if known is None else known.by
+    own = (column.name for column in (*frame.columns, *frame.more))
+    names = tuple(dict.fromkeys((*own, *(() if view.name else METRICS))))
+    labels = (
+        ()
+        if frame.level == ACTIVITY
+        else tuple(filter(_PLAIN.fullmatch, frame.labels[:_MAX_OFFERED]))
+    )
+    terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
+    signals = run.signal_names
+    return {
+        "view": (EXPLORE, *VIEWS, INFO),
+        "at": (),
+        "by": by,
+        "of": (*known.figures, ALL) if known is not None and known.of else (),
+        "find": tuple(run.table.operations[:_MAX_OFFERED]),
+        "filter": (*terms, *labels),
+        "filter…": (*terms, *labels),
+        "hide": _SHARES,
+        "sort": ("own", "name", *(f"-{title}" for title in titles), *titles),
+        "columns": ("default", *names, *(f"+{name}" for name in names), *_dropped(frame)),
+        "columns…": (*names, *(f"+{name}" for name in names), *_dropped(frame)),
+        "pivot": by or view.order[len(view.path) :],
+        "stat": tuple(STATISTICS) if frame.over else (SUM,),
+        "stat…": LEVELS if frame.over else (),
+        "baseline": (*run.others, *_baseline_paths(run, frame)),
+        "metric": signals,
+        "snapshot": SNAPSHOTS,
+        "theme": THEMES,
+    }
+
+
+def completions(
+    text: str, actions: Sequence[Action], arguments: Arguments, addresses: Addresses = lambda _: []
+) -> list[str]:
+    """What a command may become: its verb, or its argument among the arguments for the action."""
+    verb, space, rest = text.partition(" ")
+    if not space:
+        found = [action for action in actions if action.verb.startswith(verb)]
+        return [action.verb + (" " if action.takes else "") for action in found]
+    try:
+        action, _ = find_command(actions, verb)
+    except UsageError:
+        return []
+    if action.id == ADDRESSED:
+        return [f"{verb} {each}" for each in addresses(rest)]
+    whole = [f"{verb} {word}" for word in arguments.get(action.id, ()) if word.startswith(rest)]
+    parts = _PARTS.fullmatch(rest)
+    if parts is None or whole:
+        return whole
+    more = arguments.get(f"{action.id}{MORE}", ())
+    return [f"{verb} {parts[1]}{word}" for word in more if word.startswith(parts[2])]
+
+
+def _dropped(frame: Frame) -> tuple[str, ...]:
+    return tuple(f"-{column.name}" for column in frame.columns)
+
+
+def _baseline_paths(run: Run, frame: Frame) -> tuple[str, ...]:
+    """The scope, and the same one on the other GPUs, as `base=` takes them."""
+    view = frame.view
+    views = [view] if view.path else []
+    labels = [str(gpu.index) for gpu in run.gpus]
+    if "gpu" in dict(view.scope):
+        views += [at_level(view, "gpu", label) for label in labels]
+    elif not view.path and view.level == "gpu":
+        views += [enter(view, label) for label in labels]
+    return tuple(dict.fromkeys(path_text(each) for each in views))
+
+
+def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> list[str]:
+    """What the text up to the cursor may become, where a frame of a run is shown.
+
+    `rest` is what follows the cursor: a path is completed in the order of levels given there.
+    """
+    place, mark, options = text.rpartition("?")
+    if mark:
+        return [f"{place}?{each}" for each in _option_completions(run, frame, options)]
+    own = frame.view.run
+    if text and own.startswith(text):
+        return [f"{own}:{LEVELS[0]}="]
+    start = f"{own}:" if text.startswith(f"{own}:") else ""
+    order = _ORDER_OPTION.search(rest)
+    found = _path_completions(run, own, text.removeprefix(start), f"?{order[1]}" if order else "")
+    return [start + each for each in found]
+
+
+def _path_completions(run: Run, own: str, path: str, order: str) -> list[str]:
+    """What a path may become: the next level, or a label of the one that is begun."""
+    step = _PATH_STEP.fullmatch(path)
+    if step is None:
+        return []
+    before, level, label = step["before"], step["level"], step["label"]
+    try:
+        view = parse(f"{own}:{before.rstrip('/')}{order}" if before else f"{own}{order}")
+        run.tree(view.order).node(view.path)
+        if view.is_leaf:
+            return []
+        if not step["equals"]:
+            return [f"{before}{view.level}="] if view.level.startswith(level) else []
+        if level != view.level:
+            return []
+        labels = run.tree(view.order).children(view.path).labels
+    except ChopperError:
+        return []
+    typed = unquote(label)
+    deeper = (*view.order, ACTIVITY)[len(view.path) + 1 :][:1]
+    whole = [f"{step_text(level, typed)}/{next_}=" for next_ in deeper if typed in labels]
+    others = (step_text(level, each) for each in _matching(labels, typed) if each != typed)
+    return [before + each for each in (*whole, *others)]
+
+
+def _matching(labels: Sequence[str], typed: str) -> list[str]:
+    """The labels that begin as typed; where none does, those that hold it."""
+    begun = [label for label in labels if label.startswith(typed)][:_MAX_OFFERED]
+    return begun or [label for label in labels if typed.lower() in label.lower()][:_MAX_OFFERED]
+
+
+def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
+    """What the options of an address may become: a key, or a value of the one that is begun."""
+    before, mark, last = text.rpartition("&")
+    said = dict(item.partition("=")[::2] for item in before.split("&") if item)
+    name = said.get("view", "")
+    asked = view_spec(name) if name in VIEWS else None
+    key, equals, value = last.partition("=")
+    if not equals:
+        keys = (
+            each for each in _option_keys(said, asked) if each.startswith(key) and each not in said
+        )
+        return [f"{before}{mark}{each}=" for each in keys]
+    first, comma, begun = value.rpartition(",") if key in _LISTS else ("", "", value)
+    if key == "base":
+        values = [*run.others, *_path_completions(run, frame.view.run, value, "")]
+    else:
+        values = list(_option_values(run, frame, key, asked))
+    return [
+        f"{before}{mark}{key}={first}{comma}{each}" for each in values if each.startswith(begun)
+    ]
+
+
+def _option_keys(said: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
+    """The keys that mean something beside what is said already."""
+    unfit = {*_READ_OPTIONS}
+    if asked is None or not asked.by:
+        unfit.add("by")
+    if asked is None or not asked.of:
+        unfit.add("of")
+    if "stat" not in said:
+        unfit.add("over")
+    if asked is None or not asked.along_time:
+        unfit.update(TIMES if "view" in said else ("at", "mark"))
+    return (key for key in KEYS if key not in unfit)
+
+
+def _option_values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> Sequence[str]:
+    names: Sequence[str] = tuple(METRICS)
+    if asked is not None and asked.name == frame.view.name:
+        names = tuple(
+            dict.fromkeys(
+                (*(each.name for each in frame.columns), *(each.name for each in frame.more))
+            )
+        )
+    given: dict[str, Sequence[str]] = {
+        "view": tuple(VIEWS),
+        "by": asked.by if asked is not None else (),
+        "of": asked.figures if asked is not None else (),
+        "order": LEVELS,
+        "over": LEVELS,
+        "columns": names,
+        "sort": ("name", *(f"-{name}" for name in names), *names),
+        "metric": run.signal_names,
+        "stat": [name for name in STATISTICS if name != SUM],
+    }
+    return given.get(key, ())

@@ -1,0 +1,182 @@
+"""Actions and their keys: the decorator that declares one, and how keys and commands find it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.util.errors import UsageError
+from chopper_core.views import VIEWS
+
+MOVE: Final = "Move"
+WALK: Final = "Walk the tree"
+ASK: Final = "Ask"
+TIME: Final = "Along time"
+FIND: Final = "Find"
+TABLE: Final = "Shape the table"
+COMPARE: Final = "Compare"
+EXPORT: Final = "Take it with you"
+CHOPPER: Final = "Chopper"
+GROUPS: Final = (MOVE, WALK, ASK, TIME, FIND, TABLE, COMPARE, EXPORT, CHOPPER)
+
+PALETTE_KEY: Final = "ctrl+p"
+"""Opens the palette: all actions, searched by name."""
+FIXED_KEYS: Final = ("ctrl+c", "ctrl+z", PALETTE_KEY)
+"""Keys that settings can't change."""
+
+EXPLORE: Final = "explore"
+INFO: Final = "info"
+TIMELINE: Final = "timeline"
+ALL: Final = "all"
+"""The argument of `:of` that takes the choice back."""
+SCREENS: Final = {
+    "1": (EXPLORE,),
+    **{
+        digit: tuple(name for name, opens in VIEWS.items() if opens == digit)
+        for digit in sorted(set(VIEWS.values()))
+    },
+    "0": (INFO,),
+}
+"""Digit → the views that it opens in turn."""
+
+Handler = Callable[[Any, str], Awaitable[None] | None]
+"""Performs an action on the explorer's screen, with the argument of the command or ""."""
+
+
+H = TypeVar("H", bound=Handler)
+
+
+class Action(Struct, frozen=True):
+    """One thing to do, by key, by command or from the palette."""
+
+    id: str
+    group: str
+    keys: tuple[str, ...]
+    """As people write them: `G`, `[`, `enter`, `ctrl+d`; the first one is shown in the key line."""
+    verb: str
+    """The command after `:`."""
+    title: str
+    help: str
+    handler: Handler
+    takes: str = ""
+    """The argument of the command, for people; empty: none."""
+    hint: str = ""
+    """Its name in the key line at the bottom; empty: it isn't there."""
+    gives: tuple[str, ...] = ()
+    """The argument that each key gives, where they differ."""
+    view: str = ""
+    """The view in which its keys hold, before those of all views; empty: all views."""
+    while_busy: bool = False
+    """Whether it is performed at once while a step takes long."""
+    cancels: bool = False
+    """Whether it cancels a step that takes long, instead of waiting for it."""
+
+    @property
+    def command(self) -> str:
+        """The command as people read it: `:verb ARGUMENT`."""
+        return f":{self.verb} {self.takes}".rstrip()
+
+    @property
+    def key_names(self) -> str:
+        """Its keys as the screen shows them."""
+        return " ".join(map(key_name, self.keys))
+
+    @property
+    def bound(self) -> tuple[tuple[tuple[str, ...], str], ...]:
+        """The keys that do the same, each group with the argument that it gives."""
+        if self.gives:
+            return tuple(((key,), given) for key, given in zip(self.keys, self.gives, strict=True))
+        return ((self.keys, ""),) if self.keys else ()
+
+    def with_keys(self, keys: Sequence[str] | None, owners: Mapping[str, str]) -> Action:
+        """The action with a person's keys; None: its own, less those given to other actions."""
+        if keys is not None:
+            fixed = [key for key in self.keys if key in FIXED_KEYS]
+            return replace(self, keys=tuple(dict.fromkeys((*keys, *fixed))), gives=())
+        rest = [place for place, key in enumerate(self.keys) if key not in owners]
+        return replace(
+            self,
+            keys=tuple(self.keys[place] for place in rest),
+            gives=tuple(self.gives[place] for place in rest) if self.gives else (),
+        )
+
+
+_DECLARED: list[Action] = []
+
+
+def action(group: str, *keys: str, title: str, verb: str = "", **options: Any) -> Callable[[H], H]:
+    """Declare a function as an action: its docstring is the help, its name the verb unless given.
+
+    Further options are the fields of `Action`.
+    """
+
+    def declare(handler: H) -> H:
+        name = handler.__name__.rstrip("_")  # Names such as quit are taken.
+        text = " ".join((handler.__doc__ or "").split())
+        own = verb or name.replace("_", "-")
+        _DECLARED.append(Action(name, group, keys, own, title, text, handler, **options))
+        return handler
+
+    return declare
+
+
+def declared_actions() -> tuple[Action, ...]:
+    """The actions of all imported modules, by group."""
+    return tuple(sorted(_DECLARED, key=lambda each: GROUPS.index(each.group)))
+
+
+def find_command(actions: Iterable[Action], text: str) -> tuple[Action, str]:
+    """The action and the argument of a command; a verb may be cut where it stays unique."""
+    verb, _, argument = text.strip().removeprefix(":").strip().partition(" ")
+    known = tuple(actions)
+    found = [each for each in known if each.verb == verb] or [
+        each for each in known if verb and each.verb.startswith(verb)
+    ]
+    if not found:
+        raise UsageError(f"unknown command {verb!r}; ? lists the commands")
+    if len(found) > 1:
+        raise UsageError(f"{verb!r} may be {', '.join(each.verb for each in found)}")
+    if argument.strip() and not found[0].takes:
+        raise UsageError(f":{found[0].verb} takes no argument")
+    return found[0], argument.strip()
+
+
+def key_table(actions: Iterable[Action]) -> list[tuple[str, str, str]]:
+    """(keys, command, help) of every action, for `chopper keys` and the docs."""
+    rows = [(each.key_names, each.command, each.help) for each in actions]
+    return [*rows, (PALETTE_KEY, "", "Search all of these by name.")]
+
+
+_NAMED: Final = {
+    "enter": "⏎",
+    "escape": "esc",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "home": "Home",
+    "end": "End",
+    "backspace": "Backspace",
+}
+_SPECIAL: Final = frozenset(_NAMED) | {
+    *("space", "tab", "delete", "insert"),
+    *(f"f{number}" for number in range(1, 13)),
+}
+
+
+def key_name(key: str) -> str:
+    """A key as the screen names it."""
+    return _NAMED.get(key, key)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text names a key, as people write it: `G`, `[`, `enter`, `ctrl+d`, `f5`."""
+    *modifiers, key = text.split("+") if len(text) > 1 else [text]
+    if any(modifier not in ("ctrl", "alt", "shift") for modifier in modifiers):
+        return False
+    return key in _SPECIAL or (len(key) == 1 and key.isprintable() and key != " ")

@@ -1,0 +1,507 @@
+"""The explorer's screen: its state, its parts, and how a view gets onto them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingsMap
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from chopper_core.model.charts import Chart, Lanes
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, with_signal
+from chopper_core.query.frame import Frame
+from chopper_core.render.cells import crumb
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_tui import screen_data
+from chopper_tui.config import CHART_SIZES, Config
+from chopper_tui.draw.charts import lines_below
+from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.draw.timeline import bins_of
+from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
+from chopper_tui.keymap import Action
+from chopper_tui.screen_data import ScreenData
+from chopper_tui.selection import Marks, marked_in
+from chopper_tui.steps import LOADING, StepQueue, run_in_thread
+from chopper_tui.textual_internals import key_of_character
+from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
+from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.dialogs import Chooser, Dialog, Options, Reader
+from chopper_tui.widgets.footer import KeyLine, RowSentence, Status, TooSmall, pointed_text
+from chopper_tui.widgets.frame_table import FrameTable
+from chopper_tui.widgets.gpu_pane import GpuPane
+from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
+from chopper_tui.widgets.layout import Arrangement, arrange
+from chopper_tui.widgets.pane import Column, Row
+from chopper_tui.widgets.prompt import AddressBar, Complete, Prompt, PromptHandler
+
+T = TypeVar("T")
+
+_BINS_UNSEEN = 100
+"""Cells of the time axis while the timeline is hidden."""
+
+
+class Explorer(Screen[None]):
+    """Holds the trail of places; every change of view goes through `go`."""
+
+    ALLOW_SELECT = False
+    AUTO_FOCUS = ""
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """As every screen's, but only the widget that gains or loses the focus repaints."""
+    DETAIL_DELAY: ClassVar[float] = 0.08
+    """Seconds that the cursor rests on a row before its detail is computed."""
+
+    def __init__(
+        self,
+        run: Run,
+        data: ScreenData,
+        actions: Sequence[Action],
+        config: Config,
+        columns: Columns = MappingProxyType({}),
+    ) -> None:
+        """Show a run, beginning with the data of one of its views."""
+        super().__init__()
+        self._bindings = BindingsMap(bindings_of(actions))
+        self.actions = {action.id: action for action in actions}
+        self.config = config
+        self.columns = dict(columns)
+        """The columns that were chosen, by level."""
+        self.run = run
+        self.data = data
+        self.trail: Trail = dressed(trail_to(data.frame.view), self.columns)
+        self.last_trail: Trail | None = None
+        self.marks: Marks = ()
+        self.searched = ""
+        """The text that was found or filtered last."""
+        self.chart = config.chart or CHART_SIZES[0]
+        self.picture = 0
+        """Which of a view's charts is shown."""
+        self.left: dict[object, Place] = {}
+        """Views that were left for another view of the same scope, as they were."""
+        self.latest: dict[str, str] = {}
+        """Digit → the view that it opened last."""
+        self.entries: list[tuple[View, Trail]] = []
+        """The evidence that rows of views led to, and the trail to come back on."""
+        self.zoom = False
+        self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
+        self._arranged: Arrangement | None = None
+
+    def compose(self) -> ComposeResult:
+        """All parts; `fit_parts` decides which are shown."""
+        yield TooSmall()
+        with Row(id="top"):
+            yield AddressBar()
+            yield Crumbs()
+            yield Position()
+        yield KeyFigures()
+        yield SignalPane()
+        yield PicturePane()
+        with Row(id="middle"):
+            yield FrameTable()
+            with Column(id="side"):
+                yield PicturePane(id="side_picture")
+                yield SignalPane(time_axis=False)
+                yield SignalPane(1)
+                yield GpuPane()
+                yield DetailPane()
+        yield RowSentence()
+        yield Status()
+        yield KeyLine(tuple(self.actions.values()))
+        yield Prompt()
+
+    def on_mount(self) -> None:
+        """Fill every part before there is a layout, so that it is painted once."""
+        self.table.full_names = self.config.full_names
+        self.show(self.data)
+        if self.config.warnings:
+            self.say(self.config.warnings[0], error=True)
+
+    def on_resize(self) -> None:
+        """Arrange the parts anew; the cursor stays."""
+        self.fit_parts()
+
+    @property
+    def frame(self) -> Frame:
+        """The frame on the screen."""
+        return self.data.frame
+
+    @property
+    def view(self) -> View:
+        """The view on the screen."""
+        return self.frame.view
+
+    @property
+    def table(self) -> FrameTable:
+        """The table."""
+        return self.query_one(FrameTable)
+
+    @property
+    def status(self) -> Status:
+        """The line of messages."""
+        return self.query_one(Status)
+
+    @property
+    def here(self) -> Trail:
+        """The trail with the cursor where it is now."""
+        return moved(self.trail, self.table.label, self.table.offset_of_cursor)
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The timeline, if the view is one."""
+        charts = self.frame.charts
+        return charts[0] if charts and isinstance(charts[0], Lanes) else None
+
+    @property
+    def time_cells(self) -> int:
+        """The cells of the timeline's time axis."""
+        pane = self.query(PicturePane).first()
+        if self.lanes is None or not pane.display:
+            return _BINS_UNSEEN
+        return bins_of(self.lanes, pane.room)
+
+    @property
+    def shows_signal(self) -> bool:
+        """Whether a chart of a signal is on the screen."""
+        return any(chart.display for chart in self.query(SignalPane))
+
+    @property
+    def accepts_keys(self) -> bool:
+        """Whether a key can be performed now: no step runs, or it takes so long that keys go on."""
+        return self.is_mounted and (not self.steps.is_busy or self.steps.is_long)
+
+    # Actions
+
+    def action_perform(self, action_id: str, argument: str = "") -> None:
+        """Perform an action after those before it; while a step takes long, only what can be."""
+        action = self.actions[action_id]
+        if self.steps.is_long and action.cancels:
+            self.steps.cancel()
+            return
+
+        def step() -> Awaitable[None] | None:
+            if self.app.screen is not self:
+                return None  # A dialog was opened meanwhile.
+            self.say("")
+            return action.handler(self, argument)
+
+        if self.steps.is_long and action.while_busy:
+            action.handler(self, argument)
+        else:
+            self.steps.add(step)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of a view hold in that view alone."""
+        known = self.actions.get(str(parameters[0])) if action == "perform" and parameters else None
+        return known is None or not known.view or known.view == self.view.name
+
+    def say(self, message: str, error: bool = False) -> None:
+        """Show a message until the next action, over the last line where none is free for it."""
+        self.status.say(message, error)
+        if self._arranged is not None:
+            self.status.display = not self._arranged.too_small and (
+                self._arranged.lines or bool(message)
+            )
+
+    def _loaded(self) -> None:
+        if self.status.message.startswith(LOADING):
+            self.say("")
+
+    # Views
+
+    async def go(self, trail: Trail, message: str = "") -> None:
+        """Show the last place of a trail; where that fails, say why and stay."""
+        try:
+            data = await run_in_thread(screen_data.screen_data, self.run, trail[-1].view)
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        self.arrive(trail, data, message)
+
+    async def change(self, view: View) -> None:
+        """Show the same scope with another sort, filter, order or columns."""
+        await self.go(changed(self.here, view))
+
+    def arrive(self, trail: Trail, data: ScreenData, message: str = "") -> None:
+        """Show the data of the last place of a trail."""
+        before, after = self.view, trail[-1].view
+        if (before.path, before.name) != (after.path, after.name):
+            self.last_trail = self.here
+        if (before.name, before.by) != (after.name, after.by):
+            self.picture = 0
+        self.trail = trail
+        self.show(data)
+        self.say(message)
+
+    def trail_to(self, view: View) -> Trail:
+        """The trail to a view from outside, with the columns chosen for each level."""
+        return dressed(trail_to(view), self.columns)
+
+    def show(self, data: ScreenData) -> None:
+        """Put data on the screen, with the cursor where the trail says."""
+        self.data = data
+        frame, place = data.frame, self.trail[-1]
+        row = frame.labels.index(place.label) if place.label in frame.labels else 0
+        self.query_one(KeyFigures).show(data)
+        self.fit_parts()
+        self.query_one(Crumbs).show(frame, self.run.generated is not None)
+        self.status.show(frame)
+        self.query_one(KeyLine).show(frame.view.name)
+        self.table.show(frame, data.signals, row, place.offset)
+        self.query_one(Position).show(self.table.cursor, len(frame))
+        self.show_marks()
+        self.show_charts()
+        self.query_one(RowSentence).show(frame, self.table.cursor)
+        self.follow_cursor()
+        self.describe_soon()
+
+    def show_marks(self) -> None:
+        """Show which of the rows are marked, and how many there are in all."""
+        self.table.mark(marked_in(self.marks, self.view))
+        self.status.count(len(self.marks))
+
+    def next_picture(self) -> None:
+        """Show the next chart of the view."""
+        if len(self.frame.charts) < 2:
+            raise UsageError("this view has no other chart")
+        self.picture = (self.picture + 1) % len(self.frame.charts)
+        self.fit_parts()
+        self.show_charts()
+
+    def show_charts(self) -> None:
+        """Show the charts of the view and its signals where they have room."""
+        self._show_pictures()
+        names = [signal.signal.name for signal in self.data.signals]
+        for chart in self.query(SignalPane):
+            if chart.display:
+                chart.show(self.run, with_signal(self.view, names[chart.number]))
+
+    def _show_pictures(self) -> None:
+        for pane in self.query(PicturePane):
+            if pane.display:
+                pane.show(self._pictures, self.table.cursor)
+
+    @property
+    def _pictures(self) -> Sequence[Chart]:
+        """The charts of the view, from the chosen one on."""
+        charts = self.frame.charts
+        first = min(self.picture, max(len(charts) - 1, 0))
+        return (*charts[first:], *charts[:first])
+
+    def fit_parts(self) -> None:
+        """Give each part its room."""
+        width, height = self.app.size
+        gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
+        charts, glyphs = self._pictures, self.table.glyphs
+        headline = self.query_one(KeyFigures).headline(width) if self.view.name else []
+        now = arrange(
+            width,
+            height,
+            chart=self.chart,
+            zoom=self.zoom,
+            gpus=0 if self.view.name else gpus,
+            picture=lines_below(charts[:1], width, glyphs),
+            pictures=lines_below(charts, width, glyphs),
+            rows=len(self.frame),
+            headline=len(headline),
+            sentence=RowSentence.lines_needed(self.frame, width),
+            along_time=self.lanes is not None,
+        )
+        if now == self._arranged:
+            return
+        self._arranged = now
+        self.query_one(TooSmall).display = now.too_small
+        self.query_one("#middle").display = not now.too_small
+        self._show_top()
+        self.query_one(Position).styles.width = 18 if now.lines else 12
+        self.status.display = now.lines or bool(self.status.message and not now.too_small)
+        self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
+        _set_height(self.query_one(KeyFigures), now.figures)
+        _set_height(self.query_one(RowSentence), now.sentence)
+        self.query_one("#side").styles.width = now.side
+        self.query_one("#side").display = bool(now.side)
+        self.table.spark_columns = now.sparks
+        for chart, lines in zip(self.query(SignalPane), now.charts, strict=True):
+            _set_height(chart, lines)
+        for pane, lines in zip(self.query(PicturePane), now.pictures, strict=True):
+            _set_height(pane, lines)
+        self.show_charts()
+        self.query_one(GpuPane).styles.height = now.gpus
+        self.describe_soon()
+
+    def _show_top(self) -> None:
+        now = self._arranged
+        marked = self.run.generated is not None and not (now is not None and now.too_small)
+        is_open = self.query_one(AddressBar).is_open
+        self.query_one("#top").display = now is None or now.lines or marked or is_open
+
+    # The cursor
+
+    def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
+        """Follow the cursor."""
+        self.query_one(Position).show(event.row, self.table.rows)
+        self.query_one(RowSentence).show(self.frame, event.row)
+        self.follow_cursor()
+        self.describe_soon(self.DETAIL_DELAY)
+
+    def follow_cursor(self) -> None:
+        """Show what the timeline's cursor points at."""
+        if self.lanes is not None:
+            self._show_pictures()
+            row, width = self.table.cursor, self.size.width
+            self.status.point(pointed_text(self.frame, self.lanes, row, width, self.table.glyphs))
+
+    def describe_soon(self, delay_s: float = 0.0) -> None:
+        """Compute the detail of the cursor's row once the cursor rests and no step waits."""
+        if self._arranged is not None and self._arranged.side:
+            self._describe(self.DETAIL_DELAY if self.steps.has_waiting else delay_s)
+
+    @work(exclusive=True, group="detail", description="detail")
+    async def _describe(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        frame, row, pane = self.frame, self.table.cursor, self.query_one(GpuPane)
+        if not len(frame):
+            self.query_one(DetailPane).show(None)
+            return
+        try:
+            detail = await run_in_thread(detail_of, self.run, frame, row)
+            times = await run_in_thread(
+                screen_data.row_on_gpus, self.run, frame, row, pane.spark_cells
+            )
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        self.query_one(DetailPane).show(detail)
+        pane.show(crumb(frame.level, frame.labels[row]), times)
+
+    # The mouse
+
+    def on_crumbs_clicked(self) -> None:
+        """A click on the breadcrumb edits it."""
+        self.action_perform("go")
+
+    def on_frame_table_opened(self) -> None:
+        """A click on the cursor's row enters it."""
+        self.action_perform("enter")
+
+    def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
+        """A click on the timeline puts the cursor there."""
+        if self.lanes is None:
+            return
+        if event.name in self.lanes.lanes and event.name in self.frame.labels:
+            self.table.move_to(list(self.frame.labels).index(event.name))
+        self._perform_at("at", event.cell)
+
+    def on_picture_pane_turned(self, event: PicturePane.Turned) -> None:
+        """The wheel zooms the timeline around the pointer."""
+        self._perform_at("zoom_in" if event.up else "zoom_out", event.cell)
+
+    def _perform_at(self, action_id: str, cell: int) -> None:
+        """Perform an action at the time in the middle of a cell of the timeline."""
+        if self.lanes is not None and 0 <= cell < self.time_cells:
+            seen = self.lanes.seen
+            time_ns = seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
+            self.action_perform(action_id, f"{time_ns}ns")
+
+    # Dialogs and prompts
+
+    def open_dialog(
+        self, dialog: Dialog[T], then: Callable[[T], Awaitable[None] | None] | None = None
+    ) -> None:
+        """Open a dialog over the explorer; its answer, if there is one, is a step."""
+
+        def answered(answer: T | None) -> None:
+            if answer is not None and then is not None:
+                self.steps.add(partial(then, answer))
+
+        if self.app.screen is self:
+            self.app.push_screen(dialog, answered)
+
+    def choose(
+        self,
+        title: str,
+        options: Options,
+        current: str | None,
+        then: Callable[[str], Awaitable[None] | None],
+    ) -> None:
+        """Let one of (id, title, explanation) options be chosen."""
+        self.open_dialog(Chooser(title, options, current), then)
+
+    def read(self, title: str, text: Text) -> None:
+        """Show a text until a key closes it."""
+        self.open_dialog(Reader(title, text))
+
+    def open_prompt(
+        self, handler: PromptHandler, sign: str, text: str = "", complete: Complete | None = None
+    ) -> None:
+        """Take a line of text at the bottom."""
+        self.query_one(KeyLine).display = False
+        self.query_one(Prompt).open(handler, sign, text, complete)
+
+    def open_address(
+        self, handler: PromptHandler, text: str, cursor: int, complete: Complete
+    ) -> None:
+        """Take an address in the place of the breadcrumb."""
+        self.query_one("#top").display = True
+        self.query_one(AddressBar).open(handler, text, cursor, complete)
+        self._edit_address(AddressBar.KEYS)
+
+    def close_prompt(self) -> None:
+        """Give the keys back to the actions."""
+        bar, prompt = self.query_one(AddressBar), self.query_one(Prompt)
+        if bar.is_open:
+            bar.close()
+            self._edit_address("")
+        elif prompt.is_open:
+            prompt.close()
+            self.query_one(KeyLine).display = self._arranged is None or self._arranged.lines
+        self.status.point("")
+        self.follow_cursor()
+
+    def _edit_address(self, keys: str) -> None:
+        self._show_top()
+        self.query_one(Crumbs).edit(bool(keys))
+        self.query_one(Position).display = not keys
+        self.query_one(KeyLine).explain(keys)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Pass text on while it is typed."""
+        prompt = self.query_one(Prompt)
+        if prompt.is_open:
+            prompt.handler.prompt_changed(event.value)
+
+
+def bindings_of(actions: Iterable[Action]) -> list[Binding]:
+    """The bindings of actions: their keys perform them."""
+    return [
+        Binding(
+            ",".join(map(_textual_key, keys)),
+            f"perform('{action.id}', '{given}')" if given else f"perform('{action.id}')",
+            action.title,
+            show=False,
+            id=action.id + given,
+            tooltip=action.help,
+        )
+        # The keys of a view come before those of all views: the first that holds is performed.
+        for action in sorted(actions, key=lambda each: not each.view)
+        for keys, given in action.bound
+    ]
+
+
+def _textual_key(key: str) -> str:
+    *modifiers, last = key.split("+") if len(key) > 1 else [key]
+    return "+".join([*modifiers, key_of_character(last) if len(last) == 1 else last])
+
+
+def _set_height(part: Any, lines: int) -> None:
+    part.styles.height = lines
+    part.display = bool(lines)

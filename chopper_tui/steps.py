@@ -1,0 +1,139 @@
+"""Work off the event loop, and steps of the screen that run one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, Final, ParamSpec, TypeVar
+
+from chopper_core.util.errors import ChopperError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Step = Callable[[], Awaitable[None] | None]
+LOADING: Final = "loading…"
+"""How the message about a long step begins."""
+
+
+def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+    """Run a function in a thread that, unlike an executor's, never delays leaving the program."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    # A Thread's start waits until it runs, and by then the work has the interpreter for 5 ms.
+    start_new_thread(run, ())
+    return answer
+
+
+class StepQueue:
+    """Runs steps in the order of their keys; a long one reports itself and can be cancelled."""
+
+    LONG_S: ClassVar[float] = 0.5
+    """Seconds after which a step is long: it says so, and keys no longer wait for it."""
+
+    def __init__(
+        self,
+        say: Callable[[str, bool], None],
+        loaded: Callable[[], None],
+        start: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """Report through `say` (text, whether it is an error).
+
+        `loaded` is called after a long step, `start` runs a coroutine.
+        """
+        self._say = say
+        self._loaded = loaded
+        self._start = start
+        self._waiting: deque[Step] = deque()
+        self._current: asyncio.Future[None] | None = None
+        self._reminder: asyncio.TimerHandle | None = None
+        self.is_busy = False
+        """Whether a step runs: the view is about to change."""
+        self.is_long = False
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether steps wait for the one that runs."""
+        return bool(self._waiting)
+
+    def add(self, step: Step) -> None:
+        """Run a step after all that were added before it; at once where none are."""
+        if self.is_busy:
+            self._waiting.append(step)
+            return
+        pending = self._attempt(step)
+        if pending is not None:
+            self.is_busy = True
+            self._start(self._run(pending))
+
+    def cancel(self) -> None:
+        """Leave the screen as it is: the result of the running step will not be shown."""
+        if self._current is not None:
+            self._current.cancel()
+
+    def _attempt(self, step: Step) -> Awaitable[None] | None:
+        try:
+            pending = step()
+        except ChopperError as error:
+            self._say(str(error), True)
+            return None
+        return pending if isinstance(pending, Awaitable) else None
+
+    async def _run(self, pending: Awaitable[None] | None) -> None:
+        try:
+            while True:
+                if pending is not None:
+                    await self._wait_for(pending)
+                if not self._waiting:
+                    return
+                pending = self._attempt(self._waiting.popleft())
+        finally:
+            self.is_busy = False
+
+    async def _wait_for(self, pending: Awaitable[None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._current = asyncio.ensure_future(pending)
+        self._reminder = loop.call_later(self.LONG_S, self._remind, loop.time())
+        try:
+            await asyncio.wait([self._current])
+        finally:
+            self._current.cancel()
+            self._reminder.cancel()
+            was_long, self.is_long = self.is_long, False
+        if self._current.cancelled():
+            self._waiting.clear()
+            self._say("cancelled", False)
+            return
+        error = self._current.exception()
+        if isinstance(error, ChopperError):
+            self._say(str(error), True)
+        elif error is not None:
+            raise error
+        elif was_long:
+            self._loaded()
+
+    def _remind(self, since: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.is_long = True
+        self._say(f"{LOADING} {loop.time() - since:.0f} s (Esc cancels)", False)
+        self._reminder = loop.call_later(1.0, self._remind, since)

@@ -1,0 +1,191 @@
+"""Charts: of a signal over the scope, and those of a view."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from textual import events, work
+from textual.message import Message
+
+from chopper_core.model.charts import Chart, Lanes
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.model.window import ALL_TIME
+from chopper_core.query.signal_chart import SignalChart, signal_chart
+from chopper_core.util.progress import Cancelled
+from chopper_tui.draw import charts as drawing
+from chopper_tui.draw import signal_plot as plot
+from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.draw.timeline import label_width
+from chopper_tui.steps import run_in_thread
+from chopper_tui.widgets.pane import Pane
+
+_KEPT: Final = 8
+"""Signals that were drawn last."""
+
+
+class SignalPane(Pane):
+    """A headline and a plot; it draws itself off the event loop."""
+
+    run: Run | None = None
+    view: View | None = None
+    drawn: Sequence[Pieces] = ()
+
+    def __init__(self, number: int = 0, *, time_axis: bool = True) -> None:
+        """Make a chart of the chosen signal (0) or of the one beside it (1)."""
+        super().__init__()
+        self.number = number
+        self.time_axis = time_axis
+        self._kept: OrderedDict[tuple[View, int], tuple[Run, SignalChart]] = OrderedDict()
+
+    def show(self, run: Run, view: View) -> None:
+        """Show the signal of a view over its scope, or over its window in the tree."""
+        window = ALL_TIME if view.name else view.window
+        scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
+        if run is not self.run or scope != self.view:
+            self.run, self.view = run, scope
+            self.draw_soon()
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.draw_soon()
+
+    def draw_soon(self) -> None:
+        """Draw in a thread; the old chart stays until the new one is there."""
+        if self.view is not None and self.size.width > 8 and self.size.height > 1:
+            self._draw()
+
+    @work(exclusive=True, group="chart")
+    async def _draw(self) -> None:
+        run, view = self.run, self.view
+        if run is None or view is None:
+            return
+        try:
+            self.drawn = await run_in_thread(self._plot, run, view, *self.size)
+        except Cancelled:
+            if self.view is view:
+                # It was hidden: it is drawn when it is shown again.
+                self.view = None
+            return
+        self.redraw()
+
+    def _plot(self, run: Run, view: View, width: int, height: int) -> list[Pieces]:
+        room = width - 2
+        bins = plot.bins_for(run.signal(view.signal), room, self.glyphs)
+        seen = self._seen(run, view, bins)
+        lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
+        title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
+        return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
+
+    def _seen(self, run: Run, view: View, bins: int) -> SignalChart:
+        """The signal; of very many GPUs it takes long, so the last ones are kept."""
+        found = self._kept.pop((view, bins), None)
+        if found is None or found[0] is not run:
+            found = run, signal_chart(run, view, bins, lambda: self.view is view and self.display)
+        self._kept[view, bins] = found
+        while len(self._kept) > _KEPT:
+            with suppress(KeyError):  # Two sizes may be drawn at once.
+                self._kept.popitem(last=False)
+        return found[1]
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """The lines that were drawn last."""
+        return self.drawn
+
+
+class PicturePane(Pane):
+    """It draws itself off the event loop; the old picture stays until the new one is there."""
+
+    class Clicked(Message):
+        """Somebody clicked on lanes."""
+
+        def __init__(self, cell: int, name: str) -> None:
+            super().__init__()
+            self.cell = cell
+            """Of the time; below 0 on the labels."""
+            self.name = name
+            """The label of the line."""
+
+    class Turned(Message):
+        """Somebody turned the wheel over lanes."""
+
+        def __init__(self, cell: int, up: bool) -> None:
+            super().__init__()
+            self.cell = cell
+            self.up = up
+
+    pictures: Sequence[Chart] = ()
+    selected = 0
+    drawn: Sequence[Pieces] = ()
+
+    def show(self, pictures: Sequence[Chart], selected: int = 0) -> None:
+        """Show the first of some pictures, and the others below it where there is room.
+
+        Some show the row that the cursor is on.
+        """
+        if not (pictures and isinstance(pictures[0], Lanes)):
+            selected = 0
+        is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
+        if not is_same or selected != self.selected:
+            self.pictures, self.selected = pictures, selected
+            self.draw_soon()
+
+    @property
+    def _lanes(self) -> Lanes | None:
+        first = self.pictures[0] if self.pictures else None
+        return first if isinstance(first, Lanes) else None
+
+    @property
+    def room(self) -> int:
+        """Cells of a line of the picture."""
+        return self.size.width - 2
+
+    def on_click(self, event: events.Click) -> None:
+        """Say which cell of which line."""
+        if lanes := self._lanes:
+            pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
+            line = "".join(text for text, _ in pieces)
+            name = line[2 : 1 + label_width(lanes)].strip()
+            self.post_message(self.Clicked(_cell(lanes, event.x), name))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Say over which cell."""
+        self._turn(event, True)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Say over which cell."""
+        self._turn(event, False)
+
+    def _turn(self, event: events.MouseEvent, up: bool) -> None:
+        if lanes := self._lanes:
+            event.stop()
+            self.post_message(self.Turned(_cell(lanes, event.x), up))
+
+    def on_resize(self) -> None:
+        """Draw for the new size."""
+        self.draw_soon()
+
+    def draw_soon(self) -> None:
+        """Draw in a thread."""
+        if self.pictures and self.size.width > 8 and self.size.height > 1:
+            self._draw()
+
+    @work(exclusive=True, group="picture")
+    async def _draw(self) -> None:
+        self.drawn = await run_in_thread(self._lines, *self.size)
+        self.redraw()
+
+    def _lines(self, width: int, height: int) -> list[Pieces]:
+        drawn = drawing.draw_below(self.pictures, width - 2, height, self.glyphs, self.selected)
+        return [[(" ", "text"), *line] for line in drawn]
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """The lines that were drawn last."""
+        return self.drawn
+
+
+def _cell(lanes: Lanes, x: int) -> int:
+    return x - label_width(lanes) - 2

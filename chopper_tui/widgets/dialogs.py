@@ -1,0 +1,286 @@
+"""Screens that open over the explorer, and the one before it: choosers, texts, the palette."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final, TypeVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from chopper_core.metrics import Metric
+from chopper_core.render.cells import clean
+from chopper_core.render.glyphs import Glyphs, bar
+from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.widgets.pane import Pane
+
+T = TypeVar("T")
+Options = Sequence[tuple[str, str, str]]
+"""(id, title, explanation) of what can be chosen."""
+
+_MIN_OPTION_CELLS: Final = 69
+"""Cells of an option where the screen has them, so that boxes are alike."""
+_FRAME_CELLS: Final = 7
+"""Cells of the box around an option: its border, its padding, the scrollbar."""
+_COLUMNS_WIDTH: Final = 80
+_LOADING_WIDTH: Final = 60
+
+
+def _is_on_top(screen: Screen[T]) -> bool:
+    """Whether a screen may close: one that is closed already must not close the one below."""
+    stack = screen.app.screen_stack
+    return bool(stack) and stack[-1] is screen
+
+
+class Palette(CommandPalette):
+    """The palette of all actions; it closes once."""
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        """Close, unless it is closed already."""
+        return super().dismiss(result) if _is_on_top(self) else AwaitComplete()
+
+
+class Dialog(ModalScreen[T]):
+    """A box over the explorer, closed once; None is no answer."""
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Close with an answer, unless it is closed already: late answers find nobody."""
+        return super().dismiss(result) if _is_on_top(self) else AwaitComplete()
+
+    def action_cancel(self) -> None:
+        """Close without an answer."""
+        self.dismiss(None)
+
+    def action_step(self, step: int) -> None:
+        """Move the highlight of a list."""
+        options = self.query_one(OptionList)
+        if step > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+
+_LIST_KEYS: Final[list[BindingType]] = [
+    Binding("escape,q,left,h", "cancel", show=False),
+    Binding("j", "step(1)", show=False),
+    Binding("k", "step(-1)", show=False),
+]
+
+
+class Chooser(Dialog[str]):
+    """A list of options; answers with the id of the chosen one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *_LIST_KEYS,
+        Binding("l,right", "take", show=False),
+    ]
+
+    def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
+        """Offer options, with the cursor on `chosen`."""
+        super().__init__()
+        self._title = title
+        self._options = options
+        self._chosen = chosen
+
+    def compose(self) -> ComposeResult:
+        """The title over the list."""
+        widest = max(len(title) for _, title, _ in self._options)
+        needed = widest + 2 + max(len(why) for _, _, why in self._options)
+        cells = min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
+        with Vertical(id="box") as box:
+            box.styles.width = cells + _FRAME_CELLS
+            yield Label(Text(self._title), id="title")
+            yield OptionList(
+                *(
+                    Option(_option(title.ljust(widest + 2), why, cells - widest - 2), id=key)
+                    for key, title, why in self._options
+                ),
+                compact=True,
+            )
+
+    def on_mount(self) -> None:
+        """Put the cursor on the current choice."""
+        keys = [key for key, _, _ in self._options]
+        self.query_one(OptionList).highlighted = (
+            keys.index(self._chosen) if self._chosen in keys else 0
+        )
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Answer."""
+        self.dismiss(event.option.id)
+
+    def action_take(self) -> None:
+        """Choose the highlighted option."""
+        self.query_one(OptionList).action_select()
+
+
+def option_cells(width: int) -> int:
+    """The cells that an option may take on a screen of this width."""
+    return width * 96 // 100 - _FRAME_CELLS
+
+
+class ColumnChooser(Dialog[tuple[str, ...]]):
+    """Columns to switch on and off; answers with the names of the chosen ones, in their order."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *_LIST_KEYS,
+        Binding("space", "switch", show=False),
+    ]
+
+    def __init__(
+        self, title: str, chosen: Sequence[Metric], others: Sequence[Metric], glyphs: Glyphs
+    ) -> None:
+        """Offer columns, those that are shown now first."""
+        super().__init__()
+        self._title = title
+        self._offered = [*chosen, *others]
+        self._order = [each.name for each in chosen]
+        self._widest = max(len(each.title) for each in self._offered)
+        self._mark = glyphs.mark
+
+    def compose(self) -> ComposeResult:
+        """The title over the list."""
+        with Vertical(id="box"):
+            yield Label(Text(f"{self._title}: space chooses, enter takes"), id="title")
+            options = (Option(self._line(each), id=each.name) for each in self._offered)
+            yield OptionList(*options, compact=True)
+
+    def on_option_list_option_selected(self) -> None:
+        """Answer."""
+        self.dismiss(tuple(self._order) or None)
+
+    def action_switch(self) -> None:
+        """Add the highlighted column as the last one, or remove it."""
+        options = self.query_one(OptionList)
+        if options.highlighted is None:
+            return
+        each = self._offered[options.highlighted]
+        if each.name in self._order:
+            self._order.remove(each.name)
+        else:
+            self._order.append(each.name)
+        options.replace_option_prompt_at_index(options.highlighted, self._line(each))
+
+    def _line(self, each: Metric) -> Text:
+        mark = self._mark if each.name in self._order else " "
+        head = f"{mark} {each.title:<{self._widest}}  "
+        room = min(self.app.size.width, _COLUMNS_WIDTH) - len(head) - 8
+        return _option(head, textwrap.shorten(each.definition, max(room, 1), placeholder=" …"), 0)
+
+
+def _option(title: str, why: str, room: int) -> Text:
+    """An option and its explanation, shortened to `room` cells; 0: as it is."""
+    if room and len(why) > room:
+        why = textwrap.shorten(why, max(room, 1), placeholder=" …")
+    return Text.assemble(title, (why, "dim"), no_wrap=True, overflow="crop")
+
+
+class Reader(Dialog[None]):
+    """A text, until a key closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,i,question_mark,h,left", "cancel", show=False),
+        Binding("j,down", "scroll_by(1)", show=False),
+        Binding("k,up", "scroll_by(-1)", show=False),
+        Binding("pagedown,space,ctrl+d,ctrl+f", "page(1)", show=False),
+        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
+        Binding("g,home", "edge(0)", show=False),
+        Binding("G,end", "edge(1)", show=False),
+    ]
+
+    def __init__(self, title: str, text: Text) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """The text in a frame."""
+        with VerticalScroll(id="box", can_focus=False) as box:
+            box.border_title = Text(self._title).markup
+            box.border_subtitle = "esc closes"
+            yield Static(self._text)
+
+    @property
+    def _box(self) -> VerticalScroll:
+        return self.query_one(VerticalScroll)
+
+    def action_scroll_by(self, lines: int) -> None:
+        """Scroll by lines."""
+        self._box.scroll_relative(y=lines, animate=False)
+
+    def action_page(self, pages: int) -> None:
+        """Scroll by pages."""
+        self._box.scroll_relative(y=pages * max(self._box.size.height - 1, 1), animate=False)
+
+    def action_edge(self, end: int) -> None:
+        """Scroll to the top or the end."""
+        if end:
+            self._box.scroll_end(animate=False)
+        else:
+            self._box.scroll_home(animate=False)
+
+
+class LoadingPane(Pane):
+    """The step of loading, a bar and the share that is done."""
+
+    run_name = ""
+    step = "opening"
+    done = 0
+    total = 0
+
+    def report(self, step: str, done: int, total: int) -> None:
+        """Show the progress of a step."""
+        self.step, self.done, self.total = step, done, total
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """A few lines in the middle."""
+        room = min(_LOADING_WIDTH, max(width - 4, 1))
+        margin = (" " * ((width - room) // 2), "text")
+        share = min(self.done / self.total, 1.0) if self.total else 0.0
+        percent = f"{100 * share:4.0f} %" if self.total else " " * 6
+        drawn = bar(share, max(room - 8, 0), self.glyphs)
+        middle: list[Pieces] = [
+            [margin, (fit(f"Chopper  {clean(self.run_name)}", room, self.glyphs), "strong")],
+            [],
+            [margin, (fit(clean(self.step), room, self.glyphs), "text")],
+            [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
+            [],
+            [margin, ("esc or q cancels", "dim")],
+        ]
+        return [*([[]] * max((height - len(middle)) // 2, 0)), *middle]
+
+
+class LoadingScreen(Screen[None]):
+    """Progress, until the run is loaded."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c", "cancel", priority=True, show=False)
+    ]
+
+    def __init__(self, run_name: str) -> None:
+        super().__init__()
+        self._run_name = run_name
+
+    def compose(self) -> ComposeResult:
+        """One pane."""
+        pane = LoadingPane()
+        pane.run_name = self._run_name
+        yield pane
+
+    def report(self, step: str, done: int, total: int) -> None:
+        """Show the progress of a step."""
+        for pane in self.query(LoadingPane):
+            pane.report(step, done, total)
+
+    def action_cancel(self) -> None:
+        """Cancel loading, and leave."""
+        self.app.exit(return_code=130)
