@@ -20,7 +20,7 @@ from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import samples_of
 from chopper_core.views.query import query
-from chopper_core.views.shared.samples import Stretches, correlation, sampled
+from chopper_core.views.shared.samples import TimeSpans, correlation, sampled
 
 TRUTH = Path(__file__).resolve().parents[2] / "demo_data" / "fsdp2" / "truth.json"
 
@@ -49,7 +49,7 @@ def test_figures_over_stretches_are_those_of_a_value_per_ns(seed: int) -> None:
     values = random.integers(50, 90, 20).astype(np.float64)
     values[3] = np.nan
     cuts = np.sort(random.choice(np.arange(0, 420), 6, replace=False))
-    stretches = Stretches(cuts[::2].astype(np.int64), cuts[1::2].astype(np.int64))
+    stretches = TimeSpans(cuts[::2].astype(np.int64), cuts[1::2].astype(np.int64))
     found = sampled(between(begins.astype(np.int64), ends.astype(np.int64), values), stretches)
     series = expanded(begins.tolist(), ends.tolist(), values.tolist(), 420)
     inside = np.zeros(420, np.bool_)
@@ -72,11 +72,11 @@ def test_bursts_are_runs_of_samples_above_a_level() -> None:
     begins = np.arange(0, 80, 10)
     values = np.array([1.0, 5, 6, 1, 7, 1, 1, 9])
     curve = between(begins, begins + 10, values)
-    whole = sampled(curve, Stretches(np.array([0]), np.array([80])))
+    whole = sampled(curve, TimeSpans(np.array([0]), np.array([80])))
     assert whole.above(4) == (3, 40, 20)
     assert whole.above(5) == (3, 30, 10)
     assert whole.above(9) == (0, 0, 0)
-    part = sampled(curve, Stretches(np.array([15]), np.array([75])))
+    part = sampled(curve, TimeSpans(np.array([15]), np.array([75])))
     assert part.above(4) == (3, 30, 15)
 
 

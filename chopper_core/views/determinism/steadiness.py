@@ -16,7 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, run_starts
 from chopper_core.views.shared.matched_kernels import cut_iterations
-from chopper_core.views.shared.samples import Stretches, sampled
+from chopper_core.views.shared.samples import TimeSpans, sampled
 
 MAX_COMPARED_ROWS: Final = 1 << 18
 """With more activities, evenly chosen iterations are compared."""
@@ -225,12 +225,12 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     )
 
 
-def _apart(spans: Int64) -> Stretches:
+def _apart(spans: Int64) -> TimeSpans:
     """Spans that don't overlap: each ends where the next begins, at the latest."""
     ordered = spans[np.lexsort(spans.T[::-1])]
     ends = ordered[:, 1].copy()
     ends[:-1] = np.minimum(ends[:-1], ordered[1:, 0])
-    return Stretches(ordered[:, 0], ends)
+    return TimeSpans(ordered[:, 0], ends)
 
 
 def _chosen(node: Groups, whole: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.phrases import by_number, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.shared.samples import Stretches, sampled
+from chopper_core.views.shared.samples import TimeSpans, sampled
 
 UNSTEADY: Final = Threshold(
     "deviation of a clock",
@@ -83,7 +83,7 @@ def _over_time(context: FindingsContext, name: str, gpu: int) -> str:
     ):
         there = own & (context.iteration_place == place)
         if there.any():
-            span = Stretches(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
+            span = TimeSpans(starts[there].min(keepdims=True), ends[there].max(keepdims=True))
             deviations.append(sampled(signal.curves[gpu], span).deviation())
     if not deviations or not np.isfinite(deviations).all():
         return ""

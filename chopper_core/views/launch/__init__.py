@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from chopper_core.views.launch.queue import queue_of
 from chopper_core.views.launch.sums import (
     NEVER,
     OVERHEADS,
-    Launches,
+    LaunchSums,
     launches_of,
     waited_ns,
 )
@@ -192,7 +191,7 @@ def _columns(run: Run, view: View, by: str, scope: Scope) -> tuple[Columns, Colu
     return _figures(scope, found), _figures(at_once, found.together())
 
 
-def _figures(scope: Scope, launches: Launches) -> Columns:
+def _figures(scope: Scope, launches: LaunchSums) -> Columns:
     nodes = scope.nodes
     plain = (*OVERHEADS, "idle_ns", "idle_host_ns", "idle_unknown_ns")
     found = {name: METRICS[name].compute(scope) for name in (*plain, *CAUSES) if name in METRICS}
@@ -246,17 +245,16 @@ def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[Ba
 
 
 Queues = tuple[list[int], Int64, Float64]
-_KNOWN: WeakKeyDictionary[Run, tuple[object, tuple[Queues, tuple[str, ...]]]] = WeakKeyDictionary()
 
 
 def _whatever_the_rows(run: Run, view: View, parent: Groups) -> tuple[Queues, tuple[str, ...]]:
     """The queues of a scope and what is said of its clocks; those of the last scope are kept."""
-    scope = (view.order, view.path)
-    known = _KNOWN.get(run)
-    if known is None or known[0] != scope:
+
+    def make() -> tuple[Queues, tuple[str, ...]]:
         gpus = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu").tolist()
-        known = _KNOWN[run] = scope, (_queues(run, parent, gpus), _clock_notes(run, parent))
-    return known[1]
+        return _queues(run, parent, gpus), _clock_notes(run, parent)
+
+    return run.memo(("launch queues", view.order, view.path), make, keep=1)
 
 
 def _queues(run: Run, parent: Groups, gpus: list[int]) -> Queues:

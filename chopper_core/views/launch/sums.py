@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -19,12 +18,12 @@ from chopper_core.util.grouping import distinct, quantiles_of, ranked
 OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 NEVER: Final = np.iinfo(np.int64).max
 _DENSE: Final = 4
-"""Instances that there may be, for each row, up to which they are counted in an array of all."""
-_MOST_KEPT: Final = 1 << 22
-"""Rows of a run up to which what is worked out row by row is remembered."""
+"""Possible instances per row up to which they are counted in an array of all."""
+_MOST_CACHED_ROWS: Final = 1 << 22
+"""Rows of a run up to which values per row are cached."""
 
 
-class Instances(Struct, frozen=True, eq=False):
+class LaunchInstances(Struct, frozen=True, eq=False):
     """Sums of the overheads over the instances of labels, label after label."""
 
     label: Index
@@ -36,7 +35,7 @@ class Instances(Struct, frozen=True, eq=False):
     linked: Mask
     """Whether any activity has a launch record."""
 
-    def together(self) -> Instances:
+    def together(self) -> LaunchInstances:
         """The same instances with all labels as one."""
         if not len(self.label):
             return self
@@ -53,7 +52,7 @@ class Instances(Struct, frozen=True, eq=False):
             for name, values in self.sums.items()
         }
         nowhere = np.zeros(count, np.intp)
-        return Instances(nowhere, numbers, either(self.counts), sums, either(self.linked))
+        return LaunchInstances(nowhere, numbers, either(self.counts), sums, either(self.linked))
 
     def statistic(self, name: str, statistic: str, count: int, of_launches: bool) -> Float64:
         """The mean or median of a sum over the instances of each of so many labels."""
@@ -72,7 +71,7 @@ class Instances(Struct, frozen=True, eq=False):
         return mean
 
 
-class Launches(Struct, frozen=True, eq=False):
+class LaunchSums(Struct, frozen=True, eq=False):
     """What the activities of a scope add to each label."""
 
     comm_wait_ns: Int64
@@ -81,11 +80,11 @@ class Launches(Struct, frozen=True, eq=False):
     """Their idle time from the launch call on, where nothing ran at that call."""
     least_ns: Int64
     """The shortest way from a launch call to a start; `NEVER` where there is none."""
-    each: Instances
+    each: LaunchInstances
 
-    def together(self) -> Launches:
+    def together(self) -> LaunchSums:
         """The same with all labels as one."""
-        return Launches(
+        return LaunchSums(
             self.comm_wait_ns.sum(keepdims=True),
             self.latency_ns.sum(keepdims=True),
             self.least_ns.min(keepdims=True),
@@ -100,10 +99,10 @@ def launches_of(
     labels: Codes,
     over: Sequence[str],
     cut: Mapping[int, frozenset[int]],
-) -> Launches:
+) -> LaunchSums:
     """Sums by the labels of a level, whose codes rise, and by their instances.
 
-    Instances are told apart by their codes at levels, of which gpu and iteration come first.
+    LaunchInstances are told apart by their codes at levels, of which gpu and iteration come first.
     """
     table, count = run.table, len(labels)
     spans = [_span(table.column(name)[rows]) for name in over]
@@ -124,7 +123,7 @@ def launches_of(
         beside, wait = _under_comm(run, own)
         comm_wait += np.bincount(label[beside], weights=wait, minlength=count)
         parts.append(_summed(table, own, _codes(table, own, label, over, spans, count), waited))
-    return Launches(
+    return LaunchSums(
         comm_wait.astype(np.int64),
         latency.astype(np.int64),
         least,
@@ -200,7 +199,7 @@ def _instances(
     count: int,
     spans: Sequence[tuple[int, int]],
     cut: Mapping[int, frozenset[int]],
-) -> Instances:
+) -> LaunchInstances:
     """The instances of all parts, label after label."""
     (low_gpu, gpus), (low_iteration, iterations), *others = spans
     within = int(np.prod([width for _, width in others], dtype=np.int64))
@@ -223,28 +222,22 @@ def _instances(
     }
     linked = np.concatenate([linked for _, linked, _ in parts])[order]
     counts = counts if counts.any() else ~counts
-    return Instances(label, of_gpu * gpu + inner, counts, sums, linked)
-
-
-_KNOWN: WeakKeyDictionary[Run, dict[int, tuple[Index, Int64]]] = WeakKeyDictionary()
+    return LaunchInstances(label, of_gpu * gpu + inner, counts, sums, linked)
 
 
 def _under_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
     """The places among rows of those in whose call overhead communication ran, and how long.
 
-    Those of whole GPUs of a run that is not too large are worked out once.
+    Those of whole GPUs of a run that is not too large are computed once.
     """
-    if len(run.table) > _MOST_KEPT or not isinstance(rows, slice):
+    if len(run.table) > _MOST_CACHED_ROWS or not isinstance(rows, slice):
         return _beside_comm(run, rows)
-    known = _KNOWN.setdefault(run, {})
     gpu = int(run.table.gpu[rows.start])
     whole = run.tree().node((str(gpu),)).selection
-    if gpu not in known and whole != rows:
+    if not isinstance(whole, slice):
         return _beside_comm(run, rows)
-    if gpu not in known:
-        places, waits = _beside_comm(run, rows)
-        known[gpu] = places + rows.start, waits
-    at, waits = known[gpu]
+    places, waits = run.memo(("waits beside comm", gpu), lambda: _beside_comm(run, whole))
+    at = places + whole.start
     low, high = np.searchsorted(at, [rows.start, rows.stop]).tolist()
     return at[low:high] - rows.start, waits[low:high]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +13,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import time_within, union
 from chopper_core.model.table import NO_LABEL, KernelTable, Kind
 from chopper_core.util.arrays import Codes, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, ranked, stable_order
+from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 
 PAIRWISE: Final = "send_recv"
 """The kind of which each kernel stands alone: not all ranks of the group take part."""
@@ -80,9 +79,6 @@ class Collectives(Struct, frozen=True, eq=False):
         return self.last_start_ns - self.first_start_ns
 
 
-_KNOWN: WeakKeyDictionary[Run, Collectives | None] = WeakKeyDictionary()
-
-
 def collectives_of(run: Run) -> Collectives | None:
     """The collectives of a run, matched once; None where it has none.
 
@@ -90,9 +86,7 @@ def collectives_of(run: Run) -> Collectives | None:
     iteration the n-th of one GPU is the n-th of the others; where their numbers or sizes differ,
     or the profiler cut the iteration, sequences are shifted to where sizes and ends agree best.
     """
-    if run not in _KNOWN:
-        _KNOWN[run] = _matched(run)
-    return _KNOWN[run]
+    return run.memo(("collectives",), lambda: _matched(run))
 
 
 def _matched(run: Run) -> Collectives | None:
@@ -131,15 +125,8 @@ def _together(*columns: Codes) -> Int64:
 
 
 def _numbers(*columns: Numbers) -> Int64:
-    """Numbers from 0 of the runs of equal values; the columns are sorted together."""
-    changes = np.zeros(len(columns[0]), np.bool_)
-    for column in columns:
-        changes[1:] |= column[1:] != column[:-1]
-    return np.cumsum(changes)
-
-
-def _starts(numbers: Int64) -> Index:
-    return np.flatnonzero(np.diff(numbers, prepend=-1))
+    """The number of the run of equal values that each row is in; the columns sort together."""
+    return np.cumsum(run_mask(*columns)) - 1
 
 
 def _code(table: KernelTable, operation: str) -> int:
@@ -170,10 +157,10 @@ def _group_sizes(table: KernelTable, rows: Index) -> tuple[Int64, tuple[str, ...
 def _places(run: Run, rows: Index, block: Int64, lane: Int64) -> Int64:
     """The number of each collective in its block (group, kind, iteration), shared by the GPUs."""
     table = run.table
-    first = _starts(lane)
+    first = run_starts(lane)
     place = np.arange(len(rows)) - first[lane]
     lanes = np.diff(np.append(first, len(rows)))
-    of_block = _starts(block[first])
+    of_block = run_starts(block[first])
     cut = {iteration for cut in run.partial_iterations.values() for iteration in cut}
     iteration = table.iteration[rows[first[of_block]]]
     doubtful = np.minimum.reduceat(lanes, of_block) != np.maximum.reduceat(lanes, of_block)
@@ -205,7 +192,7 @@ def _differing(table: KernelTable, rows: Index, block: Int64, place: Int64) -> I
         return np.empty(0, np.intp)
     order = stable_order(_together(block, place))
     size = size[order]
-    first = _starts(_numbers(block[order], place[order]))
+    first = run_starts(_numbers(block[order], place[order]))
     uneven = np.isin(table.operation[rows[order[first]]], _codes(table, _UNEVEN))
     largest = np.maximum.reduceat(size, first)
     least = np.minimum.reduceat(np.where(size < 0, np.iinfo(np.int64).max, size), first)
@@ -223,7 +210,7 @@ def _clock_offsets(
         return offsets
     order = order[np.lexsort((place[order], block[order]))]
     sets = _numbers(block[order], place[order])
-    first = _starts(sets)
+    first = run_starts(sets)
     ends = (table.start_ns + table.duration_ns)[rows[order]]
     ends -= ends.min()
     mean = np.add.reduceat(ends, first) // np.diff(np.append(first, len(ends)))
@@ -259,13 +246,13 @@ def _described(
 ) -> Collectives:
     """The collectives of rows that stand set by set, put in the order of first arrival."""
     table = run.table
-    arrival = np.minimum.reduceat(table.start_ns[rows], _starts(sets))
+    arrival = np.minimum.reduceat(table.start_ns[rows], run_starts(sets))
     rank = np.empty(len(arrival), np.int64)
     rank[stable_order(arrival)] = np.arange(len(arrival))
     order = stable_order(rank[sets])
     rows, size = rows[order], size[order]
     member_set = rank[sets][order]
-    first = _starts(member_set)
+    first = run_starts(member_set)
     start = table.start_ns[rows]
     ends = start + table.duration_ns[rows]
     last_start = np.maximum.reduceat(start, first)
@@ -306,7 +293,7 @@ def _exposed(run: Run, rows: Index, wait: Int64) -> Int64:
     whose = table.gpu[rows[waiting]]
     order = stable_order(whose)
     waiting, whose = waiting[order], whose[order]
-    begins = np.flatnonzero(np.diff(whose, prepend=NO_LABEL - 1))
+    begins = run_starts(whose)
     for gpu, own in zip(whose[begins].tolist(), np.split(waiting, begins[1:]), strict=True):
         selection = run.tree().node((str(gpu),)).selection
         # Whatever compute runs while a collective does, one of it is charged with the overlap.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -81,17 +80,12 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
         return Overlaps(self.table, *(values[chosen] for values in columns))
 
 
-_KNOWN: WeakKeyDictionary[Run, Overlaps] = WeakKeyDictionary()
-
-
 def overlaps_in(run: Run, view: View) -> Overlaps:
     """The instances of a view's scope; those of the whole run are found once."""
     node = run.tree(view.order).node(view.path)
     if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
         return _found(run, view)
-    if run not in _KNOWN:
-        _KNOWN[run] = _found(run, View(view.run))
-    everything = _KNOWN[run]
+    everything = run.memo(("overlaps",), lambda: _found(run, View(view.run)))
     if not view.path:
         return everything
     inside = np.zeros(len(run.table), np.bool_)

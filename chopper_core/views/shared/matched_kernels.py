@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from msgspec import Struct
@@ -20,7 +19,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import ranked, stable_order
+from chopper_core.util.grouping import ranked, run_mask, stable_order
 
 
 class Occurrences(Struct, frozen=True, eq=False):
@@ -54,8 +53,7 @@ class Occurrences(Struct, frozen=True, eq=False):
         )
 
 
-_KNOWN: WeakKeyDictionary[Run, dict[tuple[int, ...], Occurrences]] = WeakKeyDictionary()
-_KEPT: Final = 8
+_CACHED_SETS: Final = 8
 """Sets of iterations of which the occurrences are remembered."""
 MOST_MATCHED: Final = 1 << 22
 """Activities up to which all iterations of a run are compared; of more, evenly chosen ones."""
@@ -63,12 +61,8 @@ MOST_MATCHED: Final = 1 << 22
 
 def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> Occurrences:
     """The occurrences that all GPUs with compute have, of some iterations or all; matched once."""
-    known = _KNOWN.setdefault(run, {})
-    if iterations not in known:
-        if len(known) >= _KEPT:
-            known.pop(next(iter(known)))
-        known[iterations] = _matched(run, iterations)
-    return known[iterations]
+    key = ("matched kernels", iterations)
+    return run.memo(key, lambda: _matched(run, iterations), keep=_CACHED_SETS)
 
 
 def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
@@ -177,9 +171,7 @@ def _by_code(run: Run, parts: list[Index]) -> list[Index]:
     """The rows that all GPUs have: of the same labels, and the n-th of those."""
     rows = np.concatenate(parts)
     keys = [run.table.column(level)[rows] for level in LEVELS]
-    changes = np.ones(len(rows), np.bool_)
-    if len(rows):
-        changes[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    changes = run_mask(*keys)
     first = np.flatnonzero(changes)
     lane = np.cumsum(changes) - 1
     place = np.arange(len(rows)) - first[lane]

@@ -18,7 +18,7 @@ _MOST_ROLLED: Final = 1 << 16
 """Values that rolling quantiles look at, at most; of longer series windows are left out evenly."""
 
 
-class Stretches(Struct, frozen=True, eq=False):
+class TimeSpans(Struct, frozen=True, eq=False):
     """The time of a GPU that counts: stretches that rise and don't overlap."""
 
     starts_ns: Int64
@@ -126,7 +126,7 @@ class Sampled(Struct, frozen=True, eq=False):
         return len(lengths), int(lengths.sum()), int(lengths.max())
 
 
-def stretches_of(run: Run, view: View) -> dict[int, Stretches]:
+def stretches_of(run: Run, view: View) -> dict[int, TimeSpans]:
     """The time of a view's scope on each of its GPUs.
 
     Of GPUs and iterations the span from the first start to the last end; of what lies deeper the
@@ -138,7 +138,7 @@ def stretches_of(run: Run, view: View) -> dict[int, Stretches]:
         groups = tree.split(view.path, ("gpu",))
         starts, ends = groups.min("start_ns"), groups.max("end_ns")
         return {
-            int(gpu): Stretches(starts[place : place + 1], ends[place : place + 1])
+            int(gpu): TimeSpans(starts[place : place + 1], ends[place : place + 1])
             for place, gpu in enumerate(groups.codes("gpu").tolist())
         }
     node, table = tree.node(view.path), run.table
@@ -147,11 +147,11 @@ def stretches_of(run: Run, view: View) -> dict[int, Stretches]:
     found = {}
     for gpu in np.unique(gpu_of).tolist():
         own = gpu_of == gpu
-        found[int(gpu)] = Stretches(*union(start[own], duration[own]))
+        found[int(gpu)] = TimeSpans(*union(start[own], duration[own]))
     return found
 
 
-def all_sampled(curves: Mapping[str, IntegralCurve], stretches: Stretches) -> dict[str, Sampled]:
+def all_sampled(curves: Mapping[str, IntegralCurve], stretches: TimeSpans) -> dict[str, Sampled]:
     """The samples of several curves; those of one file stand for the same times, once."""
     found: dict[str, Sampled] = {}
     known: tuple[Int64, Int64] | None = None
@@ -164,7 +164,7 @@ def all_sampled(curves: Mapping[str, IntegralCurve], stretches: Stretches) -> di
     return found
 
 
-def sampled(curve: IntegralCurve | None, stretches: Stretches) -> Sampled:
+def sampled(curve: IntegralCurve | None, stretches: TimeSpans) -> Sampled:
     """The samples of a curve that stand for some of the stretches' time."""
     if curve is None:
         nothing = np.empty(0, np.int64)
@@ -172,7 +172,7 @@ def sampled(curve: IntegralCurve | None, stretches: Stretches) -> Sampled:
     return all_sampled({"": curve}, stretches)[""]
 
 
-def _near(curve: IntegralCurve, stretches: Stretches) -> tuple[Int64, Int64, slice]:
+def _near(curve: IntegralCurve, stretches: TimeSpans) -> tuple[Int64, Int64, slice]:
     """Begins and ends of the samples around the stretches, and where their edges are."""
     edges = curve.edges_ns
     low = 2 * (int(np.searchsorted(edges, stretches.starts_ns[0], "left")) // 2)
