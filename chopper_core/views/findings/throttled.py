@@ -12,7 +12,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import by_number, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.power import LIMITER, samples_of
+from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.groups import by_level
 
 THROTTLED: Final = Threshold(

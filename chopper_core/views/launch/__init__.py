@@ -15,12 +15,12 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
-from chopper_core.views.launch.queue import queue_of
-from chopper_core.views.launch.sums import (
+from chopper_core.views.launch.launches import (
     NEVER,
     OVERHEADS,
     LaunchSums,
     launches_of,
+    queue_of,
     waited_ns,
 )
 from chopper_core.views.shared.groups import into

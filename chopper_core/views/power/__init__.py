@@ -12,20 +12,17 @@ from msgspec import Struct
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Int64, Mask
+from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
+from chopper_core.views.power.samples import LIMITER, SIGNALS, GpuSamples, samples_of
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.samples import (
     Sampled,
-    all_sampled,
     correlation,
-    sampled,
-    stretches_of,
 )
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -46,12 +43,7 @@ WINDOW_NS: Final = 100e6
 BURST: Final = 1.1
 """What part of its mean a burst of power exceeds."""
 AT_LIMIT: Final = 0.98
-ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
-"""The quantiles that the original takes of windows."""
 _OPTION: Final = re.compile(r"(window|burst|tokens):(\d{1,12}(?:\.\d+)?)")
-_SIGNALS: Final = ("power_w", "gfx_mhz", "mem_mhz", "hotspot_c", "mem_c", "edge_c", "throttle_pct")
-LIMITER: Final = "throttle_pct."
-"""How the signals of single limiters begin."""
 _NO_TELEMETRY: Final = (
     "the run has no telemetry of power, clocks or temperatures that could be placed; a log of "
     "amd-smi, rocm-smi or nvidia-smi beside the traces would give it (docs/telemetry.md)"
@@ -67,22 +59,9 @@ class Options(Struct, frozen=True):
     """Per GPU and iteration."""
 
 
-class GpuSamples(Struct, frozen=True, eq=False):
-    """The samples of one GPU's signals in the scope's time."""
-
-    gpu: int
-    signals: dict[str, Sampled]
-    curves: dict[str, IntegralCurve]
-    """The whole signals."""
-    limit_w: float
-    """NaN where it isn't known."""
-    rolled: dict[str, tuple[Int64, Float64]]
-    """The ends of the windows of rolling quantiles, and the quantiles."""
-
-
 def answer(run: Run, view: View) -> ViewResult:
     """The GPUs side by side, or the energy of iterations, phases, layers or operations."""
-    if not any(name in run.measured for name in _SIGNALS):
+    if not any(name in run.measured for name in SIGNALS):
         raise UsageError(_NO_TELEMETRY)
     options = options_of(view.of)
     by = view.by or "gpu"
@@ -106,29 +85,6 @@ def options_of(text: str) -> Options:
         given[match[1]] = float(match[2])
     window_ns = given.get("window", WINDOW_NS / 1e6) * 1e6
     return Options(window_ns, given.get("burst"), given.get("tokens"))
-
-
-def samples_of(run: Run, view: View, window_ns: float | None = None) -> list[GpuSamples]:
-    """The samples of the scope's GPUs; rolling quantiles only with a window."""
-    tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
-    limiters = [name for name in run.measured if name.startswith(LIMITER)]
-    found = []
-    for gpu, stretches in stretches_of(run, view).items():
-        curves = {
-            name: run.measured[name].curves[gpu]
-            for name in (*_SIGNALS, "power_cap_w", *limiters)
-            if name in run.measured and gpu in run.measured[name].curves
-        }
-        signals = all_sampled(curves, stretches)
-        for name in _SIGNALS:
-            signals.setdefault(name, sampled(None, stretches))
-        cap = signals["power_cap_w"].mean() if "power_cap_w" in signals else np.nan
-        limit_w = cap if np.isfinite(cap) else tdp_w
-        rolled = {}
-        if window_ns is not None:
-            rolled = {name: signals[name].rolling(window_ns, share) for name, share in ROLLED}
-        found.append(GpuSamples(gpu, signals, curves, limit_w, rolled))
-    return found
 
 
 def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from chopper_core.metrics import numbered
 from chopper_core.model.charts import BarChart, LineChart, Series, SignalRows
-from chopper_core.model.signals import IntegralCurve
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.errors import UsageError
-from chopper_core.views.shared.samples import Sampled, beside_of
+from chopper_core.views.power.samples import GpuSamples
+from chopper_core.views.shared.samples import beside_of
 
 _POINTS: Final = 240
 """Points of a line or a cloud, at most."""
@@ -23,27 +23,7 @@ _FEWEST_ROWS: Final = 2
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
-class Samples(Protocol):
-    """The samples of one GPU."""
-
-    @property
-    def gpu(self) -> int:
-        """Its number."""
-
-    @property
-    def signals(self) -> dict[str, Sampled]:
-        """What is known in the scope's time."""
-
-    @property
-    def rolled(self) -> dict[str, tuple[Int64, Float64]]:
-        """The ends of windows, and the quantiles over them."""
-
-    @property
-    def curves(self) -> dict[str, IntegralCurve]:
-        """The whole signals."""
-
-
-def charts(found: Sequence[Samples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
+def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
     """Power and clock over time, rolling quantiles, the clock against temperature and power."""
     few = found[:_LINES]
     drawn = (
@@ -83,7 +63,7 @@ def _chart(
     )
 
 
-def _against(found: Sequence[Samples], other: str, title: str, unit: str) -> LineChart | None:
+def _against(found: Sequence[GpuSamples], other: str, title: str, unit: str) -> LineChart | None:
     """The clock's samples over another signal's means in their times."""
     clouds = []
     for gpu in found:
@@ -95,7 +75,7 @@ def _against(found: Sequence[Samples], other: str, title: str, unit: str) -> Lin
 
 
 def _rolling(
-    found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
+    found: Sequence[GpuSamples], name: str, title: str, unit: str, origin_ns: int
 ) -> LineChart | SignalRows | None:
     lines = [(gpu.gpu, *gpu.rolled[name]) for gpu in found]
     return _along(lines, title, unit, origin_ns)
@@ -114,7 +94,7 @@ def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[Bar
 
 
 def _over_time(
-    found: Sequence[Samples], name: str, title: str, unit: str, origin_ns: int
+    found: Sequence[GpuSamples], name: str, title: str, unit: str, origin_ns: int
 ) -> LineChart | SignalRows | None:
     signals = [(gpu.gpu, gpu.signals[name]) for gpu in found]
     lines = [(gpu, own.middles_ns, own.values) for gpu, own in signals]

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import METRICS, Metric, Values, numbered, worded
+from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
@@ -16,7 +16,6 @@ from chopper_core.query.statistic import counted_instances, named, reduced
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import quantiles_of, stable_order
-from chopper_core.views.overlap import columns
 from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -42,6 +41,111 @@ _ALONG: Final = 0.3
 _LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 
 
+_CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"
+_ALIKE: Final = (
+    "Only like instances are compared: of the same operation, phase and GPU, within the row."
+)
+_NO_SPREAD: Final = "like instances are too few, or their overlap doesn't differ"
+
+OVERLAP: Final = column(
+    "overlap_pct",
+    "%",
+    "overlap",
+    "Share of the operations' elapsed time in which collectives run on the same GPU: the union of "
+    "their intervals over the sum of instance_ns.",
+    source=_CHOPPER,
+)
+WITH_COPIES: Final = column(
+    "overlap_copies_pct",
+    "%",
+    "with copies",
+    "As overlap_pct, of collectives together with the kernels and copies of FSDP's own operations "
+    "(FSDP::..., FullyShardedDataParallel...), which the original takes for communication too.",
+    source=_CHOPPER,
+)
+SLOWDOWN: Final = column(
+    "slowdown_x",
+    "x",
+    "slowdown",
+    "Median elapsed time of the instances with high overlap over that of those with low overlap: "
+    "the upper and the lower quarter of the range between the least and the most overlapped. "
+    f"{_ALIKE} Several of them count by their number of instances. At least 2 instances on both "
+    "sides, and 10 points between the least and the most overlapped.",
+    missing_because=_NO_SPREAD,
+)
+COST: Final = column(
+    "overlap_cost_ns",
+    "ns",
+    "cost",
+    "What the instances with high overlap take beyond the median of those with low overlap (see "
+    "slowdown_x): their number times the difference of the medians.",
+    missing_because=_NO_SPREAD,
+    signed=True,
+)
+PEARSON: Final = column(
+    "pearson_r",
+    "",
+    "r",
+    "Pearson's correlation of overlap and duration over the instances, both as differences from "
+    f"the mean of like instances, durations relative to it. {_ALIKE}",
+    source="Lit Silicon (arXiv 2511.09861)",
+    missing_because=_NO_SPREAD,
+)
+COSINE: Final = column(
+    "cosine",
+    "",
+    "cosine",
+    "Cosine similarity of overlap and duration over the instances, durations relative to the mean "
+    f"of like instances. {_ALIKE}",
+    source="Lit Silicon (arXiv 2511.09861)",
+    missing_because="nothing overlaps",
+)
+MEDIAN: Final = column(
+    "median_overlap_pct", "%", "median", "Median overlap of the row's instances."
+)
+P5: Final = column("p5_overlap_pct", "%", "p5", "5 % of the instances have less overlap.")
+P95: Final = column("p95_overlap_pct", "%", "p95", "95 % of the instances have less overlap.")
+INSTANCES: Final = column(
+    "instances",
+    "",
+    "instances",
+    "Instances of operations: what an operation computes in one layer, phase and iteration on one "
+    "GPU.",
+    reduces="sum",
+)
+TIME: Final = column(
+    "instance_ns",
+    "ns",
+    "elapsed",
+    "From the start of an instance's first compute activity to the end of its last, with what lies "
+    "between; summed over instances.",
+    reduces="sum",
+)
+BESIDE: Final = column(
+    "beside_comm_ns",
+    "ns",
+    "beside comm",
+    "The part of instance_ns during which collectives run on the same GPU.",
+    reduces="sum",
+)
+GPU: Final = column("gpu", "", "GPU", "The GPU of the instance.")
+ITERATION: Final = column(
+    "iteration",
+    "",
+    "iteration",
+    "The iteration of the instance.",
+    missing_because="the trace doesn't say the iteration",
+)
+PHASE: Final = column("phase", "", "phase", "The phase of the instance.")
+LAYER: Final = column(
+    "layer",
+    "",
+    "layer",
+    "The layer of the instance.",
+    missing_because="it belongs to no layer",
+)
+
+
 def answer(run: Run, view: View) -> ViewResult:
     """The scope's operations by a label, or their instances one by one."""
     found = overlaps_in(run, view)
@@ -62,14 +166,14 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
     own: Own = [
         (metrics[0], figures[0]),
         (metrics[1], figures[1]),
-        (columns.SLOWDOWN, numbered(known.slowdown)),
-        (columns.COST, numbered(known.cost_ns)),
-        (columns.PEARSON, numbered(known.pearson)),
-        (columns.COSINE, numbered(known.cosine)),
-        (columns.MEDIAN, numbered(spread[:, 1])),
-        (columns.P5, numbered(spread[:, 0])),
-        (columns.P95, numbered(spread[:, 2])),
-        (columns.INSTANCES, Values(np.bincount(owner, minlength=count))),
+        (SLOWDOWN, numbered(known.slowdown)),
+        (COST, numbered(known.cost_ns)),
+        (PEARSON, numbered(known.pearson)),
+        (COSINE, numbered(known.cosine)),
+        (MEDIAN, numbered(spread[:, 1])),
+        (P5, numbered(spread[:, 0])),
+        (P95, numbered(spread[:, 2])),
+        (INSTANCES, Values(np.bincount(owner, minlength=count))),
         (metrics[2], figures[2]),
         (metrics[3], figures[3]),
     ]
@@ -99,7 +203,7 @@ def _figures(
 
     With a statistic they are that of the instances, each of which has its own.
     """
-    metrics = [columns.OVERLAP, columns.WITH_COPIES, columns.TIME, columns.BESIDE]
+    metrics = [OVERLAP, WITH_COPIES, TIME, BESIDE]
     if not view.stat:
         elapsed, beside, masked = (
             _summed(owner, count, each)
@@ -124,7 +228,7 @@ def _figures(
     )
     together = np.zeros(len(found), np.intp)
     whole = [reduced(view.stat, each, together, 1, counted).at(0) for each in own]
-    total: dict[str, int | float] = {columns.INSTANCES.name: len(found)}
+    total: dict[str, int | float] = {INSTANCES.name: len(found)}
     total |= {m.name: v for m, v in zip(metrics, whole, strict=True) if v is not None}
     figures = [
         reduced(view.stat, each.take(order), owner[order], count, counted[order]) for each in own
@@ -144,13 +248,13 @@ def _percent(part: Int64, whole: Int64) -> Values:
 def _totals(found: Overlaps) -> dict[str, int | float]:
     elapsed = int(found.elapsed_ns.sum())
     total: dict[str, int | float] = {
-        columns.INSTANCES.name: len(found),
-        columns.TIME.name: elapsed,
-        columns.BESIDE.name: int(found.comm_ns.sum()),
+        INSTANCES.name: len(found),
+        TIME.name: elapsed,
+        BESIDE.name: int(found.comm_ns.sum()),
     }
     if elapsed:
-        total[columns.OVERLAP.name] = 100.0 * float(found.comm_ns.sum()) / elapsed
-        total[columns.WITH_COPIES.name] = 100.0 * float(found.masked_ns.sum()) / elapsed
+        total[OVERLAP.name] = 100.0 * float(found.comm_ns.sum()) / elapsed
+        total[WITH_COPIES.name] = 100.0 * float(found.masked_ns.sum()) / elapsed
     return total
 
 
@@ -169,14 +273,14 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     }
     gpu, layer, iteration = (found.codes(level) for level in ("gpu", "layer", "iteration"))
     own: Own = [
-        (columns.OVERLAP, numbered(100.0 * found.share)),
-        (columns.WITH_COPIES, numbered(100.0 * found.masked_share)),
-        (columns.TIME, Values(found.elapsed_ns)),
-        (columns.BESIDE, Values(found.comm_ns)),
-        (columns.GPU, Values(gpu)),
-        (columns.ITERATION, Values(iteration, iteration == NO_LABEL)),
-        (columns.PHASE, worded(texts["phase"])),
-        (columns.LAYER, Values(layer, layer == NO_LABEL)),
+        (OVERLAP, numbered(100.0 * found.share)),
+        (WITH_COPIES, numbered(100.0 * found.masked_share)),
+        (TIME, Values(found.elapsed_ns)),
+        (BESIDE, Values(found.comm_ns)),
+        (GPU, Values(gpu)),
+        (ITERATION, Values(iteration, iteration == NO_LABEL)),
+        (PHASE, worded(texts["phase"])),
+        (LAYER, Values(layer, layer == NO_LABEL)),
         (METRICS["start_ns"], Values(found.start_ns - run.origin_ns)),
     ]
     order = complete_order(_LEVELS)
@@ -199,12 +303,9 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
 
 def _overall(found: Overlaps) -> str:
     total = _totals(found)
-    text = (
-        f"communication runs beside {total.get(columns.OVERLAP.name, 0.0):.1f} % of the operations'"
-        " time"
-    )
+    text = f"communication runs beside {total.get(OVERLAP.name, 0.0):.1f} % of the operations' time"
     if (found.masked_ns != found.comm_ns).any():
-        text += f", or FSDP's copies beside {total[columns.WITH_COPIES.name]:.1f} %"
+        text += f", or FSDP's copies beside {total[WITH_COPIES.name]:.1f} %"
     return text
 
 
