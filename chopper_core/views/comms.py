@@ -9,13 +9,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Values, numbered, worded
-from chopper_core.model.groups import Groups
 from chopper_core.model.charts import BoxChart, Chart, LineChart, Series
+from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import NoSuchNode, UsageError
-from chopper_core.util.grouping import distinct, quantiles_along, quantiles_of, ranked
+from chopper_core.util.grouping import distinct, quantiles_along, quantiles_of, ranked, run_starts
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import (
     Chosen,
@@ -32,7 +32,14 @@ from chopper_core.views.shared.collective_figures import (
     shares,
 )
 from chopper_core.views.shared.collectives import collectives_of
-from chopper_core.views.shared.groups import activity, grouped, into, quantiles
+from chopper_core.views.shared.table_view import (
+    Partition,
+    activity_view,
+    child_of,
+    grouped,
+    quantiles,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -68,8 +75,7 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
     """A row per collective, in the order of first arrival."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
-    first = np.flatnonzero(np.diff(chosen.owner, prepend=-1))
-    nodes = Groups(table, chosen.rows, first)
+    nodes = Groups(table, chosen.rows, run_starts(chosen.owner))
     kinds = chosen.kinds()
     labels = [f"{kind} {number}" for kind, number in zip(kinds, sets.tolist(), strict=True)]
     one = found.members.rows[found.members.first[sets]]
@@ -102,29 +108,16 @@ def _one_by_one(chosen: Chosen, view: View) -> ViewResult:
         (columns.STARTS, Values(found.first_start_ns[sets] - run.origin_ns)),
     ]
     shown: tuple[str, ...] = ("collective_ns", "skew_ns", "transfer_ns", "last_gpu", "bus_gbps")
-    shown += (
-        "phase",
-        "layer",
-        "exposed_pct",
-        "wait_ns",
-        "message_bytes",
-        "times_median",
-        "outlier",
-        "algo_gbps",
-        "exposed_comm_ns",
-        "hidden_ns",
-    )
-    return ViewResult(
-        level=COLLECTIVE,
-        labels=labels,
-        columns=tuple(own),
+    shown += ("phase", "layer", "exposed_pct", "wait_ns", "message_bytes", "times_median")
+    shown += ("outlier", "algo_gbps", "exposed_comm_ns", "hidden_ns")
+    return table_view(
+        view,
+        Partition(COLLECTIVE, labels, nodes, chosen.whole),
+        own,
         opens=lambda row: replace(
             view, by="gpu", of=str(sets[row]), path=(), sort="", filter="", columns=()
         ),
-        total=_waits(chosen),
         shown=_known(shown, own),
-        nodes=nodes,
-        whole=Groups.single(table, chosen.rows),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -135,10 +128,9 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     """A row per kind, phase, layer, iteration, process group or GPU."""
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
-    whole = Groups.single(table, chosen.rows)
     level = _LEVEL_OF.get(by, by)
     codes_of_rows = (table.group if by == "group" else table.column(level))[chosen.rows]
-    codes, nodes = grouped(whole, codes_of_rows.astype(np.int64))
+    codes, nodes = grouped(chosen.whole, codes_of_rows.astype(np.int64))
     count = len(codes)
     member_owner = np.searchsorted(codes, codes_of_rows)
     if by == "gpu":
@@ -146,7 +138,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         pairs = chosen.owner
     else:
         # A collective is where its first kernel of the scope is.
-        owner = member_owner[np.flatnonzero(np.diff(chosen.owner, prepend=-1))]
+        owner = member_owner[run_starts(chosen.owner)]
         pairs = np.arange(len(sets))
     complete = chosen.complete[pairs]
     some = np.bincount(owner[complete], minlength=count) == 0
@@ -164,7 +156,10 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         for waits in (chosen.wait_ns, chosen.exposed_ns)
     )
     own: Own = [
-        (columns.CALLS, Values(np.bincount(owner, minlength=count))),
+        (
+            columns.CALLS if by != "gpu" else columns.CALLS_OF_GPU,
+            Values(np.bincount(owner, minlength=count)),
+        ),
         (columns.WAIT, Values(wait, some)),
         (columns.EXPOSED_WAIT, Values(exposed, some)),
         *(blame(chosen, codes, member_owner, some) if by == "gpu" else ()),
@@ -188,44 +183,33 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         labels = [table.names[code] if code >= 0 else "unknown" for code in codes.tolist()]
     else:
         labels = [table.text_of(level, code) for code in codes.tolist()]
-    shown: tuple[str, ...] = ("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct")
-    shown += ("exposed_wait_ns",)
-    shown += ("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct")
-    shown += ("moved_bytes", "algo_gbps", "exposed_comm_ns", "hidden_ns")
-    if not complete.any():
-        shown = ("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes")
-        shown += ("exposed_comm_ns", "hidden_ns")
-    shown += ("median_ns", "p95_ns", "max_ns", "outliers")
+    sums = ("exposed_comm_ns", "hidden_ns")
+    spread_of = ("median_ns", "p95_ns", "max_ns")
+    shown: tuple[str, ...]
     if by == "gpu":
-        shown = (
-            "wait_ns",
-            "caused_ns",
-            "times_last",
-            "exposed_wait_ns",
-            "calls",
-            "lag_ns",
-            "wait_pct",
-            "exposed_pct",
-            "hidden_pct",
-        )
-        shown += ("exposed_comm_ns", "hidden_ns", "median_ns", "p95_ns", "max_ns")
+        shown = ("wait_ns", "caused_ns", "times_last", "exposed_wait_ns", "calls", "lag_ns")
+        shown += ("wait_pct", "exposed_pct", "hidden_pct", *sums, *spread_of)
+    elif complete.any():
+        shown = ("calls", "wait_ns", "bus_gbps", "last_gpu", "last_pct", "exposed_wait_ns")
+        shown += ("median_transfer_ns", "median_skew_ns", "wait_pct", "exposed_pct", "hidden_pct")
+        shown += ("moved_bytes", "algo_gbps", *sums, *spread_of, "outliers")
+    else:
+        shown = ("calls", "got_gbps", "exposed_pct", "hidden_pct", "moved_bytes")
+        shown += (*sums, *spread_of, "outliers")
 
     def opens(row: int) -> View:
         if by != "group":
-            return replace(into(view, level, labels[row]), name=view.name, by=COLLECTIVE)
+            return replace(child_of(view, level, labels[row]), name=view.name, by=COLLECTIVE)
         name = re.escape(labels[row]).replace("\\ ", r"\s")
         return replace(view, by=COLLECTIVE, filter=name, sort="", columns=())
 
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
+    return table_view(
+        view,
+        Partition(by, labels, nodes, chosen.whole),
+        own,
         opens=opens,
-        total=_waits(chosen),
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
         shown=_known(shown, own),
-        nodes=nodes,
-        whole=Groups.single(table, chosen.rows),
         headline=headline(chosen),
         notes=notes(chosen),
         charts=charts(chosen),
@@ -249,29 +233,18 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         )
     )
     unknown = np.full(len(rows), not found.complete[number])
-    kind = chosen_in(run, found, Groups.single(table, rows))
+    members = Groups.single(table, rows)
+    kind = chosen_in(run, found, members)
     assert kind is not None
     nodes = Groups(table, rows, np.arange(len(rows)))
-    sums = ("kernel_ns", "exposed_comm_ns", "hidden_ns")
-    duration, exposed, hidden = (
-        nodes.sum(name) for name in ("duration_ns", "exposed_comm_ns", "hidden_ns")
-    )
     own: Own = [
         (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
         (columns.LAG, Values(table.start_ns[rows] - found.first_start_ns[number], unknown)),
         (columns.WAIT, Values(np.array([waits[row] for row in rows.tolist()]), unknown)),
-        *zip(
-            (METRICS[name] for name in sums),
-            map(Values, (duration, exposed, hidden)),
-            strict=True,
-        ),
+        (METRICS["kernel_ns"], Values(nodes.sum("duration_ns"))),
+        (METRICS["exposed_comm_ns"], Values(nodes.sum("exposed_comm_ns"))),
+        (METRICS["hidden_ns"], Values(nodes.sum("hidden_ns"))),
     ]
-    total = {
-        name: int(values.sum())
-        for name, values in zip(sums, (duration, exposed, hidden), strict=True)
-    }
-    if found.complete[number]:
-        total["wait_ns"] = sum(waits.values())
     labels = [str(gpu) for gpu in table.gpu[rows].tolist()]
     skew = (
         f"GPU {found.last_gpu[number]} arrives last, {found.skew_ns[number] / 1e3:.1f} µs after "
@@ -279,14 +252,11 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
         if found.complete[number]
         else "not all of its ranks are in the traces"
     )
-    return ViewResult(
-        level="gpu",
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: activity(run, view, int(rows[row])),
-        total=total,
-        nodes=nodes,
-        whole=Groups.single(table, rows),
+    return table_view(
+        view,
+        Partition("gpu", labels, nodes, members),
+        own,
+        opens=lambda row: activity_view(run, view, int(rows[row])),
         headline=(f"{kind.kinds()[0]} {number}: {skew}",),
         notes=notes(kind),
     )
@@ -296,15 +266,6 @@ def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
     """The columns to show without those of which nothing is known: notes say why."""
     unknown = {metric.name for metric, values in own if not values.present().any()}
     return tuple(name for name in shown if name not in unknown)
-
-
-def _waits(chosen: Chosen) -> dict[str, int]:
-    if not chosen.complete.any():
-        return {}
-    return {
-        "wait_ns": int(chosen.wait_ns.sum()),
-        "exposed_wait_ns": int(chosen.exposed_ns.sum()),
-    }
 
 
 def _group_names(run: Run, codes: Int64) -> list[str | None]:
@@ -326,8 +287,7 @@ def charts(chosen: Chosen) -> tuple[Chart, ...]:
 def _boxes(chosen: Chosen) -> BoxChart:
     """How long the kernels of each kind take."""
     table = chosen.table
-    whole = Groups(table, chosen.rows, np.zeros(1, np.intp))
-    codes, nodes = grouped(whole, table.operation[chosen.rows].astype(np.int64))
+    codes, nodes = grouped(chosen.whole, table.operation[chosen.rows].astype(np.int64))
     return BoxChart(
         "durations of the kernels by kind",
         "ms",

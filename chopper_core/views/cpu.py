@@ -17,7 +17,7 @@ from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -186,7 +186,7 @@ def answer(run: Run, view: View) -> ViewResult:
         level=by,
         labels=labels,
         columns=tuple(own),
-        opens=lambda row: into(view, "iteration", labels[row]) if by == "iteration" else view,
+        opens=lambda row: child_of(view, "iteration", labels[row]) if by == "iteration" else view,
         total=_total(own, use) if by == "iteration" else {},
         sort="" if by == "iteration" else "-cpu_busy_pct",
         shown=known,

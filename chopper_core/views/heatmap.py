@@ -17,9 +17,9 @@ from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, quantiles_along, ranked
 from chopper_core.views.ranks.nodes import node_names
-from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.leads import beyond_others, of_all_gpus, others_median
 from chopper_core.views.shared.matched_kernels import cut_iterations
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -89,7 +89,7 @@ def answer(run: Run, view: View) -> ViewResult:
         level="gpu",
         labels=names,
         columns=tuple(own),
-        opens=lambda row: pivot(into(view, "gpu", names[row]), by),
+        opens=lambda row: pivot(child_of(view, "gpu", names[row]), by),
         total={} if total is None else {figure.name: total},
         nodes=gpus,
         whole=parent,

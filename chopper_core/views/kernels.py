@@ -23,10 +23,10 @@ from chopper_core.model.cubes import Cells
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
-from chopper_core.model.view import View, pivot
+from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
-from chopper_core.views.shared.groups import grouped, quantiles
+from chopper_core.views.shared.table_view import Partition, grouped, quantiles, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -37,7 +37,6 @@ SPEC: Final = ViewSpec(
 )
 
 
-LEVEL_OF: Final = {"name": "kernel", "class": "class", "operation": "operation"}
 _SHARES: Final = (0.5, 0.95)
 _CHARTED: Final = 10
 _ROOF: Final = ("intensity", "roof_tflops", "roof_pct")
@@ -85,24 +84,17 @@ def answer(run: Run, view: View) -> ViewResult:
     """The scope's activities by name, class or operation, the ones with the most time first."""
     by = view.by or "name"
     tree = run.tree(view.order)
-    parent = tree.node(view.path)
-    table = run.table
-    classes = _classes(run)
-    if by == "class":
-        words, codes_of = classes
-        codes, nodes = _by_class(parent, tree.split(view.path, ("kernel",)), codes_of)
-        labels = [words[code] for code in codes.tolist()]
-    else:
-        level = "kernel" if by == "name" else "operation"
-        nodes = tree.split(view.path, (level,))
-        codes = nodes.codes(level).astype(np.int64)
-        labels = [table.text_of(level, code) for code in codes.tolist()]
-    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
+    rows = Partition.of(tree, view, "operation" if by == "operation" else "kernel")
+    words, codes_of = _classes(run)
     own: list[tuple[Metric, Values]] = []
-    if by == "name":
-        words, codes_of = classes
+    if by == "class":
+        codes, nodes = _by_class(rows, codes_of)
+        rows = Partition("class", [words[code] for code in codes.tolist()], nodes, rows.whole)
+    elif by == "name":
+        codes = rows.nodes.codes("kernel")
         own.append((CLASS, worded([words[codes_of[code]] for code in codes.tolist()])))
-    total_ns = max(int(parent.sum("duration_ns")[0]), 1)
+    nodes, labels = rows.nodes, rows.labels
+    total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
     kernel_ns = nodes.sum("duration_ns")
     spread = quantiles(nodes, "duration_ns", _SHARES)
     own += [
@@ -112,12 +104,12 @@ def answer(run: Run, view: View) -> ViewResult:
         (P95, Values(spread[:, 1])),
         (LEAST, Values(nodes.min("duration_ns"))),
         (LONGEST, Values(nodes.max("duration_ns"))),
-        *_roofline(run, scope),
+        *_roofline(run, rows.scope(run)),
     ]
     measured = tuple(
         name
         for name in ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
-        if is_measured(name, table)
+        if is_measured(name, run.table)
     )
     roof = tuple(
         metric.name for metric, values in own if metric.name in _ROOF and values.present().any()
@@ -126,30 +118,30 @@ def answer(run: Run, view: View) -> ViewResult:
     shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
     order = np.argsort(-kernel_ns, kind="stable")
     top = order[:_CHARTED]
-    return ViewResult(
-        level=LEVEL_OF[by],
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: _opens(view, by, labels[row]),
-        total={"kernel_pct": 100.0},
+    return table_view(
+        view,
+        rows,
+        own,
+        [(SHARE, Values(np.array([100.0])))],
+        opens=(lambda row: _kernels_of(view, labels[row])) if by == "class" else None,
         sort="-kernel_ns",
         shown=shown,
-        nodes=nodes,
         headline=(_headline(labels, kernel_ns, order, total_ns, by),),
         charts=(
             BarChart(
-                f"time by {LEVEL_OF[by]}",
+                f"time by {rows.level}",
                 "ms",
                 tuple(labels[row] for row in top),
                 (Series("time", kernel_ns[top] / 1e6),),
-                "kernel" if by == "name" else LEVEL_OF[by],
+                rows.level,
             ),
         ),
     )
 
 
-def _by_class(parent: Groups, kernels: Groups, codes_of: Int64) -> tuple[Int64, Groups]:
+def _by_class(by_kernel: Partition, codes_of: Int64) -> tuple[Int64, Groups]:
     """The classes in a node, and their activities, from those of each kernel where cells say it."""
+    parent, kernels = by_kernel.whole, by_kernel.nodes
 
     def found() -> tuple[Int64, Groups]:
         return grouped(parent, codes_of[parent.table.kernel[parent.rows]])
@@ -202,15 +194,9 @@ def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     ]
 
 
-def _opens(view: View, by: str, label: str) -> View:
-    """A kernel or an operation: where it occurs in the scope; a class: its kernels."""
-    if by == "class":
-        return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
-    level = "kernel" if by == "name" else "operation"
-    if level in view.order[: len(view.path)]:
-        return replace(view, name="", by="", of="", sort="", filter="", columns=())
-    split = pivot(replace(view, name="", by="", of="", columns=()), level)
-    return replace(split, path=(*split.path, label), sort="", filter="")
+def _kernels_of(view: View, label: str) -> View:
+    """The kernels of a class."""
+    return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
 
 
 def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by: str) -> str:

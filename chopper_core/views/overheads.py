@@ -18,7 +18,7 @@ from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
-from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -126,43 +126,21 @@ def answer(run: Run, view: View) -> ViewResult:
     table = with_parts(run.table, run)
     if table is not run.table:
         tree = Tree(table, view.order)
-    parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
-    labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
-    has_matrix = _with_matrix(tree.split(view.path, (by, "kernel")), nodes.codes(by), by)
-    parts = parts_of(run, nodes, has_matrix)
-    whole = parts_of(run, parent, None if has_matrix is None else np.array([has_matrix.any()]))
-    losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
-    largest = [
-        list(LOSSES.values())[row.argmax()] if row.max(initial=0) > 0 else None for row in losses
-    ]
-    own: list[tuple[Metric, Values]] = [
-        (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),
-        (LOST, parts.lost),
-        (LARGEST, worded(largest)),
-        *((METRICS[name], parts.values[name]) for name in _TERMS),
-        *((SHARES[name], _in_percent(parts, name)) for name in _TERMS),
-    ]
-    total = {
-        metric.name: value
-        for metric, values in (
-            (METRICS["elapsed_ns"], Values(whole.elapsed_ns)),
-            (LOST, whole.lost),
-            *((METRICS[name], whole.values[name]) for name in _TERMS),
-            *((SHARES[name], _in_percent(whole, name)) for name in _TERMS),
-        )
-        if (value := values.at(0)) is not None
-    }
+    rows = Partition.of(tree, view, by)
+    kernels = tree.split(view.path, (by, "kernel"))
+    has_matrix = _with_matrix(kernels, rows.nodes.codes(by), by)
+    parts = parts_of(run, rows.nodes, has_matrix)
+    whole = parts_of(run, rows.whole, None if has_matrix is None else np.array([has_matrix.any()]))
     has_theory = bool(whole.values[THEORY].present()[0])
     used = [name for name in _TERMS if parts.numbers(name).any()]
     order = np.argsort(-np.where(parts.lost.present(), parts.lost.numbers, -1), kind="stable")
     if not has_theory:
         order = np.argsort(-parts.elapsed_ns, kind="stable")
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: into(view, by, labels[row]),
-        total=total,
+    return table_view(
+        view,
+        rows,
+        _figures(parts),
+        _figures(whole),
         sort="-lost_ns" if has_theory else "-elapsed_ns",
         shown=(
             "elapsed_ns",
@@ -171,14 +149,26 @@ def answer(run: Run, view: View) -> ViewResult:
             *(SHARES[name].name for name in used),
             *used,
         ),
-        nodes=nodes,
         headline=(_headline(whole),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
-            _stacked(parts, labels, order[:_CHARTED], used, by),
+            _stacked(parts, rows.labels, order[:_CHARTED], used, by),
             _waterfall(whole, used),
         ),
     )
+
+
+def _figures(parts: Parts) -> list[tuple[Metric, Values]]:
+    losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
+    titles = list(LOSSES.values())
+    largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
+    return [
+        (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),
+        (LOST, parts.lost),
+        (LARGEST, worded(largest)),
+        *((METRICS[name], parts.values[name]) for name in _TERMS),
+        *((SHARES[name], _in_percent(parts, name)) for name in _TERMS),
+    ]
 
 
 def _in_percent(parts: Parts, name: str) -> Values:

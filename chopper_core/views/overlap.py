@@ -16,8 +16,8 @@ from chopper_core.query.statistic import counted_instances, named, reduced
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import quantiles_of, stable_order
-from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -182,9 +182,9 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         labels=labels,
         columns=tuple(own),
         opens=lambda row: (
-            replace(into(view, by, labels[row]), name=view.name, by=INSTANCE)
+            replace(child_of(view, by, labels[row]), name=view.name, by=INSTANCE)
             if own[9][1].numbers[row] <= _MOST_INSTANCES
-            else replace(into(view, by, labels[row]), name=view.name)
+            else replace(child_of(view, by, labels[row]), name=view.name)
         ),
         total=totals,
         shown=tuple(metric.name for metric, values in own if values.present().any()),

@@ -20,7 +20,7 @@ from chopper_core.model.table import Category
 from chopper_core.model.tree import level_order
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
-from chopper_core.views.shared import groups
+from chopper_core.views.shared import table_view
 from tests.support import Row, run_of, sample_run
 
 SCOPES = ["", ":gpu=3", ":gpu=1/iteration=11/phase=backward"]
@@ -108,7 +108,7 @@ def test_the_roof_is_the_smaller_of_peak_and_bandwidth(run: Run) -> None:
 
 
 def test_what_a_view_cannot_do_is_said(run: Run) -> None:
-    with pytest.raises(UsageError, match=r"no view 'kernel'; the views are .*kernels"):
+    with pytest.raises(UsageError, match=r"unknown view 'kernel'; the views are .*kernels"):
         query(run, parse("R?view=kernel"))
     with pytest.raises(UsageError, match="takes by=name, class, operation, not 'colour'"):
         query(run, parse("R?view=kernels&by=colour"))
@@ -128,7 +128,7 @@ def test_sums_over_levels_give_the_same(
     address = parse(f"R{scope}?view=kernels&by={by}&sort=name")
     plain = query(replace(made, table=table), address)
     if are_counted:
-        monkeypatch.setattr(groups, "_MANY", 0)
+        monkeypatch.setattr(table_view, "_MAX_SORTED", 0)
         monkeypatch.setattr(tree, "_MAX_ADDED_ROWS", -1)
     quick = query(replace(made, table=table, cubes=Cubes(table, cubes)), address)
     assert plain.labels == quick.labels
@@ -148,9 +148,9 @@ def test_quantiles_without_sorting_are_those_of_numpy(
     nodes = made.tree().children(()).groups
     shares = (0.0, 0.25, 0.5, 0.95, 1.0)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(groups, "_MANY", 0)
-        patched.setattr(groups, "_MOST_COUNTED", most_counted)
-        found = groups.quantiles(nodes, "duration_ns", shares)
+        patched.setattr(table_view, "_MAX_SORTED", 0)
+        patched.setattr(table_view, "_MAX_SIZE_CLASSES", most_counted)
+        found = table_view.quantiles(nodes, "duration_ns", shares)
     for number, gpu in enumerate(sorted({gpu for gpu, _ in rows})):
         own = [took for other, took in rows if other == gpu]
         np.testing.assert_allclose(found[number], np.quantile(own, shares), rtol=1e-12)

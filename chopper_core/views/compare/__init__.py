@@ -24,7 +24,7 @@ from chopper_core.util.arrays import Float64, Numbers
 from chopper_core.util.errors import UsageError
 from chopper_core.views.compare.sides import ComparedNode, Sides, sides_of
 from chopper_core.views.shared.baselines import candidates
-from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import SUMS, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -124,7 +124,7 @@ def _opens(both: Sides, row: int) -> View:
 def _part(both: Sides, side: ComparedNode, row: int) -> View:
     view = side.view
     for level, label in zip(both.levels, side.parts[row], strict=True):
-        view = into(view, level, label)
+        view = child_of(view, level, label)
     return view
 
 

@@ -26,7 +26,7 @@ from chopper_core.views.determinism.steadiness import (
     gpus_of,
     steadiness,
 )
-from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -146,7 +146,7 @@ def answer(run: Run, view: View) -> ViewResult:
         level=view.by or "gpu",
         labels=labels,
         columns=tuple(own),
-        opens=lambda row: view if view.by == "figure" else into(view, "gpu", labels[row]),
+        opens=lambda row: view if view.by == "figure" else child_of(view, "gpu", labels[row]),
         shown=_shown(own, known, view.by, base is not None),
         headline=_headline(ours, base, compared, view),
         notes=_notes(ours, base),

@@ -16,7 +16,7 @@ from chopper_core.util.arrays import Index
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import listed, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.shared.groups import grouped
+from chopper_core.views.shared.table_view import grouped
 
 MATRIX_USE: Final = Threshold(
     "use of the matrix units in large products",

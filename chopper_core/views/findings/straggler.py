@@ -12,8 +12,8 @@ from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import others, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.ranks.columns import waits
-from chopper_core.views.shared.groups import by_level
 from chopper_core.views.shared.leads import RankLeads, beyond_others, others_median
+from chopper_core.views.shared.table_view import by_level
 
 STRAGGLER: Final = Threshold(
     "straggler",

@@ -13,7 +13,7 @@ from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import by_number, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.power.samples import LIMITER, samples_of
-from chopper_core.views.shared.groups import by_level
+from chopper_core.views.shared.table_view import by_level
 
 THROTTLED: Final = Threshold(
     "throttled", 10.0, "% of the time", "single samples under a limiter are normal at full load"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.metrics.time import INSTANCE_LEVELS
@@ -23,7 +22,7 @@ from chopper_core.views.launch.launches import (
     queue_of,
     waited_ns,
 )
-from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -130,19 +129,17 @@ STATISTICS: Final = {
 def answer(run: Run, view: View) -> ViewResult:
     """Overheads of launches and causes of idle time, by operation or another level."""
     by = view.by or "operation"
-    tree, table = run.tree(view.order), run.table
-    parent, nodes = tree.node(view.path), tree.split(view.path, (by,))
-    labels = [table.text_of(by, code) for code in nodes.codes(by).tolist()]
-    scope = Scope(nodes, parent, run.origin_ns, run.hardware)
-    own, total = _columns(run, view, by, scope)
+    rows = Partition.of(run.tree(view.order), view, by)
+    own, total = _columns(run, view, rows)
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
-    (gpus, edges, depths), clock_notes = _whatever_the_rows(run, view, parent)
+    (gpus, edges, depths), clock_notes = _whatever_the_rows(run, view, rows.whole)
     own.insert(4, (CAUSE, _main_causes(figures)))
     if by == "gpu":
-        unknown = np.full(len(depths), whole[OVERHEADS[1]] is None)
-        own.append((QUEUE, Values(depths.mean(axis=1), unknown)))
-        whole[QUEUE.name] = None if unknown.any() else float(depths.mean())
+        means = depths.mean(axis=1)
+        unknown = np.full(len(means), whole[OVERHEADS[1]] is None)
+        own.append((QUEUE, Values(means, unknown)))
+        total.append((QUEUE, Values(depths.mean(keepdims=True)[0], unknown[:1])))
     is_known = whole[OVERHEADS[1]] is not None
     has_launches = figures["launch_overhead_ns"].numbers.any()
     used = [name for name in CAUSES if figures[name].numbers.any()]
@@ -152,16 +149,14 @@ def answer(run: Run, view: View) -> ViewResult:
     shown += [metric.name for key, metric in STATISTICS.items() if key[0] != OVERHEADS[0]]
     sort = "launch_overhead_ns" if has_launches else "idle_ns"
     order = np.argsort(-figures[sort].numbers, kind="stable")[:_CHARTED]
-    top = [labels[row] for row in order.tolist()]
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: into(view, by, labels[row]),
-        total={name: value for name, value in whole.items() if value is not None},
+    top = [rows.labels[row] for row in order.tolist()]
+    return table_view(
+        view,
+        rows,
+        own,
+        total,
         sort=f"-{sort}",
         shown=tuple(dict.fromkeys(shown)),
-        nodes=nodes,
         headline=_headline(whole, gpus, depths),
         notes=(*clock_notes, *_notes(whole)),
         charts=(
@@ -179,16 +174,14 @@ def answer(run: Run, view: View) -> ViewResult:
 Columns = list[tuple[Metric, Values]]
 
 
-def _columns(run: Run, view: View, by: str, scope: Scope) -> tuple[Columns, Columns]:
-    """All columns but the words: of the labels, and of all of them together."""
-    parent = scope.parent
+def _columns(run: Run, view: View, rows: Partition) -> tuple[Columns, Columns]:
+    """All columns but the words: of the rows, and of all of them together."""
+    by = rows.level
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
     one = by == "iteration" or "iteration" in dict(view.scope)
     cut = {} if one else run.partial_iterations
-    labels = scope.nodes.codes(by)
-    found = launches_of(run, parent.selection, by, labels, over, cut)
-    at_once = replace(scope, nodes=parent)
-    return _figures(scope, found), _figures(at_once, found.together())
+    found = launches_of(run, rows.whole.selection, by, rows.nodes.codes(by), over, cut)
+    return _figures(rows.scope(run), found), _figures(rows.whole_scope(run), found.together())
 
 
 def _figures(scope: Scope, launches: LaunchSums) -> Columns:

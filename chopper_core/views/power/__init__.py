@@ -19,11 +19,11 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
 from chopper_core.views.power.samples import LIMITER, SIGNALS, GpuSamples, samples_of
-from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.samples import (
     Sampled,
     correlation,
 )
+from chopper_core.views.shared.table_view import Partition, table_view
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -88,8 +88,8 @@ def options_of(text: str) -> Options:
 
 
 def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
-    labels, nodes = _split(run, view, "gpu")
-    scope = Scope(nodes, nodes, run.origin_ns, run.hardware, run.measured)
+    rows = Partition.of(run.tree(view.order), view, "gpu")
+    scope = rows.scope(run)
     energy_j, token_mj = step_energy(run, view, options.tokens)
     own = _columns(run, found, options)
     own += [
@@ -104,24 +104,16 @@ def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
         *("mean_hotspot_c", "throttled_pct", "r_gfx_hotspot", "r_gfx_power", "rolling_power_w"),
         *("rolling_gfx_mhz", "bursts", "burst_pct", "longest_burst_ns"),
     )
-    return ViewResult(
-        level="gpu",
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: into(view, "gpu", labels[row]),
-        total=_totals(own),
+    return table_view(
+        view,
+        rows,
+        own,
+        _sums_of_all(own),
         shown=tuple(name for name in shown if name in known),
-        nodes=nodes,
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(run, view, found, options),
         charts=charts(found, run.origin_ns),
     )
-
-
-def _split(run: Run, view: View, level: str) -> tuple[list[str], Groups]:
-    """The labels of a level within the scope, and the rows of each."""
-    nodes = run.tree(view.order).split(view.path, (level,))
-    return [run.table.text_of(level, int(code)) for code in nodes.codes(level)], nodes
 
 
 def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
@@ -213,14 +205,14 @@ def _at_limit(gpu: GpuSamples) -> float:
     return 100.0 * float(power.weights_ns[at].sum()) / float(power.weights_ns.sum())
 
 
-def _totals(own: Own) -> dict[str, int | float]:
-    """Sums of what adds up over GPUs."""
-    totals: dict[str, int | float] = {}
+def _sums_of_all(own: Own) -> Own:
+    """Sums over the GPUs where all have the figure; a sum over some of them is no total."""
+    whole: Own = []
     for metric, values in own:
-        whole = values.present().all() and len(values)
-        if whole and metric.name in ("mean_power_w", "iteration_energy_j", "energy_j"):
-            totals[metric.name] = float(values.numbers.sum())
-    return totals
+        if metric.name in ("mean_power_w", "iteration_energy_j", "energy_j"):
+            is_known = bool(values.present().all() and len(values))
+            whole.append((metric, numbered([float(values.numbers.sum()) if is_known else None])))
+    return whole
 
 
 def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float64, Float64]:
@@ -263,8 +255,8 @@ def _energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float6
 def _by_label(
     run: Run, view: View, found: list[GpuSamples], options: Options, by: str
 ) -> ViewResult:
-    labels, nodes = _split(run, view, by)
-    scope = Scope(nodes, nodes, run.origin_ns, run.hardware, run.measured)
+    rows = Partition.of(run.tree(view.order), view, by)
+    scope = rows.scope(run)
     energy = METRICS["energy_j"].compute(scope)
     joules = np.where(energy.present(), energy.numbers, np.nan)
     elapsed = METRICS["elapsed_ns"].compute(scope).numbers
@@ -276,25 +268,23 @@ def _by_label(
         (c.CHARGED_POWER, numbered(charged)),
     ]
     if by == "iteration":
-        own.append((c.TOKEN_ENERGY, numbered(_token_energy(run, view, labels, options))))
+        own.append((c.TOKEN_ENERGY, numbered(_token_energy(run, view, rows.labels, options))))
     measured = ("gfx_mhz", "mem_mhz", "power_w", "hotspot_c", "throttle_pct")
     shown = [metric.name for metric, values in own if values.present().any()]
     shown += [name for name in measured if is_measured(name, run.table)]
     energy_j, token_mj = step_energy(run, view, options.tokens)
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
-        opens=lambda row: into(view, by, labels[row]),
-        total={"energy_j": float(joules.sum()), "energy_pct": 100.0}
-        if np.isfinite(joules).all()
-        else {},
+    known = np.isfinite(joules).all()
+    whole = (numbered([joules.sum() if known else None]), numbered([100.0 if known else None]))
+    return table_view(
+        view,
+        rows,
+        own,
+        [(METRICS["energy_j"], whole[0]), (c.ENERGY_SHARE, whole[1])],
         sort="-energy_j" if by in ("operation", "kernel") else "",
         shown=(*shown, "elapsed_ns"),
-        nodes=nodes,
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(run, view, found, options),
-        charts=energy_bars(by, labels, joules),
+        charts=energy_bars(by, rows.labels, joules),
     )
 
 

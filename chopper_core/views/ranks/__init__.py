@@ -18,7 +18,6 @@ from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.ranks.columns import waits, waits_by, waits_map
 from chopper_core.views.ranks.nodes import NODE, by_node
 from chopper_core.views.shared.collective_figures import gpu_words
-from chopper_core.views.shared.groups import into
 from chopper_core.views.shared.leads import (
     RankLeads,
     beyond_others,
@@ -29,6 +28,7 @@ from chopper_core.views.shared.leads import (
     sums_by,
     unmatched_compute,
 )
+from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -84,11 +84,11 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         (rank_columns.THROUGHPUT, numbered(stand.work_ns.max() / np.maximum(stand.work_ns, 1))),
     ]
     scope = Scope(stand.split("gpu"), stand.node, run.origin_ns, run.hardware)
+    whole = Scope(stand.node, stand.node, run.origin_ns, run.hardware)
     beside = tuple(
         n for n in _BESIDE if n in ("idle_host_ns", "exposed_comm_ns") or is_measured(n, run.table)
     )
-    for name in beside:
-        own.append((METRICS[name], METRICS[name].compute(scope)))
+    own += [(METRICS[name], METRICS[name].compute(scope)) for name in beside]
     shown = ("mean_lead_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *beside[:-2])
     shown += ("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns")
     shown += ("extra_work_ns", "extra_launch_ns", *beside[-2:])
@@ -96,8 +96,8 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         level="gpu",
         labels=[str(gpu) for gpu in stand.gpus],
         columns=tuple(own),
-        opens=lambda row: into(view, "gpu", str(stand.gpus[row])),
-        total=_totals(stand, own),
+        opens=lambda row: child_of(view, "gpu", str(stand.gpus[row])),
+        total=total_row(own, [(METRICS[name], METRICS[name].compute(whole)) for name in beside]),
         shown=shown,
         headline=headline(stand, waited),
         notes=notes(stand),
@@ -115,6 +115,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     nodes, codes_of_rows = stand.split(by), table.column(by)
     codes = nodes.codes(by).astype(np.int64)
     labels = [table.text_of(by, code) for code in codes.tolist()]
+    rows = Partition(by, labels, nodes, stand.node)
     place = np.searchsorted(codes, codes_of_rows[found.rows[:, 0]])
     sums, count = leads_by(place, found, len(codes))
     there = count > 0
@@ -150,40 +151,22 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     if by == "iteration":
         shown[2:2] = ["iteration_ns", "throughput_x"]
     shown += ["occurrences", "elapsed_ns", "exposed_comm_ns", "idle_host_ns"]
-    return ViewResult(
-        level=by,
-        labels=labels,
-        columns=tuple(own),
+    return table_view(
+        view,
+        rows,
+        own,
         opens=lambda row: replace(
-            into(view, by, labels[row]),
+            child_of(view, by, labels[row]),
             # Where nothing is matched there is nothing to ask either.
             name=view.name if there[row] else "",
             by="gpu" if there[row] else "",
         ),
-        total=_totals(stand, own),
         sort="-lead_change_ns" if by == "operation" else "",
-        shown=tuple(shown),
-        nodes=nodes,
-        whole=stand.node,
+        shown=shown,
         headline=headline(stand, waits(stand)),
         notes=notes(stand),
         charts=(_leads_chart(stand),),
     )
-
-
-def _totals(stand: RankLeads, own: Own) -> dict[str, int | float]:
-    """The scope's own figures, of all GPUs, for the columns that have one."""
-    run = stand.run
-    scope = Scope(stand.node, stand.node, run.origin_ns, run.hardware)
-    totals: dict[str, int | float] = {}
-    for metric, values in own:
-        if metric.name in METRICS:
-            value = METRICS[metric.name].compute(scope).at(0)
-            if value is not None:
-                totals[metric.name] = value
-        elif metric.reduces == "sum" and values.present().any():
-            totals[metric.name] = values.numbers[values.present()].sum().item()
-    return totals
 
 
 def _leads_chart(stand: RankLeads) -> LineChart:

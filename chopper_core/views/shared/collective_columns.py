@@ -33,6 +33,9 @@ CALLS: Final = column(
     "calls", "", "calls", "Number of collectives, each counted once for all its ranks.",
     reduces="sum",
 )  # fmt: skip
+CALLS_OF_GPU: Final = column(
+    "calls", "", "calls", "Number of collectives in which the GPU takes part."
+)
 SEEN: Final = column("ranks_seen", "", "ranks", "How many ranks' kernels of it are in the traces.")
 SIZE: Final = column(
     "message_bytes",

@@ -52,6 +52,11 @@ class Chosen(Struct, frozen=True, eq=False):
         return self.run.table
 
     @property
+    def whole(self) -> Groups:
+        """The scope's kernels as one group."""
+        return Groups.single(self.table, self.rows)
+
+    @property
     def complete(self) -> Mask:
         """Of which collectives all ranks are seen."""
         return self.all.complete[self.sets]

@@ -17,7 +17,7 @@ from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
 from chopper_core.util.arrays import Float64, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.views.shared.groups import into
+from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.throughput.parts import PARTS, step_times
@@ -190,13 +190,13 @@ def answer(run: Run, view: View) -> ViewResult:
 def _opens(view: View, by: str, label: str) -> View:
     """An iteration or a GPU: its node; a part: the operations it lies in."""
     if by != "part":
-        return into(view, by, label)
+        return child_of(view, by, label)
     if label == "launch":
         return replace(view, name="launch", by="", of="", columns=(), sort="", filter="")
     plain = replace(view, name="", by="", of="", columns=(), filter="", sort="")
     phase = label.partition(" ")[0]
     if phase in PHASES:
-        plain = into(view, "phase", phase)
+        plain = child_of(view, "phase", phase)
     state = {"communication": "exposed_comm_ns", "copies": "exposed_copy_ns"}.get(label)
     sort = f"-{state or 'compute_busy_ns'}"
     return replace(pivot(plain, "operation"), sort=sort)

@@ -15,7 +15,7 @@ from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME, Interval, pointing
 from chopper_core.util.arrays import Int64, Mask
-from chopper_core.views.shared.groups import activity
+from chopper_core.views.shared.table_view import activity_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, lanes_chart, own_time
 from chopper_core.views.timeline.lanes import (
@@ -335,7 +335,7 @@ def _opens(run: Run, view: View, lane: Lane, at: int) -> View:
     """The activity at the cursor in the tree; in a gap the next one, or the last."""
     for place in (lane.running(at), lane.after(at), lane.before(at)):
         if place is not None:
-            there = activity(run, view, int(lane.rows[place]))
+            there = activity_view(run, view, int(lane.rows[place]))
             return replace(there, overrides=view.overrides)
     return replace(view, name="", by="", window=ALL_TIME)
 

@@ -1,24 +1,104 @@
-"""Rows of a node brought together by a code of their own, wherever they lie in the tree."""
+"""The table view: rows that divide activities by a label, their columns and the total row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.metrics import Metric, Scope, Values
+from chopper_core.model.charts import Chart
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, values_of
+from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import quantiles_of, run_starts, stable_order
+from chopper_core.views.spec import ViewResult
 
-_MANY: Final = 1 << 20
-"""Values that are not sorted."""
+Figures = Sequence[tuple[Metric, Values]]
+"""Columns with their values."""
+_MAX_SORTED: Final = 1 << 20
+"""Values up to which quantiles are found by sorting."""
 _MANTISSA_BITS: Final = 8
-_MOST_COUNTED: Final = 1 << 20
+_MAX_SIZE_CLASSES: Final = 1 << 20
+
+
+class Partition(Struct, frozen=True, eq=False):
+    """Activities divided into rows: each is in one row."""
+
+    level: str
+    labels: list[str]
+    nodes: Groups
+    """The activities of each row."""
+    whole: Groups
+    """Those of all rows, as one group."""
+
+    @classmethod
+    def of(cls, tree: Tree, view: View, level: str) -> Partition:
+        """A view's node divided by the labels of a level, in the order of their codes."""
+        nodes = tree.split(view.path, (level,))
+        labels = [tree.table.text_of(level, code) for code in nodes.codes(level).tolist()]
+        return cls(level, labels, nodes, tree.node(view.path))
+
+    def scope(self, run: Run) -> Scope:
+        """The rows, to compute metrics of."""
+        return Scope(self.nodes, self.whole, run.origin_ns, run.hardware, run.measured)
+
+    def whole_scope(self, run: Run) -> Scope:
+        """All rows as one, to compute metrics of."""
+        return Scope(self.whole, self.whole, run.origin_ns, run.hardware, run.measured)
+
+
+def table_view(
+    view: View,
+    rows: Partition,
+    columns: Figures,
+    whole: Figures = (),
+    *,
+    opens: Callable[[int], View] | None = None,
+    sort: str = "",
+    shown: Sequence[str] = (),
+    headline: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    charts: tuple[Chart, ...] = (),
+) -> ViewResult:
+    """The result of a view whose rows divide activities; each row opens its part of the tree.
+
+    `whole` has columns of the activities of all rows as one group, with one value each.
+    """
+    return ViewResult(
+        level=rows.level,
+        labels=rows.labels,
+        columns=tuple(columns),
+        opens=opens or (lambda row: child_of(view, rows.level, rows.labels[row])),
+        total=total_row(columns, whole),
+        sort=sort,
+        shown=tuple(shown),
+        nodes=rows.nodes,
+        whole=rows.whole,
+        headline=headline,
+        notes=notes,
+        charts=charts,
+    )
+
+
+def total_row(columns: Figures, whole: Figures = ()) -> dict[str, int | float]:
+    """The total row: columns of the whole, and sums of the other columns that add up."""
+    total = {
+        metric.name: values.numbers[values.present()].sum().item()
+        for metric, values in columns
+        if metric.reduces == "sum" and values.present().any()
+    }
+    for metric, values in whole:
+        total.pop(metric.name, None)
+        if values.words is None and (number := values.at(0)) is not None:
+            total[metric.name] = number
+    return total
 
 
 def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
@@ -37,7 +117,7 @@ def grouped(parent: Groups, codes: Int64) -> tuple[Int64, Groups]:
 
 def quantiles(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     """Quantiles of a column over each group, as groups x shares, by linear interpolation."""
-    if groups.sizes().sum() > _MANY and (groups.min(column) >= 0).all():
+    if groups.sizes().sum() > _MAX_SORTED and (groups.min(column) >= 0).all():
         return _of_many(groups, column, shares)
     values = groups.table.column(column)[groups.rows].astype(np.float64)
     owner = np.repeat(np.arange(len(groups)), groups.sizes())
@@ -53,7 +133,7 @@ def _of_many(groups: Groups, column: str, shares: tuple[float, ...]) -> Float64:
     while True:
         lowest, highest = _size_classes(np.array([least, most]), bits).tolist()
         width = highest - lowest + 1
-        if len(groups) * width <= _MOST_COUNTED or not bits:
+        if len(groups) * width <= _MAX_SIZE_CLASSES or not bits:
             break
         bits -= 1
 
@@ -98,7 +178,7 @@ def by_level(parent: Groups, level: str) -> tuple[list[str], Groups]:
     return [parent.table.text_of(level, code) for code in codes.tolist()], nodes
 
 
-def into(view: View, level: str, label: str) -> View:
+def child_of(view: View, level: str, label: str) -> View:
     """The part of a view's node with a label: split by its level, or the node if it is above."""
     plain = replace(view, name="", by="", of="", columns=(), sort="", filter="")
     if level in view.order[: len(view.path)]:
@@ -107,7 +187,7 @@ def into(view: View, level: str, label: str) -> View:
     return replace(split, path=(*split.path, label))
 
 
-def activity(run: Run, view: View, row: int) -> View:
+def activity_view(run: Run, view: View, row: int) -> View:
     """The view of one activity by its row of the kernel table, in the usual order of levels."""
     table = run.table
     path = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
