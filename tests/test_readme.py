@@ -174,7 +174,7 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     check("tour-kernels", f"```\n{shown['kernels']}```")
     truth = json.loads((ROOT / "demo_data" / "fsdp2" / "truth.json").read_text())
     slow = truth["slow_gpu"]["rank"]
-    assert f"GPU {slow} is behind" in shown["ranks"]
+    assert f"GPU {slow} is the straggler" in shown["ranks"]
     assert f"GPU {slow} › compare" in shown["compare"]
     assert f"GPU {slow} › mlp_dp › compare" in shown["kernels"]
     text = README.read_text(encoding="utf-8")

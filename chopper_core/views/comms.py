@@ -1,4 +1,4 @@
-"""Comms: collectives matched across the ranks, their bandwidth, who waits and for whom."""
+"""Comms: collectives matched across ranks, their bandwidth, who waits and for whom."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SPEC: Final = ViewSpec(
 
 COLLECTIVE: Final = "collective"
 _LEVEL_OF: Final = {"kind": "operation"}
-"""The level of the tree that a way to split stands for, where it is called otherwise."""
+"""Split → level of the tree, where their names differ."""
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -63,7 +63,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = collectives_of(run)
     chosen = None if found is None else chosen_in(run, found, parent)
     if chosen is None:
-        raise UsageError("there are no communication kernels here, so no collectives")
+        raise UsageError("no collectives: the scope has no communication kernels")
     if view.of:
         return _members(chosen, view)
     if by == COLLECTIVE:
@@ -137,7 +137,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         owner = member_owner
         pairs = chosen.owner
     else:
-        # A collective is where its first kernel of the scope is.
+        # A collective belongs to the row of its first kernel in the scope.
         owner = member_owner[run_starts(chosen.owner)]
         pairs = np.arange(len(sets))
     complete = chosen.complete[pairs]
@@ -222,7 +222,9 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
     table = run.table
     number = int(view.of) if view.of.isdecimal() else -1
     if not 0 <= number < len(found):
-        raise NoSuchNode(f"no collective {view.of}: of= takes a number from 0 to {len(found) - 1}")
+        raise NoSuchNode(
+            f"unknown collective {view.of}: of= takes a number from 0 to {len(found) - 1}"
+        )
     rows = found.members.rows_of(number)
     rows = rows[np.lexsort((table.gpu[rows], table.start_ns[rows]))]
     waits = dict(
@@ -248,9 +250,9 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
     labels = [str(gpu) for gpu in table.gpu[rows].tolist()]
     skew = (
         f"GPU {found.last_gpu[number]} arrives last, {found.skew_ns[number] / 1e3:.1f} µs after "
-        f"the first; from then on it takes {found.transfer_ns[number] / 1e3:.1f} µs"
+        f"the first; the transfer then takes {found.transfer_ns[number] / 1e3:.1f} µs"
         if found.complete[number]
-        else "not all of its ranks are in the traces"
+        else "the traces lack some of its ranks"
     )
     return table_view(
         view,
@@ -263,7 +265,7 @@ def _members(chosen: Chosen, view: View) -> ViewResult:
 
 
 def _known(shown: tuple[str, ...], own: Own) -> tuple[str, ...]:
-    """The columns to show without those of which nothing is known: notes say why."""
+    """The columns that have any value; notes say why the others have none."""
     unknown = {metric.name for metric, values in own if not values.present().any()}
     return tuple(name for name in shown if name not in unknown)
 
@@ -272,20 +274,20 @@ def _group_names(run: Run, codes: Int64) -> list[str | None]:
     return [run.table.names[code] if code >= 0 else None for code in codes.tolist()]
 
 
-_POINTS: Final = 1_500
-"""Collectives that are drawn one by one; of more, evenly chosen ones."""
-_OCCURRENCES: Final = 300
-"""Occurrences along a line; of more, neighbours are drawn as their median."""
-_LINES: Final = 12
+_MAX_POINTS: Final = 1_500
+"""With more collectives, evenly chosen ones are drawn."""
+_MAX_OCCURRENCES: Final = 300
+"""With more occurrences, medians of neighbours are drawn."""
+_MAX_LINES: Final = 12
 
 
 def charts(chosen: Chosen) -> tuple[Chart, ...]:
-    """All pictures of the collectives of a scope."""
+    """The charts of a scope's collectives."""
     return (_boxes(chosen), *_skews(chosen), *_by_occurrence(chosen))
 
 
 def _boxes(chosen: Chosen) -> BoxChart:
-    """How long the kernels of each kind take."""
+    """Durations of the kernels of each kind."""
     table = chosen.table
     codes, nodes = grouped(chosen.whole, table.operation[chosen.rows].astype(np.int64))
     return BoxChart(
@@ -304,7 +306,7 @@ def _skews(chosen: Chosen) -> tuple[LineChart, ...]:
     names, x, y = [], [], []
     for code in distinct(found.kind[sets]).tolist():
         own = sets[found.kind[sets] == code]
-        own = own[:: -(-len(own) // _POINTS)]
+        own = own[:: -(-len(own) // _MAX_POINTS)]
         names.append(chosen.table.text_of("operation", code))
         x.append(found.skew_ns[own] / 1e6)
         y.append(found.transfer_ns[own] / 1e6)
@@ -334,11 +336,11 @@ def _by_occurrence(chosen: Chosen) -> tuple[LineChart, ...]:
     gpus, gpu = ranked(table.gpu[chosen.rows[members]])
     durations = np.full((int(places.max()) + 1, len(gpus)), np.nan)
     durations[places, gpu] = table.duration_ns[chosen.rows[members]] / 1e6
-    step = -(-len(durations) // _OCCURRENCES)
+    step = -(-len(durations) // _MAX_OCCURRENCES)
     lines = _medians(durations, step)
     names = [f"GPU {number}" for number in gpus.tolist()]
-    if len(gpus) > _LINES:
-        names = ["least of the GPUs", "median of the GPUs", "largest of the GPUs"]
+    if len(gpus) > _MAX_LINES:
+        names = ["minimum of the GPUs", "median of the GPUs", "maximum of the GPUs"]
         lines = _across(lines)
     of = f", medians of {step} each" if step > 1 else ""
     x = (np.arange(len(lines)) * step).astype(np.float64)

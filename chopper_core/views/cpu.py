@@ -1,4 +1,4 @@
-"""CPU: how many of the host's processors are busy, logical and physical, and which."""
+"""CPU: which of the host's processors are busy, logical and physical."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SPEC: Final = ViewSpec(
 
 _OPTION: Final = re.compile(r"(above):(\d{1,3}(?:\.\d+)?)|(file):([^,:]+)")
 _NO_SAMPLES: Final = (
-    "the run has no samples of processors that could be placed; docs/telemetry.md says what a file "
-    "of them looks like, and has a sampler"
+    "no CPU samples on the run's clock; docs/telemetry.md describes the file format and has a "
+    "sampler"
 )
-_POINTS: Final = 240
-_BINS: Final = 120
-_CORES: Final = 24
-_SINCE: Final = "Of the scope's samples, those whose instant lies in its time on any GPU."
-_NO_CORES: Final = "the file doesn't say the physical core of every logical processor"
+_MAX_POINTS: Final = 240
+_MAX_BINS: Final = 120
+_MAX_CORES: Final = 24
+_SINCE: Final = "Samples taken within the scope's time on any GPU."
+_NO_CORES: Final = "the file doesn't give the physical core of every logical processor"
 
 ACTIVE: Final = column(
     "active_cpus",
@@ -47,7 +47,7 @@ ACTIVE: Final = column(
     "active",
     f"Logical processors above the level (of=above:PERCENT, 0 at first), mean. {_SINCE}",
     source="CPU samples",
-    missing_because="no sample lies in the row's time",
+    missing_because="no sample in the row's time",
 )
 MOST: Final = column(
     "max_active_cpus",
@@ -61,8 +61,8 @@ WORK: Final = column(
     "cpu_work",
     "",
     "work",
-    "Sum of the processors' shares of time, mean over the samples: as many as would do the work at "
-    "100 %; the original's C_min.",
+    "Sum of the processors' shares of time, mean over the samples: the number that would do the "
+    "work at 100 %; the original's C_min.",
     source="CPU samples; UnaryLab/chopper cpu_active_cores.py",
     missing_because=ACTIVE.missing_because,
 )
@@ -95,7 +95,7 @@ SHARED: Final = column(
     "shared_cores",
     "",
     "shared",
-    "Physical cores of which two or more logical processors are above the level, mean.",
+    "Physical cores with two or more logical processors above the level, mean.",
     source="CPU samples",
     missing_because=CORES.missing_because,
 )
@@ -129,7 +129,7 @@ CORE: Final = column(
 THREADS: Final = column(
     "busy_threads",
     "",
-    "of it busy",
+    "threads",
     "Logical processors of the core above the level, mean over the samples.",
     source="CPU samples",
     missing_because=ACTIVE.missing_because,
@@ -137,7 +137,7 @@ THREADS: Final = column(
 
 
 class Use(Struct, frozen=True, eq=False):
-    """The samples of one host in some time, and what of them is above the level."""
+    """The samples of one host in a span of time, and which are above the level."""
 
     cpus: Int64
     cores: Int64
@@ -214,7 +214,7 @@ def _chosen(run: Run, text: str) -> tuple[float, CpuSamples]:
     found = [samples for samples in placed if name in samples.path]
     if not found:
         there = ", ".join(Path(samples.path).name for samples in placed)
-        raise UsageError(f"no samples of processors in a file {name!r}; there is {there}")
+        raise UsageError(f"no CPU samples in a file {name!r}; the files are {there}")
     return level, found[0]
 
 
@@ -337,7 +337,7 @@ def _by_core(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
 def _headline(use: Use, level: float) -> tuple[str, ...]:
     active, most, work, logical, cores, physical, shared, count = _figures(use)
     if not count:
-        return ("no sample of the processors lies in the scope's time",)
+        return ("no CPU sample in the scope's time",)
     above = f"above {level:g} %" if level else "active"
     text = (
         f"{active:.1f} of {len(use.cpus)} logical processors are {above} on average, at most "
@@ -359,11 +359,11 @@ def _notes(run: Run, samples: CpuSamples, use: Use, level: float) -> tuple[str, 
     if others:
         notes.append(f"of=file:NAME takes another file: {', '.join(others)}")
     if not len(use.core_names):
-        notes.append(f"physical cores aren't known: {_NO_CORES}")
+        notes.append(f"physical cores are unknown: {_NO_CORES}")
     if not level:
         notes.append(
-            "a processor counts as active from the smallest share of time on, as in the original; "
-            "of=above:5 leaves out what is at 5 % or less"
+            "a processor counts as active with any load above 0 %, as in the original; "
+            "of=above:5 counts those above 5 %"
         )
     return tuple(notes)
 
@@ -372,7 +372,7 @@ def _pictures(run: Run, use: Use) -> tuple[Chart, ...]:
     count = len(use.times_ns)
     if not count:
         return ()
-    some = np.unique(np.linspace(0, count - 1, min(count, _POINTS)).round().astype(np.intp))
+    some = np.unique(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
     times = (use.times_ns[some] - run.origin_ns) / 1e6
     lines = [
         Series("logical active", use.active.sum(axis=1)[some].astype(np.float64)),
@@ -388,11 +388,11 @@ def _pictures(run: Run, use: Use) -> tuple[Chart, ...]:
 
 
 def _heat(run: Run, use: Use, threads: Float64) -> HeatMap:
-    """Busy processors of each core that is ever busy, the busiest ones, over time."""
+    """Busy processors of the busiest cores over time."""
     busy = np.flatnonzero(threads.any(axis=0))
-    most = busy[np.argsort(-threads[:, busy].mean(axis=0), kind="stable")[:_CORES]]
+    most = busy[np.argsort(-threads[:, busy].mean(axis=0), kind="stable")[:_MAX_CORES]]
     shown = np.sort(most)
-    edges = np.linspace(0, len(use.times_ns), min(len(use.times_ns), _BINS) + 1).astype(np.intp)
+    edges = np.linspace(0, len(use.times_ns), min(len(use.times_ns), _MAX_BINS) + 1).astype(np.intp)
     means = np.add.reduceat(threads[:, shown], edges[:-1], axis=0) / np.diff(edges)[:, None]
     starts = (use.times_ns[edges[:-1]] - run.origin_ns) / 1e6
     return HeatMap(

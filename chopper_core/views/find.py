@@ -1,4 +1,4 @@
-"""Names found anywhere in a run: operations and kernels, by the dictionaries, not by the rows."""
+"""Search a run for operations and kernels by name, in the dictionaries instead of the rows."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Found(Struct, frozen=True):
 
     hits: tuple[Hit, ...]
     names: int
-    """How many different names match."""
+    """Number of distinct names that match."""
     nodes: int
 
 
 def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found:
     """Nodes of the run whose name matches `text`: terms as in a filter, regular expressions."""
     if not text.strip():
-        raise UsageError("find what? a part of a name, or a regular expression")
+        raise UsageError("find needs a part of a name or a regular expression")
     tree = run.tree(order)
     hits: list[Hit] = []
     names = nodes = 0
     for level, dictionary in NAMED:
         mask = _matching_names(getattr(run.table, dictionary), text)
-        # A code of -1 is a missing label: it has no name that could match.
+        # The code -1 is a missing label, which matches nothing.
         wanted = np.append(mask, False)
         names += int(wanted[tree.codes_of(level)].sum())
         levels = order[: order.index(level) + 1]
@@ -64,7 +64,7 @@ def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found
 
 def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interval] | None:
     """The cursor of a timeline at the next start of what matches, and the lane; None at the end."""
-    # A code of -1 is a missing label: it has no name that could match.
+    # The code -1 is a missing label, which matches nothing.
     operations, kernels = (
         np.append(_matching_names(getattr(run.table, dictionary), text), False)
         for _, dictionary in NAMED
@@ -74,7 +74,7 @@ def next_named(run: Run, view: View, step: int, text: str) -> tuple[str, Interva
 
 def _longest(elapsed_ns: Int64, limit: int) -> Index:
     if len(elapsed_ns) > limit:
-        # The shortest that is shown, and all as long: which of them is shown is up to their order.
+        # The shortest that is shown; of equally long ones the first are shown.
         bound = np.partition(elapsed_ns, len(elapsed_ns) - limit)[len(elapsed_ns) - limit]
         among = np.flatnonzero(elapsed_ns >= bound)
     else:
@@ -83,7 +83,7 @@ def _longest(elapsed_ns: Int64, limit: int) -> Index:
 
 
 def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
-    """The rows of a frame that a filter or a sought name matches."""
+    """The rows of a frame that match a filter or a search."""
 
     def values(column: str) -> Values:
         if column not in frame.values:
@@ -96,6 +96,6 @@ def hit_rows(frame: Frame, text: str) -> tuple[int, ...]:
 
 def _matching_names(names: Sequence[str], text: str) -> Mask:
     def values(column: str) -> Values:
-        raise UsageError(f"find looks for names; {column} is a figure: / filters by it")
+        raise UsageError(f"find searches names; use / to filter by {column}")
 
     return matching(Rows("name", names, values), text)

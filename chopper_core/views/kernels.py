@@ -1,4 +1,4 @@
-"""Kernels over a scope: who takes its time, wherever they run, and how near the roof they are."""
+"""Kernels of a scope: which take its time, wherever they run, and how near the roof they are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SPEC: Final = ViewSpec(
 
 
 _SHARES: Final = (0.5, 0.95)
-_CHARTED: Final = 10
+_MAX_BARS: Final = 10
 _ROOF: Final = ("intensity", "roof_tflops", "roof_pct")
 
 CLASS: Final = column(
@@ -59,22 +59,22 @@ INTENSITY: Final = column(
     "Arithmetic intensity: mfma_tflops over the bytes per second that the L2 caches read and wrote "
     "over the fabric.",
     source="counters",
-    missing_because="the run has no counters of both the matrix units and the fabric for the row",
+    missing_because="the row lacks counters of the matrix units or of the fabric",
 )
 ROOF: Final = column(
     "roof_tflops",
     "TFLOP/s",
     "roof TF/s",
-    "What the roofline allows: the smaller of the peak for the types that the matrix units "
+    "The roofline's limit: the smaller of the peak for the types that the matrix units "
     "multiplied and intensity times the memory's bandwidth (hardware.toml).",
     source="counters and hardware.toml",
-    missing_because="the intensity isn't known, or the GPU is not in hardware.toml",
+    missing_because="the intensity is unknown, or the GPU is not in hardware.toml",
 )
 OF_ROOF: Final = column(
     "roof_pct",
     "%",
     "% roof",
-    "mfma_tflops in % of what the roofline allows.",
+    "mfma_tflops in % of roof_tflops.",
     source="counters and hardware.toml",
     missing_because=ROOF.missing_because,
 )
@@ -117,7 +117,7 @@ def answer(run: Run, view: View) -> ViewResult:
     shown = ("kernel_ns", "kernel_pct", "kernels", "mean_ns", "p95_ns", *measured[:1], *roof)
     shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
     order = np.argsort(-kernel_ns, kind="stable")
-    top = order[:_CHARTED]
+    top = order[:_MAX_BARS]
     return table_view(
         view,
         rows,
@@ -170,7 +170,7 @@ def _classes(run: Run) -> tuple[list[str], Int64]:
 
 
 def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
-    """Intensity, what it allows, and how much of that is reached; all missing without counters."""
+    """Intensity, the roofline's limit and the share of it reached; missing without counters."""
     rate, share, reads, writes = (
         METRICS[name].compute(scope)
         for name in ("mfma_tflops", "mfma_peak_pct", "fabric_read_gbps", "fabric_write_gbps")
@@ -182,7 +182,7 @@ def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
         if run.hardware is None:
             roof = np.full(len(intensity), np.nan)
         else:
-            # What the units reach at the peak with the types that they multiplied here.
+            # The units' peak for the types that they multiplied in the row.
             peak = 100.0 * rate.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
             by_memory = intensity * run.hardware.memory_gbps / 1e3
             roof = np.where(rate.numbers > 0, np.minimum(peak, by_memory), by_memory)
@@ -208,8 +208,8 @@ def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by:
         "operation": ("operation", "operations"),
     }[by]
     if len(labels) == 1:
-        return f"one {one} has all the kernel time, {total / 1e6:.3f} ms"
+        return f"one {one} takes all kernel time, {total / 1e6:.3f} ms"
     return (
-        f"{len(labels)} {what}; the first {len(top)} have {share:.1f} % of the kernel time, "
+        f"{len(labels)} {what}; the top {len(top)} take {share:.1f} % of the kernel time, "
         f"{total / 1e6:.3f} ms"
     )

@@ -1,4 +1,4 @@
-"""Overheads: from the time that the model's FLOPs need at the peak to the time that went by."""
+"""Overheads: from theoretical time at peak to measured time, loss by loss."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ LOSSES: Final = {
     "contention_ns": "contention",
     "frequency_ns": "frequency",
     "unseparated_ns": "contention or frequency",
-    "unmodelled_ns": "unmodelled compute",
+    "unmodelled_ns": "unattributed compute",
     "exposed_comm_ns": "exposed communication",
     "exposed_copy_ns": "exposed copies",
     "idle_ns": "idle",
 }
-"""What lies between the theoretical and the elapsed time, in the order of the waterfall."""
+"""The losses between theoretical and elapsed time, in the order of the waterfall."""
 _TERMS: Final = (THEORY, *LOSSES)
 _UNKNOWN: Final = "unmodelled_ns"
 _MATRIX: Final = ("gemm", "convolution", ATTENTION_CLASS)
-_MUCH_PCT: Final = 1.0
-_CHARTED: Final = 16
+_NOTED_PCT: Final = 1.0
+_MAX_BARS: Final = 16
 
 LOST: Final = column(
     "lost_ns",
     "ns",
     "lost",
-    "elapsed_ns - theoretical_ns: all time beyond that of the model's FLOPs at the peak.",
+    "elapsed_ns - theoretical_ns: time beyond that of the model's FLOPs at peak.",
     source="overhead breakdown",
-    missing_because="the row has matrix kernels and the FLOPs of none of them are known "
-    "(record_shapes=True)",
+    missing_because="the FLOPs of the row's matrix kernels are unknown (record_shapes=True "
+    "in the profiler gives them)",
 )
 LARGEST: Final = column(
     "largest_loss",
     "",
     "largest loss",
-    "The largest of the parts that make up lost_ns.",
+    "The largest part of lost_ns.",
     source="overhead breakdown",
     missing_because="the row loses nothing",
 )
@@ -84,14 +84,14 @@ SHARES: Final = {name: _share_of(name) for name in _TERMS}
 
 
 class Parts(Struct, frozen=True):
-    """What the time of each node is made of, in whole ns."""
+    """The parts of each node's time, in ns."""
 
     values: dict[str, Values]
     elapsed_ns: Int64
     lost: Values
 
     def numbers(self, name: str) -> Int64:
-        """A part of every node, 0 where it isn't known: then it is part of another one."""
+        """A part of every node, 0 where it is unknown: its time is in another part."""
         values = self.values[name]
         return np.where(values.present(), values.numbers, 0).astype(np.int64)
 
@@ -120,7 +120,7 @@ def with_parts(table: KernelTable, run: Run) -> KernelTable:
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """What the scope's time is made of, by operation, phase, layer, gpu or iteration."""
+    """The scope's time in its parts, by operation, phase, layer, gpu or iteration."""
     by = view.by or "operation"
     tree = run.tree(view.order)
     table = with_parts(run.table, run)
@@ -152,7 +152,7 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=(_headline(whole),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
-            _stacked(parts, rows.labels, order[:_CHARTED], used, by),
+            _stacked(parts, rows.labels, order[:_MAX_BARS], used, by),
             _waterfall(whole, used),
         ),
     )
@@ -160,7 +160,8 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _figures(parts: Parts) -> list[tuple[Metric, Values]]:
     losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
-    titles = list(LOSSES.values())
+    # Cells are values of the JSON interface, where this part keeps the name of its column.
+    titles = [*(LOSSES | {_UNKNOWN: "unmodelled compute"}).values()]
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
     return [
         (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),
@@ -202,17 +203,17 @@ def _headline(whole: Parts) -> str:
     sizes = {name: int(whole.numbers(name)[0]) for name in LOSSES if name != _UNKNOWN}
     name = max(sizes, key=lambda each: sizes[each])
     unknown = int(whole.numbers(_UNKNOWN)[0])
-    said = ["no loss is known"]
+    said = ["no known loss"]
     if sizes[name] > 0:
         kind = "largest known loss" if unknown > sizes[name] else "largest loss"
         said = [f"the {kind} is {LOSSES[name]}: {_amount(sizes[name], elapsed)}"]
     if unknown > 0:
-        said.append(f"unmodelled compute is {_amount(unknown, elapsed)}")
+        said.append(f"unattributed compute is {_amount(unknown, elapsed)}")
     theory = whole.values[THEORY].at(0)
     if theory is None:
-        said.append("the theoretical time isn't known")
+        said.append("the theoretical time is unknown")
     else:
-        said.append(f"the model's FLOPs that are known, at the peak: {_amount(theory, elapsed)}")
+        said.append(f"the known FLOPs at peak take {_amount(theory, elapsed)}")
     return f"of {elapsed / 1e6:.3f} ms " + "; ".join(said)
 
 
@@ -221,33 +222,34 @@ def _amount(part: float, whole: float) -> str:
 
 
 def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:
-    """What isn't known, and in which part its time lies; `kernels` by operation and name."""
+    """What is unknown, and which part has its time; `kernels` by operation and name."""
     notes: list[str] = []
     counted = CYCLES in run.table.measured
     if run.hardware is None:
-        notes.append("the GPU is not in hardware.toml: without its peak all compute is unmodelled")
+        notes.append(
+            "the GPU is not in hardware.toml: without its peak all compute is unattributed"
+        )
     elif not whole.values[THEORY].present()[0]:
         notes.append(
-            "no FLOPs of the model with their type are known (record_shapes=True in the profiler "
-            "gives both): the theoretical time is missing"
+            "the theoretical time is unknown: no kernel has FLOPs and a data type "
+            "(record_shapes=True in the profiler gives both)"
         )
-    elif (share := _without_flops(kernels)) > _MUCH_PCT:
+    elif (share := _without_flops(kernels)) > _NOTED_PCT:
         notes.append(
-            f"{share:.1f} % of the time of matrix kernels is of kernels whose FLOPs, or "
-            "whose type's peak, aren't known: theory is too short by theirs, lost too long"
+            f"{share:.1f} % of the time of matrix kernels has unknown FLOPs or an unknown peak: "
+            "the theoretical time is too short, the lost time too long by theirs"
         )
     if not counted:
         notes.append(
-            "no counters: extra instructions, MFMA utilisation, vector work and contention lie "
-            "together in unmodelled compute"
+            "no counters: extra instructions, MFMA utilisation, vector work and contention "
+            "are together in unattributed compute"
         )
     if not whole.values["frequency_ns"].present()[0]:
         lies = LOSSES["unseparated_ns"] if counted and run.hardware else LOSSES[_UNKNOWN]
-        notes.append(f"no clock of the GPUs for the scope: what it costs lies in {lies}")
+        notes.append(f"the GPUs' clock is unknown in the scope: its loss is in {lies}")
     if counted and run.hardware and whole.numbers(_UNKNOWN)[0] > 0:
         notes.append(
-            "unmodelled compute is that without counters, and matrix kernels without the model's "
-            "FLOPs"
+            "unattributed compute: kernels without counters, and matrix kernels without FLOPs"
         )
     return tuple(notes)
 
@@ -271,7 +273,7 @@ def _without_flops(kernels: Groups) -> float:
 def _stacked(parts: Parts, labels: list[str], rows: Index, used: list[str], by: str) -> BarChart:
     words = {THEORY: "theoretical", **LOSSES}
     return BarChart(
-        f"time by {by} and what it is made of",
+        f"time by {by} and its parts",
         "ms",
         tuple(labels[row] for row in rows.tolist()),
         tuple(Series(words[name], parts.numbers(name)[rows] / 1e6) for name in used),
@@ -279,7 +281,7 @@ def _stacked(parts: Parts, labels: list[str], rows: Index, used: list[str], by: 
 
 
 def _waterfall(whole: Parts, used: list[str]) -> BarChart:
-    """From the theoretical time to the elapsed one: what is reached before, and each step."""
+    """From theoretical to elapsed time: each step and the level before it."""
     steps = [(LOSSES[name], int(whole.numbers(name)[0])) for name in used if name != THEORY]
     theory = int(whole.numbers(THEORY)[0])
     labels, reached, adds, saves = ["theoretical"], [theory], [0], [0]

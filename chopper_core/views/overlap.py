@@ -1,4 +1,4 @@
-"""Overlap: how much communication runs beside the operations, and what that costs them."""
+"""Overlap: how much communication overlaps with the operations, and how much it slows them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SPEC: Final = ViewSpec(
 Own = list[tuple[Metric, Values]]
 
 INSTANCE: Final = "instance"
-_MOST_INSTANCES: Final = 20_000
-_LINES: Final = 12
-_POINTS: Final = 1_500
-"""Instances that are drawn; of more, evenly chosen ones."""
-_OPERATIONS: Final = 4
-_ALONG: Final = 0.3
-"""The correlation from which on durations are said to go with overlap."""
+_MAX_LISTED: Final = 20_000
+_MAX_LINES: Final = 12
+_MAX_POINTS: Final = 1_500
+"""With more instances, evenly chosen ones are drawn."""
+_MAX_OPERATIONS: Final = 4
+_MIN_CORRELATION: Final = 0.3
+"""Correlation of overlap and duration from which the cost is reported."""
 _LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 
 
@@ -45,7 +45,7 @@ _CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the i
 _ALIKE: Final = (
     "Only like instances are compared: of the same operation, phase and GPU, within the row."
 )
-_NO_SPREAD: Final = "like instances are too few, or their overlap doesn't differ"
+_NO_SPREAD: Final = "too few like instances, or their overlap doesn't differ"
 
 OVERLAP: Final = column(
     "overlap_pct",
@@ -77,7 +77,7 @@ COST: Final = column(
     "overlap_cost_ns",
     "ns",
     "cost",
-    "What the instances with high overlap take beyond the median of those with low overlap (see "
+    "Time of the instances with high overlap beyond the median of those with low overlap (see "
     "slowdown_x): their number times the difference of the medians.",
     missing_because=_NO_SPREAD,
     signed=True,
@@ -98,7 +98,7 @@ COSINE: Final = column(
     "Cosine similarity of overlap and duration over the instances, durations relative to the mean "
     f"of like instances. {_ALIKE}",
     source="Lit Silicon (arXiv 2511.09861)",
-    missing_because="nothing overlaps",
+    missing_because="no overlap",
 )
 MEDIAN: Final = column(
     "median_overlap_pct", "%", "median", "Median overlap of the row's instances."
@@ -124,7 +124,7 @@ TIME: Final = column(
 BESIDE: Final = column(
     "beside_comm_ns",
     "ns",
-    "beside comm",
+    "overlapped",
     "The part of instance_ns during which collectives run on the same GPU.",
     reduces="sum",
 )
@@ -134,7 +134,7 @@ ITERATION: Final = column(
     "",
     "iteration",
     "The iteration of the instance.",
-    missing_because="the trace doesn't say the iteration",
+    missing_because="the trace has no iterations",
 )
 PHASE: Final = column("phase", "", "phase", "The phase of the instance.")
 LAYER: Final = column(
@@ -150,7 +150,7 @@ def answer(run: Run, view: View) -> ViewResult:
     """The scope's operations by a label, or their instances one by one."""
     found = overlaps_in(run, view)
     if not len(found):
-        raise UsageError("no operation computes here, so there is nothing that could overlap")
+        raise UsageError("no overlap: the scope has no compute operations")
     if view.by == INSTANCE:
         return _one_by_one(run, view, found)
     return _together(run, view, found, view.by or "operation")
@@ -183,7 +183,7 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
         columns=tuple(own),
         opens=lambda row: (
             replace(child_of(view, by, labels[row]), name=view.name, by=INSTANCE)
-            if own[9][1].numbers[row] <= _MOST_INSTANCES
+            if own[9][1].numbers[row] <= _MAX_LISTED
             else replace(child_of(view, by, labels[row]), name=view.name)
         ),
         total=totals,
@@ -199,9 +199,9 @@ def _together(run: Run, view: View, found: Overlaps, by: str) -> ViewResult:
 def _figures(
     run: Run, view: View, found: Overlaps, owner: Index, count: int, by: str
 ) -> tuple[list[Metric], list[Values], dict[str, int | float]]:
-    """Overlap with collectives, with copies too, time, time beside collectives; and of all.
+    """Overlap with collectives, with copies too, time, overlapped time; and their totals.
 
-    With a statistic they are that of the instances, each of which has its own.
+    With a statistic they are the statistic over the instances.
     """
     metrics = [OVERLAP, WITH_COPIES, TIME, BESIDE]
     if not view.stat:
@@ -213,8 +213,7 @@ def _figures(
         return metrics, [*shares, Values(elapsed), Values(beside)], _totals(found)
     if view.over and set(view.over) != set(_LEVELS):
         raise UsageError(
-            f"the view overlap goes over its instances, one per {', '.join(_LEVELS)}; it takes no "
-            "other over="
+            f"the view overlap has one instance per {', '.join(_LEVELS)}; it takes no other over="
         )
     gpu, iteration = found.codes("gpu"), found.codes("iteration")
     is_one = by == "iteration"
@@ -260,10 +259,10 @@ def _totals(found: Overlaps) -> dict[str, int | float]:
 
 def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
     """A row per instance, in order of start."""
-    if len(found) > _MOST_INSTANCES:
+    if len(found) > _MAX_LISTED:
         raise UsageError(
-            f"there are {len(found)} instances here, more than the {_MOST_INSTANCES} that are "
-            "listed one by one; go to a GPU, an iteration or an operation first"
+            f"the scope has {len(found)} instances, more than the {_MAX_LISTED} that can be "
+            "listed; enter a GPU, an iteration or an operation first"
         )
     found = found.take(np.argsort(found.start_ns, kind="stable"))
     table = run.table
@@ -303,25 +302,27 @@ def _one_by_one(run: Run, view: View, found: Overlaps) -> ViewResult:
 
 def _overall(found: Overlaps) -> str:
     total = _totals(found)
-    text = f"communication runs beside {total.get(OVERLAP.name, 0.0):.1f} % of the operations' time"
+    text = (
+        f"communication overlaps with {total.get(OVERLAP.name, 0.0):.1f} % of the operations' time"
+    )
     if (found.masked_ns != found.comm_ns).any():
-        text += f", or FSDP's copies beside {total[WITH_COPIES.name]:.1f} %"
+        text += f", with FSDP's copies {total[WITH_COPIES.name]:.1f} %"
     return text
 
 
 def _headline(found: Overlaps, by: str, labels: list[str], known: Effect) -> tuple[str, ...]:
     lines = [_overall(found)]
-    # What differs without going along with overlap is not blamed on it.
-    along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _ALONG)
+    # A difference that doesn't correlate with overlap isn't its cost.
+    along = np.isfinite(known.cost_ns) & (np.nan_to_num(known.pearson) >= _MIN_CORRELATION)
     cost = np.where(along, known.cost_ns, 0.0)
     if cost.max(initial=0.0) > 0:
         worst = int(cost.argmax())
         r = known.pearson[worst]
         prefix = {"operation": "", "gpu": "GPU "}.get(by, f"{by} ")
         lines.append(
-            f"{prefix}{labels[worst]} loses most by it: "
-            f"at high overlap its instances take {known.slowdown[worst]:.2f} times as long as at "
-            f"low, r = {r:.2f} between overlap and duration; {cost[worst] / 1e6:.3f} ms in all"
+            f"{prefix}{labels[worst]} slows most: "
+            f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
+            f"with low, r = {r:.2f} between overlap and duration; {cost[worst] / 1e6:.3f} ms in all"
         )
     return tuple(lines)
 
@@ -329,14 +330,14 @@ def _headline(found: Overlaps, by: str, labels: list[str], known: Effect) -> tup
 def _notes(found: Overlaps) -> tuple[str, ...]:
     said = []
     if (found.masked_ns != found.comm_ns).any():
-        said.append("FSDP's own operations have no rows: they are part of what overlaps")
+        said.append("FSDP's own operations have no rows: they count as communication")
     if not found.comm_ns.any():
-        said.append("no collective runs beside any of it")
+        said.append("no collective overlaps with compute")
     unlayered = int((found.codes("layer") == NO_LABEL).sum())
     if unlayered:
         said.append(
-            f"{unlayered} of {len(found)} instances have no layer: each is all that an operation "
-            "does in a phase and iteration, with what lies between"
+            f"{unlayered} of {len(found)} instances are outside layers: each spans all of an "
+            "operation's activities in a phase and iteration, and the time between them"
         )
     return tuple(said)
 
@@ -348,11 +349,11 @@ def _cumulative(found: Overlaps) -> Chart:
     counts = np.bincount(owner * 101 + at, minlength=101 * len(gpus)).reshape(len(gpus), 101)
     shares = 100.0 * np.cumsum(counts, axis=1) / counts.sum(axis=1)[:, None]
     x = np.arange(101.0)
-    if len(gpus) <= _LINES:
+    if len(gpus) <= _MAX_LINES:
         names = [f"GPU {gpu}" for gpu in gpus.tolist()]
         lines = list(shares)
     else:
-        names = ["least of the GPUs", "median of the GPUs", "largest of the GPUs"]
+        names = ["minimum of the GPUs", "median of the GPUs", "maximum of the GPUs"]
         lines = list(np.quantile(shares, (0.0, 0.5, 1.0), axis=0))
     return LineChart(
         "instances with at most so much overlap",
@@ -369,9 +370,9 @@ def _against_duration(run: Run, found: Overlaps) -> tuple[Chart, ...]:
     codes, owner = found.ranked("operation")
     times = _summed(owner, len(codes), found.elapsed_ns)
     share, names, x, y = 100.0 * found.share, [], [], []
-    for place in np.argsort(-times, kind="stable")[:_OPERATIONS].tolist():
+    for place in np.argsort(-times, kind="stable")[:_MAX_OPERATIONS].tolist():
         own = np.flatnonzero(owner == place)
-        own = own[:: max(1, -(-len(own) * _OPERATIONS // _POINTS))]
+        own = own[:: max(1, -(-len(own) * _MAX_OPERATIONS // _MAX_POINTS))]
         names.append(run.table.text_of(LEVELS[4], int(codes[place])))
         x.append(share[own])
         y.append(found.elapsed_ns[own] / 1e6)

@@ -51,7 +51,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = cached(run, view, lambda plain: module.answer(run, plain))
     if view.baseline is not None and not spec.compares:
         able = " and ".join(each.name for each in view_specs() if each.compares)
-        note = f"nothing here is compared with the baseline; the views {able} do that"
+        note = f"this view ignores the baseline; use {able}"
         found = replace(found, notes=(note, *found.notes))
     return found
 
@@ -194,8 +194,8 @@ def _statistic_note(view: View, over: Sequence[str]) -> tuple[str, ...]:
         spec = view_module(view.name).SPEC
         return (f"no {view.stat} here: the view {spec.name} {spec.no_statistic}",)
     return (
-        f"figures whose titles begin with {view.stat} are over the instances of a row, one per "
-        f"{', '.join(over)}; the others and the sentences are of the whole row",
+        f"columns whose titles begin with {view.stat} are over a row's instances, one per "
+        f"{', '.join(over)}; other columns and the headline cover the whole row",
     )
 
 

@@ -99,7 +99,7 @@ def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
     assert all(
         found.row(n)["last_gpu"] is None for n in range(len(found)) if "last_gpu" in found.values
     )
-    assert any("17 of the 17" in note for note in found.notes)
+    assert any("17 of 17" in note for note in found.notes)
     got = query(
         opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"),
         parse("R?view=comms&by=collective&columns=got_gbps,message_bytes,kernel_ns,kind,bus_gbps"),
@@ -119,7 +119,7 @@ def test_rank_3_of_ddp_is_the_host_bound_straggler(opened: Open) -> None:
     assert rows["3"]["apart_by"] == "host"
     assert rows["3"]["caused_ns"] == found.total["wait_ns"] == found.total["caused_ns"]
     assert rows["3"]["slower_pct"] < 0 < rows["3"]["extra_host_ns"]
-    assert found.headline[0].startswith("GPU 3 is behind: it starts 100 % of")
+    assert found.headline[0].startswith("GPU 3 is the straggler: it starts 100 % of")
     assert found.headline[-1].startswith("host-bound: ")
 
 

@@ -121,16 +121,18 @@ def test_processors_and_cores_are_those_of_a_plain_count(run: Run) -> None:
 
 
 def test_what_can_t_be_asked_says_why(run: Run) -> None:
-    with pytest.raises(UsageError, match="no samples of processors that could be placed"):
+    with pytest.raises(UsageError, match="no CPU samples on the run's clock"):
         query(sample_run(), parse("R?view=cpu"))
     with pytest.raises(UsageError, match="the view cpu takes of="):
         query(run, parse("R?view=cpu&of=most"))
-    with pytest.raises(UsageError, match=r"no samples .* in a file 'node7'; there is cpu.csv.gz"):
+    with pytest.raises(
+        UsageError, match=r"no CPU samples in a file 'node7'; the files are cpu.csv.gz"
+    ):
         query(run, parse("R?view=cpu&of=file:node7"))
     without = replace(run, cpu=(replace(run.cpu[0], cores=np.full(384, -1)),))
     frame = query(without, parse("R?view=cpu"))
     assert "active_cores" not in frame.row(0)
-    assert any("physical cores aren't known" in note for note in frame.notes)
+    assert any("physical cores are unknown" in note for note in frame.notes)
     with pytest.raises(UsageError, match="no rows by core"):
         query(without, parse("R?view=cpu&by=core"))
 

@@ -582,7 +582,7 @@ def test_missing_data_has_no_saving() -> None:
 def test_of_too_many_activities_some_iterations_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chopper_core.views.shared.matched_kernels.MOST_MATCHED", 200)
+    monkeypatch.setattr("chopper_core.views.shared.matched_kernels.MAX_MATCHED", 200)
 
     def extra(row: Row) -> int:
         return 300_000 * (row.operation == "mlp_up" and row.layer == 4)

@@ -112,7 +112,7 @@ def test_what_a_view_cannot_do_is_said(run: Run) -> None:
         query(run, parse("R?view=kernel"))
     with pytest.raises(UsageError, match="takes by=name, class, operation, not 'colour'"):
         query(run, parse("R?view=kernels&by=colour"))
-    with pytest.raises(UsageError, match="no column 'nonsense'"):
+    with pytest.raises(UsageError, match="unknown column 'nonsense'"):
         query(run, parse("R?view=kernels&columns=nonsense"))
 
 

@@ -166,7 +166,7 @@ def test_the_planted_slowdown_is_found(run: Run) -> None:
         ones = query(run, parse(f"{path}&view=overlap&by=instance"))
         assert len(ones) == 8 * 32
     overall = query(run, parse("R?view=overlap"))
-    assert overall.headline[1].startswith("attn_op loses most by it: ")
+    assert overall.headline[1].startswith("attn_op slows most: ")
 
 
 def test_counts_of_alone_partly_and_fully_are_the_planted_ones(run: Run) -> None:
@@ -245,9 +245,9 @@ def test_without_communication_nothing_is_claimed() -> None:
     row = found.row(0)
     assert row["overlap_pct"] == 0 and row["instances"] == 1
     assert row["slowdown_x"] is row["pearson_r"] is row["cosine"] is None
-    assert any("no collective runs" in note for note in found.notes)
+    assert any("no collective overlaps" in note for note in found.notes)
     only = run_of([Row(0, 10, Kind.COMM, operation="all_reduce")])
-    with pytest.raises(UsageError, match="no operation computes here"):
+    with pytest.raises(UsageError, match="no overlap: the scope has no compute"):
         query(only, parse("R?view=overlap"))
 
 

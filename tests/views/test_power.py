@@ -121,11 +121,11 @@ def test_the_hot_gpu_is_named_and_throttled(run: Run) -> None:
     assert min(rows, key=lambda gpu: rows[gpu]["mean_gfx_mhz"] or 0) == "5"
     assert max(rows, key=lambda gpu: rows[gpu]["mean_hotspot_c"] or 0) == "5"
     assert [gpu for gpu, row in rows.items() if row["throttled_pct"]] == ["5"]
-    assert "GPU 5 the most" in frame.headline[0]
+    assert "GPU 5 most" in frame.headline[0]
     assert frame.headline[1].startswith("GPU 5 has the lowest clock, 1574 MHz")
     assert "GPU 5 80 %" in frame.headline[2]
     assert rows["0"]["limit_w"] == 750
-    assert any("the limit is the product's power" in note for note in frame.notes)
+    assert any("the limit is the product's TDP" in note for note in frame.notes)
     assert frame.total["mean_power_w"] == pytest.approx(
         sum(float(row["mean_power_w"] or 0) for row in rows.values())
     )
@@ -227,7 +227,7 @@ def test_what_is_not_known_is_missing(run: Run) -> None:
     assert frame.row(0)["mean_power_w"] == 54.5
     assert frame.row(0)["peak_power_w"] == 99
     assert "mean_gfx_mhz" not in frame.row(0)
-    assert any("the limit isn't known" in note for note in frame.notes)
+    assert any("the limit is unknown" in note for note in frame.notes)
     with pytest.raises(UsageError, match="no telemetry of power, clocks or temperatures"):
         query(sample_run(), parse("R?view=power"))
 

@@ -1,4 +1,4 @@
-"""Launch: what compute waits for before it starts, and why the GPU stands idle."""
+"""Launch: what compute waits for before it starts, and why the GPU is idle."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SPEC: Final = ViewSpec(
 
 
 _STATISTICS: Final = ("mean", "median")
-_CHARTED: Final = 12
-_GPUS_CHARTED: Final = 16
+_MAX_BARS: Final = 12
+_MAX_LINES: Final = 16
 _BINS: Final = 240
 _UNLINKED: Final = "no activity of the row has a launch record"
 
@@ -44,7 +44,7 @@ COMM_WAIT: Final = column(
     "ns",
     "comm wait",
     "The part of call_overhead_ns during which communication ran: launched, and waiting for it "
-    "or beside it.",
+    "or running beside it.",
     missing_because=_UNLINKED,
     reduces="sum",
 )
@@ -62,8 +62,8 @@ QUEUED: Final = column(
     "ns",
     "queued idle",
     "The part of idle_launch_ns before activities that were launched while something still ran: "
-    "in the queue, and yet the GPU stood idle between. The dispatch of the next kernel, a wait "
-    "for an event of the host, of another stream or of another GPU; the trace doesn't tell which.",
+    "the activity was in the queue, and yet the GPU was idle. The dispatch of the next kernel, or "
+    "a wait for an event of the host, another stream or another GPU; the trace doesn't tell which.",
     missing_because=_UNLINKED,
     reduces="sum",
 )
@@ -71,11 +71,11 @@ CAUSE: Final = column(
     "main_cause",
     "",
     "main cause",
-    "The largest among the causes for which no compute ran: host late (idle_host_ns), launch "
+    "The largest cause of time without compute: host late (idle_host_ns), launch "
     "latency (idle_latency_ns), queued idle (idle_queued_ns), no launch record (idle_unknown_ns), "
     "copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for "
     "(comm_wait_ns).",
-    missing_because="the row is compute that waited for nothing",
+    missing_because="the row is compute that never waited",
 )
 QUEUE: Final = column(
     "queue_depth",
@@ -89,7 +89,7 @@ LEAST: Final = column(
     "ns",
     "least lat.",
     "The smallest distance from a launch call to the start. Below 0 the clocks of host and GPU "
-    "are apart by at least as much.",
+    "disagree by at least as much.",
     reduces="min",
     missing_because=_UNLINKED,
     signed=True,
@@ -102,7 +102,7 @@ CAUSES: Final = {
     "exposed_comm_ns": "communication",
     "exposed_copy_ns": "copies",
 }
-"""For what a GPU runs no compute; the first four are its idle time."""
+"""Causes of time without compute; the first four are idle time."""
 
 
 def _statistic(name: str, statistic: str) -> Metric:
@@ -113,7 +113,7 @@ def _statistic(name: str, statistic: str) -> Metric:
         "ns",
         f"{what} {statistic}",
         f"The {statistic} of {name} over the row's instances: per GPU, iteration and layer for "
-        "operations, else per GPU and iteration; iterations that are cut don't count.",
+        "operations, else per GPU and iteration; truncated iterations don't count.",
         source=known.source,
         missing_because="no compute in the row",
     )
@@ -133,7 +133,7 @@ def answer(run: Run, view: View) -> ViewResult:
     own, total = _columns(run, view, rows)
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
-    (gpus, edges, depths), clock_notes = _whatever_the_rows(run, view, rows.whole)
+    (gpus, edges, depths), clock_notes = _queues_and_notes(run, view, rows.whole)
     own.insert(4, (CAUSE, _main_causes(figures)))
     if by == "gpu":
         means = depths.mean(axis=1)
@@ -148,7 +148,7 @@ def answer(run: Run, view: View) -> ViewResult:
     shown += [*((QUEUE.name,) if by == "gpu" else ()), "idle_ns", *used]
     shown += [metric.name for key, metric in STATISTICS.items() if key[0] != OVERHEADS[0]]
     sort = "launch_overhead_ns" if has_launches else "idle_ns"
-    order = np.argsort(-figures[sort].numbers, kind="stable")[:_CHARTED]
+    order = np.argsort(-figures[sort].numbers, kind="stable")[:_MAX_BARS]
     top = [rows.labels[row] for row in order.tolist()]
     return table_view(
         view,
@@ -240,8 +240,8 @@ def _bars(title: str, labels: list[str], series: tuple[Series, ...]) -> tuple[Ba
 Queues = tuple[list[int], Int64, Float64]
 
 
-def _whatever_the_rows(run: Run, view: View, parent: Groups) -> tuple[Queues, tuple[str, ...]]:
-    """The queues of a scope and what is said of its clocks; those of the last scope are kept."""
+def _queues_and_notes(run: Run, view: View, parent: Groups) -> tuple[Queues, tuple[str, ...]]:
+    """The queues and clock notes of a scope; those of the last scope are cached."""
 
     def make() -> tuple[Queues, tuple[str, ...]]:
         gpus = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu").tolist()
@@ -263,10 +263,10 @@ def _rows_of(run: Run, gpu: int) -> Selection:
 
 
 def _queue_chart(run: Run, gpus: list[int], edges: Int64, depths: Float64) -> LineChart:
-    charted = gpus[:_GPUS_CHARTED]
+    charted = gpus[:_MAX_LINES]
     middles = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
     return LineChart(
-        "host's queue: launched, not started",
+        "host queue: launched, not started",
         "",
         "time",
         "ms",
@@ -283,19 +283,19 @@ def _headline(
 
     if whole[OVERHEADS[1]] is None:
         return (
-            f"compute waits {ms('launch_overhead_ns')} for its start; the GPU idles "
-            f"{ms('idle_ns')}: without launch records nothing says for what",
+            f"compute waits {ms('launch_overhead_ns')} to start; the GPU is idle "
+            f"{ms('idle_ns')}; without launch records the causes are unknown",
         )
 
     idle = ", ".join(f"{CAUSES[name]} {ms(name)}" for name in list(CAUSES)[:4] if whole[name])
     mean = depths.mean(axis=1)
     least, most = int(mean.argmin()), int(mean.argmax())
-    queue = f"{mean[most]:.1f} launched activities wait in the host's queue on average"
+    queue = f"{mean[most]:.1f} launched activities are in the host queue on average"
     if len(gpus) > 1:
-        queue += f" of GPU {gpus[most]}, {mean[least]:.1f} in that of GPU {gpus[least]}"
+        queue += f" of GPU {gpus[most]}, {mean[least]:.1f} on GPU {gpus[least]}"
     return (
-        f"compute waits {ms('launch_overhead_ns')} for its start: prep {ms('prep_overhead_ns')}, "
-        f"call {ms('call_overhead_ns')}, of which {ms('comm_wait_ns')} beside communication",
+        f"compute waits {ms('launch_overhead_ns')} to start: prep {ms('prep_overhead_ns')}, "
+        f"call {ms('call_overhead_ns')}, of which {ms('comm_wait_ns')} during communication",
         f"idle {ms('idle_ns')}{': ' if idle else ''}{idle}",
         queue,
     )
@@ -305,16 +305,16 @@ def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
     notes = []
     if whole[QUEUED.name]:
         notes.append(
-            "queued idle: the trace doesn't tell the dispatch of the next kernel from a wait for "
+            "queued idle: the trace can't tell the dispatch of the next kernel from a wait for "
             "an event of the host, another stream or another GPU"
         )
     if whole["idle_unknown_ns"]:
-        notes.append("idle before activities without a launch record has no known cause")
+        notes.append("the cause of idle time before activities without a launch record is unknown")
     return tuple(notes)
 
 
 def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
-    """How far the clocks of host and GPU can be apart, by the starts that follow their launch."""
+    """How far host and GPU clocks can disagree, by the shortest time from a launch to a start."""
     table, rows = parent.table, parent.selection
     least = np.full(int(table.gpu[rows].max()) + 1, NEVER)
     early = np.zeros(len(least), np.int64)
@@ -326,18 +326,18 @@ def _clock_notes(run: Run, parent: Groups) -> tuple[str, ...]:
             np.minimum.at(least, gpu, waited)
         early += np.bincount(gpu[waited < 0], minlength=len(least))
     if (least == NEVER).all():
-        return ("no launch records: prep, call, causes of idle and the queue are unknown",)
+        return ("no launch records: prep, call, causes of idle time and queue depth are unknown",)
     notes = [
         f"GPU {gpu}: {early[gpu]} activities start before their launch, by up to "
-        f"{-least[gpu] / 1e3:.1f} µs: its clock is behind the host's by at least that much"
+        f"{-least[gpu] / 1e3:.1f} µs: its clock is at least that far behind the host's"
         for gpu in np.flatnonzero(early).tolist()
     ]
     fine = least[(early == 0) & (least != NEVER)]
     if len(fine):
         of = "the GPU" if len(least) == 1 else f"{len(fine)} of {len(run.gpus)} GPUs"
         notes.append(
-            f"clocks of host and GPU: on {of} no start lies before its launch; the shortest way "
-            f"from a launch to a start is {fine.min() / 1e3:.1f} to {fine.max() / 1e3:.1f} µs, "
-            "which no GPU clock can be ahead by more"
+            f"clocks of host and GPU: on {of} no start precedes its launch; the shortest time "
+            f"from a launch to a start is {fine.min() / 1e3:.1f} to {fine.max() / 1e3:.1f} µs, the "
+            "most that a GPU clock can be ahead"
         )
     return tuple(notes)

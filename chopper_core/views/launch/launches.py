@@ -17,7 +17,7 @@ from chopper_core.util.grouping import distinct, quantiles_of, ranked
 
 OVERHEADS: Final = ("launch_overhead_ns", "prep_overhead_ns", "call_overhead_ns")
 NEVER: Final = np.iinfo(np.int64).max
-_DENSE: Final = 4
+_MAX_PLACES_PER_ROW: Final = 4
 """Possible instances per row up to which they are counted in an array of all."""
 _MOST_CACHED_ROWS: Final = 1 << 22
 """Rows of a run up to which values per row are cached."""
@@ -30,7 +30,7 @@ class LaunchInstances(Struct, frozen=True, eq=False):
     instance: Int64
     """Which instance each is, the same number under every label."""
     counts: Mask
-    """Whether it counts: the profiler did not cut its iteration, or cut them all."""
+    """Whether it counts: its iteration isn't truncated, or all are."""
     sums: Mapping[str, Int64]
     linked: Mask
     """Whether any activity has a launch record."""
@@ -72,14 +72,14 @@ class LaunchInstances(Struct, frozen=True, eq=False):
 
 
 class LaunchSums(Struct, frozen=True, eq=False):
-    """What the activities of a scope add to each label."""
+    """Sums over the activities of a scope, by label."""
 
     comm_wait_ns: Int64
     """The part of their call overhead during which communication ran on their GPU."""
     latency_ns: Int64
     """Their idle time from the launch call on, where nothing ran at that call."""
     least_ns: Int64
-    """The shortest way from a launch call to a start; `NEVER` where there is none."""
+    """The shortest time from a launch call to a start; `NEVER` where there is none."""
     each: LaunchInstances
 
     def together(self) -> LaunchSums:
@@ -112,7 +112,7 @@ def launches_of(
     comm_wait, latency = np.zeros(count), np.zeros(count)
     least = np.full(count, NEVER, np.int64)
     parts = []
-    # What is worked out of one GPU's rows fits into the processor's cache.
+    # The arrays of one GPU fit into the processor's cache.
     for own in gpu_by_gpu(table, rows):
         label = place[table.column(level)[own] - low]
         waited = waited_ns(table, own)
@@ -171,7 +171,7 @@ Part = tuple[Int64, Mask, list[Int64]]
 def _summed(table: KernelTable, rows: Selection, code: AnyArray, waited: Int64) -> Part:
     """The different codes of instances, which have a launch record, and sums of the overheads."""
     low, width = _span(code)
-    if width <= _DENSE * len(code):
+    if width <= _MAX_PLACES_PER_ROW * len(code):
         place = code.astype(np.intp)
         place -= low
         there = np.flatnonzero(np.bincount(place, minlength=width))
@@ -260,7 +260,7 @@ def _beside_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:
 
 
 _BLOCK: Final = 32
-"""Neighbouring times that are looked at as one."""
+"""Neighbouring times that are summed as one block."""
 
 
 def mean_depths(launch_ns: Int64, start_ns: Int64, edges_ns: Int64) -> Float64:

@@ -1,4 +1,4 @@
-"""Power: what the GPUs draw, how they are clocked, how hot they are and what limits them."""
+"""Power: the GPUs' power, clocks, temperatures and limiters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
-from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
@@ -41,17 +40,17 @@ Own = list[tuple[Metric, Values]]
 
 WINDOW_NS: Final = 100e6
 BURST: Final = 1.1
-"""What part of its mean a burst of power exceeds."""
+"""A burst of power exceeds the mean by this factor."""
 AT_LIMIT: Final = 0.98
 _OPTION: Final = re.compile(r"(window|burst|tokens):(\d{1,12}(?:\.\d+)?)")
 _NO_TELEMETRY: Final = (
-    "the run has no telemetry of power, clocks or temperatures that could be placed; a log of "
-    "amd-smi, rocm-smi or nvidia-smi beside the traces would give it (docs/telemetry.md)"
+    "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
+    "rocm-smi or nvidia-smi beside the traces (docs/telemetry.md)"
 )
 
 
 class Options(Struct, frozen=True):
-    """What an address says of the view."""
+    """The options of an address."""
 
     window_ns: float = WINDOW_NS
     burst_w: float | None = None
@@ -72,7 +71,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def options_of(text: str) -> Options:
-    """What `of=` says, such as `window:250,burst:700`; raises UsageError for anything else."""
+    """The options of `of=`, such as `window:250,burst:700`; raises UsageError for anything else."""
     given: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         match = _OPTION.fullmatch(part)
@@ -313,7 +312,7 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
         most = int(power.argmax())
         text = f"{len(found)} GPU{'s' if len(found) > 1 else ''} draw {power.sum():,.0f} W"
         if len(found) > 1:
-            text += f", GPU {found[most].gpu} the most with {power[most]:.0f} W"
+            text += f", GPU {found[most].gpu} most, {power[most]:.0f} W"
         if np.isfinite(energy_j).all():
             text += f"; an iteration takes {energy_j.sum():,.0f} J"
         if np.isfinite(token_mj).all():
@@ -331,7 +330,7 @@ def _headline(found: list[GpuSamples], energy_j: Float64, token_mj: Float64) -> 
     throttled = [(gpu.signals["throttle_pct"].mean(), gpu.gpu) for gpu in found]
     shares = [f"GPU {gpu} {share:.0f} %" for share, gpu in throttled if share >= 0.5]
     if shares:
-        lines.append(f"under a limiter for part of the time: {', '.join(shares)}")
+        lines.append(f"throttled part of the time: {', '.join(shares)}")
     return tuple(lines)
 
 
@@ -340,16 +339,16 @@ def _notes(run: Run, view: View, found: list[GpuSamples], options: Options) -> t
     notes = []
     if periods:
         notes.append(
-            f"samples are {np.median(periods) / 1e6:.3g} ms apart; what lasts less is not seen"
+            f"samples are {np.median(periods) / 1e6:.3g} ms apart; shorter events aren't visible"
         )
     sizes = {gpu.signals["gfx_mhz"].window(options.window_ns) for gpu in found}
     if max(sizes) == 1:
         notes.append("a rolling window holds one sample: its quantiles are the samples themselves")
     if not any("power_cap_w" in gpu.signals for gpu in found):
         if any(np.isfinite(gpu.limit_w) for gpu in found):
-            notes.append("no power cap in the telemetry: the limit is the product's power")
+            notes.append("no power cap in the telemetry: the limit is the product's TDP")
         else:
-            notes.append("no power cap in the telemetry: the limit isn't known")
+            notes.append("no power cap in the telemetry: the limit is unknown")
     absent = [str(gpu.gpu) for gpu in found if not any(map(len, gpu.signals.values()))]
     if absent:
         notes.append(f"no telemetry of GPU {', '.join(absent)} in the scope's time")

@@ -1,4 +1,4 @@
-"""The pictures of the view of power: clocks and power over time and against each other."""
+"""The charts of the power view: clocks and power over time and against each other."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.power.samples import GpuSamples
 from chopper_core.views.shared.samples import beside_of
 
-_POINTS: Final = 240
-"""Points of a line or a cloud, at most."""
-_LINES: Final = 16
-_BARS: Final = 40
-_FEWEST_ROWS: Final = 2
+_MAX_POINTS: Final = 240
+"""With more samples, evenly chosen ones are drawn."""
+_MAX_LINES: Final = 16
+_MAX_BARS: Final = 40
+_MIN_ROWS: Final = 2
 _LARGEST_FIRST: Final = ("operation", "kernel")
 
 
 def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | SignalRows, ...]:
     """Power and clock over time, rolling quantiles, the clock against temperature and power."""
-    few = found[:_LINES]
+    few = found[:_MAX_LINES]
     drawn = (
         _over_time(found, "power_w", "power", "W", origin_ns),
         _over_time(found, "gfx_mhz", "gfx clock", "MHz", origin_ns),
@@ -38,8 +38,8 @@ def charts(found: Sequence[GpuSamples], origin_ns: int) -> tuple[LineChart | Sig
 
 
 def _thin(count: int) -> Index:
-    """Places of at most `_POINTS` of so many, evenly."""
-    return np.unique(np.linspace(0, count - 1, min(count, _POINTS)).round().astype(np.intp))
+    """Places of at most `_MAX_POINTS` of so many, evenly."""
+    return np.unique(np.linspace(0, count - 1, min(count, _MAX_POINTS)).round().astype(np.intp))
 
 
 def _chart(
@@ -82,13 +82,13 @@ def _rolling(
 
 
 def energy_bars(level: str, labels: Sequence[str], joules: Float64) -> tuple[BarChart, ...]:
-    """The energy of what takes most of it."""
+    """The energy of the rows that take most."""
     known = np.flatnonzero(np.isfinite(joules))
     if not len(known):
         return ()
     if level in _LARGEST_FIRST:
         known = known[np.argsort(-joules[known], kind="stable")]
-    some = known[:_BARS]
+    some = known[:_MAX_BARS]
     words = tuple(labels[place] for place in some.tolist())
     return (BarChart(f"energy by {level}", "J", words, (Series("energy", joules[some]),), level),)
 
@@ -114,7 +114,7 @@ def _along(
     Means are those over time, where they are known; else those of the values.
     """
     known = [line for line in lines if len(line[2])]
-    if len(known) < _FEWEST_ROWS:
+    if len(known) < _MIN_ROWS:
         curves = []
         for gpu, times, values in known:
             some = _thin(len(values))
@@ -122,7 +122,7 @@ def _along(
         return _chart(title, unit, "time", "ms", curves)
     begin = min(int(times[0]) for _, times, _ in known)
     end = max(int(times[-1]) for _, times, _ in known)
-    bins = max(min(_POINTS, max(len(values) for *_, values in known)), 1)
+    bins = max(min(_MAX_POINTS, max(len(values) for *_, values in known)), 1)
     numbers = np.stack([_binned(times, values, begin, end, bins) for _, times, values in known])
     of_rows = np.array(means or [float(values.mean()) for *_, values in known])
     return SignalRows(

@@ -1,4 +1,4 @@
-"""The columns of the view of power: what each figure is, over which time, and from where."""
+"""The columns of the power view."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 from chopper_core.metrics import Metric, column
 
 _TIME: Final = (
-    "over the scope's time on the GPU: of iterations from the first start to the last end, of what "
-    "lies deeper while any of it runs"
+    "over the scope's time on the GPU: of iterations from the first start to the last end, of "
+    "deeper levels while any activity runs"
 )
-_NEEDS: Final = "the run has no such telemetry of the GPU in the scope's time"
+_NEEDS: Final = "no such telemetry of the GPU in the scope's time"
 
 
 def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
@@ -28,7 +28,7 @@ PEAK_AT: Final = column(
     "peak_at_ns",
     "ns",
     "peak at",
-    "When that sample was taken: the middle of its time, from the run's first activity on.",
+    "Time of that sample: the middle of its period, from the run's first activity on.",
     source="telemetry",
     missing_because=_NEEDS,
 )
@@ -62,7 +62,7 @@ AT_LIMIT: Final = column(
     "at limit",
     "Share of the time with power in which it is at 98 % of limit_w or more.",
     source="telemetry",
-    missing_because=f"{_NEEDS}, or limit_w isn't known",
+    missing_because=f"{_NEEDS}, or limit_w is unknown",
 )
 BURSTS: Final = column(
     "bursts",
@@ -93,10 +93,10 @@ STEP_ENERGY: Final = column(
     "iteration_energy_j",
     "J",
     "per iteration",
-    "Mean energy_j of the GPU in the scope's iterations that no start or end of the profiler cuts; "
-    "whole iterations, whatever else the scope names.",
+    "Mean energy_j of the GPU over the scope's complete iterations; "
+    "whole iterations, also where the scope is deeper.",
     source="telemetry",
-    missing_because="no whole iteration in the scope, or no telemetry for all of one",
+    missing_because="no complete iteration in the scope, or telemetry for only part of one",
 )
 TOKEN_ENERGY: Final = column(
     "token_energy_mj",
@@ -105,7 +105,7 @@ TOKEN_ENERGY: Final = column(
     "Energy of an iteration over its tokens (see the view throughput): of a GPU its own, of an "
     "iteration those of all GPUs.",
     source="telemetry, and trace or address",
-    missing_because="the tokens aren't known, or no telemetry for all of an iteration",
+    missing_because="the tokens are unknown, or telemetry covers only part of an iteration",
 )
 GFX: Final = _over_time("mean_gfx_mhz", "MHz", "gfx", "Mean clock of the compute units")
 GFX_LOW: Final = _over_time(

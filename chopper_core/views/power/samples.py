@@ -11,7 +11,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.views.shared.samples import Sampled, all_sampled, sampled, stretches_of
+from chopper_core.views.shared.samples import Sampled, all_sampled, sampled, spans_of
 
 ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
 """The quantiles that the original takes of windows."""
@@ -38,7 +38,7 @@ def samples_of(run: Run, view: View, window_ns: float | None = None) -> list[Gpu
     tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
     limiters = [name for name in run.measured if name.startswith(LIMITER)]
     found = []
-    for gpu, stretches in stretches_of(run, view).items():
+    for gpu, stretches in spans_of(run, view).items():
         curves = {
             name: run.measured[name].curves[gpu]
             for name in (*SIGNALS, "power_cap_w", *limiters)

@@ -1,4 +1,4 @@
-"""Ranks: which GPU the others wait for, since where in the step, and whether its host is late."""
+"""Ranks: which GPU is the straggler, from which point in the step, and why."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ SPEC: Final = ViewSpec(
 Own = list[tuple[Metric, Values]]
 
 _BESIDE: Final = ("gfx_mhz", "hotspot_c", "power_w", "idle_host_ns", "exposed_comm_ns")
-"""Figures of the whole scope that stand beside the leads."""
+"""Metrics of the scope shown beside the leads."""
 _BINS: Final = 60
 _LINES: Final = 12
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The GPUs of a scope side by side, or what the GPU behind does by another level."""
+    """The GPUs of a scope side by side, or the straggler's lag by another level."""
     stand, whole = leads(run, view)
     by = view.by or "gpu"
     if by == NODE:
@@ -157,7 +157,7 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
         own,
         opens=lambda row: replace(
             child_of(view, by, labels[row]),
-            # Where nothing is matched there is nothing to ask either.
+            # Without matched kernels the GPUs can't be compared.
             name=view.name if there[row] else "",
             by="gpu" if there[row] else "",
         ),
@@ -184,7 +184,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     return LineChart(
         "lead over the iteration",
         "ms",
-        "part of the iteration",
+        "position in the iteration",
         "%",
         (middle,) * len(lines),
         tuple(Series(f"GPU {stand.gpus[place]}", means[:, place]) for place in lines),
@@ -192,26 +192,26 @@ def _leads_chart(stand: RankLeads) -> LineChart:
 
 
 def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple[str, ...]:
-    """Who is behind, since where in the step, who waits for it and why it is late."""
+    """The straggler, the onset of its lag, the waiting it causes and the cause."""
     found, behind = stand.found, stand.behind
     gpu = f"GPU {stand.gpus[behind]}"
     if not stand.is_straggler:
         return (
-            f"no GPU holds the others back: on average they start the same kernel at most "
-            f"{stand.ahead_ns / 1e3:.1f} µs before {gpu}",
+            f"no straggler: the largest lag, of {gpu}, is {stand.ahead_ns / 1e3:.1f} µs per kernel "
+            "on average",
         )
     share = 100.0 * (found.lead_ns[:, behind] == 0).mean()
     lines = [
-        f"{gpu} is behind: it starts {share:.0f} % of {len(found)} kernels last; the others "
-        f"start theirs {stand.ahead_ns / 1e6:.3f} ms earlier on average{_since(stand)}"
+        f"{gpu} is the straggler: it starts {share:.0f} % of {len(found)} kernels last, "
+        f"{stand.ahead_ns / 1e6:.3f} ms after the others on average{_since(stand)}"
     ]
     figures = {metric.name: values.at(behind) for metric, values in waited}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     if caused and exposed is not None:
         each = (len(stand.gpus) - 1) * len(stand.iterations) * 1e6
         lines.append(
-            f"each of the others waits for it in collectives for {caused / each:.3f} ms per "
-            f"iteration, {exposed / each:.3f} ms of that without compute"
+            f"each other GPU waits {caused / each:.3f} ms per iteration for it in collectives, "
+            f"{exposed / each:.3f} ms of that exposed"
         )
     lines.append(_cause_sentence(stand))
     return tuple(lines)
@@ -252,7 +252,7 @@ def _cause_sentence(stand: RankLeads) -> str:
                 f"beyond the others' median; {kernels}"
             )
         case _:
-            return f"nothing sets it apart by 1 % of the iteration: {kernels}; {late}"
+            return f"no cause exceeds 1 % of the iteration: {kernels}; {late}"
 
 
 def _hotter(stand: RankLeads) -> str:
@@ -266,29 +266,29 @@ def _hotter(stand: RankLeads) -> str:
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
-    """What is left out, and how far the GPUs' clocks can be trusted."""
+    """What is left out, and the accuracy of the GPUs' clocks."""
     said = []
     if stand.left_out:
         cut = ", ".join(map(str, stand.left_out))
-        said.append(f"iteration {cut} is left out: the profiler's start or end cuts it")
+        said.append(f"iteration {cut} is truncated by the profiling window and left out")
     if stand.compared is not None and stand.compared[0] < stand.compared[1]:
         few, all_of_them = stand.compared
         said.append(
-            f"{few} of {all_of_them} iterations are compared, evenly chosen: go to an iteration "
+            f"{few} of {all_of_them} iterations are compared, evenly chosen; enter an iteration "
             "for its own figures"
         )
     unmatched = unmatched_compute(stand)
     if unmatched:
         said.append(
-            f"{unmatched} of {unmatched + stand.found.rows.size} compute activities are not on all "
-            "GPUs at the same place of the step: they take no part"
+            f"{unmatched} of {unmatched + stand.found.rows.size} compute activities have no match "
+            "on all GPUs at the same point of the step and are left out"
         )
     chosen = stand.collectives
     if chosen is not None and chosen.all.spread_ns is not None:
         said.append(
-            f"the ends of a synchronous collective lie {chosen.all.spread_ns / 1e3:.1f} µs apart "
-            "by the traces' clocks (median): leads are known no better"
+            f"the ends of a synchronous collective are {chosen.all.spread_ns / 1e3:.1f} µs apart "
+            "by the traces' clocks (median): that is the accuracy of leads"
         )
     elif chosen is None:
-        said.append("no collectives here that would say how well the GPUs' clocks agree")
+        said.append("the scope has no collectives to tell how well the GPUs' clocks agree")
     return tuple(said)

@@ -13,7 +13,7 @@ from chopper_core.util.arrays import Int64, Numbers
 from chopper_core.views.shared.leads import RankLeads
 
 LIT: Final = "Lit Silicon (arXiv 2511.09861), algorithm 1"
-_UNMATCHED: Final = "no compute of the row runs on all GPUs"
+_UNMATCHED: Final = "no compute kernel of the row runs on all GPUs"
 
 LEAD: Final = column(
     "lead_ns",
@@ -67,8 +67,8 @@ EXTRA_WORK: Final = column(
     "extra_work_ns",
     "ns",
     "extra work",
-    "work_ns less its median over the other GPUs: how much longer the same kernels take here, per "
-    "iteration.",
+    "work_ns less its median over the other GPUs: how much longer the same kernels take on this "
+    "GPU, per iteration.",
     missing_because=_UNMATCHED,
     signed=True,
 )
@@ -77,7 +77,7 @@ SLOWER: Final = column(
     "%",
     "slower",
     "extra_work_ns in % of the other GPUs' median; of an operation, layer, phase or iteration "
-    "that of the GPU behind in the scope.",
+    "of the scope's straggler.",
     missing_because=_UNMATCHED,
     signed=True,
 )
@@ -86,7 +86,7 @@ EXTRA_HOST: Final = column(
     "ns",
     "extra host",
     "Idle time before launch calls (idle_host_ns) per iteration, less its median over the other "
-    "GPUs: how much later the host is here.",
+    "GPUs: how much later its host launches.",
     signed=True,
 )
 EXTRA_LAUNCH: Final = column(
@@ -100,8 +100,8 @@ EXTRA_LAUNCH: Final = column(
 APART: Final = column(
     "apart_by",
     "",
-    "apart by",
-    "What sets the GPU apart from the others: the largest of extra_work_ns (`clock` where the "
+    "cause",
+    "Why the GPU lags: the largest of extra_work_ns (`clock` where the "
     "GPU's clock is more than 1 % below the others' median, else `kernels`), extra_host_ns "
     "(`host`) and extra_launch_ns (`launch`), "
     "where it is over 1 % of the iteration.",
@@ -113,7 +113,7 @@ COUNT: Final = column(
 BEHIND: Final = column(
     "behind",
     "",
-    "behind",
+    "straggler",
     "The GPU with the least lead in the row.",
     missing_because=_UNMATCHED,
 )
@@ -121,7 +121,7 @@ AHEAD: Final = column(
     "ahead_ns",
     "ns",
     "others' lead",
-    "How much earlier than the GPU behind the others start a matched kernel: mean over them and "
+    "How much earlier than the straggler the other GPUs start a matched kernel: mean over them and "
     "over the occurrences.",
     source=LIT,
     missing_because=_UNMATCHED,
@@ -130,7 +130,7 @@ CHANGE: Final = column(
     "lead_change_ns",
     "ns",
     "lead change",
-    "By how much the others' lead over the GPU behind in the scope grows from the row's kernels "
+    "How much the others' lead over the scope's straggler grows from the row's kernels "
     "to the ones that start next, summed over the scope's iterations.",
     source="UnaryLab/chopper straggler (s-delta), mean over the GPUs",
     missing_because=_UNMATCHED,
@@ -141,11 +141,11 @@ CHANGE: Final = column(
 
 Own = list[tuple[Metric, Values]]
 
-_LARGEST_MAP: Final = 64
+_MAX_MAP_GPUS: Final = 64
 
 
 def waits(stand: RankLeads) -> Own:
-    """Per GPU, how long it waits for later ones, the others for it, and without compute."""
+    """Per GPU: own wait and caused wait in collectives, whole and exposed."""
     gpus, chosen = np.array(stand.gpus), stand.collectives
     heads = (
         collective_columns.WAIT,
@@ -179,7 +179,7 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
 
 
 def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
-    """Waits within the rows: of all GPUs, and for the GPU behind in the scope."""
+    """Waits within the rows: of all GPUs, and those that the scope's straggler causes."""
     chosen, count = stand.collectives, len(codes)
     if chosen is None or not chosen.complete.any():
         missing = Values(np.zeros(count, np.int64), np.ones(count, np.bool_))
@@ -199,7 +199,7 @@ def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:
 def waits_map(stand: RankLeads) -> tuple[Chart, ...]:
     """Who waits for whom, in ms."""
     chosen, size = stand.collectives, len(stand.gpus)
-    if chosen is None or not chosen.complete.any() or size > _LARGEST_MAP:
+    if chosen is None or not chosen.complete.any() or size > _MAX_MAP_GPUS:
         return ()
     waiter, last = _who(stand)
     pairs = np.bincount(

@@ -1,4 +1,4 @@
-"""The GPUs of a scope put together by the node (host) that they are in."""
+"""The GPUs of a scope by node (host)."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ NODE: Final = "node"
 _MEDIANS: Final = ("mean_lead_ns", "slower_pct", "iteration_ns", "gfx_mhz", "hotspot_c", "power_w")
 _SUMS: Final = ("caused_ns", "caused_exposed_ns", "wait_ns", "exposed_wait_ns")
 
-GPUS: Final = column("gpus", "", "GPUs", "GPUs of the node that take part.", reduces="sum")
+GPUS: Final = column("gpus", "", "GPUs", "GPUs of the node that are compared.", reduces="sum")
 LEAST: Final = column(
     "least_lead_ns",
     "ns",
     "least lead",
-    "The least mean_lead_ns of the node's GPUs: that of the GPU behind.",
+    "The smallest mean_lead_ns of the node's GPUs: that of its straggler.",
     source=rank_columns.LIT,
 )
 APART: Final = column(
     "apart_gpus",
     "",
-    "apart",
-    "How many GPUs of the node something sets apart from the others, by what (see apart_by).",
-    missing_because="nothing sets any of them apart",
+    "causes",
+    "GPUs of the node that lag, by cause (see apart_by).",
+    missing_because="none of them lags for a known cause",
 )
 
 
 def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
-    """The host of each GPU; raises UsageError where the run doesn't say it."""
+    """The host of each GPU; raises UsageError where the run doesn't give hosts."""
     of_rank = {source.rank: source.host for source in run.sources}
     if len(run.hosts) > 1:
         of_rank |= {rank: host.name for host in run.hosts for rank in host.ranks}
@@ -49,14 +49,14 @@ def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
     names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
     if not any(names):
         raise UsageError(
-            "neither the traces nor their names say the hosts, so no GPUs can be put together by "
-            "node; torch.profiler.tensorboard_trace_handler names files by host"
+            "neither the traces nor their file names give the hosts, so that GPUs can't be "
+            "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
         )
     return [name or "unknown" for name in names]
 
 
 def by_node(run: Run, view: View, gpus: tuple[int, ...], each: ViewResult) -> ViewResult:
-    """An answer by GPU with the GPUs of each node together."""
+    """A result by GPU with the GPUs of each node combined."""
     names = node_names(run, gpus)
     labels = list(dict.fromkeys(names))
     places = [np.flatnonzero(np.array(names) == label) for label in labels]

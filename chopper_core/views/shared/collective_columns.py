@@ -1,4 +1,4 @@
-"""The columns of the collectives: what each is called, and what exactly it is."""
+"""The columns of collectives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from chopper_core.metrics import column
 
-_UNSEEN: Final = "not all ranks of the process group are among the files"
+_UNSEEN: Final = "the files lack ranks of the process group"
 NCCL: Final = "nccl-tests doc/PERFORMANCE.md"
 BUS_FACTORS: Final = {
     "all_reduce": "2(n-1)/n",
@@ -16,15 +16,15 @@ BUS_FACTORS: Final = {
     "broadcast": "1",
     "reduce": "1",
 }
-"""What the algorithm's bandwidth is multiplied with, for n ranks (nccl-tests)."""
+"""Bus over algorithm bandwidth for n ranks (nccl-tests)."""
 
-KIND: Final = column("kind", "", "kind", "Which collective it is: all_reduce, all_gather …")
+KIND: Final = column("kind", "", "kind", "The kind of the collective: all_reduce, all_gather …")
 GROUP: Final = column(
     "group",
     "",
     "process group",
     "The process group: name, description and size.",
-    missing_because="the trace doesn't say it",
+    missing_because="the trace has no process groups",
 )
 ITERATION: Final = column("iteration", "", "it", "The iteration.")
 PHASE: Final = column("phase", "", "phase", "The phase.")
@@ -36,7 +36,7 @@ CALLS: Final = column(
 CALLS_OF_GPU: Final = column(
     "calls", "", "calls", "Number of collectives in which the GPU takes part."
 )
-SEEN: Final = column("ranks_seen", "", "ranks", "How many ranks' kernels of it are in the traces.")
+SEEN: Final = column("ranks_seen", "", "ranks", "Number of ranks whose kernels are in the traces.")
 SIZE: Final = column(
     "message_bytes",
     "B",
@@ -58,13 +58,13 @@ TRANSFER: Final = column(
     "transfer_ns",
     "ns",
     "transfer",
-    "From the last arrival to the last end: what it takes once all ranks are there.",
+    "From the last arrival to the last end: the time it takes once all ranks have arrived.",
     missing_because=_UNSEEN,
 )
 WAIT: Final = column(
     "wait_ns",
     "ns",
-    "waiting",
+    "own wait",
     "GPU time spent in collectives before the last rank arrived, summed over the GPUs.",
     reduces="sum",
     missing_because=_UNSEEN,
@@ -72,7 +72,7 @@ WAIT: Final = column(
 EXPOSED_WAIT: Final = column(
     "exposed_wait_ns",
     "ns",
-    "exp.wait",
+    "exposed wait",
     "The part of wait_ns during which no compute runs on the waiting GPU, of each kernel at most "
     "its exposed_comm_ns.",
     reduces="sum",
@@ -82,15 +82,15 @@ WAIT_SHARE: Final = column(
     "wait_pct",
     "%",
     "wait",
-    "wait_ns in % of the kernels' durations, of collectives of which all ranks are seen; the rest "
-    "is transfer.",
+    "wait_ns in % of the kernels' durations, of collectives of which all ranks are in the traces; "
+    "the rest is transfer.",
     missing_because=_UNSEEN,
 )
 EXPOSED_SHARE: Final = column(
     "exposed_pct",
     "%",
     "exposed",
-    "exposed_comm_ns in % of the kernels' durations: what no compute hides.",
+    "exposed_comm_ns in % of the kernels' durations: with no compute beside it.",
 )
 HIDDEN_SHARE: Final = column(
     "hidden_pct",
@@ -127,7 +127,7 @@ GOT: Final = column(
     "got_gbps",
     "GB/s",
     "got GB/s",
-    "Bus bandwidth over the kernels' durations, waiting included: what the job gets.",
+    "Bus bandwidth over the kernels' durations, waiting included: the bandwidth that the job gets.",
     source=NCCL,
     missing_because="the trace gives no sizes, or nccl-tests has no factor",
 )
@@ -158,7 +158,7 @@ OUTLIER: Final = column(
     "outlier",
     "`slow` or `fast` where transfer_ns lies outside of its kind, group and size by the rule of "
     "the outliers (3.5 x 1.4826 x MAD from the median).",
-    missing_because="it is none, or there are too few to tell",
+    missing_because="it is no outlier, or too few are alike",
 )
 OUTLIERS: Final = column(
     "outliers", "", "outliers", "Collectives whose transfer_ns is an outlier of its kind and size."
@@ -182,15 +182,15 @@ P95_TRANSFER: Final = column(
 CAUSED: Final = column(
     "caused_ns",
     "ns",
-    "made wait",
-    "GPU time that the others waited where this GPU arrived last.",
+    "caused wait",
+    "Time that other GPUs spent waiting for this GPU, where it arrived last.",
     reduces="sum",
     missing_because=_UNSEEN,
 )
 CAUSED_EXPOSED: Final = column(
     "caused_exposed_ns",
     "ns",
-    "made idle",
+    "caused exp.",
     "The part of caused_ns during which no compute ran on the waiting GPUs.",
     reduces="sum",
     missing_because=_UNSEEN,

@@ -1,4 +1,4 @@
-"""Figures of the collectives of a scope: bandwidths, outliers, who is last and makes wait."""
+"""Figures of a scope's collectives: bandwidths, outliers, who arrives last and causes waits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Chosen(Struct, frozen=True, eq=False):
         return self.all.complete[self.sets]
 
     def known(self, per_set: AnyArray) -> Values:
-        """A figure of the collectives that takes all ranks to be known."""
+        """A figure of the collectives that is known only where all ranks are."""
         return Values(np.asarray(per_set[self.sets]), ~self.complete)
 
     def kinds(self) -> list[str]:
@@ -162,7 +162,7 @@ def outlying(chosen: Chosen) -> tuple[Float64, list[str | None]]:
 
 
 def blame(chosen: Chosen, codes: Int64, owner: Index, unknown: Mask) -> Own:
-    """Per GPU: the time that the others wait for it, how often it is last, and by how much."""
+    """Per GPU: caused wait, how often it arrives last, and its median lag."""
     found, sets, count = chosen.all, chosen.sets, len(codes)
     last, complete = found.last_gpu[sets], chosen.complete
 
@@ -238,7 +238,7 @@ def moved(chosen: Chosen, owner: Index, count: int) -> Own:
 
 
 def headline(chosen: Chosen) -> tuple[str, ...]:
-    """How many there are, who waits for whom, and what compute doesn't hide."""
+    """Their number, the GPU that causes most waiting, and the exposed time."""
     table, rows = chosen.table, chosen.rows
     kinds = Counter(chosen.kinds()).most_common()
     gpus = len(distinct(table.gpu[rows]))
@@ -253,46 +253,47 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
         worst = int(np.bincount(last[complete], weights=wait[complete]).argmax())
         own = complete & (last == worst)
         lines.append(
-            f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: of "
-            f"{total / 1e6:.3f} ms that GPUs wait for later ones, "
-            f"{wait[own].sum() / 1e6:.3f} ms are for it; {chosen.exposed_ns.sum() / 1e6:.3f} ms "
-            "of all waiting is without compute"
+            f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: GPUs spent "
+            f"{total / 1e6:.3f} ms waiting, {100 * wait[own].sum() / total:.0f} % of it for GPU "
+            f"{worst}; {chosen.exposed_ns.sum() / 1e6:.3f} ms of the waiting is exposed"
         )
     busy = int(table.duration_ns[rows].sum())
     exposed = int(table.exposed_comm_ns[rows].sum())
     if busy:
         lines.append(
-            f"{exposed / 1e6:.3f} ms of the GPUs' time are communication without compute, "
+            f"{exposed / 1e6:.3f} ms of communication is exposed, "
             f"{100 * exposed / busy:.1f} % of the collectives' durations"
         )
     return tuple(lines)
 
 
 def notes(chosen: Chosen) -> tuple[str, ...]:
-    """What is not matched and not known, and how far the GPUs' clocks can be trusted."""
+    """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
     found, said = chosen.all, []
     table = chosen.table
     pairs = int(chosen.of_kind(PAIRWISE).sum())
     lacking = int((~chosen.complete).sum()) - pairs
     if lacking:
         said.append(
-            f"not all ranks of {lacking} of the {len(chosen.sets)} collectives are in the traces: "
-            "no skew, transfer time or last arrival there"
+            f"{lacking} of {len(chosen.sets)} collectives lack ranks in the traces: their skew, "
+            "transfer time and last arrival are unknown"
         )
     if pairs:
-        said.append(f"{pairs} {PAIRWISE} are between single ranks: each stands alone")
+        said.append(f"{pairs} {PAIRWISE} are between pairs of ranks and aren't matched")
     unknown = int(chosen.of_kind(UNKNOWN_COLLECTIVE).sum())
     if unknown:
-        said.append(f"what kind {unknown} collectives are isn't known: the trace doesn't say it")
+        said.append(f"the trace doesn't give the kind of {unknown} collectives")
     unsized = int((found.bytes[chosen.sets] < 0).sum())
     if unsized:
-        said.append(f"no size is known of {unsized} collectives: no bandwidth there")
+        said.append(
+            f"the trace doesn't give the size of {unsized} collectives: their bandwidth is unknown"
+        )
     if found.shared_labels:
         names = ", ".join(found.shared_labels[:3])
-        said.append(f"the process groups {names} have more GPUs than ranks: not matched")
+        said.append(f"process groups {names} have more GPUs than ranks and aren't matched")
     if found.spread_ns is not None and len(table):
         said.append(
-            f"the ends of a synchronous collective lie {found.spread_ns / 1e3:.1f} µs apart by the "
-            "traces' clocks (median): arrivals are known no better"
+            f"the ends of a synchronous collective are {found.spread_ns / 1e3:.1f} µs apart by the "
+            "traces' clocks (median): that is the accuracy of arrivals"
         )
     return tuple(said)

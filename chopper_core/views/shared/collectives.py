@@ -16,16 +16,16 @@ from chopper_core.util.arrays import Codes, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 
 PAIRWISE: Final = "send_recv"
-"""The kind of which each kernel stands alone: not all ranks of the group take part."""
+"""The kind that isn't matched: not all ranks of the group take part."""
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
 """Kinds that no rank can leave before the last one has arrived."""
 _UNEVEN: Final = frozenset({"all_to_all", "gather", "scatter"})
 """Kinds of which the ranks may state different sizes."""
 _GROUP_SIZE: Final = re.compile(r" of (\d+)$")
-_REACH: Final = 16
-"""How far, beyond the difference in length, two sequences are shifted against each other."""
+_MAX_SHIFT: Final = 16
+"""The largest shift of two sequences beyond their difference in length."""
 _CLEARLY_BETTER: Final = 0.5
-_MOST_CODES: Final = 2**62
+_MAX_CODES: Final = 2**62
 
 
 class Collectives(Struct, frozen=True, eq=False):
@@ -63,7 +63,7 @@ class Collectives(Struct, frozen=True, eq=False):
     spread_ns: int | None
     """Median distance of the first from the last end of complete synchronous collectives."""
     shared_labels: tuple[str, ...]
-    """Process groups whose name more GPUs have than it has ranks: they aren't matched."""
+    """Process groups with more GPUs than ranks: they aren't matched."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -113,7 +113,7 @@ def _together(*columns: Codes) -> Int64:
     code, codes = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
-        if codes * width > _MOST_CODES:
+        if codes * width > _MAX_CODES:
             # Numbers that lie far apart, as of iterations: their places tell them apart as well.
             different, column = ranked(column)
             low, width = 0, len(different)
@@ -224,7 +224,7 @@ def _shift(base_ends: Int64, base_size: Int64, ends: Int64, size: Int64) -> int:
     """By how much a sequence is shifted against a longer one so that sizes and ends agree best."""
     spare = len(base_ends) - len(ends)
     costs: dict[int, tuple[float, float]] = {}
-    for shift in range(-_REACH, spare + _REACH + 1):
+    for shift in range(-_MAX_SHIFT, spare + _MAX_SHIFT + 1):
         low, high = max(0, -shift), min(len(ends), len(base_ends) - shift)
         if 2 * (high - low) < len(ends) or high <= low:
             continue

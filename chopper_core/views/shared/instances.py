@@ -17,17 +17,17 @@ from chopper_core.util.grouping import quantiles_of, ranked, run_starts, stable_
 
 FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 """How the operations begin in which FSDP copies what it gathers and scatters."""
-_DENSE: Final = 1 << 22
-_LEAST_SPREAD: Final = 0.1
-"""Overlaps that differ by less aren't told apart."""
-_FEWEST: Final = 2
-"""A side with fewer instances has no median worth its name."""
+_MAX_DENSE_CODES: Final = 1 << 22
+_MIN_SPREAD: Final = 0.1
+"""Smaller differences of overlap are ignored."""
+_MIN_INSTANCES: Final = 2
+"""Instances that a median needs."""
 
 
 class Overlaps(Struct, frozen=True, eq=False, dict=True):
     """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
 
-    FSDP's own operations are none of them: they are what overlaps.
+    FSDP's own operations count as communication.
     """
 
     table: KernelTable
@@ -37,9 +37,9 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     elapsed_ns: Int64
     """From the start of the first compute activity to the end of the last."""
     comm_ns: Int64
-    """For how long of that collectives run on the GPU."""
+    """The time of that in which collectives run on the GPU."""
     masked_ns: Int64
-    """For how long collectives or FSDP's copies run."""
+    """The time in which collectives or FSDP's copies run."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -112,7 +112,7 @@ def _found(run: Run, view: View) -> Overlaps:
 
 
 class Effect(Struct, frozen=True, eq=False):
-    """What overlap goes along with, per row; NaN where that can't be said.
+    """Effect of overlap per row; NaN where it is unknown.
 
     Only like instances are compared: those of the same operation, phase and GPU.
     """
@@ -184,7 +184,7 @@ def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
         low = int(codes.min(initial=0))
         wide = int(codes.max(initial=0)) - low + 1
         code, width = code * wide + (codes - low), width * wide
-        if width > _DENSE:
+        if width > _MAX_DENSE_CODES:
             different, code = ranked(code)
             width = len(different)
     return code
@@ -212,7 +212,7 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
     least = np.minimum.reduceat(share, alike.first)
     most = np.maximum.reduceat(share, alike.first)
     quarter = (most - least) / 4
-    wide = most - least >= _LEAST_SPREAD
+    wide = most - least >= _MIN_SPREAD
     # A bound that no share reaches, where there is nothing to tell apart.
     low = share <= alike.spread(np.where(wide, least + quarter, -1.0))
     high = share >= alike.spread(np.where(wide, most - quarter, np.inf))
@@ -224,7 +224,7 @@ def _slowdown(alike: _Alike, count: int) -> tuple[Float64, Float64]:
         return quantiles_of(alike.elapsed[where], own, sets, (0.5,))[:, 0], number
 
     (low_ns, lows), (high_ns, highs) = side(low), side(high)
-    both = (lows >= _FEWEST) & (highs >= _FEWEST)
+    both = (lows >= _MIN_INSTANCES) & (highs >= _MIN_INSTANCES)
     own, weight = alike.whose[both], alike.size[both]
     slow = np.bincount(own, weights=weight * high_ns[both], minlength=count)
     fast = np.bincount(own, weights=weight * low_ns[both], minlength=count)

@@ -1,4 +1,4 @@
-"""Where the GPUs of a scope stand against each other: leads, waits, and why one is behind."""
+"""Leads of the GPUs of a scope: who starts the same kernels later, since when, and why."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from chopper_core.views.shared.matched_kernels import (
     within,
 )
 
-SHARE_THAT_COUNTS: Final = 0.01
-"""What is less of the iteration's time is no cause."""
-CLOCK_THAT_COUNTS: Final = 0.99
+MIN_CAUSE_SHARE: Final = 0.01
+"""A smaller share of the iteration's time is no cause."""
+LOW_CLOCK_RATIO: Final = 0.99
 """A clock below this part of the others' median is a lower one."""
-_LEAD_THAT_COUNTS: Final = 0.002
-"""Leads below this share of the iteration are nobody's fault."""
-_LONG: Final = 4
+_MIN_LAG_SHARE: Final = 0.002
+"""Smaller leads, as a share of the iteration, make no straggler."""
+_MIN_RUN: Final = 4
 """Neighbouring occurrences of one label from which on they are added up together."""
-_ONSET: Final = 0.1
-"""The share of the largest mean lead from which on a GPU is behind."""
+_ONSET_SHARE: Final = 0.1
+"""The share of the largest mean lead from which the lag begins."""
 
 
 class RankLeads(Struct, frozen=True, eq=False):
@@ -87,7 +87,7 @@ class RankLeads(Struct, frozen=True, eq=False):
 
     @property
     def ahead_ns(self) -> float:
-        """How much earlier than the one behind the others start a kernel, on average."""
+        """How much earlier than the straggler the others start a kernel, on average."""
         others = np.delete(self.lead_ns, self.behind).mean() - self.lead_ns[self.behind]
         return float(others) / max(len(self.found), 1)
 
@@ -98,16 +98,16 @@ class RankLeads(Struct, frozen=True, eq=False):
 
     @property
     def is_straggler(self) -> bool:
-        """Whether the GPU behind is so far behind that it matters."""
-        return self.ahead_ns > _LEAD_THAT_COUNTS * self.typical_ns
+        """Whether the last GPU's lag is large enough to matter."""
+        return self.ahead_ns > _MIN_LAG_SHARE * self.typical_ns
 
     def causes(self) -> list[str | None]:
-        """Why each GPU is behind the others; None where nothing sets it apart."""
+        """Why each GPU lags; None without a cause."""
         words = ("work", "host", "launch")
         extra = np.stack([beyond_others(x) for x in (self.work_ns, self.host_ns, self.launch_ns)])
         largest = extra.argmax(axis=0)
-        counts = extra.max(axis=0) > SHARE_THAT_COUNTS * self.typical_ns
-        slow = self.mhz < CLOCK_THAT_COUNTS * others_median(self.mhz)
+        counts = extra.max(axis=0) > MIN_CAUSE_SHARE * self.typical_ns
+        slow = self.mhz < LOW_CLOCK_RATIO * others_median(self.mhz)
         found: list[str | None] = []
         for place, word in enumerate(words[row] for row in largest.tolist()):
             if not counts[place]:
@@ -134,7 +134,7 @@ class RankLeads(Struct, frozen=True, eq=False):
         lead = others_lead(self.found, self.behind)
         mean = np.bincount(cell, weights=lead) / count
         behind = sums_by(cell, self.found.lead_ns.T, len(count)).argmin(axis=1) == self.behind
-        late = behind & (mean >= _ONSET * mean.max()) & (mean > 0)
+        late = behind & (mean >= _ONSET_SHARE * mean.max()) & (mean > 0)
         if not late.any():
             return None
         # The step's order is that of the mean places of the cells in their iterations.
@@ -167,10 +167,12 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     compared = compared_iterations(run, view)
     everywhere = occurrences_of(run, compared)
     if len(everywhere.gpus) < 2:
-        raise UsageError("the run has compute on one GPU only: there is none to compare it with")
+        raise UsageError("the run has compute on one GPU only; ranks compares several")
     found = within(run, everywhere, node) if view.path else everywhere
     if not len(found):
-        raise UsageError("no compute here runs on all GPUs: there is nothing to compare them by")
+        raise UsageError(
+            "no compute kernel of the scope runs on all GPUs, so they can't be compared"
+        )
     left_out = sorted(cut_iterations(run)) if not compared else []
     if left_out:
         cut = np.isin(run.table.iteration[found.rows[:, 0]], left_out)
@@ -300,7 +302,7 @@ def lead_changes(stand: RankLeads) -> Float64:
 def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
     """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
     first = run_starts(codes)
-    if len(codes) and _LONG * len(first) < len(codes):
+    if len(codes) and _MIN_RUN * len(first) < len(codes):
         # Neighbours of one code are added up sooner than dealt out.
         codes, values = codes[first], (np.add.reduceat(own, first) for own in values)
     sums = [np.bincount(codes, weights=own, minlength=count) for own in values]

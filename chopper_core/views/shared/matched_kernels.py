@@ -54,9 +54,9 @@ class Occurrences(Struct, frozen=True, eq=False):
 
 
 _CACHED_SETS: Final = 8
-"""Sets of iterations of which the occurrences are remembered."""
-MOST_MATCHED: Final = 1 << 22
-"""Activities up to which all iterations of a run are compared; of more, evenly chosen ones."""
+"""Sets of iterations whose occurrences are cached."""
+MAX_MATCHED: Final = 1 << 22
+"""With more activities, evenly chosen iterations are compared."""
 
 
 def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> Occurrences:
@@ -69,7 +69,7 @@ def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
     """The iterations of a scope that are compared where those of the run are too many, else ()."""
     tree = run.tree(view.order)
     whole = run.tree().split((), ("iteration",))
-    if int(whole.sizes().sum()) <= MOST_MATCHED:
+    if int(whole.sizes().sum()) <= MAX_MATCHED:
         return ()
     scope = tree.split(view.path, ("iteration",))
     numbers, sizes = whole.codes("iteration").tolist(), whole.sizes().tolist()
@@ -77,7 +77,7 @@ def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
     cut = cut_iterations(run)
     here = [int(code) for code in scope.codes("iteration")]
     here = [code for code in here if code not in cut] or here
-    fitting = max(1, int(MOST_MATCHED * len(here) / sum(costs[code] for code in here)))
+    fitting = max(1, int(MAX_MATCHED * len(here) / sum(costs[code] for code in here)))
     if fitting >= len(here):
         return tuple(here)
     places = np.linspace(0, len(here) - 1, fitting + 2)[1:-1].round().astype(np.intp)
@@ -93,7 +93,7 @@ def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
 
 
 def cut_iterations(run: Run) -> frozenset[int]:
-    """The iterations that the profiler's start or end cut on any GPU."""
+    """The iterations truncated by the profiling window on any GPU."""
     return frozenset().union(*run.partial_iterations.values())
 
 

@@ -1,4 +1,4 @@
-"""Samples of a signal within stretches of time: means, quantiles, rolling quantiles, bursts."""
+"""Samples of a signal within spans of time: means, quantiles, rolling quantiles, bursts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from chopper_core.model.signals import IntegralCurve, union
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 
-_MOST_ROLLED: Final = 1 << 16
-"""Values that rolling quantiles look at, at most; of longer series windows are left out evenly."""
+_MAX_ROLLED: Final = 1 << 16
+"""With more values, rolling quantiles use evenly chosen windows."""
 
 
 class TimeSpans(Struct, frozen=True, eq=False):
-    """The time of a GPU that counts: stretches that rise and don't overlap."""
+    """Spans of a GPU's time, in order, without overlap."""
 
     starts_ns: Int64
     ends_ns: Int64
@@ -43,7 +43,7 @@ class TimeSpans(Struct, frozen=True, eq=False):
 
 
 class Sampled(Struct, frozen=True, eq=False):
-    """What is known of a signal within stretches, sample by sample."""
+    """The samples of a signal within spans of time."""
 
     begins_ns: Int64
     ends_ns: Int64
@@ -111,7 +111,7 @@ class Sampled(Struct, frozen=True, eq=False):
         size = self.window(window_ns)
         if len(self) < size or not len(self):
             return np.empty(0, np.int64), np.empty(0)
-        step = max((len(self) - size + 1) * size // _MOST_ROLLED, 1)
+        step = max((len(self) - size + 1) * size // _MAX_ROLLED, 1)
         windows = sliding_window_view(self.values, size)[::step]
         return self.ends_ns[size - 1 :][::step], np.quantile(windows, share, axis=1)
 
@@ -126,7 +126,7 @@ class Sampled(Struct, frozen=True, eq=False):
         return len(lengths), int(lengths.sum()), int(lengths.max())
 
 
-def stretches_of(run: Run, view: View) -> dict[int, TimeSpans]:
+def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     """The time of a view's scope on each of its GPUs.
 
     Of GPUs and iterations the span from the first start to the last end; of what lies deeper the

@@ -1,4 +1,4 @@
-"""Throughput: how long a step takes, how many tokens a second that is, and what a token costs."""
+"""Throughput: step time, tokens per second, cost per token."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SPEC: Final = ViewSpec(
 
 _GIVEN: Final = re.compile(r"tokens:(\d{1,12})")
 _NO_TOKENS: Final = (
-    "the trace has no shapes of an embedding or attention (record_shapes=True), and the address "
-    "gives no number of tokens (of=tokens:8192, per GPU and iteration)"
+    "the trace has no shapes of an embedding or attention (record_shapes=True in the profiler), "
+    "and the address gives no number of tokens (of=tokens:8192, per GPU and iteration)"
 )
-_CUT: Final = "the profiler's start or end cuts the iteration, or a GPU lacks it"
+_CUT: Final = "the iteration is truncated by the profiling window, or missing on a GPU"
 _TIME: Final = (
-    "What the accounting charges to an iteration of a GPU: its activities and what the GPU stood "
-    "idle before them, so that the iterations of a GPU add up to its span."
+    "Time charged to an iteration of a GPU: its activities and the idle time before them, so that "
+    "the iterations of a GPU add up to its span."
 )
 
 ITERATION: Final = column(
@@ -51,7 +51,7 @@ ITERATION: Final = column(
 )
 SLOWEST: Final = column("slowest", "", "slowest GPU", "The GPU that takes longest.")
 STATE: Final = column(
-    "state", "", "state", "steady, or cut: by the profiler's start or end, or missing on a GPU."
+    "state", "", "state", "steady, or cut: truncated by the profiling window, or missing on a GPU."
 )
 MEDIAN: Final = column(
     "median_ns",
@@ -96,10 +96,10 @@ PART: Final = column(
     "part_ns",
     "ns",
     "time",
-    "Mean time per GPU and steady iteration. Compute of the forward and backward phase is told "
-    "apart by the operation's name where that says it (q_ip, attn_fa, mlp_gs ...), else by the "
-    "kernel's class; convolutions are with the GEMMs. Communication and copies are what no compute "
-    "hides; launch is idle time. The parts add up to the mean iteration.",
+    "Mean time per GPU and steady iteration. Compute of the forward and backward phase is divided "
+    "by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the "
+    "kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed "
+    "time; launch is idle time. The parts add up to the mean iteration.",
 )
 PART_SHARE: Final = column(
     "part_pct", "%", "share", "part_ns in % of the mean time of a GPU in a steady iteration."
@@ -119,7 +119,7 @@ _OVER: Final = {
     "gpu": ("iteration",),
     "part": ("gpu", "iteration"),
 }
-"""What tells apart the instances of a row, by what the rows are."""
+"""Split → the levels that tell a row's instances apart."""
 
 
 def _part_column(name: str) -> Metric:
@@ -162,12 +162,13 @@ class Steps(Struct, frozen=True, eq=False):
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The steps of the scope, by iteration, by GPU, or by what their time is spent on."""
+    """The steps of the scope by iteration, GPU or part of their time."""
     by = view.by or "iteration"
     over = _OVER[by]
     if view.over and set(view.over) != set(over):
         raise UsageError(
-            f"the view throughput by {by} goes over {' and '.join(over)}; it takes no other over="
+            f"the view throughput by {by} has one instance per {' and '.join(over)}; it takes no "
+            "other over="
         )
     steps = steps_of(run, view, given_tokens(view.of))
     make = {"iteration": _by_iteration, "gpu": _by_gpu, "part": _by_part}[by]
@@ -380,14 +381,14 @@ def _rate(steps: Steps) -> float:
 
 def _headline(steps: Steps) -> tuple[str, ...]:
     if not steps.steady.any():
-        return ("no iteration of the scope is whole: throughput isn't known",)
+        return ("the scope has no complete iteration: throughput is unknown",)
     count = int(steps.steady.sum())
     median = float(np.median(steps.slowest_ns[steps.steady]))
     over = f"{count} steady iteration{'s' if count > 1 else ''}"
-    time = f"an iteration takes {median / 1e6:.3f} ms, the median of {over} on its slowest GPU"
+    time = f"an iteration takes {median / 1e6:.3f} ms, median of {over} on the slowest GPU"
     rate = _rate(steps)
     if not np.isfinite(rate):
-        return (f"{time}; the tokens aren't known",)
+        return (f"{time}; the tokens are unknown",)
     tokens = steps.tokens[:, steps.steady]
     what = f"{rate:,.0f} tokens/s per GPU"
     if len(steps.gpus) > 1:
@@ -403,19 +404,19 @@ def _notes(run: Run, view: View, steps: Steps) -> tuple[str, ...]:
     notes = []
     cut = [str(n) for n, whole in zip(steps.iterations, steps.steady, strict=True) if not whole]
     if cut:
-        notes.append(f"left out: iteration {', '.join(cut)}, cut or not on every GPU")
+        notes.append(f"iteration {', '.join(cut)} left out: truncated or missing on a GPU")
     if not np.isfinite(steps.tokens[:, steps.steady]).all():
-        notes.append(f"tokens aren't known: {_NO_TOKENS}")
+        notes.append(f"tokens are unknown: {_NO_TOKENS}")
     elif view.of:
-        notes.append("the tokens are those that the address gives")
+        notes.append("tokens as given in the address")
     else:
         notes.append(
-            "tokens are those of the shapes in the trace; where several GPUs work on the same ones "
-            "(tensor or pipeline parallel) the rate of all GPUs counts them several times"
+            "tokens from the shapes in the trace; where several GPUs share them (tensor or "
+            "pipeline parallelism) the rate of all GPUs counts them several times"
         )
     deeper = [level for level, _ in view.scope if level not in ("gpu", "iteration")]
     if deeper:
-        notes.append(f"whole iterations: the scope's {', '.join(deeper)} is not regarded")
+        notes.append(f"figures are of whole iterations: the scope's {', '.join(deeper)} is ignored")
     return tuple(notes)
 
 

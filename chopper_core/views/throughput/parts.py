@@ -1,4 +1,4 @@
-"""What the time of a training step is spent on: products, attention and the rest, by phase."""
+"""The parts of a training step's time: GEMM, attention, vector work and the rest, by phase."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS: Final = (
     "copies",
     "launch",
 )
-"""Together they are all time: compute by what it does, then what stands alone, then idle."""
+"""They add up to all time: compute by kind, then exposed communication and copies, then idle."""
 _COMMUNICATION: Final = PARTS.index("communication")
 _GEMM: Final = re.compile(r"^(?:(?:q|k|v|kv|qkv)_ip|attn_op|(?:mlp|ffn|fc)_(?:[gud]|gu)p|ln?p)$")
 _ATTENTION: Final = re.compile(r"^attn_(?:fa|sdpa)$")
@@ -43,11 +43,11 @@ _OF_KERNELS: Final = {
     OPTIMIZER_CLASS: "optimizer",
 }
 _BY_PHASE: Final = ("GEMM", "attention", "vector")
-_UNSAID: Final = -1
+_UNCLASSED: Final = -1
 
 
 def operation_class(name: str) -> str:
-    """What an operation of the vocabulary does; empty for any other, whose kernels say it.
+    """The class of an operation of the vocabulary; empty for others, classed by their kernels.
 
     The rules are those of UnaryLab/chopper's annotations.py with the operations' full names,
     since its own take every name that ends in `p` for a product.
@@ -71,7 +71,7 @@ def _class_of_kernel(name: str) -> str:
 
 def _codes(words: list[str]) -> Int64:
     classes = (*_BY_PHASE, "optimizer", "sharding copies")
-    return np.array([classes.index(word) if word else _UNSAID for word in words], np.int64)
+    return np.array([classes.index(word) if word else _UNCLASSED for word in words], np.int64)
 
 
 def part_of(table: KernelTable, rows: Index | slice) -> Int64:
@@ -91,7 +91,7 @@ def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: A
     of_operation = _codes([operation_class(name) for name in table.operations] + [""])
     of_kernel = _codes([_class_of_kernel(name) for name in table.names])
     found = of_operation[operation]
-    found = np.where(found == _UNSAID, of_kernel[kernel], found)
+    found = np.where(found == _UNCLASSED, of_kernel[kernel], found)
     by_phase = found < len(_BY_PHASE)
     part = np.full(len(found), PARTS.index("other compute"), np.int64)
     part[by_phase & (phase == Phase.FORWARD)] = found[by_phase & (phase == Phase.FORWARD)]
