@@ -180,10 +180,11 @@ class ChopperApp(App[None], inherit_bindings=False):
                 line.pasted(event)
             else:
                 await super().on_event(event)
-        elif isinstance(line, PromptLine) and event.is_printable and line.typed(event):
-            return
-        elif isinstance(line, Input) and not isinstance(line, PromptLine):
-            await super().on_event(event)
+        elif isinstance(line, Input) and event.is_printable and event.character:
+            if line.selection.is_empty:
+                line.insert_text_at_cursor(event.character)
+            else:
+                line.replace(event.character, *sorted(line.selection))
         else:
             await perform_key(self, event)
 

@@ -419,12 +419,11 @@ class Explorer(Screen[None]):
     ) -> None:
         """Open a dialog over the explorer; its answer, if there is one, is a step."""
 
-        def answered(answer: T | None) -> None:
-            if answer is not None and then is not None:
-                self.steps.add(partial(then, answer))
-
-        if self.app.screen is self:
-            self.app.push_screen(dialog, answered)
+        if self.app.screen is not self:
+            return
+        if then is not None:
+            dialog.answered = lambda answer: self.steps.add(partial(then, answer))
+        self.app.push_screen(dialog)
 
     def choose(
         self,

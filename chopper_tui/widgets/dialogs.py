@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, TypeVar
 
 from rich.text import Text
@@ -51,9 +51,17 @@ class Palette(CommandPalette):
 class Dialog(ModalScreen[T]):
     """A box over the explorer, closed once; None is no answer."""
 
+    answered: Callable[[T], None] | None = None
+    """Takes the answer at once: Textual's own callback comes after the keys that follow."""
+
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close with an answer, unless it is closed already: late answers find nobody."""
-        return super().dismiss(result) if _is_on_top(self) else AwaitComplete()
+        if not _is_on_top(self):
+            return AwaitComplete()
+        closed = super().dismiss(result)
+        if result is not None and self.answered is not None:
+            self.answered(result)
+        return closed
 
     def action_cancel(self) -> None:
         """Close without an answer."""
@@ -81,6 +89,8 @@ class Chooser(Dialog[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *_LIST_KEYS,
         Binding("l,right", "take", show=False),
+        # Before the list's own, which answers by a message: the next key would overtake it.
+        Binding("enter", "take", show=False, priority=True),
     ]
 
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
@@ -119,7 +129,9 @@ class Chooser(Dialog[str]):
 
     def action_take(self) -> None:
         """Choose the highlighted option."""
-        self.query_one(OptionList).action_select()
+        option = self.query_one(OptionList).highlighted_option
+        if option is not None:
+            self.dismiss(option.id)
 
 
 def option_cells(width: int) -> int:
@@ -133,6 +145,7 @@ class ColumnChooser(Dialog[tuple[str, ...]]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *_LIST_KEYS,
         Binding("space", "switch", show=False),
+        Binding("enter", "take", show=False, priority=True),
     ]
 
     def __init__(
@@ -155,6 +168,10 @@ class ColumnChooser(Dialog[tuple[str, ...]]):
 
     def on_option_list_option_selected(self) -> None:
         """Answer."""
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Answer with the chosen columns."""
         self.dismiss(tuple(self._order) or None)
 
     def action_switch(self) -> None:

@@ -127,13 +127,6 @@ class PromptLine(Input):
         self.value = text
         self.cursor_position = len(text) if cursor is None else cursor
 
-    def typed(self, event: events.Key) -> bool:
-        """Take a character; not while some of the text is selected."""
-        if event.character is None or not self.selection.is_empty:
-            return False
-        self.insert_text_at_cursor(event.character)
-        return True
-
     def pasted(self, event: events.Paste) -> None:
         """Take the first line of a text instead of what is selected."""
         for text in event.text.splitlines()[:1]:

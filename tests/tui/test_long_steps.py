@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from threading import Event
+from time import monotonic
 
 import pytest
 
@@ -74,6 +75,11 @@ async def test_escape_cancels_it_with_what_waits_behind_it(
 
 
 async def test_quitting_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with waiting(monkeypatch, Event()) as at:
-        at.send("q")
+    answer = Event()
+    async with waiting(monkeypatch, answer) as at:
+        begin = monotonic()
+        at.send("r", "q")
         await until(lambda: not at.app.is_running)
+        assert monotonic() - begin < 10, "the thread that loads is waited for"
+        assert not answer.is_set() and at.app.return_code == 0 and at.app.crash is None
+        assert at.app.screen_stack == [] or at.path == ()

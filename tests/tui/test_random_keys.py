@@ -1,0 +1,97 @@
+"""Keys faster than the screen: dialogs open and close once, and no key is lost or misplaced."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from textual import events
+
+from chopper_core.model.view import View
+from chopper_tui.actions import ACTIONS
+from chopper_tui.screen import Explorer
+from chopper_tui.widgets.dialogs import Palette, Reader
+from tests.tui.explorer import Driven, explorer, measured_run
+
+LEAVING = ("q", "ctrl+c", "ctrl+z")
+KEYS = [key for action in ACTIONS for key in action.keys if key not in LEAVING]
+OPENING = ["m", "o", "s", "p", "C", "?", "i", "ctrl+p", ":", "/", "f", "ctrl+g", "0", "8"]
+ANSWERING = ["enter", "enter", "escape", "escape", "j", "end", "tab", "space", "backspace"]
+VIEW = View("sample.json", ("3", "11", "backward"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_fast_keys_crash_nothing(seed: int) -> None:
+    random = Random(seed)
+    async with explorer((100, 30), measured_run(), VIEW) as at:
+        for _ in range(12):
+            burst = random.choices(KEYS + 4 * OPENING + 8 * ANSWERING, k=random.randint(2, 8))
+            at.send(*burst)
+            if random.random() < 0.3:
+                click(at, random.randrange(100), random.randrange(30))
+            if random.random() < 0.2:
+                await at.pilot.resize_terminal(random.choice([20, 60, 100]), 30)
+            if random.random() < 0.5:
+                await at.settle()
+        await at.settle()
+        assert at.app.is_running and at.app.crash is None, burst
+        at.send(*["escape"] * 4)
+        await at.settle()
+        assert isinstance(at.app.screen, Explorer)
+
+
+def click(at: Driven, x: int, y: int) -> None:
+    for kind in (events.MouseDown, events.MouseUp):
+        event = kind(None, x, y, 0, 0, 1, False, False, False, x, y)
+        event.set_sender(at.app)
+        at.app.post_message(event)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["o", "j", "enter", "j"],
+        ["m", "end", "enter"],
+        ["enter", "o", "end", "enter", "j", "enter"],
+        ["s", "j", "j", "enter", "enter"],
+        [":", *"sort name", "enter", "j", "enter", "escape"],
+        ["/", "t", "enter", "r"],
+        ["?", "q", "j", "j"],
+        ["i", "escape", "p", "enter", "G"],
+    ],
+    ids="".join,
+)
+async def test_keys_do_the_same_however_fast_they_come(keys: list[str]) -> None:
+    async with explorer((100, 30), measured_run(), VIEW) as slow:
+        await slow.press(*keys)
+        expected = (slow.frame.view, slow.label, type(slow.app.screen))
+    async with explorer((100, 30), measured_run(), VIEW) as fast:
+        fast.send(*keys)
+        await fast.settle()
+        assert (fast.frame.view, fast.label, type(fast.app.screen)) == expected
+
+
+@pytest.mark.parametrize("closing", ["escape", "q", "enter"])
+async def test_a_dialog_closes_once(closing: str) -> None:
+    async with explorer() as at:
+        await at.press("?")
+        dialog = at.app.screen
+        assert isinstance(dialog, Reader)
+        dialog.action_cancel()
+        dialog.action_cancel()
+        await at.settle()
+        assert isinstance(at.app.screen, Explorer) and at.app.is_running
+        await at.press("o")
+        at.send("escape" if closing == "q" else closing, closing if closing != "q" else "escape")
+        await at.settle()
+        assert at.app.is_running and at.app.crash is None
+
+
+async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
+    async with explorer() as at:
+        at.send("ctrl+p", "ctrl+p")
+        await at.settle()
+        assert [type(screen) for screen in at.app.screen_stack[1:]] == [Palette]
+        at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
+        await at.settle()
+        assert isinstance(at.app.screen, Reader) and len(at.app.screen_stack) == 2
