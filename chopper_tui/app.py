@@ -1,4 +1,4 @@
-"""The app: it loads the run, then shows the screens."""
+"""The app: it loads the run, shows the explorer, and hands keys to it in order."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     """Seconds in which nothing is drawn while a screen that opens over another finds its layout: it
     is painted once. The first screen is drawn as soon as it can be."""
     PATIENCE: ClassVar[float] = 0.2
-    """Seconds after which it is shown how the loading goes."""
+    """Seconds after which the progress of loading is shown."""
     RESIZED: ClassVar[float] = 0.3
     """Seconds after which a resize is over."""
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -118,12 +118,12 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @property
     def crash(self) -> BaseException | None:
-        """The error that nobody expected, if one ended the app."""
+        """The unexpected error that ended the app, if there is one."""
         error = self._exception
         return error.error if isinstance(error, WorkerFailed) else error
 
     def get_driver_class(self) -> type[Driver]:
-        """What writes to the terminal: tersely, since every byte may cross a slow line."""
+        """A driver that writes tersely, since every byte may cross a slow line."""
         plain = super().get_driver_class()
 
         old = is_old()
@@ -169,7 +169,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @property
     def _accepts_keys(self) -> bool:
-        """Whether the screen on top is there, and has done what the keys before asked for."""
+        """Whether the screen on top is mounted and has performed the keys before."""
         screen = self.screen
         return screen.accepts_keys if isinstance(screen, Explorer) else screen.is_mounted
 
@@ -189,7 +189,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             await perform_key(self, event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Without UTF-8 nothing else may reach the terminal than ASCII."""
+        """Without UTF-8 only ASCII may reach the terminal."""
         filters = super().get_line_filters()
         return filters if self.glyphs is UNICODE else [*filters, AsciiFilter()]
 
@@ -216,7 +216,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         return Explorer(run, data, self.actions, self.config, columns)
 
     def on_mount(self) -> None:
-        """Load what isn't there yet."""
+        """Load the run if it isn't open yet."""
         if isinstance(self.screen, LoadingScreen):
             self._open(self.screen)
         else:
@@ -224,15 +224,15 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     @on(Driver.SignalResume)
     def redraw(self) -> None:
-        """Draw all anew: the shell had the terminal."""
+        """Redraw everything: the shell had the terminal."""
         self.refresh(layout=True)
 
     def on_resize(self) -> None:
-        """Look again when it is over: of several changes at once the last may go unnoticed."""
+        """Check again later: of several changes at once the last may be missed."""
         self.set_timer(self.RESIZED, self.fit_terminal)
 
     def fit_terminal(self) -> None:
-        """Take the size that the terminal says it has."""
+        """Take the size that the terminal reports."""
         try:
             size = Size(*os.get_terminal_size((sys.__stdout__ or sys.stdout).fileno()))
         except (OSError, ValueError):
@@ -250,17 +250,17 @@ class ChopperApp(App[None], inherit_bindings=False):
         return super().push_screen(*args, **options)
 
     def pop_screen(self) -> AwaitComplete:
-        """Close the screen; what is below it is painted once."""
+        """Close the screen; the one below is painted once."""
         self.delay_update(self.SETTLING / 3)
         return super().pop_screen()
 
     def on_unmount(self) -> None:
-        """Tell the loader, and who works ahead, that nobody waits any longer."""
+        """Stop loading and prefetching."""
         self._left.set()
         self._opening.cancel()
 
     def action_leave(self) -> None:
-        """Quit; before the run is there, that is an interruption."""
+        """Quit; while the run loads, that is an interruption."""
         shown = isinstance(self.screen_stack[-1], LoadingScreen)
         self.exit(return_code=INTERRUPTED if shown else 0)
 
@@ -283,7 +283,7 @@ class ChopperApp(App[None], inherit_bindings=False):
             self._settle()
 
     def _settle(self) -> None:
-        """Do what the first screen need not wait for."""
+        """Start what the first screen needn't wait for."""
         run, data, _ = self._opening.result()
         _collect_garbage()
         run_in_thread(prefetch, run, data.frame.view, self._left)
@@ -294,7 +294,7 @@ class ChopperApp(App[None], inherit_bindings=False):
 
 
 def _collect_garbage() -> None:
-    """Begin to, where the start went without: what is there now stays, and is not looked at."""
+    """Enable garbage collection, which the start does without; existing objects are exempt."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

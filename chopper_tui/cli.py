@@ -1,4 +1,4 @@
-"""The command line: which command is meant, what goes wrong said in a sentence."""
+"""The command line: finds the command, and reports errors in a sentence."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ Where does the time of an LLM training step go, and why?
 chopper RUN              explore a run: a trace, or a directory of one per rank
 chopper demo             explore the generated demo run
 chopper show ADDRESS     print a view as text, markdown, CSV or JSON
-chopper diff A B [PATH]  what changed from A to B, the most first
-chopper info RUN         what was found, how it was labelled, what was left out
-chopper ingest RUN -o D  align a run once, into a store to keep or share
-chopper cache            the runs that are kept; `cache clear` forgets them
-chopper metrics          every figure: unit, definition, source
+chopper diff A B [PATH]  what changed from A to B, largest first
+chopper info RUN         sources, alignment, labels, and files left out
+chopper ingest RUN -o D  align a run once and write a store to keep or share
+chopper cache            list cached runs; `cache clear` removes them
+chopper metrics          all metrics: unit, definition, source
 chopper keys             the keys of the explorer
-chopper doctor           terminal, locale and versions, for bug reports
+chopper doctor           terminal, settings and versions, for bug reports
 
-`chopper COMMAND --help` tells the options of a command. Without a terminal the
-explorer prints what `show` prints.
+`chopper COMMAND --help` lists the options of a command. Without a terminal the
+explorer prints the view, as `show` does.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong in a sentence."""
+    """Reports a usage error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it and leave, without all that could have been given."""
+        """Print the error and exit, without the whole usage."""
         said = message.removeprefix("argument ")
-        self.exit(2, f"{self.prog}: {said}; `{self.prog} --help` tells what it takes\n")
+        self.exit(2, f"{self.prog}: {said}; `{self.prog} --help` lists its options\n")
 
 
 class Command(Protocol):
-    """What a module of `chopper_tui.commands` named as a command has."""
+    """The interface of a command's module in `chopper_tui.commands`."""
 
     DESCRIPTION: str
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what the command takes."""
+        """Add the command's options."""
 
     def run(self, options: argparse.Namespace) -> int:
-        """Do it; the exit code."""
+        """Run the command; returns the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +108,7 @@ def _refuse_a_mistyped_command(word: str) -> None:
 
         for near in get_close_matches(word, COMMANDS, 1):
             raise UsageError(
-                f"{word} is no file, no directory and no command; did you mean `{PROGRAM} {near}`?"
+                f"{word} is not a file, directory or command; did you mean `{PROGRAM} {near}`?"
             )
 
 
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _PrintVersion(argparse.Action):
-    """Looks the version up only when it is asked for: that takes a tenth of the first paint."""
+    """Looks the version up on request only: it takes a tenth of the time to the first paint."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from chopper_tui.commands.doctor import version_of

@@ -20,27 +20,27 @@ from chopper_tui.export import SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
 
 Arguments = Mapping[str, Sequence[str]]
-"""Action → what may follow it; `ACTION…` → what may follow that."""
+"""Action → its arguments; `ACTION…` → the arguments after the first."""
 Addresses = Callable[[str], Sequence[str]]
-"""What the beginning of an address may become."""
+"""Completes the beginning of an address."""
 MORE: Final = "…"
 ADDRESSED: Final = "go"
-"""The action that takes an address."""
+"""The action whose argument is an address."""
 _PARTS: Final = re.compile(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
 _ORDER_OPTION: Final = re.compile(r"[?&](order=[^&]*)")
 _PATH_STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
 _LISTS: Final = ("columns", "order", "over")
 _READ_OPTIONS: Final = ("clock", "gpu", "hardware")
-"""How files are read: what is open is read already."""
+"""Options of reading files; the run is open already."""
 _PLAIN: Final = re.compile(r"[\w.-]+")
 """Labels that mean themselves as a term of a filter."""
 _SHARES: Final = ("0.1%", "0.5%", "1%", "5%")
 _MAX_OFFERED: Final = 500
-"""Labels that are offered; of more, nobody steps through them."""
+"""Labels that are offered: nobody steps through more."""
 
 
 def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
-    """What may follow the verbs where a frame of a run is shown."""
+    """The arguments of commands where a frame of a run is shown."""
     from chopper_tui.draw.theme import THEMES  # It imports Textual, and `chopper keys` must not.
 
     view = frame.view
@@ -81,7 +81,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
 def completions(
     text: str, actions: Sequence[Action], arguments: Arguments, addresses: Addresses = lambda _: []
 ) -> list[str]:
-    """What a command may become: its verb, or its argument among the arguments for the action."""
+    """The completions of a command: of its verb, or of its argument."""
     verb, space, rest = text.partition(" ")
     if not space:
         found = [action for action in actions if action.verb.startswith(verb)]
@@ -117,7 +117,7 @@ def _baseline_paths(run: Run, frame: Frame) -> tuple[str, ...]:
 
 
 def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> list[str]:
-    """What the text up to the cursor may become, where a frame of a run is shown.
+    """The completions of an address up to the cursor, where a frame of a run is shown.
 
     `rest` is what follows the cursor: a path is completed in the order of levels given there.
     """
@@ -134,7 +134,7 @@ def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> li
 
 
 def _path_completions(run: Run, own: str, path: str, order: str) -> list[str]:
-    """What a path may become: the next level, or a label of the one that is begun."""
+    """The completions of a path: the next level, or a label of the current one."""
     step = _PATH_STEP.fullmatch(path)
     if step is None:
         return []
@@ -165,7 +165,7 @@ def _matching(labels: Sequence[str], typed: str) -> list[str]:
 
 
 def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
-    """What the options of an address may become: a key, or a value of the one that is begun."""
+    """The completions of an address's options: a key, or a value of the current one."""
     before, mark, last = text.rpartition("&")
     said = dict(item.partition("=")[::2] for item in before.split("&") if item)
     name = said.get("view", "")
@@ -187,7 +187,7 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
 
 
 def _option_keys(said: dict[str, str], asked: ViewSpec | None) -> Iterable[str]:
-    """The keys that mean something beside what is said already."""
+    """The keys that apply beside those given already."""
     unfit = {*_READ_OPTIONS}
     if asked is None or not asked.by:
         unfit.add("by")

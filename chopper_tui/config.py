@@ -25,7 +25,7 @@ _COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
 
 
 class Config(Struct, frozen=True):
-    """How a person wants the explorer; as it comes where they say nothing."""
+    """A person's settings of the explorer, with its defaults."""
 
     theme: str = ""
     glyphs: str = "auto"
@@ -37,9 +37,9 @@ class Config(Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     """All actions with the person's keys; none where no key is changed."""
     warnings: tuple[str, ...] = ()
-    """What the file says that means nothing here, one sentence each."""
+    """Unknown entries of the file, one sentence each."""
     remember: bool = False
-    """Whether columns that are chosen are kept for the next session."""
+    """Whether chosen columns are saved for the next session."""
 
 
 DEFAULTS: Final = Config()
@@ -52,7 +52,7 @@ def state_directory() -> Path:
 
 
 def config_path() -> Path:
-    """Where the settings are looked for."""
+    """The path of the settings file."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "chopper" / "config.toml"
 
@@ -75,12 +75,12 @@ def read_config(actions: Callable[[], Sequence[Action]], path: Path | None = Non
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is invalid TOML: {error}") from error
     return _Reader(path, actions).config(document)
 
 
 class _Reader(Struct):
-    """Reads one document; remembers what it had to leave out."""
+    """Reads one document and collects warnings about unknown entries."""
 
     path: Path
     actions: Callable[[], Sequence[Action]]
@@ -131,7 +131,7 @@ class _Reader(Struct):
             for name in names:
                 if name not in METRICS and not is_counter(name):
                     raise UsageError(
-                        f"{self.path}: {where} names {name!r}, which is no column; "
+                        f"{self.path}: {where} has the unknown column {name!r}; "
                         "`chopper metrics` lists all"
                     )
             columns[level] = tuple(names)
@@ -152,12 +152,12 @@ class _Reader(Struct):
             chosen[verb] = tuple(self._texts(where, value))
             for key in chosen[verb]:
                 if not is_key(key):
-                    raise UsageError(f"{self.path}: {where} names {key!r}, which is no key")
+                    raise UsageError(f"{self.path}: {where} has the invalid key {key!r}")
                 if key in FIXED_KEYS:
-                    raise UsageError(f"{self.path}: {where} takes {key}, which can't be changed")
+                    raise UsageError(f"{self.path}: {where} has {key}, which can't be reassigned")
                 if key in owners:
                     raise UsageError(
-                        f"{self.path}: {where} takes {key!r}, which is that of keys.{owners[key]}"
+                        f"{self.path}: {where} has {key!r}, which keys.{owners[key]} has too"
                     )
                 owners[key] = verb
         if not chosen:
@@ -167,7 +167,7 @@ class _Reader(Struct):
     def _table(self, document: Mapping[str, object], name: str) -> Mapping[str, object]:
         value = document.get(name, {})
         if not isinstance(value, dict):
-            raise UsageError(f"{self.path}: {name} is no section; write it as [{name}]")
+            raise UsageError(f"{self.path}: {name} must be a section: [{name}]")
         return value
 
     def _texts(self, where: str, value: object) -> list[str]:
@@ -176,13 +176,13 @@ class _Reader(Struct):
             texts = [text for text in values if isinstance(text, str)]
             if len(texts) == len(values):
                 return texts
-        raise UsageError(f"{self.path}: {where} is no text and no list of texts")
+        raise UsageError(f"{self.path}: {where} must be a string or a list of strings")
 
     def _wrong(self, where: str, value: object, allowed: tuple[str, ...]) -> UsageError:
-        return UsageError(f"{self.path}: {where} is {value!r}; it may be {', '.join(allowed)}")
+        return UsageError(f"{self.path}: {where} is {value!r}; expected {', '.join(allowed)}")
 
     def _unknown(self, where: str, what: str, known: tuple[str, ...]) -> None:
-        self.warnings.append(f"{self.path}: no {what} {where!r}; there are {', '.join(known)}")
+        self.warnings.append(f"{self.path}: unknown {what} {where!r}; expected {', '.join(known)}")
 
 
 def _themes() -> tuple[str, ...]:
@@ -197,12 +197,12 @@ class _Kept(Struct, frozen=True):
 
 
 def columns_path() -> Path:
-    """Where the columns are kept."""
+    """The path of the saved columns."""
     return state_directory() / "columns.json"
 
 
 def saved_columns() -> dict[str, tuple[str, ...]]:
-    """The columns that were kept; none where the file is missing, damaged or of another version."""
+    """The saved columns; none where the file is missing, corrupt or of another version."""
     try:
         kept = msgspec.json.decode(columns_path().read_bytes(), type=_Kept)
     except (OSError, ValueError, msgspec.MsgspecError):
@@ -212,7 +212,7 @@ def saved_columns() -> dict[str, tuple[str, ...]]:
 
 
 def save_columns(level: str, names: tuple[str, ...]) -> None:
-    """Keep the columns of a level, or forget them where there are none; raises DataError."""
+    """Save the columns of a level, or remove them if there are none; raises DataError."""
     import tempfile
 
     columns = {**saved_columns(), level: names}
@@ -224,13 +224,13 @@ def save_columns(level: str, names: tuple[str, ...]) -> None:
             file.write(msgspec.json.format(msgspec.json.encode(kept), indent=1))
         os.replace(file.name, path)
     except OSError as error:
-        raise DataError(f"the columns can't be kept in {path}: {error.strerror}") from error
+        raise DataError(f"the columns can't be saved in {path}: {error.strerror}") from error
 
 
 def fitting_columns(
     columns: Mapping[str, tuple[str, ...]], table: KernelTable
 ) -> dict[str, tuple[str, ...]]:
-    """Of each level's columns those that a run can have."""
+    """The columns of each level that a run can have."""
     found = {}
     for level, names in columns.items():
         known = tuple(name for name in names if _is_known(name, table))

@@ -13,7 +13,7 @@ from chopper_core.query.differences import is_difference
 
 
 class Place(Struct, frozen=True):
-    """A view and where the cursor stands in it."""
+    """A view and its cursor."""
 
     view: View
     label: str | None = None
@@ -23,13 +23,13 @@ class Place(Struct, frozen=True):
 
 
 Columns = Mapping[str, tuple[str, ...]]
-"""The columns that somebody chose, by the level of the rows."""
+"""The chosen columns, by the level of the rows."""
 Trail = tuple[Place, ...]
 """The places from the root to here, one per step of the path."""
 
 
 def trail_to(view: View) -> Trail:
-    """The trail of somebody who came to a view from outside."""
+    """The trail to a view that was opened by address."""
     parents = (
         Place(
             replace(with_view(view, ""), path=view.path[:depth], sort="", filter=""),
@@ -45,7 +45,7 @@ def child_of(
 ) -> Trail:
     """Into a child of the last place, with the columns that were chosen for its level.
 
-    `partner` is what the child is called in the baseline, where that is another name.
+    `partner` is the child's name in the baseline, where it differs.
     """
     view = enter(trail[-1].view, label, partner)
     names = columns_for(view.level, trail[-1].view, columns)
@@ -66,9 +66,9 @@ def dressed(trail: Trail, columns: Columns) -> Trail:
 
 
 def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
-    """The columns of a level when somebody comes there from a view: those chosen for it.
+    """The columns of a level that is entered from a view: those chosen for it.
 
-    Else those of an address go along, but not those that were chosen for the view's level.
+    Otherwise those of the address, but not those chosen for the view's own level.
     """
     inherited = () if view.columns == columns.get(view.level) else view.columns
     return columns.get(level, inherited)

@@ -1,4 +1,4 @@
-"""A run and the first look at it, worked out in a thread while the terminal is made ready."""
+"""Opening a run and its first view in a thread, while the terminal is prepared."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     Opened = tuple[Run, ScreenData, Columns]
 
 PREFETCH_FROM: Final = 1 << 17
-"""Activities from which on a view may take longer than a person notices."""
+"""Activities above which a view may take noticeably long."""
 PREFETCH_UP_TO: Final = 1 << 22
-"""Activities up to which what views keep takes little memory beside the run."""
+"""Activities up to which cached views take little memory beside the run."""
 _PREFETCH_AFTER_S: Final = 0.5
-"""What is drawn first has this long for itself."""
+"""Delay that leaves the first paint undisturbed."""
 _PREFETCH_PAUSE_S: Final = 0.05
-"""Between two views, for the keys."""
+"""Between two views, for keys."""
 _REPORTS_PER_SECOND: Final = 10
 
 
 class Opening:
-    """What is going to be shown; it knows neither the app nor Textual, and is begun before them."""
+    """Loads a run and its first screen; it starts before Textual is imported."""
 
     def __init__(self, load: Callable[[Progress], Run], start: View, columns: Columns) -> None:
-        """Load a run with `load`, and look at its view `start` with the columns chosen by level."""
+        """Load a run with `load`, then its view `start` with the columns chosen by level."""
         self._load = load
         self._start = start
         self._columns = columns
@@ -44,23 +44,23 @@ class Opening:
         self._error: BaseException | None = None
         self._last_step, self._last_time = "", 0.0
         self.listener: Progress = silent
-        """Who wants to know how far it is."""
+        """Receives progress."""
 
     def begin(self) -> None:
-        """Work in a thread that never holds up leaving the program."""
+        """Start a thread that never delays leaving the program."""
         if self._thread.ident is None:
             self._thread.start()
 
     def cancel(self) -> None:
-        """Nobody waits any longer."""
+        """Stop at the next progress report."""
         self._cancelled.set()
 
     def is_there(self, wait_s: float) -> bool:
-        """Whether there is something to show; waits a while for it."""
+        """Whether the run is open, after waiting for at most `wait_s`."""
         return self._is_over.wait(wait_s) and self._opened is not None
 
     def result(self) -> Opened:
-        """What there is to show; waits for it, and raises what loading and looking raise."""
+        """The run and its screen, once they are there; raises the errors of loading."""
         self._is_over.wait()
         if self._opened is None:
             raise self._error or Cancelled
@@ -75,7 +75,7 @@ class Opening:
 
     def _open(self) -> Opened:
         run = self._load(self._report)
-        # Here, since they take a while to import: all of it goes along with what draws.
+        # Imported in this thread, beside the import of Textual.
         from chopper_tui.config import fitting_columns
         from chopper_tui.history import dressed, trail_to
         from chopper_tui.screen_data import screen_data
@@ -93,9 +93,9 @@ class Opening:
 
 
 def prefetch(run: Run, view: View, stopped: Event) -> None:
-    """Ask every question of a view's node, so that its answer is there when somebody asks it.
+    """Compute every view of a node, so that it is cached when it is opened.
 
-    Of small runs nothing is: their answers take no time; of the largest neither, for the memory.
+    Not for small runs, whose views take no time, nor for the largest, for their memory.
     """
     from chopper_core.model.view import with_view
     from chopper_core.views import VIEWS
@@ -108,6 +108,6 @@ def prefetch(run: Run, view: View, stopped: Event) -> None:
         if stopped.wait(pause):
             return
         pause = _PREFETCH_PAUSE_S
-        # Whatever is wrong with a view is told to whoever opens it.
+        # An error is reported when the view is opened.
         with suppress(Exception):
             answer(run, with_view(view, name))

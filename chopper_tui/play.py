@@ -30,20 +30,20 @@ def keys_of(path: str) -> list[str]:
     except OSError as error:
         raise DataError(f"the replay {path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"the replay {path} is no text in UTF-8") from error
+        raise DataError(f"the replay {path} is not UTF-8 text") from error
     keys: list[str] = []
     for number, line in enumerate(map(str.strip, lines), 1):
         if typed := re.fullmatch(r'text\s+(".*")', line):
             try:
                 keys += json.loads(typed[1])
             except ValueError as error:
-                raise UsageError(f"{path}:{number}: {line} has no text in quotes") from error
+                raise UsageError(f"{path}:{number}: {line} lacks a quoted text") from error
         elif line.startswith(":") and len(line) > 1:
             keys += [*line, "enter"]
         elif is_key(line) and line != "#":
             keys.append(line)
         elif line and not line.startswith("#"):
-            raise UsageError(f'{path}:{number}: {line!r} is no key; `text "..."` types a text')
+            raise UsageError(f'{path}:{number}: invalid key {line!r}; `text "..."` types a text')
     return keys
 
 

@@ -1,4 +1,4 @@
-"""What the explorer asks the core: a look at a view, its signals, a row on every GPU."""
+"""The data of a screen: a view's frame, key figures and signals, and a row on every GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chopper_core.views.query import query
 from chopper_tui.draw.figures import Figure, figures_of
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
-"""What stands beside the chosen signal: the first of these that the run has and that isn't it."""
+"""Candidates for the signal beside the chosen one, the best first."""
 
 KEY_FIGURES: Final = {
     "elapsed_ns": "time",
@@ -34,7 +34,7 @@ KEY_FIGURES: Final = {
     "idle_ns": "idle",
     "kernels": "kernels",
 }
-"""Figure → what stands before it, the most telling first; some need nothing but their unit."""
+"""Metric → its label in the line, the most important first; the unit labels some."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]
@@ -48,7 +48,7 @@ class ScreenSignal(Struct, frozen=True):
 
 
 class Sparks(Struct, frozen=True):
-    """The sparklines of a frame's rows, worked out once for the rows that were looked at."""
+    """The sparklines of a frame's rows, computed once for the rows that were shown."""
 
     signal: ScreenSignal
     glyphs: Glyphs
@@ -81,7 +81,7 @@ class ScreenData(Struct, frozen=True):
 
 
 def screen_data(run: Run, view: View) -> ScreenData:
-    """What a view shows; raises ChopperError where there is nothing to show."""
+    """The data of a view; raises ChopperError where there is nothing to show."""
     frame = query(run, view)
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
@@ -209,7 +209,7 @@ def siblings(run: Run, parent: View) -> Sequence[str]:
 
 
 def key_line(figures: Mapping[str, Figure], view: View, glyphs: Glyphs) -> list[tuple[str, str]]:
-    """(title, figure) of what a scope adds up to; no telemetry, no word of it."""
+    """(title, figure) of a scope; without telemetry its figures are left out."""
     line = []
     for name, title in KEY_FIGURES.items():
         figure = figures[name]
@@ -222,7 +222,7 @@ def key_line(figures: Mapping[str, Figure], view: View, glyphs: Glyphs) -> list[
 
 def _figure_text(figure: Figure, glyphs: Glyphs) -> str:
     if figure.metric.unit == "%" and figure.number is not None:
-        # Nearly all is not all: 99.8 isn't written as 100.
+        # 99.8 must not read as 100.
         decimals = int(99.5 <= figure.number < 99.95)
         return f"{'~' if figure.held else ''}{figure.number:.{decimals}f}%"
     return figure.text(glyphs, short=True)

@@ -14,7 +14,7 @@ from chopper_core.util.errors import UsageError
 
 
 class Mark(Struct, frozen=True):
-    """A node that somebody marked: a path in an order of the levels."""
+    """A marked node: a path in an order of levels."""
 
     order: tuple[str, ...]
     path: tuple[str, ...]
@@ -37,7 +37,7 @@ Marks = tuple[Mark, ...]
 def mark_of(view: View, label: str) -> Mark:
     """The mark of a row of a view; raises UsageError where its rows are no nodes."""
     if view.name:
-        raise UsageError("rows of the tree can be marked; these are a view's own")
+        raise UsageError("only rows of the tree can be marked")
     return Mark(view.order, view.path if view.is_leaf else (*view.path, label))
 
 
@@ -48,7 +48,7 @@ def toggled(marks: Marks, mark: Mark) -> Marks:
 
 
 def marked_in(marks: Marks, view: View) -> frozenset[str]:
-    """The labels of a view's rows that are marked; what an analysis shows are no nodes."""
+    """The labels of a view's rows that are marked; rows of other views are no nodes."""
     if view.name:
         return frozenset()
     if view.is_leaf:

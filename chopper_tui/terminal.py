@@ -45,7 +45,7 @@ def can_draw(
     )
     for name, stream in streams:
         if not stream.isatty():
-            return f"standard {name} is no terminal"
+            return f"standard {name} is not a terminal"
     term = environment.get("TERM", "")
     if term in ("", "dumb"):
         return f"the terminal can't move its cursor (TERM is {term or 'not set'})"
@@ -57,7 +57,7 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
     wanted = environment.get("CHOPPER_GLYPHS", "")
     if wanted in (UNICODE.name, ASCII.name):
         return UNICODE if wanted == UNICODE.name else ASCII
-    # Python takes UTF-8 in the C locale; somebody who sets LC_ALL to it means ASCII.
+    # Python takes UTF-8 in the C locale; a person who sets LC_ALL to C means ASCII.
     locale = environment.get("LC_ALL", "")
     if locale in ("C", "POSIX") or environment.get("TERM", "") in _NARROW_FONTS:
         return ASCII
@@ -67,7 +67,7 @@ def glyphs_of(stream: TextIO, environment: Mapping[str, str] = os.environ) -> Gl
 def is_old(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the terminal may print parts of newer sequences: consoles, PuTTY, GNU screen.
 
-    tmux, which often calls itself screen, understands more.
+    tmux, whose TERM is often screen, understands more.
     """
     return "TMUX" not in environment and environment.get("TERM", "").startswith(_OLD)
 

@@ -1,6 +1,6 @@
-"""What is taken from Textual that it promises nobody: all of it here, each with a test.
+"""Private parts of Textual that Chopper uses: all of them here, each with a test.
 
-Textual shows a screen as text to nobody: its own way out is a picture (`export_screenshot`).
+Textual has no public way to read a screen as text, only as a picture (`export_screenshot`).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ async def perform_key(app: App[Any], event: events.Key) -> None:
 
 
 async def messages_done(pilot: Pilot[Any]) -> None:
-    """Wait until all widgets have done what was sent to them."""
+    """Wait until all widgets have handled their messages."""
     await pilot._wait_for_screen()
 
 
 def is_holding_back(app: App[Any]) -> bool:
-    """Whether the app puts off drawing, to draw several changes at once."""
+    """Whether the app defers drawing to draw several changes at once."""
     return bool(app._batch_count)
 
 
 def screen_text(app: App[Any]) -> str:
-    """The screen as text, after what is still to be laid out; lines without spaces at their end."""
+    """The screen as text, after pending layout; lines without trailing spaces."""
     app.screen._on_timer_update()
     strips = app.screen._compositor.render_strips()
     return "".join("".join(each.text for each in strip).rstrip() + "\n" for strip in strips)

@@ -50,7 +50,7 @@ def filter_(screen: Explorer, argument: str) -> Awaitable[None] | None:
 
 
 class FilterHandler:
-    """Filters while somebody types."""
+    """Filters while text is typed."""
 
     def __init__(self, screen: Explorer, text: str) -> None:
         self._screen = screen
@@ -155,7 +155,7 @@ async def _shift_sort(screen: Explorer, step: int) -> None:
 
 
 def _sort_named(screen: Explorer, text: str) -> str:
-    """The sort that somebody typed: a column by name or title, perhaps with a minus."""
+    """The sort for typed text: a column by name or title, optionally with a minus."""
     if text in ("own", "none", "default"):
         return ""
     sign, name = ("-", text[1:]) if text.startswith("-") else ("", text)

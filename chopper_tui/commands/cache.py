@@ -1,4 +1,4 @@
-"""`chopper cache`: the runs that are kept so that they open at once."""
+"""`chopper cache`: the runs that are cached to open at once."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from chopper_core.ingest import cache
 from chopper_core.util.errors import UsageError
 from chopper_tui.commands.output import write
 
-DESCRIPTION: Final = "The runs that are kept so that they open at once."
+DESCRIPTION: Final = "List or clear the cached runs, which open at once."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Whether they are listed or forgotten."""
+    """List or clear."""
     parser.add_argument(
         "do",
         nargs="?",
         choices=("list", "clear"),
         default="list",
-        help="list them (so without a word), or forget them",
+        help="list them (default), or remove them",
     )
     parser.add_argument(
-        "--old", action="store_true", help="clear those of other versions of Chopper only"
+        "--old", action="store_true", help="clear only those of other versions of Chopper"
     )
 
 
 def run(options: Namespace) -> int:
-    """List or forget them."""
+    """List or clear them."""
     if options.old and options.do != "clear":
         raise UsageError("--old goes with clear: chopper cache clear --old")
     if options.do == "clear":
         count, size = cache.clear(old_only=options.old)
-        write(f"forgot {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB\n")
+        write(f"removed {count} run{'' if count == 1 else 's'}, {size / 1e6:.1f} MB\n")
         return 0
     kept = cache.entries()
     for entry in kept:

@@ -1,4 +1,4 @@
-"""`chopper demo`: the explorer on the run that comes along."""
+"""`chopper demo`: the explorer on the bundled demo run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(options: Namespace) -> int:
 
 
 def demo_path() -> Path:
-    """Where the demo run lies: in a checkout beside the packages, else inside the installed one."""
+    """The path of the demo run: in a checkout beside the packages, else inside the package."""
     package = Path(__file__).resolve().parents[1]
     for path in (package.parent / _DEMO, package / _DEMO):
         if path.is_dir():

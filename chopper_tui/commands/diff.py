@@ -9,19 +9,19 @@ from chopper_tui.commands import show
 from chopper_tui.commands.options import add_printing_options
 from chopper_tui.commands.runs import against
 
-DESCRIPTION: Final = "Compare B with A, its baseline: what changed, the most first."
+DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Two runs, a place in them, and how it is printed."""
-    parser.add_argument("a", metavar="A", help="the run before")
-    parser.add_argument("b", metavar="B", help="the run after")
+    """Two runs, a path in them, and the format."""
+    parser.add_argument("a", metavar="A", help="the baseline")
+    parser.add_argument("b", metavar="B", help="the run to compare with it")
     parser.add_argument(
         "path",
         metavar="PATH",
         nargs="?",
         default="",
-        help="of a part of both, such as gpu=0/iteration=11",
+        help="a part of both, such as gpu=0/iteration=11",
     )
     add_printing_options(parser)
 

@@ -1,4 +1,4 @@
-"""What a bug report needs: the terminal, the locale and the versions."""
+"""`chopper doctor`: terminal, locale, settings and versions, for bug reports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report() -> str:
         ("colours", _colours()),
         ("characters", glyphs_of(sys.stderr).name),
         ("settings", _settings()),
-        ("columns kept", _columns()),
+        ("saved columns", _columns()),
         ("cache", _cache()),
         ("crashes", _crashes()),
         ("encoding", f"{sys.stdout.encoding}, locale {_locale()}"),

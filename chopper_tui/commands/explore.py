@@ -1,4 +1,4 @@
-"""`chopper RUN`: the explorer; where there is no terminal for it, the view as text."""
+"""`chopper RUN`: the explorer; without a terminal, the view as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def address_of(runs: list[str]) -> str:
-    """What is opened by these names: traces of one run, or a run and the one before as its base."""
+    """The address for these names: traces of one run, or a baseline and a run."""
     if len(runs) == 2 and all(Path(name).expanduser().is_dir() for name in runs):
         base, name = runs
         return against(name, base)
@@ -51,7 +51,7 @@ def _play(view: View, options: Namespace) -> int:
     from chopper_tui.play import keys_of, play
 
     keys = keys_of(options.play)
-    # Read first: processes can't be started under the app, which takes standard error away.
+    # Loaded first: processes can't be started under the app, which captures standard error.
     run = open_with_progress(view, options)
     app = ChopperApp(lambda _: run, view, glyphs=ASCII if options.ascii else UNICODE)
     write(play(app, keys, options.size))
@@ -64,7 +64,7 @@ def _show(view: View, options: Namespace) -> int:
     from chopper_tui.terminal import prepare_environment
 
     prepare_environment()
-    config = _remembering()
+    config = _config()
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
     opening = Opening(lambda progress: open_view(view, options, progress), view, config.columns)
     opening.begin()
@@ -77,7 +77,7 @@ def _show(view: View, options: Namespace) -> int:
         opening.cancel()
 
 
-def _remembering() -> Config:
+def _config() -> Config:
     """The settings with the columns of earlier sessions before those of the file."""
     from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""`chopper info`: what was found in a run, how it was labelled, what was left out."""
+"""`chopper info`: the sources of a run, their alignment, its labels, and files left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import write
 from chopper_tui.commands.runs import open_with_progress
 
-DESCRIPTION: Final = "What was found in a run, how it was labelled, what was left out."
+DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."
 
 
 def add_options(parser: ArgumentParser) -> None:

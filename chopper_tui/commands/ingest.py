@@ -24,7 +24,7 @@ DESCRIPTION: Final = "Align a run once and write it to a store: a directory to s
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """What is read, where to, by whom."""
+    """The run, the store, and the workers."""
     parser.add_argument(
         "run", metavar="RUN", nargs="?", help="a directory, or trace files with commas between"
     )
@@ -39,9 +39,14 @@ def add_options(parser: ArgumentParser) -> None:
         "--finish", metavar="STORE", help="write STORE from all that was read into it"
     )
     parser.add_argument(
-        "--engine", choices=("processes", "dask"), default="processes", help="what reads the ranks"
+        "--engine",
+        choices=("processes", "dask"),
+        default="processes",
+        help="workers that read the ranks",
     )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of Dask, such as tcp://host:8786")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of Dask: tcp://host:8786, for instance"
+    )
     add_reading_options(parser)
 
 
@@ -54,7 +59,7 @@ def run(options: Namespace) -> int:
     if options.into:
         return _read_into(options)
     if not options.run and not options.finish:
-        raise UsageError("ingest what? chopper ingest RUN -o STORE")
+        raise UsageError("missing run: chopper ingest RUN -o STORE")
     store = Path(options.output or options.finish)
     try:
         with ProgressLine() as progress, _executor(options) as executor:
@@ -70,7 +75,7 @@ def run(options: Namespace) -> int:
                     executor=executor,
                 )
     except (KeyboardInterrupt, Cancelled):
-        tell("what is read is kept; the same command goes on")
+        tell("interrupted; the same command resumes")
         raise
     for path, reason in made.failed:
         tell(_left_out(path, reason))
@@ -87,7 +92,7 @@ def _read_into(options: Namespace) -> int:
     from chopper_core.ingest import batches as batch
 
     if not options.run:
-        raise UsageError("ingest what? chopper ingest RANKFILE --into STORE")
+        raise UsageError("missing trace: chopper ingest RANKFILE --into STORE")
     if options.clock or options.gpu or options.hardware:
         raise UsageError(
             "--clock, --gpu and --hardware go with --finish: a single rank does not need them"
@@ -103,7 +108,7 @@ def _read_into(options: Namespace) -> int:
 
 @contextmanager
 def _executor(options: Namespace) -> Iterator[Executor | None]:
-    """What reads the ranks: None is Chopper's own processes."""
+    """The executor that reads the ranks; None: Chopper's own processes."""
     if options.engine != "dask":
         if options.scheduler:
             raise UsageError("--scheduler goes with --engine dask")

@@ -1,4 +1,4 @@
-"""`chopper keys`: the keys of the explorer, with the person's own."""
+"""`chopper keys`: the keys of the explorer, with those of the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DESCRIPTION: Final = "The keys of the explorer."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """As what they are printed."""
+    """The format."""
     parser.add_argument(
         "--format", choices=("text", "markdown"), default="text", help="default: text"
     )

@@ -1,4 +1,4 @@
-"""`chopper metrics`: every figure, with its unit, definition and source."""
+"""`chopper metrics`: all metrics, with unit, definition and source."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from chopper_core.metrics import catalogue
 from chopper_tui.commands.output import write
 
-DESCRIPTION: Final = "Every figure: name, unit, how it adds up, definition, source."
+DESCRIPTION: Final = "All metrics: name, unit, reduction, definition, source."
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """As what they are printed."""
+    """The format."""
     parser.add_argument(
         "--format", choices=("text", "markdown", "json"), default="text", help="default: text"
     )
 
 
 def run(options: Namespace) -> int:
-    """Print the registry of figures."""
+    """Print the registry of metrics."""
     write(catalogue(options.format))
     return 0

@@ -1,4 +1,4 @@
-"""Options that several commands take, and how their texts are read."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from chopper_core.util.errors import UsageError
 ADDRESSES: Final = """\
 An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
   'runs/fsdp2:gpu=3/iteration=1/phase=backward?sort=-idle_ns&filter=gemm'
-Its keys: view (a screen, such as kernels), by (what it splits its rows by), of
-(what it is of); order, columns, sort, filter, metric (what is charted); base
-(what to compare with: another path of the run, or another run); stat and over
+Its keys: view (a screen, such as kernels), by (the split of its rows), of
+(its figure); order, columns, sort, filter, metric (the charted signal); base
+(the baseline: another path of the run, or another run); stat and over
 (a statistic over GPUs, iterations, layers); from and to, at and mark (times,
 such as 12.5ms); clock, gpu and hardware (as the options, with commas between).
 """
 
 
 def add_explorer_options(parser: ArgumentParser) -> None:
-    """How the explorer is shown, and what of."""
+    """Options of the explorer."""
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument(
         "--play", metavar="FILE", help='replay keys (per line a key, text "..." or :command)'
     )
     parser.add_argument(
-        "--size", type=_size, default=(80, 24), metavar="WxH", help="of the screen of --play"
+        "--size", type=_size, default=(80, 24), metavar="WxH", help="screen size of --play"
     )
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     add_reading_options(parser)
 
 
 def add_reading_options(parser: ArgumentParser) -> None:
-    """How a run is read."""
+    """Options of reading a run."""
     parser.add_argument(
         "--clock",
         type=_usage(parse_clock),
@@ -57,16 +57,16 @@ def add_reading_options(parser: ArgumentParser) -> None:
         "--hardware",
         default="",
         metavar="NAME",
-        help="what the GPUs are (MI300X), where the files don't say it or say it wrongly",
+        help="model of the GPUs (MI300X), where the files lack it or are wrong",
     )
     parser.add_argument(
-        "--no-cache", action="store_true", help="read the files anew and keep nothing of them"
+        "--no-cache", action="store_true", help="read the files again and cache nothing"
     )
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
 
 
 def add_printing_options(parser: ArgumentParser) -> None:
-    """What of a view is printed, as what, where to."""
+    """Options of printing a view."""
     parser.add_argument(
         "--columns", default="", metavar="A,B", help="names that `chopper metrics` lists"
     )
@@ -95,7 +95,7 @@ def _size(text: str) -> tuple[int, int]:
 
 def _natural(text: str) -> int:
     if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a number from 0 on")
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What commands write: data on standard output, everything else on standard error."""
+"""Output of commands: data on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def write(text: str) -> None:
-    """Data."""
+    """Write data."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def tell(text: str) -> None:
-    """A sentence to the person."""
+    """Print a message."""
     print(f"{PROGRAM}: {text}", file=sys.stderr)
 
 
 def width() -> int:
-    """The terminal's width; 120 cells where the output is no terminal."""
+    """The terminal's width; 120 cells where the output is not a terminal."""
     if sys.stdout.isatty():
         return os.get_terminal_size(sys.stdout.fileno()).columns
     columns = os.environ.get("COLUMNS", "")
@@ -36,7 +36,7 @@ def width() -> int:
 
 
 def glyphs() -> Glyphs:
-    """What the terminal can draw, or a file's reader."""
+    """The characters that standard output can show."""
     from chopper_tui.terminal import glyphs_of
 
     return glyphs_of(sys.stdout)

@@ -1,4 +1,4 @@
-"""The runs and views that a command names, opened as its options say."""
+"""Runs and views named on the command line, opened with its options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def against(name: str, base: str, path: str = "") -> str:
 def view_of(address: str, options: Namespace) -> View:
     """The view of an address, read as the options say; a run whose path looks like one is a path.
 
-    What the options say goes before what the address says.
+    Options win over the address.
     """
     from chopper_core.model.address import parse
 
@@ -38,7 +38,7 @@ def view_of(address: str, options: Namespace) -> View:
 
 
 def open_with_progress(view: View, options: Namespace) -> Run:
-    """The run of a view, while standard error tells how far it is."""
+    """The run of a view, with progress on standard error."""
     with ProgressLine() as progress:
         return open_view(view, options, progress)
 

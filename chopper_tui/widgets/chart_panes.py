@@ -23,8 +23,7 @@ from chopper_tui.draw.timeline import label_width
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Pane
 
-_KEPT: Final = 8
-"""Signals that were drawn last."""
+_CACHED_SIGNALS: Final = 8
 
 
 class SignalPane(Pane):
@@ -67,7 +66,7 @@ class SignalPane(Pane):
             self.drawn = await run_in_thread(self._plot, run, view, *self.size)
         except Cancelled:
             if self.view is view:
-                # It was hidden: it is drawn when it is shown again.
+                # Hidden meanwhile: drawn again when it is shown.
                 self.view = None
             return
         self.redraw()
@@ -81,12 +80,12 @@ class SignalPane(Pane):
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
 
     def _seen(self, run: Run, view: View, bins: int) -> SignalChart:
-        """The signal; of very many GPUs it takes long, so the last ones are kept."""
+        """The signal; with very many GPUs it takes long, so the last ones are cached."""
         found = self._kept.pop((view, bins), None)
         if found is None or found[0] is not run:
             found = run, signal_chart(run, view, bins, lambda: self.view is view and self.display)
         self._kept[view, bins] = found
-        while len(self._kept) > _KEPT:
+        while len(self._kept) > _CACHED_SIGNALS:
             with suppress(KeyError):  # Two sizes may be drawn at once.
                 self._kept.popitem(last=False)
         return found[1]
@@ -100,17 +99,17 @@ class PicturePane(Pane):
     """It draws itself off the event loop; the old picture stays until the new one is there."""
 
     class Clicked(Message):
-        """Somebody clicked on lanes."""
+        """A lane was clicked."""
 
         def __init__(self, cell: int, name: str) -> None:
             super().__init__()
             self.cell = cell
-            """Of the time; below 0 on the labels."""
+            """Of the time axis; below 0 on the labels."""
             self.name = name
             """The label of the line."""
 
     class Turned(Message):
-        """Somebody turned the wheel over lanes."""
+        """The wheel was turned over the lanes."""
 
         def __init__(self, cell: int, up: bool) -> None:
             super().__init__()
@@ -144,7 +143,7 @@ class PicturePane(Pane):
         return self.size.width - 2
 
     def on_click(self, event: events.Click) -> None:
-        """Say which cell of which line."""
+        """Post the cell and the lane."""
         if lanes := self._lanes:
             pieces = self.drawn[event.y] if event.y < len(self.drawn) else []
             line = "".join(text for text, _ in pieces)
@@ -152,11 +151,11 @@ class PicturePane(Pane):
             self.post_message(self.Clicked(_cell(lanes, event.x), name))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Say over which cell."""
+        """Post the cell."""
         self._turn(event, True)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Say over which cell."""
+        """Post the cell."""
         self._turn(event, False)
 
     def _turn(self, event: events.MouseEvent, up: bool) -> None:

@@ -1,4 +1,4 @@
-"""The row under the cursor: its figures in groups, then what is zero and what isn't known."""
+"""The row under the cursor: its figures in groups, then zeros and unavailable figures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chopper_tui.draw.pieces import Pieces, fit
 from chopper_tui.widgets.pane import Pane
 
 _GAP: Final = 2
-_SHORT: Final = 19
-_LONG: Final = 26
+_MIN_CELLS_SHORT: Final = 19
+_MIN_CELLS_FULL: Final = 26
 """Cells that a figure with its title takes at least; the same for all rows, so that none jumps."""
-_MANY: Final = 24
-"""So many titles are told for one reason."""
-_ACROSS: Final = 3
+_MAX_TITLES: Final = 24
+"""Titles that are named for one reason."""
+_MAX_ACROSS: Final = 3
 """The most figures of one line."""
 
 
@@ -35,7 +35,7 @@ class DetailPane(Pane):
         self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many figures as fit; zeros and what isn't known in a line each, the address last."""
+        """As many figures as fit; zeros and unavailable ones in a line each, the address last."""
         if self.detail is None:
             return []
         detail, glyphs, room = self.detail, self.glyphs, width - 2
@@ -48,7 +48,7 @@ class DetailPane(Pane):
 
 
 def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
-    """The whole detail of a row in lines of a width, with the reasons for what isn't known."""
+    """The whole detail of a row in lines of a width, with reasons for unavailable ones."""
     yield from _name(detail, width, glyphs)
     yield from _wrapped(detail.address, width, "dim")
     yield from _groups(detail, width, glyphs)
@@ -58,12 +58,12 @@ def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
         yield from _wrapped(", ".join(metric.title for metric in detail.zeros), width, "text")
     if detail.reasons:
         yield []
-        yield [("not known", "strong")]
+        yield [("unavailable", "strong")]
     for reason, metrics in detail.reasons.items():
         yield from _wrapped(f"{glyphs.missing} {_joined(metrics)}: {reason}", width, "text")
     if detail.lacking:
         yield []
-        yield [("counters that the run lacks", "strong"), (", and what they would give", "dim")]
+        yield [("missing counters", "strong"), (", and the figures that need them", "dim")]
     for counters, metrics in detail.lacking.items():
         yield from _wrapped(f"{', '.join(counters)}: {_joined(metrics)}", width, "text")
 
@@ -79,7 +79,12 @@ def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
 
 def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) -> Iterator[Pieces]:
     """Every group under its title; the columns of all groups stand under each other."""
-    across = max(min((width + _GAP) // ((_SHORT if short else _LONG) + _GAP), _ACROSS), 1)
+    across = max(
+        min(
+            (width + _GAP) // ((_MIN_CELLS_SHORT if short else _MIN_CELLS_FULL) + _GAP), _MAX_ACROSS
+        ),
+        1,
+    )
     room = (width - _GAP * (across - 1)) // across
     for heading, figures in detail.groups.items():
         yield []
@@ -100,9 +105,9 @@ def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) 
 def _joined(metrics: Sequence[Metric]) -> str:
     """The titles of metrics; of many the first."""
     titles = [metric.title for metric in metrics]
-    more = len(titles) - _MANY
+    more = len(titles) - _MAX_TITLES
     if more > 1:
-        titles[_MANY:] = [f"{more} more"]
+        titles[_MAX_TITLES:] = [f"{more} more"]
     return ", ".join(titles)
 
 

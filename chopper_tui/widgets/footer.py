@@ -1,4 +1,4 @@
-"""The last two lines: the state of the table, what was just said, and the most useful keys."""
+"""The lines under the table: the row's sentence, status and messages, and the main keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Status(Pane):
         self.redraw()
 
     def point(self, text: str) -> None:
-        """Show what the cursor points at, in place of the table's state."""
+        """Show the activity at the cursor, in place of the table's state."""
         if text != self.pointed:
             self.pointed = text
             self.redraw()
@@ -106,7 +106,7 @@ class Status(Pane):
 
 
 def other_notes(frame: Frame) -> list[str]:
-    """The notes of a frame that the screen doesn't tell in another way."""
+    """The notes of a frame that the screen doesn't show in another way."""
     return [
         note
         for note in frame.notes
@@ -136,7 +136,7 @@ class KeyLine(Pane):
 
     view = ""
     instead = ""
-    """What the keys do while somebody types, where the line stays."""
+    """The keys of the prompt, while one is open."""
 
     def explain(self, keys: str) -> None:
         """Show these keys; empty: those of the view again."""
@@ -151,7 +151,7 @@ class KeyLine(Pane):
             self.redraw()
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many keys as fit; what leads to all others always does."""
+        """As many keys as fit; the command line always does."""
         if self.instead:
             return [[(f" {fit(self.instead, max(width - 1, 0), self.glyphs)}", "dim")]]
         own = [action for action in self._actions if action.view and action.view == self.view]
@@ -176,7 +176,7 @@ def _hints(actions: Iterable[Action]) -> list[tuple[str, str]]:
 
 
 class RowSentence(Pane):
-    """What the row says, and the address of the evidence."""
+    """A row's sentence in full, and the address of its evidence."""
 
     frame: Frame | None = None
     row: int = 0
@@ -210,11 +210,11 @@ def _sentence(frame: Frame, row: int, width: int) -> list[Pieces]:
 
 
 class TooSmall(Pane):
-    """One line that says so."""
+    """One line in place of all other parts."""
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The size it takes."""
-        return [[(fit("too small: 40x10 is the least", width, self.glyphs), "text")]]
+        """The smallest size."""
+        return [[(fit("too small: 40x10 needed", width, self.glyphs), "text")]]
 
 
 def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyphs) -> str:

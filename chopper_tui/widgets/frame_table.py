@@ -21,7 +21,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """A header, and the rows from the scroll position on; it holds the cursor."""
 
     class Moved(Message):
-        """The cursor stands on another row."""
+        """The cursor moved to another row."""
 
         def __init__(self, row: int) -> None:
             super().__init__()
@@ -32,7 +32,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             return isinstance(message, FrameTable.Moved)
 
     class Opened(Message):
-        """A row was clicked that the cursor stood on already."""
+        """The cursor's row was clicked."""
 
     layout_plan: TableLayout | None = None
     signals: Sequence[ScreenSignal] = ()
@@ -48,7 +48,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     @property
     def frame(self) -> Frame | None:
-        """What is shown."""
+        """The frame that is shown."""
         return self.layout_plan.frame if self.layout_plan else None
 
     @property

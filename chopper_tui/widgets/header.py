@@ -36,13 +36,13 @@ class Crumbs(Pane):
     frame: Frame | None = None
     generated = False
     is_edited = False
-    """Whether its address is edited in its place: only what must always be seen is left."""
+    """Whether the address is edited in its place: only the mark of generated data is left."""
 
     class Clicked(Message):
-        """Somebody wants to go elsewhere."""
+        """The breadcrumb was clicked."""
 
     def on_click(self) -> None:
-        """Tell it."""
+        """Post the click."""
         self.post_message(self.Clicked())
 
     def show(self, frame: Frame, generated: bool) -> None:

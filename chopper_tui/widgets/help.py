@@ -1,4 +1,4 @@
-"""The help: made from the registries, so that it can't be wrong."""
+"""The help, generated from the registries."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from chopper_core.views.spec import FIGURE, SUMS
 from chopper_tui.keymap import EXPLORE, GROUPS, INFO, PALETTE_KEY, Action
 
 _FILTER = (
-    ("gemm", "names that match a regular expression, upper and lower case alike"),
+    ("gemm", "names that match a regular expression, ignoring case"),
     ("!copy", "names that don't"),
     ("time>1ms", "a comparison with a column, by its title or name: > >= < <= = !="),
     ("gpu:0-3,7", "labels of the rows' level, numbers in ranges"),
-    ("class:gemm,copy", "words of a column that has words"),
+    ("class:gemm,copy", "values of a text column"),
 )
 _HEAD_CELLS = 19
 """Cells for keys, or for the title of a column."""
 
 
 def help_text(actions: Sequence[Action], frame: Frame, width: int) -> Text:
-    """What is seen here, the keys and commands, the screens, the filter and the columns."""
+    """Help on this screen, keys and commands, screens, the filter and columns."""
     text = Text()
     room = max(min(width * 96 // 100, 110) - 6, 20)
 
@@ -52,8 +52,8 @@ def help_text(actions: Sequence[Action], frame: Frame, width: int) -> Text:
         for action in actions:
             if action.group == group:
                 entry(action.key_names, action.help, action.command)
-    entry(PALETTE_KEY, "All of these, searched by name.")
-    section("Screens: what is asked of the scope, by digit or by :view NAME")
+    entry(PALETTE_KEY, "Search all of these by name.")
+    section("Screens: views of the scope, by digit or by :view NAME")
     for keys, name, asks, splits in screen_table():
         entry(f"{keys}  {name}", f"{asks} Split by {splits}." if splits else asks)
     section("Filter: terms with spaces between; a row must match all of them")
@@ -73,25 +73,25 @@ def screen_table() -> list[tuple[str, str, str, str]]:
         (VIEWS[each.name], each.name, each.question, ", ".join(each.by)) for each in view_specs()
     ]
     rows.sort(key=lambda row: row[0])
-    return [*rows, ("0", INFO, "What was read, aligned, labelled and left out?", "")]
+    return [*rows, ("0", INFO, "Which sources were read, aligned, labelled or left out?", "")]
 
 
 def _here(frame: Frame) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What the screen shows now, and which keys change that."""
+    """The current screen and the keys that change it."""
     view = frame.view
     if not view.name:
         if view.is_leaf:
-            return [("Here: a single activity", [("i", "tells all of it; esc goes up.")])]
+            return [("Here: a single activity", [("i", "shows all its figures; esc goes up.")])]
         rows = f"a row per {level_title(frame.level)}; enter opens it, p splits by another level."
         return [(f"Here: {level_title(frame.level)}s of the scope", [("rows", rows)])]
     known = view_spec(view.name)
-    lines = [("asks", known.question)]
+    lines = [("question", known.question)]
     if known.by:
-        lines.append(("p  :by", f"splits by {', '.join(known.by)}; now {view.by or 'the usual'}."))
+        lines.append(("p  :by", f"splits by {', '.join(known.by)}; now by {view.by or 'default'}."))
     if known.of:
         figure = {FIGURE: "any figure", SUMS: "any time, count or amount"}.get(known.of, known.of)
-        lines.append(("m  :of", f"chooses what it is of: {figure}; now {view.of or 'the usual'}."))
+        lines.append(("m  :of", f"chooses its figure: {figure}; now {view.of or 'the default'}."))
     if len(frame.charts) > 1:
-        lines.append(("M", f"shows the next of its {len(frame.charts)} pictures."))
+        lines.append(("M", f"shows the next of its {len(frame.charts)} charts."))
     lines.append(("enter, esc", "go to the evidence of a row and back; 1 to the tree."))
     return [(f"Here: {known.title}", lines)]

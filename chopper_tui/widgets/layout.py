@@ -1,4 +1,4 @@
-"""What has room on the Explore screen: sizes of its parts for a terminal."""
+"""The layout of the explorer: sizes of its parts for a terminal."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Final
 from msgspec import Struct
 
 SMALLEST: Final = (40, 10)
-"""Below this nothing is drawn but a line that says so."""
+"""Below this only a line says that the terminal is too small."""
 _ALL_PARTS_FROM: Final = (60, 16)
 _SIDE_FROM: Final = 120
 _TWO_SPARKS_FROM: Final = 160
 _MIN_TABLE_LINES: Final = 5
-"""Of a table over a sentence."""
+"""Of the table above a sentence."""
 _TWO_CHARTS_FROM: Final = 30
 """Lines of the terminal."""
 
 _MAX_HEADLINE_LINES: Final = (4, 6)
-"""Lines of what a view comes to, on a low terminal and on a high one."""
+"""Lines of a view's headline, on a low terminal and on a high one."""
 
 _DETAIL_LINES: Final = 16
-"""Lines that the detail beside a table wants."""
+"""Lines that the detail beside a table needs."""
 
 
 class Arrangement(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Arrangement(Struct, frozen=True):
     lines: bool = True
     """Whether the breadcrumb, the status and the keys are shown."""
     figures: int = 1
-    """Lines of the key figures, or of what a view comes to."""
+    """Lines of the key figures or the headline."""
     charts: tuple[int, int, int] = (0, 0, 0)
     """Above the table, and two in the pane at the right."""
     side: int = 0
@@ -58,13 +58,12 @@ def arrange(
     sentence: int = 0,
     along_time: bool = False,
 ) -> Arrangement:
-    """The arrangement for a size; `gpus` is the number of lines about the row on every GPU.
+    """The arrangement for a size; `gpus` is the number of lines for the row on every GPU.
 
-    A view's `picture`, of as many lines as it would like, stands where the tree has its charts;
-    it gets what the table doesn't need for its `rows`; above the table the view's other ones
-    stand below it in what is left, of the lines that all `pictures` would like. `told` are the
-    lines of what it comes to, `said` those of the longest sentence of a row.
-    A picture along time is drawn in full width above the table.
+    A view's `picture` replaces the charts of the tree and gets the lines that the table doesn't
+    need for its `rows`, up to those it wants; its other charts follow in the rest, up to the lines
+    of all `pictures`. `headline` and `sentence` are the lines of the view's headline and of the
+    longest sentence of a row. A timeline has the full width above the table.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)

@@ -50,7 +50,7 @@ class PromptHandler(Protocol):
 
 
 Complete = Callable[[str, str], Sequence[str]]
-"""What the text up to the cursor may become, given what follows it."""
+"""(text up to the cursor, text after it) → completions."""
 
 
 class InlineSuggester(Suggester):
@@ -61,13 +61,13 @@ class InlineSuggester(Suggester):
         self._complete = complete
 
     async def get_suggestion(self, value: str) -> str | None:
-        """The first completion that goes on from the text."""
+        """The first completion that continues the text."""
         found = await run_in_thread(self._complete, value, "")
         return next((each for each in found if each.startswith(value) and each != value), None)
 
 
 class PromptLine(Input):
-    """The text itself; Esc gives up, Tab completes, the arrows bring back what was typed."""
+    """The text; Esc cancels, Tab completes, the arrows recall earlier texts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", show=False),
@@ -78,7 +78,7 @@ class PromptLine(Input):
     ]
 
     complete: Complete | None = None
-    """None where nothing is completed."""
+    """None: no completion."""
     history: list[str]
     """Texts that were entered, the last one last."""
     handler: PromptHandler
@@ -101,7 +101,7 @@ class PromptLine(Input):
             self._put(text, cursor)
 
     def action_complete(self, step: int) -> None:
-        """The next completion of what is before the cursor; after the last one the first."""
+        """The next completion of the text before the cursor; after the last comes the first."""
         if self.complete is None:
             return
         cursor = self.cursor_position
@@ -116,7 +116,7 @@ class PromptLine(Input):
             self.handler.prompt_offers(self._offered, place)
 
     def action_recall(self, step: int) -> None:
-        """What was entered before, or after that; the end is what was being typed."""
+        """Recall an earlier or later text; the last is the one being typed."""
         if self._place == len(self.history):
             self._draft = self.value
         self._place = max(0, min(self._place + step, len(self.history)))
@@ -128,18 +128,18 @@ class PromptLine(Input):
         self.cursor_position = len(text) if cursor is None else cursor
 
     def pasted(self, event: events.Paste) -> None:
-        """Take the first line of a text instead of what is selected."""
+        """Replace the selection by the first line of a text."""
         for text in event.text.splitlines()[:1]:
             self.replace(text, *sorted(self.selection))
 
     async def action_submit(self) -> None:
-        """The text is complete: its owner takes it at once, before the keys that follow."""
+        """Hand the text over at once, before the keys that follow."""
         if self.value.strip():
             self.history[:] = [*(text for text in self.history if text != self.value), self.value]
         self.handler.prompt_entered(self.value)
 
     def action_cancel(self) -> None:
-        """Nothing shall come of the text."""
+        """Cancel."""
         self.handler.prompt_cancelled()
 
 
@@ -169,7 +169,7 @@ class Prompt(Horizontal):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody types."""
+        """Whether it is open."""
         return bool(self.display)
 
     def open(
@@ -197,7 +197,7 @@ class Prompt(Horizontal):
 class AddressBar(PromptLine):
     """An address in the place of the breadcrumb; hidden until it is opened."""
 
-    KEYS: ClassVar[str] = "⏎ go  tab completes  → takes what is dim  ↑ recalls  esc back"
+    KEYS: ClassVar[str] = "⏎ go  tab completes  → accepts the suggestion  ↑ recalls  esc back"
 
     def __init__(self) -> None:
         super().__init__(compact=True, select_on_focus=False)
@@ -206,7 +206,7 @@ class AddressBar(PromptLine):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody types."""
+        """Whether it is open."""
         return bool(self.display)
 
     def open(self, handler: PromptHandler, text: str, cursor: int, complete: Complete) -> None:

@@ -185,7 +185,7 @@ def test_what_is_given_wrongly_is_told_in_a_sentence(
         main(arguments)
     assert left.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(says) and line.endswith("--help` tells what it takes")
+    assert line.startswith(says) and line.endswith("--help` lists its options")
 
 
 @pytest.mark.parametrize("shift", ["+1.5s", "=1s", "x=inf", "x=nan", "x=soon"])
@@ -523,7 +523,7 @@ def test_a_run_is_kept_shown_and_forgotten(trace: Path, capsys: pytest.CaptureFi
     first = shown(capsys, "show", str(trace))
     assert str(trace) in shown(capsys, "cache")
     assert shown(capsys, "show", str(trace)) == first
-    assert shown(capsys, "cache", "clear").startswith("forgot 1 run, ")
+    assert shown(capsys, "cache", "clear").startswith("removed 1 run, ")
     assert shown(capsys, "show", "--no-cache", str(trace)) == first
     assert str(trace) not in shown(capsys, "cache", "list")
 

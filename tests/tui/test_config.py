@@ -71,16 +71,16 @@ def test_a_key_is_taken_from_what_had_it() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("theme = \n", r"is no TOML: .*line 1"),
-        ('[explorer]\ntheme = "pink"', r"explorer.theme is 'pink'; it may be dark"),
-        ("[explorer]\nmouse = 1", r"explorer.mouse is 1; it may be true, false"),
-        ("explorer = 3", r"explorer is no section"),
-        ("[columns]\ngpu = 3", r"columns.gpu is no text"),
-        ('[columns]\ngpu = ["tiem"]', r"columns.gpu names 'tiem', which is no column"),
-        ('[keys]\nfilter = "hyper+x"', r"keys.filter names 'hyper\+x', which is no key"),
-        ('[keys]\nfilter = "ctrl+c"', r"keys.filter takes ctrl\+c, which can't be changed"),
-        ('[keys]\nfilter = "F"\nfind = "F"', r"keys.find takes 'F', which is that of keys.filter"),
-        ("[keys]\nfilter = [1]", r"keys.filter is no text and no list"),
+        ("theme = \n", r"is invalid TOML: .*line 1"),
+        ('[explorer]\ntheme = "pink"', r"explorer.theme is 'pink'; expected dark"),
+        ("[explorer]\nmouse = 1", r"explorer.mouse is 1; expected true, false"),
+        ("explorer = 3", r"explorer must be a section"),
+        ("[columns]\ngpu = 3", r"columns.gpu must be a string"),
+        ('[columns]\ngpu = ["tiem"]', r"columns.gpu has the unknown column 'tiem'"),
+        ('[keys]\nfilter = "hyper+x"', r"keys.filter has the invalid key 'hyper\+x'"),
+        ('[keys]\nfilter = "ctrl+c"', r"keys.filter has ctrl\+c, which can't be reassigned"),
+        ('[keys]\nfilter = "F"\nfind = "F"', r"keys.find has 'F', which keys.filter has too"),
+        ("[keys]\nfilter = [1]", r"keys.filter must be a string or a list"),
     ],
 )
 def test_what_is_wrong_is_a_sentence(
@@ -257,5 +257,5 @@ def test_a_memory_that_cant_be_written_is_a_sentence(tmp_path: Path) -> None:
     columns_path().parent.write_text("in the way", encoding="utf-8")
     from chopper_core.util.errors import DataError
 
-    with pytest.raises(DataError, match=r"can't be kept in .*columns\.json"):
+    with pytest.raises(DataError, match=r"can't be saved in .*columns\.json"):
         save_columns("gpu", ("kernels",))

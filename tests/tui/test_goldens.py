@@ -49,7 +49,7 @@ async def test_ascii(size: tuple[int, int]) -> None:
 
 async def test_a_terminal_that_is_too_small_says_so() -> None:
     async with explorer((30, 8)) as at:
-        assert at.text().strip() == "too small: 40x10 is the least"
+        assert at.text().strip() == "too small: 40x10 needed"
 
 
 @pytest.mark.parametrize(
