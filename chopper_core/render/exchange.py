@@ -13,6 +13,8 @@ from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
+_KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
+"""Kinds of charts in the schema, where a class has another name."""
 LANE_CELLS: Final = 100
 """Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
@@ -73,7 +75,8 @@ def _plain(thing: object) -> Any:
         return [_plain(part) for part in thing]
     if isinstance(thing, Struct):
         own = {name: _plain(getattr(thing, name)) for name in thing.__struct_fields__}
-        return {"kind": type(thing).__name__, **own}
+        name = type(thing).__name__
+        return {"kind": _KINDS.get(name, name), **own}
     return thing
 
 

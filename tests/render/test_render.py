@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -202,3 +203,14 @@ def test_counters_of_files_keep_their_digits(unit: str, figures: list[float], ce
     scale = scale_of(raw_counter(info.name, info), max(figures), figures[0].is_integer())
     assert scale.cell(figures[0]) == cell
     assert scale.unit == unit
+
+
+def test_the_kinds_of_charts_in_json_are_an_interface() -> None:
+    """Programs tell charts by `kind`: a class may be renamed, its kind may not."""
+    from chopper_core.model import charts
+    from chopper_core.model.window import Interval
+    from chopper_core.render.exchange import _KINDS
+
+    classes = {each.__name__ for each in get_args(charts.Chart)} | {Interval.__name__}
+    kinds = {"BarChart", "BoxChart", "HeatMap", "Lanes", "LineChart", "Rows", "Stretch"}
+    assert {_KINDS.get(name, name) for name in classes} == kinds
