@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,18 @@ settings.register_profile(
     "chopper", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("chopper")
+
+
+_SLOW: Final = ("tui", "store", "ingest", "align", "realdata", "sources")
+"""Rooms whose tests take longer than `make check` may."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow rooms, and those beside the rooms, as slow."""
+    for item in items:
+        place = item.path.relative_to(ROOT / "tests").parts
+        if place[0] in _SLOW or len(place) == 1:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

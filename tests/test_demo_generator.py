@@ -90,6 +90,7 @@ def test_seed_changes_the_times(tmp_path: Path) -> None:
     assert one["traceEvents"] != two["traceEvents"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", RUNS)
 def test_committed_files_are_what_the_generator_writes(name: str) -> None:
     folder = DEMO / name

@@ -43,6 +43,7 @@ def compute(activities: Iterable[Activity]) -> list[Activity]:
     return [each for each in activities if each.kind == Kind.COMPUTE and not each.is_fsdp_copy]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_activity_is_in_the_table_once(generated: Make, variant: str) -> None:
     made = generated(variant)

@@ -98,6 +98,7 @@ def check_coverage(found: list[Pair]) -> None:
     assert known > 0.95 * len(in_layers) > 0.5 * len(complete)
 
 
+@pytest.mark.sweep
 def test_labels_of_the_demonstration_run_are_the_original_s(demo: Run) -> None:
     found, skipped = pairs(demo, 0, DEMO / "fsdp2" / "rank0.json.gz")
     check_coverage(found)

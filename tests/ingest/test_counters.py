@@ -516,6 +516,7 @@ def generated(request: pytest.FixtureRequest, simulated: Callable[..., Simulated
     return simulated(**request.param)
 
 
+@pytest.mark.sweep
 def test_on_generated_runs_every_certain_pair_is_the_true_one(generated: Simulated) -> None:
     for gpu in generated.gpus:
         wrong = []

@@ -113,6 +113,7 @@ def tiny_sequences() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     ]
 
 
+@pytest.mark.sweep
 def test_a_pair_is_certain_if_and_only_if_every_longest_alignment_has_it() -> None:
     unsound, timid = [], []
     pairs = 0

@@ -32,7 +32,7 @@ def test_what_a_log_holds(folder: Path) -> None:
     }
     assert found["gpus"] == ["gpu 0", "gpu 1"]
     assert found["last_ns"] - found["first_ns"] == 2_000_000_000
-    assert any("gfx_mhz without a number" in loss for loss in found["losses"])
+    assert any("gfx_mhz that can't be parsed" in loss for loss in found["losses"])
 
 
 def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     shown = capsys.readouterr().out
     assert "no traces and no counters" in shown
     assert "clock epoch, resolution 1 s, 2.000 s from 2025-08-07 16:58:20 UTC" in shown
-    assert "LOST: 1 value of gfx_mhz without a number" in shown
+    assert "LOST: 1 value of gfx_mhz that can't be parsed" in shown
 
 
 def test_what_needs_a_run_says_where_the_telemetry_is(

@@ -146,6 +146,7 @@ def trace_files(folder: Path, name: str) -> list[Path]:
     return sorted(path.glob("*.json*")) if path.is_dir() else [path]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", RUNS)
 def test_every_activity_is_charged_as_the_oracle_charges_it(
     realdata: Path, opened: Open, name: str
@@ -200,6 +201,7 @@ def sample(count: int, wanted: int, chance: random.Random) -> list[int]:
     return [0, count - 1, *chance.sample(range(1, count - 1), wanted - 2)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("pivot", PIVOTS)
 @pytest.mark.parametrize("name", RUNS)
 def test_rows_add_up_and_their_addresses_give_their_figures_down_to_the_activities(

@@ -41,6 +41,7 @@ def test_the_first_send_recv_of_dlrm_waits_for_rank_7(opened: Open) -> None:
     assert [each.row(n)["last_gpu"] for n in range(5)] == ["GPU 7"] * 5
 
 
+@pytest.mark.sweep
 def test_bus_bandwidths_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
     run = opened("mi300x_ddp4")
     ranks = []
@@ -123,6 +124,7 @@ def test_rank_3_of_ddp_is_the_host_bound_straggler(opened: Open) -> None:
     assert found.headline[-1].startswith("host-bound: ")
 
 
+@pytest.mark.sweep
 def test_leads_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
     """By name and count on each rank, as the reference code of Lit Silicon has it."""
     starts: list[dict[tuple[str, int], float]] = []

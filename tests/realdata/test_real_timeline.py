@@ -35,6 +35,7 @@ def test_lanes_of_ddp_are_busy_as_counted(opened: Open) -> None:
         assert row["lane_compute_pct"] == pytest.approx(100 * compute / length_ms, abs=1e-4)
 
 
+@pytest.mark.sweep
 def test_streams_of_ddp_are_those_of_the_file(opened: Open, realdata: Path) -> None:
     run = opened("mi300x_ddp4")
     found = query(run, parse("R?view=timeline&columns=lane_activities"))

@@ -269,6 +269,7 @@ DAMAGE = st.one_of(
 )
 
 
+@pytest.mark.sweep
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),
     place=st.floats(0, 1),

@@ -204,6 +204,7 @@ def real_traces() -> list[Path]:
     return [trace.path for trace in find_traces([REAL_DATA]).traces]
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason=f"no real traces at {REAL_DATA}")
 @pytest.mark.parametrize("path", real_traces(), ids=lambda path: path.name)
 def test_real_traces_are_read_as_the_oracle_reads_them(path: Path) -> None:
@@ -274,6 +275,7 @@ EVENT = st.fixed_dictionaries(
 ).flatmap(lambda event: st.permutations(list(event.items())).map(dict))
 
 
+@pytest.mark.sweep
 @given(
     events=st.lists(EVENT, max_size=30).map(
         lambda events: [{"ph": "M", "cat": "Trace"}, *events],

@@ -100,6 +100,7 @@ def test_calls_for_each_rank_give_the_same(
         finish(store)
 
 
+@pytest.mark.sweep
 def test_calls_at_once_in_processes(source: Path, tmp_path: Path) -> None:
     """As a job array does it, the same rank twice among them, then a process that finishes."""
     chopper = [sys.executable, "-m", "chopper_tui.cli", "ingest"]
@@ -124,6 +125,7 @@ def test_calls_at_once_in_processes(source: Path, tmp_path: Path) -> None:
 PATHS = {"PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.sweep
 def test_a_killed_ingest_goes_on_where_it_was(
     source: Path, tmp_path: Path, reads: list[str]
 ) -> None:
@@ -320,6 +322,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.sweep
 def test_dask_on_two_workers(
     source: Path, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

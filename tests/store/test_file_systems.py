@@ -55,6 +55,7 @@ def whole(folder: Path) -> int:
     return len(store.read_store(folder).gpus)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("number", "for_good", "can_exchange"),
     [

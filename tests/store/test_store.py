@@ -220,6 +220,7 @@ def test_a_killed_writer_leaves_the_older_store(copy: Path) -> None:
     assert len(store.read_store(copy).gpus) == 8
 
 
+@pytest.mark.sweep
 def test_writers_at_once_leave_one_whole_store(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "shared"
     code = (
@@ -236,6 +237,7 @@ def test_writers_at_once_leave_one_whole_store(run: Run, tmp_path: Path) -> None
     assert len(store.read_store(target).table) == len(run.table)
 
 
+@pytest.mark.sweep
 def test_a_replaced_store_is_always_there_and_whole(
     run: Run, copy: Path, trace: Path, tmp_path: Path
 ) -> None:

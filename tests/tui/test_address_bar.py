@@ -138,6 +138,7 @@ async def test_what_is_dim_behind_the_cursor_is_taken() -> None:
         assert at.path == ("0", "10")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("text", "why"),

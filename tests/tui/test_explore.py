@@ -24,6 +24,7 @@ DEEP = ("3", "11", "backward", "2", "qkv_ip", "Cijk_Alik_Bljk_MT256x256", "0")
 STAYING = [key for action in ACTIONS for key in action.keys if action.id != "quit"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("depth", [0, 3, 5, 7])
 async def test_every_key_from_the_run_to_an_activity(depth: int) -> None:
     async with explorer(view=View("sample.json", DEEP[:depth])) as at:

@@ -62,6 +62,7 @@ def name_of(view: View) -> str:
     return view.name or f"level{len(view.path)}{base}"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("view", PLACES, ids=name_of)
 async def test_fewer_colours_and_ascii_show_the_same(
     view: View, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +96,7 @@ async def test_what_opens_takes_fewer_colours(
         assert text == rich and codes(sent) <= _CODES[colours]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("environment", "allowed"),
     [

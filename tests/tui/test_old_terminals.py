@@ -28,6 +28,7 @@ async def expected(size: tuple[int, int], glyphs: Glyphs, *keys: str) -> list[st
         return [line.rstrip() for line in at.lines()]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("term", "size"), [*((term, (80, 24)) for term in OLD), ("vt220", (132, 43))]
 )
@@ -49,6 +50,7 @@ async def test_an_old_terminal_shows_all_and_no_garbage(term: str, size: tuple[i
     assert not unknown
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("term", OLD)
 def test_its_keys_work(term: str) -> None:
     """Arrows, paging and Esc as these terminals send them."""

@@ -95,6 +95,7 @@ async def test_a_snapshot_as_picture_and_as_md(
         assert "| " in (tmp_path / "here.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("path", "name"),
     [((), ""), (("1", "11"), "kernels"), ((), "heatmap"), (("0", "10", "forward", "1"), "compare")],

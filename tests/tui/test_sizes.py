@@ -44,6 +44,7 @@ def check(at: Driven, size: tuple[int, int]) -> None:
         assert table.page >= 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("screen", SCREENS)
 async def test_a_screen_fits_every_size(screen: str) -> None:
     async with explorer((80, 24), measured_run(), view_of("")) as at:
@@ -57,6 +58,7 @@ async def test_a_screen_fits_every_size(screen: str) -> None:
             check(at, size)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("screen", ["", "kernels", "compare", "overheads", "heatmap"])
 async def test_resizing_keeps_the_cursor_on_its_row(screen: str) -> None:
     async with explorer((80, 24), measured_run(), view_of(screen)) as at:

@@ -59,6 +59,7 @@ async def taken(at: Driven, format_name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("view", PLACES, ids=name_of)
 async def test_what_is_taken_is_what_show_prints(view: View, size: tuple[int, int]) -> None:
@@ -110,6 +111,7 @@ def assert_cells(at: Driven) -> None:
             assert document["rows"][row][column.name] == exact
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("view", "size"), [*((view, SIZES[0]) for view in PLACES[4:]), (PLACES[8], SIZES[1])]
 )

@@ -54,6 +54,7 @@ def test_the_shell_gets_the_terminal_while_it_is_stopped() -> None:
         assert terminal.is_restored()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("term", ["tmux-256color", "screen", "screen-256color", "xterm"])
 def test_terminals_by_their_names(term: str) -> None:
     with Terminal(TERM=term, COLORTERM="") as terminal:

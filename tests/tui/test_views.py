@@ -160,6 +160,7 @@ async def test_a_view_that_cannot_be_asked_does_not_hide_the_next() -> None:
         assert "no collectives" not in at.status
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", VIEWS)
 async def test_every_key_in_every_view(name: str) -> None:
     """None of them ends the program or leaves the view without a word or a way back."""

@@ -111,7 +111,7 @@ def test_medians_of_the_others() -> None:
 
 
 def test_what_has_no_map_is_said(run: Run) -> None:
-    with pytest.raises(UsageError, match="no column"):
+    with pytest.raises(UsageError, match="unknown column"):
         query(run, parse("R?view=heatmap&of=nothing"))
     with pytest.raises(UsageError, match="gfx_mhz is unknown for the whole scope"):
         query(run_of([Row(0, 5)]), parse("R?view=heatmap&of=gfx_mhz"))

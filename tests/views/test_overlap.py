@@ -251,6 +251,7 @@ def test_without_communication_nothing_is_claimed() -> None:
         query(only, parse("R?view=overlap"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stat", ["mean", "median", "p95", "max", "min", "spread"])
 @pytest.mark.parametrize("by", ["operation", "gpu", "iteration"])
 def test_a_statistic_goes_over_the_instances_of_a_row(run: Run, stat: str, by: str) -> None:

@@ -170,6 +170,7 @@ def test_waits_are_those_of_the_collectives(run: Run) -> None:
             assert found[str(gpu)][name] == waits[name].get(gpu, 0), (gpu, name)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("by", ["iteration", "phase", "layer", "operation"])
 def test_each_label_against_a_plain_loop(run: Run, by: str) -> None:
     plain, table = Plain(run, ""), run.table

@@ -33,6 +33,7 @@ def whole_files(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["1_counter_collection.csv", "a_results.json", "a_results.json.gz", "pmc_perf.csv"]
 )

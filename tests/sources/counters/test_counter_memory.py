@@ -61,6 +61,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return path
 
 
+@pytest.mark.sweep
 def test_it_is_read_within_the_limit(large: Path) -> None:
     done = run_limited(IMPORTS, READ[large.suffix] + CHECK, large, HEADROOM_MB)
     assert done.returncode == 0, done.stderr
