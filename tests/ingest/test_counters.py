@@ -532,6 +532,7 @@ def test_on_generated_runs_every_certain_pair_is_the_true_one(generated: Simulat
         assert wrong == []
 
 
+@pytest.mark.sweep
 def test_on_generated_runs_almost_all_that_was_measured_is_found(generated: Simulated) -> None:
     for gpu in generated.gpus:
         measured = generated.measured_positions(gpu)
@@ -545,6 +546,7 @@ def test_on_generated_runs_almost_all_that_was_measured_is_found(generated: Simu
         assert {a.match for a in never} <= {Match.NONE, Match.AMBIGUOUS}
 
 
+@pytest.mark.sweep
 def test_on_generated_runs_names_agree_and_no_dispatch_serves_twice(generated: Simulated) -> None:
     names = generated.counter_run.names
     for gpu in generated.gpus:

@@ -81,6 +81,7 @@ def errors_ns(run: Run, true: Run) -> list[int]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ahead_ns", [3_700_000_123, -250 * MS, 3 * MS])
 def test_a_host_s_clock_is_found_within_a_millisecond(
     four: Simulated, opened: Callable[..., Run], ahead_ns: int

@@ -247,6 +247,7 @@ def cut(name: str, share: float) -> Change:
     return change
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.98])
 def test_a_counter_file_that_is_cut_short_spares_the_other_gpu(
     altered: Altered, small: Simulated, share: float

@@ -358,8 +358,8 @@ def test_no_scheduler_is_a_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-o", "out"], "ingest what?"),
-        (["--into", "out"], "ingest what?"),
+        (["-o", "out"], "missing run"),
+        (["--into", "out"], "missing trace"),
         (["RUN", "-o", "out", "--scheduler", "a:1"], "goes with --engine dask"),
         (["RUN", "-o", "out", "--engine", "dask"], "needs --scheduler"),
         (["RUN", "--into", "out", "--clock", "amd_smi=1"], "go with --finish"),

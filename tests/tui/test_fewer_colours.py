@@ -83,6 +83,7 @@ async def test_fewer_colours_and_ascii_show_the_same(
         assert "▌" in text and (view.name or "●" in text)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("keys", [["o"], ["C"], ["?"], ["i"], [":", "s"], ["ctrl+g"]])
 async def test_what_opens_takes_fewer_colours(
     keys: list[str], monkeypatch: pytest.MonkeyPatch

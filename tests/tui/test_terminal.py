@@ -147,6 +147,7 @@ def test_resizing_redraws() -> None:
         assert terminal.wait() == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("key", ["q", "\x1b", "\x03"])
 def test_loading_is_cancelled(key: str) -> None:
     with Terminal("slow") as terminal:
@@ -192,6 +193,7 @@ def test_sixteen_colours_are_enough() -> None:
         assert terminal.screen.buffer[cursor][4].reverse
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "latin-1"}, {"CHOPPER_GLYPHS": "ascii"}]
 )
@@ -212,6 +214,7 @@ def test_without_the_mouse() -> None:
         assert terminal.wait() == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("size", "case", "move", "page"),
     [

@@ -68,6 +68,7 @@ async def test_zoom_pan_and_the_whole(size: tuple[int, int]) -> None:
         assert (seen(at).from_ns, seen(at).to_ns) == (whole.from_ns, whole.to_ns)
 
 
+@pytest.mark.sweep
 async def test_the_cursor_goes_cell_by_cell_and_the_window_follows() -> None:
     async with explorer(view=View("sample.json", SCOPE)) as at:
         await at.press("2", "+")

@@ -76,6 +76,7 @@ async def test_a_view_is_split_by_what_it_takes() -> None:
         assert "rows of the tree" in at.status
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "digit"), VIEWS.items())
 async def test_every_view_opens_by_name_and_by_digit(name: str, digit: str) -> None:
     assert name in SCREENS[digit]
@@ -139,6 +140,7 @@ async def test_findings_lead_to_their_evidence() -> None:
 opened = cache(open_run)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [(60, 18), (80, 24), (100, 30)])
 async def test_the_finding_under_the_cursor_is_read_in_full(
     demo: Path, size: tuple[int, int]

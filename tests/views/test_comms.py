@@ -82,6 +82,7 @@ def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None) -> None
         assert row["got_gbps"] == pytest.approx(FACTOR[kind] * size * len(mine) / durations)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("by", ["kind", "phase", "layer", "iteration", "group", "gpu"])
 def test_sums_and_spreads_of_each_split(run: Run, by: str) -> None:
     table = run.table

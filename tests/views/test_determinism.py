@@ -266,6 +266,7 @@ def small() -> dict[str, Run]:
     return {name: replace(run, others=runs) for name, run in runs.items()}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("ours", "base"), [("one", "two"), ("two", "one")])
 def test_runs_that_differ_by_chance_are_within_noise(
     small: dict[str, Run], ours: str, base: str

@@ -41,6 +41,7 @@ def plain_parts(run: Run, scope: str, by: str) -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["operation", "phase", "layer", "gpu", "iteration"])
 def test_parts_are_those_of_a_plain_sum_and_add_up(run: Run, scope: str, by: str) -> None:
@@ -60,6 +61,7 @@ def test_parts_are_those_of_a_plain_sum_and_add_up(run: Run, scope: str, by: str
     assert found.total["elapsed_ns"] == query(run, parse(f"R{scope}")).total["elapsed_ns"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["operation", "phase", "gpu"])
 @pytest.mark.parametrize("has_flops", [True, False])

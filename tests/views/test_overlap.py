@@ -88,6 +88,7 @@ def cosine(x: list[float], y: list[float]) -> float | None:
 SCOPES = [":gpu=2/iteration=12", ":gpu=5/iteration=11/phase=backward"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("by", ["operation", "phase", "layer"])
 def test_each_row_against_a_plain_loop(run: Run, scope: str, by: str) -> None:

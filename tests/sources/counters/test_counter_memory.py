@@ -68,6 +68,7 @@ def test_it_is_read_within_the_limit(large: Path) -> None:
     assert done.stdout.split() == [str(SHAPES[large.name][1]), *COUNTERS]
 
 
+@pytest.mark.sweep
 def test_the_limit_is_too_low_for_all_at_once(large: Path) -> None:
     done = run_limited(IMPORTS, WHOLE[large.suffix], large, HEADROOM_MB)
     assert done.returncode != 0 and "MemoryError" in done.stderr

@@ -223,6 +223,7 @@ def test_files_without_a_sample_are_refused_by_name(tmp_path: Path, text: str) -
         read(tmp_path, text)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TEXTS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
@@ -246,6 +247,7 @@ def test_damage_never_raises_anything_but_data_errors(
             assert (entry.time_ns[1:] > entry.time_ns[:-1]).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_cut_is_survived(tmp_path: Path, name: str) -> None:
     text = TEXTS[name].encode()
