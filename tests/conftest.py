@@ -19,7 +19,7 @@ settings.register_profile(
 settings.load_profile("chopper")
 
 
-_SLOW: Final = ("tui", "store", "ingest", "align", "realdata", "sources")
+_SLOW: Final = ("tui", "cli", "store", "ingest", "align", "realdata", "sources")
 """Rooms whose tests take longer than `make check` may."""
 
 
