@@ -61,15 +61,6 @@ TERMS: Final = {
 }
 
 
-def long_name(level: str, label: str) -> str:
-    """The long name of an operation, also of its recomputation; empty for any other label."""
-    if level != "operation":
-        return ""
-    name, _, rest = label.partition(" ")
-    long = OPERATIONS.get(name, "")
-    return f"{long} {rest}".rstrip() if long and rest in ("", "(recompute)") else ""
-
-
 def as_markdown() -> str:
     """Both tables for docs/glossary.md."""
     lines = ["## Operations", "", "| name | operation |", "| :-- | :-- |"]
