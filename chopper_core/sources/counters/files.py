@@ -39,7 +39,10 @@ _DOMAIN: Final = re.compile(
     r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|\w*?(?:marker|hip|hsa|rccl)\w*_trace)$"
 )
 _SUFFIXES: Final = re.compile(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
-_COMPUTE_PART: Final = re.compile(r"pmc_perf_\d+|results_pmc_perf_\d+")
+_COMPUTE_PART: Final = re.compile(r"(?:results_)?pmc_perf_\d+|pmc_dispatch_info|timestamps")
+"""Files that rocprof-compute joins in `pmc_perf.csv`."""
+_COMPUTE_LEVEL: Final = re.compile(r"SQC?_\w*LEVEL\w*")
+"""Files of its passes that accumulate a level; the tool keeps them apart."""
 _BY_CHOICE: Final = (rocpd.NAME, rocprofv3_json.NAME, rocprofv3_csv.NAME)
 """Formats of rocprofv3 by preference: a process is read from the first that it has."""
 
@@ -218,6 +221,11 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
             is_part = beside and _COMPUTE_PART.fullmatch(path.stem)
             if is_part or other.path.parent in path.parent.parents:
                 return f"is part of {other.path.name}, which is read instead"
+            if beside and _COMPUTE_LEVEL.fullmatch(path.stem):
+                return (
+                    f"is a pass that accumulates a level, not part of {other.path.name}; open it "
+                    "alone to see it"
+                )
         if other.source.NAME in better and beside and _prefix(other.path) == _prefix(path):
             return f"is of the same process as {other.path.name}, which is read instead"
     return None

@@ -45,7 +45,8 @@ def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
     nth = occurrences(joined.dispatches.gpu, joined.dispatches.name)
     for other in ordered[1:]:
         joined, nth = _join_next(joined, nth, other)
-    return joined
+    counted = sum(run.passes for run in passes if run.dispatches.counters)
+    return replace(joined, passes=max(1, counted))
 
 
 def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
@@ -84,6 +85,39 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
         passes = max(joined.passes, other.passes)
         joined = replace(_with_rows(joined, there, rows, notes), passes=passes)
     return joined
+
+
+def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
+    """Put programs that used the same GPUs at different times into one run, in order of time.
+
+    Each keeps its rows, in its own order of dispatch.
+    """
+    joined, *others = sorted(programs, key=_first_start)
+    for other in others:
+        there = _in_terms_of(joined, other)
+        first, second = len(joined.dispatches), len(there.dispatches)
+        ahead = np.concatenate((np.arange(first), np.full(second, ABSENT)))
+        behind = np.concatenate((np.full(first, ABSENT), np.arange(second)))
+        rows = _completed(_taken(joined.dispatches, ahead), _taken(there.dispatches, behind))
+        rows = _taken(rows, stable_order(rows.gpu))
+        passes = max(joined.passes, other.passes)
+        joined = replace(_with_rows(joined, there, rows, ()), passes=passes)
+    if not others:
+        return joined
+    each = ", ".join(map(_size_of_program, sorted(programs, key=_first_start)))
+    note = f"{len(programs)} programs ran one after another: {each}; the time between is idle."
+    return replace(joined, join_notes=[note, *joined.join_notes])
+
+
+def _size_of_program(run: DispatchRun) -> str:
+    known = run.dispatches.start_ns >= 0
+    busy_ns = int((run.dispatches.end_ns - run.dispatches.start_ns)[known].sum())
+    return f"{pass_name(run)} ({known.sum():,} dispatches, {busy_ns / 1e6:.3f} ms)"
+
+
+def _first_start(run: DispatchRun) -> int:
+    starts = run.dispatches.start_ns
+    return int(starts[starts >= 0].min(initial=np.iinfo(np.int64).max))
 
 
 def occurrences(gpu: Int32, name: Int32) -> Int64:
@@ -211,25 +245,29 @@ def _merged(
     partner[len(base) :] = extra
     mine = np.full(len(partner), ABSENT, np.int64)
     mine[: len(base)] = np.arange(len(base))
-    here, there = _taken(base, mine), _taken(other, partner)
     has_times = nearest is None or not (base.start_ns >= 0).any()
-    columns, more = asdict(here), asdict(there)
-    counters, more_counters = columns.pop("counters"), more.pop("counters")
-    for name, column in columns.items():
-        if name in _SIZES:
-            columns[name] = _fuller_sizes(column, more[name])
-        elif has_times or name not in _TIMES:
-            columns[name] = np.where(column >= 0, column, more[name])
-    for name, column in more_counters.items():
-        known = counters.get(name, column)
-        counters[name] = np.where(np.isnan(known), column, known)
-    rows = Dispatches(**columns, counters=counters)
+    rows = _completed(_taken(base, mine), _taken(other, partner), with_times=has_times)
     if nearest is None:
         order = dispatch_order(rows.gpu, rows.process, rows.dispatch_id, rows.start_ns)
     else:
         anchor = np.concatenate((np.arange(len(base)), np.maximum.accumulate(nearest)[extra]))
         order = np.lexsort((mine < 0, anchor, rows.gpu))
     return _taken(rows, order), order
+
+
+def _completed(here: Dispatches, there: Dispatches, *, with_times: bool = True) -> Dispatches:
+    """Return the rows of `here`, with the values of `there` where they are missing."""
+    columns, more = asdict(here), asdict(there)
+    counters, more_counters = columns.pop("counters"), more.pop("counters")
+    for name, column in columns.items():
+        if name in _SIZES:
+            columns[name] = _fuller_sizes(column, more[name])
+        elif with_times or name not in _TIMES:
+            columns[name] = np.where(column >= 0, column, more[name])
+    for name, column in more_counters.items():
+        known = counters.get(name, column)
+        counters[name] = np.where(np.isnan(known), column, known)
+    return Dispatches(**columns, counters=counters)
 
 
 def _fuller_sizes(here: Int32, there: Int32) -> Int32:

@@ -1,14 +1,20 @@
-"""Group profiled processes into passes, and passes into runs."""
+"""Group profiled processes into passes, passes into programs, and programs into runs.
+
+Counters of one program may take several passes, each another execution. A process without counters
+is no pass but a kernel trace, the execution whose times are shown.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from chopper_core.sources.counters.joining import concatenate, join_passes
+from chopper_core.sources.counters.joining import concatenate, join_passes, one_after_another
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.trace import ABSENT
@@ -16,6 +22,10 @@ from chopper_core.util.grouping import distinct
 
 SAME_PROGRAM: Final = 0.8
 """Sibling folders are passes of one program if they share this part of their kernels."""
+RELATED: Final = 0.5
+"""A pass belongs to a program that has this part of its dispatches, by kernel name."""
+
+_WORDS: Final = re.compile(r"[^\W_]+")
 
 
 class ProcessRun(Struct, frozen=True):
@@ -41,7 +51,7 @@ def joined_runs(processes: Sequence[ProcessRun]) -> list[DispatchRun]:
             host = process.host if by_host else ""
             groups.setdefault((folder, tool, host), []).append(process)
     return [
-        join_passes([concatenate(one_pass) for one_pass in _passes(group)])
+        one_after_another([join_passes(program) for program in _programs(group)])
         for group in _side_by_side(groups)
     ]
 
@@ -74,6 +84,60 @@ def _is_same_program(ones: Sequence[ProcessRun], others: Sequence[ProcessRun]) -
         return False
     kernels, more_kernels = _kernels(ones), _kernels(others)
     return len(kernels & more_kernels) >= SAME_PROGRAM * len(kernels | more_kernels) > 0
+
+
+def _programs(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:
+    """Sort processes into programs: the kernel trace, if any, and the passes of each."""
+    traces = [process for process in group if not process.run.dispatches.counters]
+    counted = [process for process in group if process.run.dispatches.counters]
+    programs = [[concatenate(trace)] for trace in _passes(traces)]
+    for one_pass in map(concatenate, _passes(counted)):
+        own = _program_of(one_pass, programs)
+        if own is None:
+            programs.append([one_pass])
+        else:
+            own.append(one_pass)
+    return programs
+
+
+def _program_of(
+    one_pass: DispatchRun, programs: list[list[DispatchRun]]
+) -> list[DispatchRun] | None:
+    """Return the program that a pass is of: by its kernels, then by the words of its path.
+
+    A pass that repeats counters is of the same program only if it has about the same kernels.
+    """
+    found, best = None, (0.0, 0.0)
+    for program in programs:
+        shared = _shared_kernels(one_pass, program[0])
+        counters = {name for run in program for name in run.dispatches.counters}
+        repeats = bool(counters & one_pass.dispatches.counters.keys())
+        if shared < (SAME_PROGRAM if repeats else RELATED):
+            continue
+        likeness = (_shared_words(one_pass, program[0]), shared)
+        if likeness > best:
+            found, best = program, likeness
+    return found
+
+
+def _shared_kernels(one_pass: DispatchRun, program: DispatchRun) -> float:
+    """Return the part of the dispatches of a pass that the program has too, by kernel name."""
+    own, there = (
+        Counter(run.names[code] for code in run.dispatches.name.tolist())
+        for run in (one_pass, program)
+    )
+    return (own & there).total() / max(1, own.total())
+
+
+def _shared_words(one_pass: DispatchRun, program: DispatchRun) -> float:
+    """Return how many words the paths of two runs have in common from the start."""
+    words = zip(*(_WORDS.findall(str(run.paths[0])) for run in (one_pass, program)), strict=False)
+    count = 0
+    for one, other in words:
+        if one != other:
+            break
+        count += 1
+    return float(count)
 
 
 def _passes(group: Sequence[ProcessRun]) -> list[list[DispatchRun]]:

@@ -60,6 +60,9 @@ _NO_COUNTERS: Final = frozenset(
         *("counter_value", "name", "wave_front_size", ""),
     )
 )
+_ACCUMULATOR: Final = "SQ_ACCUM_PREV_HIRES"
+"""Adds up, each cycle, the level counter collected before it."""
+_LEVEL: Final = re.compile(r"SQC?_(?:\w+_)?LEVEL(?:_\w+)?")
 _PASS_NUMBER: Final = re.compile(r"(?:_\d+|\.\d+)$")
 
 
@@ -92,7 +95,7 @@ def read(
     with ByteSource(path) as source:
         file = CsvFile(source, losses)
         is_long = "counter_name" in file.header
-        counters = {} if is_long else counter_columns(file.columns)
+        counters = {} if is_long else _levels_named(counter_columns(file.columns))
         executions: set[tuple[int, int, int]] = set()
         for batch in file.batches(progress):
             if is_long:
@@ -118,6 +121,15 @@ def counter_columns(columns: list[str]) -> dict[str, int]:
         if name not in _NO_COUNTERS and _PASS_NUMBER.sub("", name) not in _NO_COUNTERS:
             found.setdefault(column.strip(), index)
     return found
+
+
+def _levels_named(counters: dict[str, int]) -> dict[str, int]:
+    """Return the counters with the accumulator named after the only level that it can be of."""
+    levels = [name for name in counters if _LEVEL.fullmatch(name)]
+    if _ACCUMULATOR not in counters or len(levels) != 1:
+        return counters
+    named = f"{levels[0]}_ACCUM"
+    return {named if name == _ACCUMULATOR else name: at for name, at in counters.items()}
 
 
 def _format(header: Collection[str]) -> str:

@@ -7,6 +7,7 @@ own thread for each block, wait for the interpreter lock there, and read 32 bloc
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ _MAX_ROW_BYTES: Final = 1 << 21
 """A longer row has lost its closing quote."""
 _MARK: Final = b"\x00\x01"
 _INT64_LIMIT: Final = 2**63
+_PLAIN_DECIMAL: Final = re.compile(r"\s*\d+\.\d*\s*")
 _EMPTY_FIELDS: Final = ',"\r\n'
 
 
@@ -254,8 +256,20 @@ def integers(values: Sequence[str], max_exponent: int = 99) -> Int64:
 
 
 def times_ns(values: Sequence[str]) -> Int64:
-    """Return times in ns as int64; ABSENT for others and for rounded ones like `8.1097E+14`."""
-    return np.maximum(integers(values, max_exponent=0), ABSENT)
+    """Return times in ns as int64, fractions rounded; ABSENT for others.
+
+    Times without all their digits, like `8.1097E+14`, are ABSENT too.
+    """
+    return np.maximum(
+        integers([_without_fraction(text) for text in values], max_exponent=0), ABSENT
+    )
+
+
+def _without_fraction(text: str) -> str:
+    """Return a plain decimal rounded to an integer, any other text as it is."""
+    if "." not in text or not _PLAIN_DECIMAL.fullmatch(text):
+        return text
+    return str(Decimal(text.strip()).to_integral_value())
 
 
 def _integer(text: str, max_exponent: int) -> int:

@@ -172,8 +172,9 @@ def test_kernel_names(written: str, clean: str) -> None:
 def test_numbers() -> None:
     texts = ["66345.000000", "0x10", "", "7.5", "1e3", "9" * 30, " 12 ", "nan", "-4"]
     assert integers(texts).tolist() == [66345, 16, -1, -1, 1000, -1, 12, -1, -4]
-    times = ["13386742234691895.0", "8.1097E+14", "12", "-4", "", "8.0e-1"]
-    assert times_ns(times).tolist() == [13386742234691895, -1, 12, -1, -1, -1]
+    times = ["13386742234691895.0", "8.1097E+14", "12", "-4", "", "8.0e-1", " 7.75", "1.2.3"]
+    assert times_ns(times).tolist() == [13386742234691895, -1, 12, -1, -1, -1, 8, -1]
+    assert times_ns(["1248227792617386.5"]).tolist() == [1248227792617386]
 
 
 def test_counters_described_by_their_names() -> None:

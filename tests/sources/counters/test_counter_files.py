@@ -70,6 +70,95 @@ def test_hosts_of_one_pass_are_other_runs(tmp_path: Path) -> None:
     assert [len(run.dispatches) for run in read_counters([tmp_path])] == [3, 3]
 
 
+def write_trace(path: Path, kernels: tuple[str, ...], first_ns: int, first_id: int = 1) -> None:
+    columns, rows = counter_rows(kernels, {"x": [0.0] * len(kernels)})
+    keep = [place for place, name in enumerate(columns) if not name.startswith("Counter_")]
+    for number, row in enumerate(rows):
+        row[columns.index("Dispatch_Id")] = first_id + number
+        row[columns.index("Start_Timestamp")] = first_ns + 1000 * number
+        row[columns.index("End_Timestamp")] = first_ns + 1000 * number + 500
+    write_csv(path, [columns[place] for place in keep], [[row[p] for p in keep] for row in rows])
+
+
+@pytest.mark.parametrize("with_traces", [True, False])
+def test_programs_one_after_another_keep_all_kernels(tmp_path: Path, with_traces: bool) -> None:
+    programs = {"prefill": ("g", "n", "g"), "decode": ("g", "h", "h", "k")}
+    for number, (name, kernels) in enumerate(programs.items()):
+        if with_traces:
+            write_trace(tmp_path / f"{name}_kernel_trace.csv", kernels, 10**6 * number)
+        for counter in ("SQ_WAVES", "FETCH_SIZE"):
+            path = tmp_path / f"{name}_{counter.lower()}_counter_collection.csv"
+            columns, rows = counter_rows(kernels, {counter: [10.0 * number + 1] * len(kernels)})
+            for row in rows:
+                row[columns.index("Start_Timestamp")] += 10**6 * (7 + number)
+                row[columns.index("End_Timestamp")] += 10**6 * (7 + number)
+            write_csv(path, columns, rows)
+    (run,) = read_counters([tmp_path])
+    rows_ = run.dispatches
+    assert [run.names[code] for code in rows_.name.tolist()] == ["g", "n", "g", "g", "h", "h", "k"]
+    assert rows_.counters["SQ_WAVES"].tolist() == rows_.counters["FETCH_SIZE"].tolist()
+    assert rows_.counters["SQ_WAVES"].tolist() == [1.0] * 3 + [11.0] * 4
+    assert (rows_.start_ns >= 0).all() and run.passes == 2
+    assert "2 programs ran one after another" in run.join_notes[0]
+
+
+def test_kernel_traces_alone_are_never_passes(tmp_path: Path) -> None:
+    write_trace(tmp_path / "1_kernel_trace.csv", ("a", "b"), 0)
+    write_trace(tmp_path / "2_kernel_trace.csv", ("a", "b"), 10**6)
+    write_trace(tmp_path / "3_kernel_trace.csv", ("a", "b"), 10**6 + 100)
+    (run,) = read_counters([tmp_path])
+    assert len(run.dispatches) == 6 and (run.dispatches.start_ns >= 0).all()
+    assert run.passes == 1 and "2 programs" in run.join_notes[0]
+
+
+def test_a_repeated_pass_of_one_program_is_no_second_program(tmp_path: Path) -> None:
+    for number in (1, 2):
+        columns, rows = counter_rows(KERNELS, {"SQ_WAVES": [number] * 3})
+        for row in rows:
+            row[columns.index("Start_Timestamp")] += 10**6 * number
+            row[columns.index("End_Timestamp")] += 10**6 * number
+        write_csv(tmp_path / f"{number}_counter_collection.csv", columns, rows)
+    (run,) = read_counters([tmp_path])
+    assert len(run.dispatches) == 3 and run.dispatches.counters["SQ_WAVES"].tolist() == [1, 1, 1]
+    assert "measured again" in " ".join(run.join_notes)
+
+
+COMPUTE_COLUMNS = ["Dispatch_ID", "GPU_ID", "Grid_Size", "Workgroup_Size", "Kernel_Name"]
+COMPUTE_TIMES = ["Start_Timestamp", "End_Timestamp"]
+
+
+def write_compute(path: Path, counters: dict[str, float], start: str, **extra: Any) -> None:
+    """Write a file of rocprof-compute with two dispatches; passes have a queue, the join none."""
+    columns = [*COMPUTE_COLUMNS, *extra, *COMPUTE_TIMES, *counters]
+    rows = [
+        [number, 0, 256, 64, "k", *extra.values(), start, f"{float(start) + 10:.1f}",
+         *counters.values()]
+        for number in (0, 1)
+    ]  # fmt: skip
+    write_csv(path, columns, rows)
+
+
+def test_a_directory_of_rocprof_compute_is_its_joined_file(tmp_path: Path) -> None:
+    write_compute(tmp_path / "pmc_perf.csv", {"SQ_WAVES": 4, "TCC_HIT_sum": 5}, "100000.4")
+    write_compute(tmp_path / "pmc_perf_0.csv", {"SQ_WAVES": 4}, "50", Queue_ID=1)
+    write_compute(tmp_path / "timestamps.csv", {}, "70", Queue_ID=1)
+    level = {"SQ_WAVES": 9, "SQ_LEVEL_WAVES": 7, "SQ_ACCUM_PREV_HIRES": 70}
+    write_compute(tmp_path / "SQ_LEVEL_WAVES.csv", level, "60", Queue_ID=1)
+    (run,) = read_counters([tmp_path])
+    assert {name: column.tolist() for name, column in run.dispatches.counters.items()} == {
+        "SQ_WAVES": [4, 4],
+        "TCC_HIT_sum": [5, 5],
+    }
+    assert run.dispatches.start_ns.tolist() == [100000, 100000]
+    assert {file.path.name for file in find_counters([tmp_path]).skipped} == {
+        "pmc_perf_0.csv",
+        "timestamps.csv",
+        "SQ_LEVEL_WAVES.csv",
+    }
+    (alone,) = read_counters([tmp_path / "SQ_LEVEL_WAVES.csv"])
+    assert alone.dispatches.counters["SQ_LEVEL_WAVES_ACCUM"].tolist() == [70, 70]
+
+
 def test_rocpd_processes_of_one_run(tmp_path: Path) -> None:
     minimal_rocpd(tmp_path / "merged.db")
     (run,) = read_counters([tmp_path])

@@ -73,6 +73,55 @@ def test_wide_file_to_the_digit() -> None:
     assert run.names == ["vecCopy(double*, double*, double*, int, int)"]
 
 
+@pytest.mark.parametrize(
+    ("name", "counters", "sums", "kernel_ns"),
+    [
+        (
+            "rocprof_compute_vcopy_mi300x",
+            2665,
+            {"SQ_WAVES": 49152, "SQ_BUSY_CYCLES": 1649505, "TCC_HIT_sum": 197232},
+            None,
+        ),
+        ("rocprof_compute_vcopy_mi350", 1021, {"SQ_WAVES": 49152}, 55_546),
+    ],
+)
+def test_whole_directories_of_rocprof_compute(
+    name: str, counters: int, sums: dict[str, float], kernel_ns: int | None
+) -> None:
+    run = only_run(name)
+    rows = run.dispatches
+    assert len(rows) == 3 and len(rows.counters) == counters
+    assert {counter: rows.counters[counter].sum() for counter in sums} == sums
+    lasted = int((rows.end_ns - rows.start_ns).sum()) if (rows.start_ns >= 0).all() else None
+    assert lasted == kernel_ns
+
+
+def test_two_programs_in_one_directory() -> None:
+    run = only_run("rocprofv3_two_processes")
+    timed = run.dispatches.start_ns >= 0
+    lasted = (run.dispatches.end_ns - run.dispatches.start_ns)[timed]
+    kernels = {}
+    for part in ("prefill", "decode"):
+        rows = csv_rows(f"rocprofv3_two_processes/{part}_kernel_trace.csv")
+        kernels[part] = (
+            len(rows),
+            sum(int(row["End_Timestamp"]) - int(row["Start_Timestamp"]) for row in rows),
+        )
+    assert kernels == {"prefill": (1128, 66_066_571), "decode": (144, 1_857_381)}
+    assert len(lasted) == 1128 + 144 and int(lasted.sum()) == 66_066_571 + 1_857_381
+    for text in ("(1,128 dispatches, 66.067 ms)", "(144 dispatches, 1.857 ms)"):
+        assert text in run.join_notes[0]
+
+
+def test_one_counter_pass() -> None:
+    run = only_run("rocprofv3_two_processes/prefill_stall_counter_collection.csv")
+    counters = run.dispatches.counters
+    assert len(run.dispatches) == 54
+    assert counters["SQ_BUSY_CYCLES"].sum() == 399461797
+    assert counters["Wavefronts"].sum() == 888328
+    assert 9.592542 in counters["L2CacheHit"].tolist()
+
+
 def test_long_made_wide_is_the_same(tmp_path: Path) -> None:
     long_run = only_run("mi300x_vcopy_long")
     by_dispatch: dict[str, dict[str, str]] = defaultdict(dict)

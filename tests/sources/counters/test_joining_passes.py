@@ -105,7 +105,7 @@ def test_agrees_with_the_oracle(passes: list[tuple[list[Row], list[str]]]) -> No
     runs = numbered(passes)
     joined = join_passes(runs)
     assert Counter(rows_of(joined)) == oracle(passes)
-    assert joined.passes == len(passes)
+    assert joined.passes == max(1, sum(bool(counters) for _, counters in passes))
     assert (np.diff(joined.dispatches.gpu) >= 0).all()
     base = next((run for run in runs if not run.dispatches.counters), runs[0])
     if len(base.dispatches):
