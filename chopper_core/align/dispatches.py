@@ -127,6 +127,7 @@ def _trace(run: DispatchRun, rows: Index) -> Trace:
             bytes=absent,
             collective=absent.astype(np.int32),
             launch_shape=np.zeros(count, np.int32),
+            rank=absent.astype(np.int32),
         ),
         launches=Launches(none32, none32, none64, none64, none64),
         ranges=_no_ranges(),

@@ -164,26 +164,35 @@ def _of_dispatches(
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:
-    in_files = [rank.sources[0].rank for _, rank in read]
+    claims = [(file, source, rank) for file, rank in read for source in rank.sources]
     assigned = assign_ranks(
-        [
-            (file, None if rank == NO_RANK else rank)
-            for (file, _), rank in zip(read, in_files, strict=True)
-        ]
+        [(file, None if source.rank == NO_RANK else source.rank) for file, source, _ in claims]
     )
-    by_rank = sorted(zip(assigned, read, strict=True), key=lambda pair: pair[0].rank)
-    one_each = all(len(rank.gpus) == 1 for _, rank in read)
+    sources: dict[str, list[Source]] = {}
+    rank_of: dict[tuple[str, int], int] = {}
+    for assignment, (file, source, _) in zip(assigned, claims, strict=True):
+        path = str(file.path)
+        origin = source.rank_from or assignment.source
+        rank_of[path, source.rank] = assignment.rank
+        sources.setdefault(path, []).append(
+            replace(source, path=path, rank=assignment.rank, rank_from=origin)
+        )
+    # A merged file whose ranks have a GPU each and follow each other numbers them by rank too.
+    by_number = all(
+        gpu.rank - rank.gpus[0].rank == gpu.index for _, rank in read for gpu in rank.gpus
+    )
     ranks: list[Run] = []
     gpus: list[Gpu] = []
-    for assignment, (file, rank) in by_rank:
-        number = assignment.rank
-        first = number if one_each else len(gpus)
-        own = tuple(replace(gpu, index=first + gpu.index, rank=number) for gpu in rank.gpus)
-        source = replace(
-            rank.sources[0], path=str(file.path), rank=number, rank_from=assignment.source
+    for file, rank in sorted(read, key=lambda pair: sources[str(pair[0].path)][0].rank):
+        path = str(file.path)
+        first = sources[path][0].rank if by_number else len(gpus)
+        own = tuple(
+            replace(gpu, index=first + gpu.index, rank=rank_of[path, gpu.rank]) for gpu in rank.gpus
         )
         partial = {first + gpu: cut for gpu, cut in rank.partial_iterations.items()}
-        ranks.append(replace(rank, gpus=own, sources=(source,), partial_iterations=partial))
+        ranks.append(
+            replace(rank, gpus=own, sources=tuple(sources[path]), partial_iterations=partial)
+        )
         gpus += own
     return Run(
         name=name,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
 from chopper_core.model.run import Gpu, Run, Source
+from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.registry import Family, read_source
-from chopper_core.sources.trace import Trace
+from chopper_core.sources.trace import Trace, by_rank
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NO_RANK: Final = -1
 """The rank of a trace that doesn't give it."""
+MERGED: Final = "args.rank of the events: the file merges several ranks"
+"""The origin of the ranks of one file."""
 _EPOCH_US: Final = 10**15
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
@@ -33,8 +38,9 @@ _VERSIONS: Final = (
 def read_rank(path: Path, progress: Progress = silent) -> Run:
     """Read and align one trace: a pure function of its content, for any executor.
 
-    Returns a run of this rank alone: its GPUs count from 0, and its rank is the one in the file or
-    `NO_RANK`. Raises DataError if the file can't be read or has no GPU activity.
+    Returns a run of this file alone: its GPUs count from 0, and its rank is the one in the file or
+    `NO_RANK`; a file that merges several ranks gives a source for each. Raises DataError if the
+    file can't be read or has no GPU activity.
     """
     trace: Trace = read_source(path, Family.TRACE, progress)
     if not len(trace.activities):
@@ -48,9 +54,37 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
             f"{path} has no GPU activity: {events}. Was the profiler started with "
             "ProfilerActivity.CUDA?"
         )
+    ranks = [_of_rank(each, str(path)) for each in by_rank(trace)]
+    return ranks[0] if len(ranks) == 1 else _merged(ranks)
+
+
+def _merged(ranks: Sequence[Run]) -> Run:
+    """The run of a file that merges the traces of several ranks."""
+    first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)])
+    gpus: list[Gpu] = []
+    tables: list[KernelTable] = []
+    sources: list[Source] = []
+    partial: dict[int, frozenset[int]] = {}
+    for at, rank in zip(first.tolist(), ranks, strict=False):
+        gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
+        tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
+        # Losses are those of the file: once is enough.
+        losses = rank.sources[0].losses if not sources else ()
+        sources.append(replace(rank.sources[0], rank_from=MERGED, losses=losses))
+        partial |= {at + gpu: cut for gpu, cut in rank.partial_iterations.items()}
+    return replace(
+        ranks[0],
+        table=concatenate(tables),
+        gpus=tuple(gpus),
+        sources=tuple(sources),
+        partial_iterations=partial,
+    )
+
+
+def _of_rank(trace: Trace, path: str) -> Run:
     aligned = align_rank(trace)
     source = Source(
-        path=str(path),
+        path=path,
         size_bytes=trace.size_bytes,
         rank=NO_RANK if trace.rank is None else trace.rank,
         rank_from="",
@@ -67,7 +101,7 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
         for number, device in enumerate(aligned.devices)
     )
     return Run(
-        name=str(path),
+        name=path,
         table=aligned.table,
         gpus=gpus,
         sources=(source,),

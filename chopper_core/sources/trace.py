@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.util.arrays import Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import distinct
 
 ABSENT = -1
 
@@ -57,6 +60,8 @@ class Activities(Struct, frozen=True):
     """Index into `Trace.collectives`, or ABSENT."""
     launch_shape: Int32
     """Index into `Trace.launch_shapes`."""
+    rank: Int32
+    """The rank in a file that merges several, else ABSENT."""
 
     def __len__(self) -> int:
         return len(self.name)
@@ -167,7 +172,7 @@ def merged_losses(one: Losses, other: Losses) -> Losses:
 
 
 class Trace(Struct, frozen=True):
-    """One rank's events."""
+    """The events of one file: of one rank, or of several that were merged into it."""
 
     path: Path
     size_bytes: int
@@ -177,8 +182,8 @@ class Trace(Struct, frozen=True):
     """The rank in the file's `distributedInfo`."""
     base_time_ns: int | None
     names: Sequence[str]
-    threads: Sequence[tuple[int | str, int | str]]
-    """(process id, thread id) of a thread code."""
+    threads: Sequence[tuple[int | str, int | str, int]]
+    """(process id, thread id, rank in a file that merges several, else ABSENT) of a thread code."""
     activities: Activities
     launches: Launches
     ranges: HostRanges
@@ -202,3 +207,36 @@ class Trace(Struct, frozen=True):
         if isinstance(made_by, Mapping):
             return str(made_by.get("generator", "a generator"))
         return str(made_by)
+
+
+_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows)
+
+
+def by_rank(trace: Trace) -> list[Trace]:
+    """The trace of each rank that has activities in a file; the file's own trace if it has one.
+
+    Ranks of one file share neither threads nor correlation ids: host events belong to their rank.
+    """
+    ranks = distinct(trace.activities.rank).tolist()
+    if ranks == [ABSENT]:
+        return [trace]
+    rank_of = np.array([rank for _, _, rank in trace.threads], np.int32)
+    launches, ranges, flows = (
+        rank_of[table.thread] for table in (trace.launches, trace.ranges, trace.flows)
+    )
+    return [
+        replace(
+            trace,
+            rank=None if rank == ABSENT else rank,
+            activities=_taken(trace.activities, trace.activities.rank == rank),
+            launches=_taken(trace.launches, launches == rank),
+            ranges=_taken(trace.ranges, ranges == rank),
+            flows=_taken(trace.flows, flows == rank),
+        )
+        for rank in ranks
+    ]
+
+
+def _taken(table: _Table, rows: Mask) -> _Table:
+    columns = {name: getattr(table, name)[rows] for name in table.__struct_fields__}
+    return replace(table, **columns)

@@ -77,6 +77,26 @@ def test_other_spellings_of_a_step(tmp_path: Path, name: str) -> None:
     assert align(trace, tmp_path).texts("iteration") == ["7"]
 
 
+def test_torch_up_to_1_9_calls_operators_and_ranges_alike(tmp_path: Path) -> None:
+    """Both are of the category `Operator`; only operators have a namespace or a sequence."""
+    trace = TinyTrace()
+    for number in (5, 6):
+        at = 1000 * number
+        trace.note(f"ProfilerStep#{number}", at, at + 100)
+        add_step(trace, at)
+        trace.op("MyFunction", at + 82, at + 90, **{"Sequence number": 4})
+        trace.launch(ADD, at + 84)
+    for event in trace.events:
+        if event["cat"] in ("cpu_op", "user_annotation"):
+            event["cat"] = "Operator"
+        if event["cat"] == "cuda_runtime":
+            event["cat"] = "Runtime"
+    found = align(trace, tmp_path)
+    assert found.texts("iteration") == ["5"] * 4 + ["6"] * 4
+    assert found.texts("phase")[:3] == ["forward", "backward", "optimizer"]
+    assert found.texts("operation")[2:4] == ["opt_step", "MyFunction"]
+
+
 def test_what_was_launched_before_the_first_step_is_the_step_before(tmp_path: Path) -> None:
     trace = TinyTrace()
     trace.launch(GEMM, 10)

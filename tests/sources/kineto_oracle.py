@@ -41,8 +41,8 @@ def tables_of(trace: Trace) -> dict[str, Any]:
 
     return {
         "activities": [
-            (names[name], *row, collective(code), astuple(trace.launch_shapes[shape]))
-            for name, *row, code, shape in rows(
+            (names[name], *row, collective(code), rank, astuple(trace.launch_shapes[shape]))
+            for name, *row, code, rank, shape in rows(
                 work.name,
                 work.category,
                 work.device,
@@ -53,6 +53,7 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 work.external_id,
                 work.bytes,
                 work.collective,
+                work.rank,
                 work.launch_shape,
             )
         ],
@@ -132,8 +133,11 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
     for event in events:
         category, phase = event.get("cat", ""), event.get("ph", "")
         name, args = event.get("name", ""), event.get("args") or {}
-        thread = (event.get("pid", ABSENT), event.get("tid", ABSENT))
+        rank = integer(args.get("rank"))
+        thread = (event.get("pid", ABSENT), event.get("tid", ABSENT), rank)
         kind = RANGES.get(category)
+        if category == "Operator" and is_named_range(name, args):
+            kind = 1
         if category == "python_function":
             kind = frame_kind(name)
         if category in (*HOST_DEVICE, *FORWARD_BACKWARD) and phase in ("s", "f"):
@@ -171,6 +175,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
                     external,
                     integer(args.get("bytes")),
                     collective_of(args),
+                    rank,
                     tuple(
                         (prod(map(int, args[key])) or ABSENT) if key in args else ABSENT
                         for key in ("grid", "block")
@@ -208,6 +213,13 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
         "one_ended_flows": {kind: len(ids["s"] ^ ids["f"]) for kind, ids in flow_ids.items()},
         "bad_times": bad_times,
     }
+
+
+def is_named_range(name: str, args: dict[str, Any]) -> bool:
+    if name.startswith(("ProfilerStep#", "Optimizer.", "enumerate(", "nccl:")):
+        return True
+    is_node = name.rstrip("0123456789").endswith("Backward")
+    return "::" not in name and not is_node and args.get("Sequence number", -1) == -1
 
 
 def frame_kind(name: str) -> int | None:

@@ -182,7 +182,7 @@ def test_fields_of_odd_types_cost_nothing_but_themselves(write: Callable[[str], 
     assert work.stream[1] == 1
     assert work.correlation.tolist() == [7, -1]
     assert work.external_id.tolist() == work.bytes.tolist() == [-1, -1]
-    assert trace.threads == [(-1, -1)]
+    assert trace.threads == [(-1, -1, -1)]
     assert trace.losses.repaired_pieces == trace.losses.lost_bytes == 0
 
 

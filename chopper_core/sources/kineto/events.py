@@ -42,9 +42,11 @@ ACTIVITY_CATEGORIES: Final[Mapping[str, int]] = {
 LAUNCH_CATEGORIES: Final = frozenset(
     ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
 )
+OLD_RANGE: Final = "Operator"
+"""The category that torch up to 1.9 gives to operators and to named ranges alike."""
 RANGE_CATEGORIES: Final[Mapping[str, int]] = {
     "cpu_op": int(HostCategory.OPERATOR),
-    "Operator": int(HostCategory.OPERATOR),
+    OLD_RANGE: int(HostCategory.OPERATOR),
     "user_annotation": int(HostCategory.ANNOTATION),
 }
 FRAME_CATEGORY: Final = "python_function"
@@ -69,6 +71,24 @@ CATEGORIES: Final = (
     "gpu_user_annotation",
 )
 """The frequent ones."""
+
+_PROFILER_RANGE: Final = re.compile(r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|nccl:)")
+_OPERATOR_NAME: Final = re.compile(r"::|Backward\d*$")
+
+
+def old_category(event: Event) -> str:
+    """Return the category that later versions of torch give to a range.
+
+    Operators have a namespace, or are nodes of autograd, or carry its sequence number.
+    """
+    if event.cat != OLD_RANGE:
+        return event.cat
+    numbered = event.args is not None and event.args.sequence != ABSENT
+    is_operator = numbered or _OPERATOR_NAME.search(event.name)
+    if _PROFILER_RANGE.search(event.name) or not is_operator:
+        return "user_annotation"
+    return OLD_RANGE
+
 
 _MODULE_PREFIX: Final = "nn.Module: "
 _RECOMPUTE_FRAME: Final = re.compile(
@@ -144,6 +164,7 @@ class Args(msgspec.Struct, gc=False):
     sequence: Number = msgspec.field(name="Sequence number", default=ABSENT)
     forward_thread: Number = msgspec.field(name="Fwd thread id", default=ABSENT)
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    old_shapes: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
     grid: msgspec.Raw = NOTHING
@@ -157,6 +178,8 @@ class Args(msgspec.Struct, gc=False):
     group_description: Any = msgspec.field(name="Process Group Description", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     old_external_id: Number = msgspec.field(name="external id", default=ABSENT)
+    rank: Number = ABSENT
+    """In a file that merges the traces of several ranks."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -289,7 +312,7 @@ def _event_of(fields: Any) -> Event:
     )
 
 
-_RAW: Final = frozenset(("shapes", "types", "values", "grid", "block"))
+_RAW: Final = frozenset(("shapes", "old_shapes", "types", "values", "grid", "block"))
 
 
 def _args_of(fields: Mapping[str, Any]) -> Args:

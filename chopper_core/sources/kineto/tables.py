@@ -20,6 +20,7 @@ from chopper_core.sources.kineto.events import (
     FRAME_CATEGORY,
     HOST_DEVICE,
     LAUNCH_CATEGORIES,
+    OLD_RANGE,
     RANGE_CATEGORIES,
     Args,
     Event,
@@ -27,6 +28,7 @@ from chopper_core.sources.kineto.events import (
     Kept,
     kept_inputs,
     nanoseconds,
+    old_category,
 )
 from chopper_core.sources.shared.columns import (
     Columns,
@@ -52,6 +54,8 @@ from chopper_core.util.grouping import distinct
 _FLOW_END_TYPES: Final[Mapping[str, DTypeLike]] = {"id": np.int64, "is_start": np.bool_}
 
 _NO_ARGS: Final = Args()
+_RANK_SAMPLE: Final = 256
+"""Events of a piece that show whether a file merges ranks: a merged one names it in all."""
 _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
 _UNSEEN: Final = -1
@@ -103,11 +107,11 @@ class _InputTexts(dict[bytes, tuple[int, ...]]):
 class _ThreadCodes(dict[Any, int]):
     """The codes of one process's threads."""
 
-    def __init__(self, process: Any, codes: dict[tuple[Any, Any], int]) -> None:
+    def __init__(self, process: Any, codes: dict[tuple[Any, Any, int], int]) -> None:
         self._process, self._codes = process, codes
 
     def __missing__(self, thread: Any) -> int:
-        code = self[thread] = self._codes[self._process, thread]
+        code = self[thread] = self._codes[self._process, thread, ABSENT]
         return code
 
 
@@ -116,7 +120,9 @@ class TraceTables:
 
     def __init__(self) -> None:
         self.names: dict[str, int] = Interner()
-        self.threads: dict[tuple[Any, Any], int] = Interner()
+        self.threads: dict[tuple[Any, Any, int], int] = Interner()
+        self._is_merged = False
+        """Whether events name their rank: the file merges several."""
         self.collectives: dict[Collective, int] = Interner()
         self._launch_shapes: dict[bytes, int] = Interner()
         self.event_counts: Counter[str] = Counter()
@@ -137,6 +143,7 @@ class TraceTables:
 
     def add(self, events: Sequence[Event]) -> None:
         """Add these events to the tables."""
+        self._is_merged = self._is_merged or any(map(_names_rank, events[:_RANK_SAMPLE]))
         groups = _Groups(events)
         for category, count in groups.counts.items():
             self.event_counts[str(category)] += count
@@ -158,9 +165,12 @@ class TraceTables:
         }
         return {category: count for category, count in counts.items() if count}
 
-    def thread_keys(self) -> list[tuple[int | str, int | str]]:
-        """Return the (process id, thread id) of each thread code; ABSENT for what has no id."""
-        return [(_thread_key(process), _thread_key(thread)) for process, thread in self.threads]
+    def thread_keys(self) -> list[tuple[int | str, int | str, int]]:
+        """Return (process id, thread id, rank) of each thread code; ABSENT for what has no id."""
+        return [
+            (_thread_key(process), _thread_key(thread), rank)
+            for process, thread, rank in self.threads
+        ]
 
     def activities(self) -> Activities:
         """Return the finished table; each of these four can be called once."""
@@ -217,6 +227,7 @@ class TraceTables:
         columns["collective"] = self._collective_codes(args)
         shapes = [_BETWEEN_TEXTS.join((arg.grid, arg.block)) for arg in args]
         columns["launch_shape"] = _codes(self._launch_shapes, shapes)
+        columns["rank"] = self._ranks(events)
         self._activities.add(columns)
 
     def _add_launches(self, events: Sequence[Event]) -> None:
@@ -237,6 +248,8 @@ class TraceTables:
         names = [event.name for event in events]
         columns["name"] = _codes(self.names, names)
         keys = names if key == "name" else [event.cat for event in events]
+        if OLD_RANGE in keys:
+            keys = list(map(old_category, events))
         columns["category"] = _codes(kinds, keys)
         columns["thread"] = self._thread_codes(events)
         columns["external_id"] = _external_ids(args)
@@ -289,9 +302,17 @@ class TraceTables:
 
     def _thread_codes(self, events: Sequence[Event]) -> Int32:
         processes, threads = [event.pid for event in events], [event.tid for event in events]
-        if processes and processes.count(processes[0]) == len(processes):
+        if not self._is_merged and processes and processes.count(processes[0]) == len(processes):
             return _codes(_ThreadCodes(processes[0], self.threads), threads)
-        return _codes(self.threads, list(zip(processes, threads, strict=True)))
+        ranks = self._ranks(events).tolist()
+        return _codes(self.threads, list(zip(processes, threads, ranks, strict=True)))
+
+    def _ranks(self, events: Sequence[Event]) -> Int32:
+        """Return the rank of each event, ABSENT in a file of one rank."""
+        if not self._is_merged:
+            return np.full(len(events), ABSENT, np.int32)
+        ranks = [ABSENT if event.args is None else event.args.rank for event in events]
+        return bounded(int_column(ranks), _INT32_LIMIT).astype(np.int32)
 
     def _collective_codes(self, args: Sequence[Args]) -> Int32:
         codes = np.full(len(args), ABSENT, np.int32)
@@ -314,7 +335,8 @@ class TraceTables:
         for row in rows:
             arg = args[row]
             is_whole = kept[row] == _ALL_INPUTS
-            own = (arg.shapes, arg.types, arg.values) if is_whole else (arg.shapes, b"", b"")
+            shapes = arg.shapes or arg.old_shapes
+            own = (shapes, arg.types, arg.values) if is_whole else (shapes, b"", b"")
             texts.append(_BETWEEN_TEXTS.join(own))
         codes = np.full((len(_INPUTS), len(args)), ABSENT, np.int32)
         if rows:
@@ -338,6 +360,10 @@ class TraceTables:
 def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
     """Return the code of each key."""
     return np.fromiter(map(codes.__getitem__, keys), np.int32, len(keys))
+
+
+def _names_rank(event: Event) -> bool:
+    return event.args is not None and event.args.rank != ABSENT
 
 
 def _thread_key(value: Any) -> int | str:
