@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from chopper_tui.opening import Opening, prefetch
 from chopper_tui.screen import Explorer
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
-from chopper_tui.terminal import glyphs_of, is_old, terse, understood
+from chopper_tui.terminal import glyphs_of
 from chopper_tui.textual_internals import perform_key
 from chopper_tui.widgets.dialogs import LoadingScreen, Palette
 from chopper_tui.widgets.prompt import PromptLine
@@ -51,7 +52,16 @@ INTERRUPTED = 130
 _CRASHED = 1
 _KEY_CHECK_S = 0.002
 """Seconds between looks whether the next key can be performed."""
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in (
+        *("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGUSR1", "SIGUSR2", "SIGALRM"),
+        *("SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGTRAP", "SIGSYS"),
+    )
+    if hasattr(signal, name)
+)
+"""Signals that would end the process with the terminal as the explorer needs it; not those of
+faults, after which nothing can be trusted."""
 _SWITCH_INTERVAL_S = 0.001
 """After which a thread gives the screen the interpreter, instead of after 5 ms."""
 
@@ -92,6 +102,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         self.glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
+        self.ended_by: signal.Signals | None = None
+        """The signal that ended the app."""
         self._opening = load if isinstance(load, Opening) else Opening(load, start, config.columns)
         self._start = start
         self._left = Event()
@@ -123,15 +135,13 @@ class ChopperApp(App[None], inherit_bindings=False):
         return error.error if isinstance(error, WorkerFailed) else error
 
     def get_driver_class(self) -> type[Driver]:
-        """A driver that writes tersely, since every byte may cross a slow line."""
+        """The driver of a terminal, where the platform's is Textual's for Unix."""
         plain = super().get_driver_class()
+        if plain.__name__ != "LinuxDriver":
+            return plain
+        from chopper_tui.driver import TerminalDriver
 
-        old = is_old()
-
-        def write(driver: Driver, data: str) -> None:
-            plain.write(driver, terse(understood(data) if old else data))
-
-        return type("TerseDriver", (plain,), {"write": write})
+        return TerminalDriver
 
     async def on_event(self, event: events.Event) -> None:
         """Take keys one after another: each is performed on the screen that those before it left.
@@ -288,6 +298,11 @@ class ChopperApp(App[None], inherit_bindings=False):
         _collect_garbage()
         run_in_thread(prefetch, run, data.frame.view, self._left)
 
+    def _handle_exception(self, error: Exception) -> None:
+        """Take an error for a crash, unless the app leaves: a screen half mounted then fails."""
+        if not self._exit:
+            super()._handle_exception(error)
+
     def _fatal_error(self) -> None:
         """Leave without the traceback on the terminal: `run_app` writes it to a file."""
         self._close_messages_no_wait()
@@ -315,19 +330,29 @@ def run_app(app: ChopperApp, *, mouse: bool = True) -> int:
             f"chopper: an error in Chopper ended it ({_summary(crash)}); {where}", file=sys.stderr
         )
         return _CRASHED
-    if app.failure is not None:
-        print(f"chopper: {app.failure}", file=sys.stderr)
+    with suppress(OSError):
+        if app.failure is not None:
+            print(f"chopper: {app.failure}", file=sys.stderr)
+        if app.ended_by is not None:
+            print(f"chopper: ended by {app.ended_by.name}", file=sys.stderr)
     return app.return_code or 0
 
 
 async def _run(app: ChopperApp, mouse: bool) -> None:
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, app.exit, None, 128 + number)
+
+    def end(number: signal.Signals) -> None:
+        app.ended_by = number
+        app.exit(return_code=128 + number)
+
+    # `nohup` ignores SIGHUP: what is ignored stays so.
+    caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in caught:
+        loop.add_signal_handler(number, end, number)
     try:
         await app.run_async(mouse=mouse)
     finally:
-        for number in _SIGNALS:
+        for number in caught:
             loop.remove_signal_handler(number)
 
 

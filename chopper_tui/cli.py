@@ -7,7 +7,9 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Final, NoReturn, Protocol, cast
 
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
+        _take_signals()
         return _dispatch(given)
     except ChopperError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
@@ -72,6 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Cancelled):
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except _Ended as ended:
+        with suppress(OSError):
+            print(f"{PROGRAM}: ended by {ended.signal.name}", file=sys.stderr)
+        return 128 + ended.signal
     except BrokenPipeError:
         # The reader went away (`| head`): nothing more to say, not even at the flush on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,6 +86,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if was_enabled:
             gc.enable()
+
+
+class _Ended(BaseException):
+    """A signal asked the program to end; what it has begun to write is removed on the way out."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+
+
+def _take_signals() -> None:
+    def end(number: int, _: object) -> NoReturn:
+        raise _Ended(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def _dispatch(given: list[str]) -> int:

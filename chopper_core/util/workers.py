@@ -172,19 +172,24 @@ class _Worker:
     """A process that reads one file at a time."""
 
     def __init__(self) -> None:
-        # Its import takes several ms, and most runs need no workers.
+        # Their import takes several ms, and most runs need no workers.
+        import signal
         import subprocess
 
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
             f"from {__name__} import serve; serve()"
         )
+        # The parent handles Ctrl-C; a worker has it blocked from its first instruction.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         except OSError as error:
             raise _WorkerDied from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._requests = cast(IO[bytes], self._process.stdin)
         self._answers = cast(IO[bytes], self._process.stdout)
 
@@ -221,12 +226,9 @@ class _Worker:
 
 def serve() -> None:
     """Answer the requests of a `_Worker` until it closes them; the main loop of its process."""
-    # What a library prints must not get between the answers; the parent handles Ctrl-C.
-    import signal
-
+    # What a library prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def report(step: str, done: int, total: int) -> None:
         _dump(((step, done, total), None), answers)

@@ -31,9 +31,13 @@ class Terminal:
         *,
         command: Sequence[str] = (),
         stdin: int | None = None,
+        controls: bool = True,
         **environment: str,
     ) -> None:
-        """Start a case of `pty_app`, or another command."""
+        """Start a case of `pty_app`, or another command.
+
+        Unless it `controls` the process, the terminal sends it neither SIGWINCH nor SIGHUP.
+        """
         self.columns, self.rows = size
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
@@ -42,6 +46,7 @@ class Terminal:
         self.resize(*size)
         self.before = termios.tcgetattr(slave)
         self._slave = slave
+        self._is_open = True
         self.process = subprocess.Popen(
             [*command] or [sys.executable, "-m", "tests.tui.pty_app", case],
             stdin=slave if stdin is None else stdin,
@@ -50,7 +55,7 @@ class Terminal:
             cwd=ROOT,
             env=_environment(environment),
             start_new_session=True,
-            preexec_fn=_control_terminal if stdin is None else None,
+            preexec_fn=_control_terminal if stdin is None and controls else None,
         )
 
     def __enter__(self) -> Terminal:
@@ -60,8 +65,9 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._slave)
-        os.close(self._master)
+        if self._is_open:
+            os.close(self._slave)
+            os.close(self._master)
 
     def resize(self, columns: int, rows: int) -> None:
         size = struct.pack("HHHH", rows, columns, 0, 0)
@@ -117,6 +123,12 @@ class Terminal:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def hang_up(self) -> None:
+        """Take the terminal away, as a closed window does."""
+        os.close(self._slave)
+        os.close(self._master)
+        self._is_open = False
 
     def wait(self) -> int:
         """Read until the process has ended; its exit code."""

@@ -15,6 +15,7 @@ import pyte
 import pytest
 
 from chopper_core.render.glyphs import ASCII, UNICODE
+from chopper_tui.driver import HUNG_UP
 from chopper_tui.terminal import can_draw, glyphs_of, terse
 from tests.tui.terminal_harness import ROOT, Terminal
 
@@ -30,13 +31,80 @@ def test_it_starts_and_leaves(size: tuple[int, int]) -> None:
         assert terminal.is_restored()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        *(
+            pytest.param(number, marks=pytest.mark.sweep)
+            for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGABRT)
+        ),
+    ],
+)
 def test_a_signal_restores_the_terminal(number: signal.Signals) -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
         terminal.signal(number)
         assert terminal.wait() == 128 + number
         assert terminal.is_restored()
+        assert f"ended by {number.name}".encode() in terminal.output
+        assert b"Traceback" not in terminal.output
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
+def test_a_stop_from_outside_and_another_size_leave_the_terminal_whole(
+    stop: signal.Signals,
+) -> None:
+    with Terminal(size=(100, 30)) as terminal:
+        terminal.until_text(SHOWN)
+        terminal.signal(stop)
+        terminal.until(lambda: _state(terminal.process.pid) == "T")
+        terminal.resize(80, 24)
+        before = len(terminal.output)
+        terminal.signal(signal.SIGCONT)
+        terminal.until(lambda: SHOWN.encode() in terminal.output[before:])
+        terminal.until_text(SHOWN)
+        # A second one finds the program running.
+        terminal.signal(signal.SIGCONT)
+        terminal.quiet()
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert terminal.is_restored()
+
+
+@pytest.mark.parametrize("moment", ["at once", "drawing", "quiet"])
+def test_the_program_ends_with_its_terminal(moment: str) -> None:
+    """No SIGHUP comes: the terminal doesn't control the process."""
+    with Terminal(controls=False) as terminal:
+        if moment != "at once":
+            terminal.until(lambda: b"\x1b[?1049h" in terminal.output)
+        if moment == "quiet":
+            terminal.until_text(SHOWN)
+            terminal.quiet()
+        terminal.hang_up()
+        code = terminal.process.wait(30)
+        assert code == HUNG_UP or moment == "at once"
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_an_interruption_while_modules_load_prints_no_traceback(after_s: float) -> None:
+    command = [
+        sys.executable,
+        "-X",
+        "frozen_modules=on",
+        "-m",
+        "chopper_tui",
+        "info",
+        DEMO_RANK[-1],
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert b"Traceback" not in errors or b"chopper" not in errors
 
 
 def test_the_shell_gets_the_terminal_while_it_is_stopped() -> None:
