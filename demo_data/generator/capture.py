@@ -23,7 +23,7 @@ def capture(config: c.Config, host: Host) -> RankTrace:
     random = Random(f"{config.seed}:lost:{host.rank}")
     complete = [a for a in activities if a.label.iteration > c.FIRST_ITERATION]
     in_layers = [a for a in complete if a.is_compute and a.label.layer is not None]
-    for activity in _spread(random, in_layers, c.PLANTED_UNLINKED):
+    for activity in _spread(random, in_layers, config.lost_launches):
         activity.has_launch = False
     for activity in _spread(random, [a for a in complete if a.is_comm], c.COLLECTIVES_WITHOUT_ARGS):
         activity.has_collective_args = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import IntEnum
 from random import Random
 
@@ -51,6 +51,7 @@ class Clock:
     """A GPU's clock around its base, with its history."""
 
     def __init__(self, config: c.Config, rank: int) -> None:
+        self._config, self._rank, self._iteration = config, rank, c.FIRST_ITERATION
         self._random = Random(f"{config.seed}:clock:{rank}")
         self.base_mhz = round(c.NOMINAL_MHZ + 12 * (self._random.random() - 0.5))
         if config.has_hot_gpu and rank == config.slow_rank:
@@ -59,15 +60,18 @@ class Clock:
         if config.is_unsteady:
             self.base_mhz = round(self.base_mhz * c.LOWERED_CLOCK)
             self._return, self._step = UNSTEADY_RETURN, UNSTEADY_STEP
-        self.mhz = float(self.base_mhz)
+        self.mhz = self.base_mhz * config.clock_factor(rank, c.FIRST_ITERATION)
         self.history = Steps(0, self.mhz)
         self._shift = 0.0
         self._wander = 0.0
 
-    def advance(self, now_ns: int, running: Iterable[Activity]) -> None:
+    def advance(self, now_ns: int, running: Sequence[Activity]) -> None:
         """Sets the clock for the next tick, by what runs at its start."""
         load = max(map(load_of, running), default=Load.IDLE)
+        if running:
+            self._iteration = max(each.label.iteration for each in running)
         self._shift += (CLOCK_SHIFT[load] - self._shift) * RESPONSE
         self._wander += self._step * (2 * self._random.random() - 1) - self._return * self._wander
-        self.mhz = round(self.base_mhz * (1 + self._shift + self._wander), 2)
+        factor = self._config.clock_factor(self._rank, self._iteration)
+        self.mhz = round(self.base_mhz * (1 + self._shift + self._wander) * factor, 2)
         self.history.append(now_ns, self.mhz)

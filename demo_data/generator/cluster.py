@@ -6,7 +6,7 @@ with the GPU's clock.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -16,7 +16,7 @@ from generator import config as c
 from generator.clocks import TICK_NS, Clock
 from generator.flat_training import FlatTraining
 from generator.host import Exchange, Host, Program
-from generator.records import Activity, GpuHistory
+from generator.records import Activity, Collective, GpuHistory, Group
 from generator.training import Training
 
 LAUNCH_LATENCY_NS = 3_500
@@ -33,15 +33,14 @@ class Gpu:
         self.queues: dict[int, deque[Activity]] = {}
         self.busy: set[int] = set()
         self.running: dict[int, Running] = {}
-        self.collective: Activity | None = None
-        self.collectives_done = 0
+        self.collectives: list[Activity] = []
+        self.done: Counter[Group] = Counter()
         self.launched = 0
         self.awaited: list[Activity] = []
 
     def active(self) -> list[Activity]:
         """What is on the GPU now."""
-        activities = [running.activity for running in self.running.values()]
-        return [*activities, self.collective] if self.collective else activities
+        return [*(running.activity for running in self.running.values()), *self.collectives]
 
     def history(self) -> GpuHistory:
         """What the GPU did, once the simulation has ended."""
@@ -69,15 +68,15 @@ class Running:
 class Cluster:
     """Runs the training of all ranks to its end."""
 
-    def __init__(self, config: c.Config) -> None:
+    def __init__(self, config: c.Config, training: type[Training] | None = None) -> None:
         exchange = Exchange(config)
         hosts = [Host(config, rank, exchange) for rank in range(config.ranks)]
         self.collectives = exchange.collectives
-        training = FlatTraining if config.strategy == c.FSDP1 else Training
+        self._config = config
+        training = training or (FlatTraining if config.strategy == c.FSDP1 else Training)
         self.gpus = [
             Gpu(host, Clock(config, host.rank), training(host).program()) for host in hosts
         ]
-        self._ranks = config.ranks
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._now_ns = 0
@@ -122,7 +121,7 @@ class Cluster:
             head = queue[0]
             if any(other.end_ns < 0 for other in head.after):
                 continue
-            if head.collective and head.collective.index != gpu.collectives_done:
+            if head.collective and head.collective.index != gpu.done[head.collective.group]:
                 continue
             queue.popleft()
             gpu.busy.add(stream)
@@ -136,22 +135,23 @@ class Cluster:
             self._set_speed(gpu)
             return
         collective = activity.collective
-        gpu.collective = activity
+        gpu.collectives.append(activity)
         collective.starts_ns[gpu.host.rank] = self._now_ns
-        if len(collective.starts_ns) < self._ranks:
+        ranks = collective.group.ranks
+        if len(collective.starts_ns) < len(ranks):
             self._set_speed(gpu)
             return
         collective.end_ns = self._now_ns + collective.transfer_ns
-        self._at(collective.end_ns, self._end_collective)
-        for each in self.gpus:
-            self._set_speed(each)
+        self._at(collective.end_ns, partial(self._end_collective, collective))
+        for rank in ranks:
+            self._set_speed(self.gpus[rank])
 
-    def _end_collective(self) -> None:
-        for gpu in self.gpus:
-            activity = gpu.collective
-            assert activity is not None
-            gpu.collective = None
-            gpu.collectives_done += 1
+    def _end_collective(self, collective: Collective) -> None:
+        for rank in collective.group.ranks:
+            gpu = self.gpus[rank]
+            (activity,) = (each for each in gpu.collectives if each.collective is collective)
+            gpu.collectives.remove(activity)
+            gpu.done[collective.group] += 1
             self._set_speed(gpu)
             self._end(gpu, activity)
 
@@ -175,12 +175,13 @@ class Cluster:
         return mhz / 1e3 / self._slowdown(gpu, activity)
 
     def _slowdown(self, gpu: Gpu, activity: Activity) -> float:
-        if gpu.collective is None or not activity.is_compute:
+        if not gpu.collectives or not activity.is_compute:
             return 1.0
         if activity.sensitive:
-            return c.SENSITIVE_SLOWDOWN
-        collective = gpu.collective.collective
-        transfers = collective is not None and collective.end_ns >= 0
+            return self._config.sensitive_slowdown
+        transfers = any(
+            each.collective is not None and each.collective.end_ns >= 0 for each in gpu.collectives
+        )
         return c.TRANSFER_SLOWDOWN if transfers else c.SPIN_SLOWDOWN
 
     def _finish(self, gpu: Gpu, running: Running, version: int) -> None:

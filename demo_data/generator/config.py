@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from generator.kernels import Kernel
+    from generator.records import Group, Label
 
 FSDP1 = "FSDP1"
 FSDP2 = "FSDP2"
 
 VERSION = 2
+WORLD_NAME = "0"
 FIRST_ITERATION = 10
 
 # Llama-3-8B
@@ -47,6 +53,9 @@ SENSITIVE_SLOWDOWN = 1.35
 SLOW_LAYER_OPERATION = "mlp_dp"
 SLOW_LAYER_FACTOR = 1.25
 STALL_NS = 700_000
+# How far a kernel's cycles differ from those at its place in other iterations, at most
+CHANCE = 0.001
+UNSTEADY_CHANCE = 0.02
 # FSDP1: what memory that is freed when the GPU has got there costs
 LOWERED_CLOCK = 0.955
 ALLOCATOR_RETRIES = 4
@@ -159,6 +168,55 @@ class Config:
             and iteration == self.last_iteration
             and layer in self.host_bound_layers
         )
+
+    @property
+    def chance(self) -> float:
+        """How far a kernel's cycles differ from iteration to iteration, at most."""
+        return UNSTEADY_CHANCE if self.is_unsteady else CHANCE
+
+    @property
+    def lost_launches(self) -> int:
+        """How many launch records are lost on each rank."""
+        return PLANTED_UNLINKED
+
+    def kernel_factor(self, rank: int, label: Label, kernel: Kernel) -> float:
+        """How many times its usual cycles a kernel takes."""
+        slow = (
+            self.has_incidents
+            and label.operation == SLOW_LAYER_OPERATION
+            and label.layer == self.slow_layer
+        )
+        return SLOW_LAYER_FACTOR if slow else 1.0
+
+    def host_factor(self, rank: int) -> float:
+        """How many times its usual time the host takes for everything."""
+        return 1.0
+
+    def link_factor(self, group: Group) -> float:
+        """How many times its usual time a collective of the group transfers."""
+        return 1.0
+
+    def clock_factor(self, rank: int, iteration: int) -> float:
+        """The part of its usual clock at which a GPU runs."""
+        return 1.0
+
+    def is_sensitive(self, label: Label) -> bool:
+        """Whether a kernel suffers from communication beside it."""
+        forward = label.phase == "forward"
+        return forward and label.operation == SENSITIVE_OPERATION and not self.clean
+
+    @property
+    def sensitive_slowdown(self) -> float:
+        """How many times its usual time such a kernel takes beside communication."""
+        return SENSITIVE_SLOWDOWN
+
+    def mem_mhz(self, rank: int, mhz: int) -> int:
+        """The memory clock of a GPU whose usual one is `mhz`."""
+        return mhz
+
+    def is_throttled(self, rank: int) -> bool:
+        """Whether the GPU's driver reports a thermal limit."""
+        return self.has_hot_gpu and rank == self.slow_rank
 
     def retries(self, rank: int, iteration: int) -> frozenset[int]:
         """The forward layers in which the rank's allocator gives memory back and asks anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -13,6 +14,7 @@ from generator.records import (
     COMPUTE_STREAM,
     Activity,
     Collective,
+    Group,
     HostRange,
     Label,
     Place,
@@ -22,9 +24,8 @@ from generator.records import (
 FIRST_PROCESS = 21_504
 # What the profiler calls the main thread in "Fwd thread id"
 MAIN_THREAD_INDEX = 1
-# How far a kernel's cycles differ from those at its place in other iterations, at most
-CHANCE = 0.001
-UNSTEADY_CHANCE = 0.02
+
+_SHARDED = ("all_gather", "reduce_scatter")
 
 # A program yields what its host waits for; it goes on once these activities have ended.
 Wait = list[Activity]
@@ -32,36 +33,43 @@ Program = Generator[Wait, None, None]
 
 
 class Exchange:
-    """The communicator all ranks share: their n-th collectives are the same one."""
+    """The communicators that ranks share: their n-th collectives in one are the same one."""
 
     def __init__(self, config: c.Config) -> None:
         self._config = config
         self.collectives: list[Collective] = []
+        self._of_group: dict[Group, list[Collective]] = {}
 
     def join(
-        self, index: int, kind: str, label: Label, shard_elements: int, dtype: str
+        self, group: Group, index: int, kind: str, label: Label, shard_elements: int, dtype: str
     ) -> Collective:
-        """The collective number `index`, which the first rank that gets there defines."""
-        if index == len(self.collectives):
-            self.collectives.append(self._define(index, kind, label, shard_elements, dtype))
-        return self.collectives[index]
+        """The group's collective number `index`, which the first rank that gets there defines."""
+        own = self._of_group.setdefault(group, [])
+        if index == len(own):
+            own.append(self._define(group, index, kind, label, shard_elements, dtype))
+            self.collectives.append(own[-1])
+        return own[index]
 
     def _define(
-        self, index: int, kind: str, label: Label, shard_elements: int, dtype: str
+        self, group: Group, index: int, kind: str, label: Label, shard_elements: int, dtype: str
     ) -> Collective:
-        ranks = self._config.ranks
-        full = shard_elements * ranks if kind != "all_reduce" else shard_elements
+        ranks = len(group.ranks)
+        full = shard_elements * ranks if kind in _SHARDED else shard_elements
         elements_in, elements_out = {
             "all_gather": (shard_elements, full),
             "reduce_scatter": (full, shard_elements),
             "all_reduce": (full, full),
+            "send": (full, full),
+            "recv": (full, full),
         }[kind]
         size_bytes = full * (2 if dtype == "BFloat16" else 4)
         rounds = 2 if kind == "all_reduce" else 1
         seconds = rounds * size_bytes * (ranks - 1) / ranks / c.BUS_BYTES_PER_S
-        noise = Random(f"{self._config.seed}:collective:{index}").random()
+        seconds *= self._config.link_factor(group)
+        where = "" if group.name == c.WORLD_NAME else f"{group.name}:"
+        noise = Random(f"{self._config.seed}:collective:{where}{index}").random()
         transfer_ns = round((seconds * 1e9 + 18_000) * (0.99 + 0.02 * noise))
-        return Collective(index, kind, label, elements_in, elements_out, dtype, transfer_ns)
+        return Collective(index, kind, label, elements_in, elements_out, dtype, transfer_ns, group)
 
 
 class Host:
@@ -80,8 +88,9 @@ class Host:
         self.activities: list[Activity] = []
         self.retries: dict[int, Place] = {}
         self.tape: list[tuple[HostRange, Node, Label]] = []
+        self.world = Group(c.WORLD_NAME, tuple(range(config.ranks)))
         self._exchange = exchange
-        self._collectives = 0
+        self._collectives: Counter[Group] = Counter()
         self._random = Random(f"{config.seed}:rank:{rank}")
         self._deviations: list[float] = []
         self._place = 0
@@ -92,17 +101,29 @@ class Host:
         self._flows = 0
         self._sequence = {self.main_thread: 2_115, self.autograd_thread: 1}
         self._enclosing_op: HostRange | None = None
-        self._chance = UNSTEADY_CHANCE if config.is_unsteady else CHANCE
+        self._chance = config.chance
+        self._factor = config.host_factor(rank)
         self.compute_after: tuple[Activity, ...] = ()
 
     def spend(self, ns: float) -> None:
         """Lets the host's clock run on by about `ns`."""
-        self.now_ns += round(ns * (0.85 + 0.3 * self._random.random()))
+        self.now_ns += round(ns * self._factor * (0.85 + 0.3 * self._random.random()))
+
+    def sleep(self, ns: float) -> None:
+        """Lets exactly that time go by."""
+        self.now_ns += round(ns)
 
     @contextmanager
     def annotation(self, name: str, *, shown: bool = True) -> Iterator[HostRange]:
         """A user_annotation around the block; one that is not shown costs the same time."""
         record = self._open("user_annotation", name, record=shown)
+        yield record
+        self._close(record)
+
+    @contextmanager
+    def frame(self, name: str, *, shown: bool = True) -> Iterator[HostRange]:
+        """A Python frame around the block."""
+        record = self._open("python_function", name, record=shown)
         yield record
         self._close(record)
 
@@ -229,7 +250,6 @@ class Host:
             self.call_runtime("hipStreamWaitEvent", 2_000)
         call = self.call_runtime(kernel.launcher, 6_800)
         label = self.label
-        forward = label.phase == "forward"
         activity = Activity(
             kernel,
             stream,
@@ -237,9 +257,7 @@ class Host:
             call,
             self._cycles(kernel),
             round(700 + 800 * self._random.random()),
-            sensitive=(
-                forward and label.operation == c.SENSITIVE_OPERATION and not self.config.clean
-            ),
+            sensitive=self.config.is_sensitive(label),
             after=after,
             collective=collective,
         )
@@ -248,12 +266,7 @@ class Host:
         return activity
 
     def _cycles(self, kernel: Kernel) -> float:
-        slow = (
-            self.config.has_incidents
-            and self.label.operation == c.SLOW_LAYER_OPERATION
-            and self.label.layer == self.config.slow_layer
-        )
-        factor = c.SLOW_LAYER_FACTOR if slow else 1.0
+        factor = self.config.kernel_factor(self.rank, self.label, kernel)
         return kernel.nominal_cycles * factor * self._deviation()
 
     def _deviation(self) -> float:
@@ -269,19 +282,29 @@ class Host:
         return own * (1 + 2 * self._chance * (random() - 0.5))
 
     def communicate(
-        self, kind: str, stream: int, shard_elements: int, dtype: str, after: tuple[Activity, ...]
+        self,
+        kind: str,
+        stream: int,
+        shard_elements: int,
+        dtype: str,
+        after: tuple[Activity, ...],
+        group: Group | None = None,
     ) -> Activity:
-        """Enqueues this rank's part of the next collective, through c10d."""
-        collective = self._exchange.join(self._collectives, kind, self.label, shard_elements, dtype)
-        self._collectives += 1
+        """Enqueues this rank's part of the group's next collective, through c10d."""
+        group = group or self.world
+        number = self._collectives[group]
+        collective = self._exchange.join(group, number, kind, self.label, shard_elements, dtype)
+        self._collectives[group] += 1
         op_name, range_name = {
             "all_gather": ("c10d::_allgather_base_", "nccl:_all_gather_base"),
             "reduce_scatter": ("c10d::_reduce_scatter_base_", "nccl:_reduce_scatter_base"),
             "all_reduce": ("c10d::allreduce_", "nccl:all_reduce"),
+            "send": ("c10d::send", "nccl:send"),
+            "recv": ("c10d::recv_", "nccl:recv"),
         }[kind]
         with (
             self.op(op_name),
-            self.op("record_param_comms", collective_args(collective, self.config.ranks)),
+            self.op("record_param_comms", collective_args(collective)),
             self.annotation(range_name),
         ):
             return self.launch(RCCL, stream, after=after, collective=collective)
@@ -294,17 +317,21 @@ class Host:
         call.end_ns = self.now_ns
 
 
-def collective_args(collective: Collective, ranks: int) -> str:
+def collective_args(collective: Collective) -> str:
     """A collective's arguments as PyTorch records them, on the host and on the kernel."""
     name = {
         "all_gather": "_allgather_base",
         "reduce_scatter": "_reduce_scatter_base",
         "all_reduce": "allreduce",
+        "send": "send",
+        "recv": "recv",
     }[collective.kind]
+    group = collective.group
     return (
         f'"Collective name": "{name}", "In msg nelems": {collective.elements_in}, '
-        f'"Out msg nelems": {collective.elements_out}, "Group size": {ranks}, '
+        f'"Out msg nelems": {collective.elements_out}, "Group size": {len(group.ranks)}, '
         f'"dtype": "{collective.dtype}", "In split size": "[]", "Out split size": "[]", '
-        '"Process Group Name": "0", "Process Group Description": "default_pg", '
-        f'"Process Group Ranks": "{list(range(ranks))}"'
+        f'"Process Group Name": "{group.name}", '
+        f'"Process Group Description": "{group.description}", '
+        f'"Process Group Ranks": "{list(group.ranks)}"'
     )

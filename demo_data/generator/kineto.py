@@ -143,6 +143,11 @@ def _events(config: c.Config, trace: RankTrace) -> Iterator[str]:
 
 
 def _host_range(trace: RankTrace, record: HostRange, index: int) -> Iterator[str]:
+    if record.category == "python_function":
+        args = f'"Python parent id": null, "Python id": {index + 1}, "Ev Idx": {index}'
+        place = (trace.main_thread, record.thread)
+        yield _complete(record.category, record.name, place, record.start_ns, record.end_ns, args)
+        return
     parts = [f'"External id": {record.external_id},"Record function id": 0']
     if record.sequence is not None:
         parts.append(
@@ -195,7 +200,7 @@ def _activity_args(config: c.Config, node: int, activity: Activity) -> str:
     if kernel.category == "kernel" and activity.has_launch:
         text += f',      "grid":     [{kernel.grid}, 1, 1], "block":     [{kernel.block}, 1, 1]'
     if activity.collective and activity.has_collective_args:
-        text += f", {collective_args(activity.collective, config.ranks)}"
+        text += f", {collective_args(activity.collective)}"
     return text
 
 

@@ -17,9 +17,32 @@ from generator.kernels import (
     memset,
 )
 
-HIDDEN_BYTES = c.TOKENS * c.HIDDEN * BF16
-FFN_BYTES = c.TOKENS * c.FFN * BF16
-LOGITS = c.TOKENS * c.VOCAB
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a model on one rank: its batch, and its part of the heads and of the FFN."""
+
+    batch: int = c.BATCH
+    sequence: int = c.SEQUENCE
+    heads: int = c.HEADS
+    kv_heads: int = c.KV_HEADS
+    ffn: int = c.FFN
+    vocab: int = c.VOCAB
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a forward pass."""
+        return self.batch * self.sequence
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The size of a layer's input."""
+        return self.tokens * c.HIDDEN * BF16
+
+    @property
+    def width(self) -> int:
+        """The width of this rank's queries."""
+        return self.heads * c.HEAD_DIM
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +86,14 @@ def _inputs(
     return f'{concrete}"Input type": [{types}], "Input Dims": [{dims}]'
 
 
-SUM_HIDDEN = Call("aten::add", (elementwise("add", c.TOKENS * c.HIDDEN, 3 * HIDDEN_BYTES),))
+def _sum_hidden(sizes: Sizes) -> Call:
+    return Call("aten::add", (elementwise("add", sizes.tokens * c.HIDDEN, 3 * sizes.hidden_bytes),))
 
 
-def _linear(name: str, out: int, width: int, summed_with: Call | None = None) -> Operation:
-    tokens = c.TOKENS
+def _linear(
+    sizes: Sizes, name: str, out: int, width: int, summed_with: Call | None = None
+) -> Operation:
+    tokens = sizes.tokens
     dgrad = Call(
         "aten::mm",
         (gemm("dgrad", tokens, width, out),),
@@ -93,40 +119,40 @@ def _linear(name: str, out: int, width: int, summed_with: Call | None = None) ->
     return Operation(name, (linear,))
 
 
-def _norm(name: str, summed_with: Call | None) -> Operation:
+def _norm(sizes: Sizes, name: str, summed_with: Call | None) -> Operation:
     template = "void at::native::(anonymous namespace)::{}(int, {}c10::BFloat16*, float const*)"
     forward = memory_bound(
         template.format(
             "vectorized_layer_norm_kernel<c10::BFloat16, float, true>",
             "float, c10::BFloat16 const*, ",
         ),
-        2 * HIDDEN_BYTES,
-        c.TOKENS,
+        2 * sizes.hidden_bytes,
+        sizes.tokens,
     )
     grad_input = memory_bound(
         template.format(
             "layer_norm_grad_input_kernel_vectorized<c10::BFloat16, float, true>",
             "c10::BFloat16 const*, c10::BFloat16 const*, ",
         ),
-        3 * HIDDEN_BYTES,
-        c.TOKENS,
+        3 * sizes.hidden_bytes,
+        sizes.tokens,
     )
     grad_weight = memory_bound(
         template.format(
             "cuComputePartGradGammaBeta<c10::BFloat16, float, true>",
             "int, c10::BFloat16 const*, c10::BFloat16 const*, ",
         ),
-        2.4 * HIDDEN_BYTES,
+        2.4 * sizes.hidden_bytes,
         2048,
     )
     backward = Call("aten::_fused_rms_norm_backward", (grad_input, grad_weight))
     node = Node("FusedRmsNormBackward0", (backward,), summed_with, reaches_parameter=True)
-    shapes = _inputs((c.BATCH, c.SEQUENCE, c.HIDDEN))
+    shapes = _inputs((sizes.batch, sizes.sequence, c.HIDDEN))
     return Operation(name, (Call("aten::_fused_rms_norm", (forward,), inputs=shapes, node=node),))
 
 
-def _rotate(heads: int) -> tuple[Call, ...]:
-    elements = c.TOKENS * heads * c.HEAD_DIM
+def _rotate(sizes: Sizes, heads: int) -> tuple[Call, ...]:
+    elements = sizes.tokens * heads * c.HEAD_DIM
     widen = elementwise("to_float", elements, elements * (BF16 + FP32))
     narrow = elementwise("to_bf16", elements, elements * (BF16 + FP32))
     multiply = elementwise("complex_mul", elements // 2, 2 * elements * FP32)
@@ -144,10 +170,11 @@ def _view(name: str, node: str) -> Call:
     return Call(f"aten::{name}", node=Node(node, (Call(f"aten::{name}"),)))
 
 
-def _attention() -> Operation:
+def _attention(sizes: Sizes) -> Operation:
+    own_bytes = sizes.tokens * sizes.width * BF16
     # The causal mask leaves half of the products.
-    flops = 2 * c.BATCH * c.HEADS * c.SEQUENCE**2 * c.HEAD_DIM
-    grid = c.BATCH * c.HEADS * c.SEQUENCE // 128
+    flops = 2 * sizes.batch * sizes.heads * sizes.sequence**2 * c.HEAD_DIM
+    grid = sizes.batch * sizes.heads * sizes.sequence // 128
     tile = "ck_tile::TileFmhaShape<ck_tile::sequence<128, 128, 32, 128, 32, 128>"
     traits = "ck_tile::TileFmhaTraits<true, true, true, true, 0, false, true> >"
     forward = attention(
@@ -158,13 +185,13 @@ def _attention() -> Operation:
         0.42,
         0.15,
         grid,
-        3 * HIDDEN_BYTES,
+        3 * own_bytes,
     )
     dot = memory_bound(
         "void ck_tile::kentry<64, 2, ck_tile::FmhaBwdOGradDotOKernel<"
         "ck_tile::BlockFmhaBwdOGradDotO<ck_tile::bf16_t, 64, 128> > >"
         "(ck_tile::FmhaBwdOGradDotOKernel::Kargs)",
-        2 * HIDDEN_BYTES,
+        2 * own_bytes,
         grid,
         64,
     )
@@ -176,12 +203,12 @@ def _attention() -> Operation:
         0.36,
         0.12,
         grid,
-        8 * HIDDEN_BYTES,
+        8 * own_bytes,
     )
     convert = memory_bound(
         "void ck_tile::kentry<256, 2, ck_tile::FmhaBwdConvertQGradKernel<"
         "ck_tile::bf16_t, 64, 128> >(ck_tile::FmhaBwdConvertQGradKernel::Kargs)",
-        3 * HIDDEN_BYTES,
+        3 * own_bytes,
         grid,
     )
     backward = Call(
@@ -189,9 +216,9 @@ def _attention() -> Operation:
         children=(Call("aten::_flash_attention_backward", (dot, main, convert)),),
     )
     shapes = (
-        (c.BATCH, c.HEADS, c.SEQUENCE, c.HEAD_DIM),
-        (c.BATCH, c.KV_HEADS, c.SEQUENCE, c.HEAD_DIM),
-        (c.BATCH, c.KV_HEADS, c.SEQUENCE, c.HEAD_DIM),
+        (sizes.batch, sizes.heads, sizes.sequence, c.HEAD_DIM),
+        (sizes.batch, sizes.kv_heads, sizes.sequence, c.HEAD_DIM),
+        (sizes.batch, sizes.kv_heads, sizes.sequence, c.HEAD_DIM),
     )
     # Dropout, is_causal, return_debug_mask; dropout, is_causal.
     given = _inputs(*shapes, scalars=("0.", "True", "False"))
@@ -207,101 +234,107 @@ def _attention() -> Operation:
     )
 
 
-def _residual(name: str) -> Operation:
-    return Operation(name, (Call("aten::add", SUM_HIDDEN.kernels, node=Node("AddBackward0")),))
+def _residual(sizes: Sizes, name: str) -> Operation:
+    return Operation(
+        name, (Call("aten::add", _sum_hidden(sizes).kernels, node=Node("AddBackward0")),)
+    )
 
 
-def _gate() -> tuple[Operation, Operation]:
-    elements = c.TOKENS * c.FFN
+def _gate(sizes: Sizes) -> tuple[Operation, Operation]:
+    elements = sizes.tokens * sizes.ffn
+    ffn_bytes = elements * BF16
     silu_backward = Call(
-        "aten::silu_backward", (elementwise("silu_backward", elements, 3 * FFN_BYTES),)
+        "aten::silu_backward", (elementwise("silu_backward", elements, 3 * ffn_bytes),)
     )
     silu = Call(
         "aten::silu",
-        (elementwise("silu", elements, 2 * FFN_BYTES),),
+        (elementwise("silu", elements, 2 * ffn_bytes),),
         node=Node("SiluBackward0", (silu_backward,)),
     )
-    product = Call("aten::mul", (elementwise("mul", elements, 3 * FFN_BYTES),))
+    product = Call("aten::mul", (elementwise("mul", elements, 3 * ffn_bytes),))
     multiply = Call("aten::mul", product.kernels, node=Node("MulBackward0", (product, product)))
     return Operation("mlp_gs", (silu,)), Operation("mlp_gu", (multiply,))
 
 
-def _layer() -> tuple[Operation, ...]:
-    silu, multiply = _gate()
+def layer_operations(sizes: Sizes) -> tuple[Operation, ...]:
+    """The operations of a layer, in order."""
+    silu, multiply = _gate(sizes)
     views = tuple(_view("view", "ViewBackward0") for _ in range(3))
     reshape = (_view("transpose", "TransposeBackward0"), _view("view", "ViewBackward0"))
     return (
-        _norm("attn_n", SUM_HIDDEN),
-        _linear("q_ip", c.HIDDEN, c.HIDDEN, SUM_HIDDEN),
-        _linear("k_ip", c.KV_WIDTH, c.HIDDEN, SUM_HIDDEN),
-        _linear("v_ip", c.KV_WIDTH, c.HIDDEN),
+        _norm(sizes, "attn_n", _sum_hidden(sizes)),
+        _linear(sizes, "q_ip", sizes.width, c.HIDDEN, _sum_hidden(sizes)),
+        _linear(sizes, "k_ip", sizes.kv_heads * c.HEAD_DIM, c.HIDDEN, _sum_hidden(sizes)),
+        _linear(sizes, "v_ip", sizes.kv_heads * c.HEAD_DIM, c.HIDDEN),
         Operation("qkv_t", views),
-        Operation("qkv_re", _rotate(c.HEADS) + _rotate(c.KV_HEADS)),
-        _attention(),
+        Operation("qkv_re", _rotate(sizes, sizes.heads) + _rotate(sizes, sizes.kv_heads)),
+        _attention(sizes),
         Operation("attn_or", reshape),
-        _linear("attn_op", c.HIDDEN, c.HIDDEN),
-        _residual("attn_ra"),
-        _norm("mlp_n", SUM_HIDDEN),
-        _linear("mlp_gp", c.FFN, c.HIDDEN, SUM_HIDDEN),
+        _linear(sizes, "attn_op", c.HIDDEN, sizes.width),
+        _residual(sizes, "attn_ra"),
+        _norm(sizes, "mlp_n", _sum_hidden(sizes)),
+        _linear(sizes, "mlp_gp", sizes.ffn, c.HIDDEN, _sum_hidden(sizes)),
         silu,
-        _linear("mlp_up", c.FFN, c.HIDDEN),
+        _linear(sizes, "mlp_up", sizes.ffn, c.HIDDEN),
         multiply,
-        _linear("mlp_dp", c.HIDDEN, c.FFN),
-        _residual("mlp_ra"),
+        _linear(sizes, "mlp_dp", c.HIDDEN, sizes.ffn),
+        _residual(sizes, "mlp_ra"),
     )
 
 
-def _embedding() -> Operation:
+def embedding(sizes: Sizes) -> Operation:
+    """The embedding of the tokens."""
     gather = memory_bound(
         "void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, "
         "unsigned int, 2, 2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
-        2 * HIDDEN_BYTES,
+        2 * sizes.hidden_bytes,
         2432,
     )
     scatter = memory_bound(
         "void at::native::(anonymous namespace)::embedding_backward_feature_kernel<c10::BFloat16, "
         "float, long>(long const*, c10::BFloat16 const*, c10::BFloat16*, int, long, int)",
-        5 * HIDDEN_BYTES,
+        5 * sizes.hidden_bytes,
         1024,
     )
-    zeros = Call("aten::zero_", (memset(c.VOCAB * c.HIDDEN * BF16),))
+    zeros = Call("aten::zero_", (memset(sizes.vocab * c.HIDDEN * BF16),))
     backward = Call("aten::embedding_dense_backward", (scatter,), (zeros,))
     node = Node("EmbeddingBackward0", (backward,), reaches_parameter=True)
     return Operation("ie", (Call("aten::embedding", (gather,), node=node),))
 
 
-def _loss() -> Operation:
+def _loss(sizes: Sizes) -> Operation:
+    logits = sizes.tokens * sizes.vocab
     softmax = "void at::native::(anonymous namespace)::cunn_SoftMax{}<4, float, float, float, {}>"
     log_softmax = memory_bound(
         softmax.format("Forward", "at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue")
         + "(float*, float const*, int)",
-        2 * LOGITS * FP32,
-        c.TOKENS,
+        2 * logits * FP32,
+        sizes.tokens,
         1024,
     )
     log_softmax_backward = memory_bound(
         softmax.format("Backward", "at::native::(anonymous namespace)::LogSoftMaxBackwardEpilogue")
         + "(float*, float const*, float const*, long)",
-        3 * LOGITS * FP32,
-        c.TOKENS,
+        3 * logits * FP32,
+        sizes.tokens,
         1024,
     )
     nll = "void at::native::(anonymous namespace)::nll_loss_{}_reduce_cuda_kernel_2d<float, {}>"
     picked = memory_bound(
         nll.format("forward", "float, long") + "(float*, float*, float const*, long const*)",
-        c.TOKENS * 64,
+        sizes.tokens * 64,
         1,
         32,
     )
     spread = memory_bound(
         nll.format("backward", "long") + "(float*, float const*, long const*, float const*)",
-        LOGITS * FP32 / 4,
+        logits * FP32 / 4,
         1,
         32,
     )
-    widen = elementwise("to_float", LOGITS, LOGITS * (BF16 + FP32))
-    narrow = elementwise("to_bf16", LOGITS, LOGITS * (BF16 + FP32))
-    zeros = Call("aten::zero_", (memset(LOGITS * FP32),))
+    widen = elementwise("to_float", logits, logits * (BF16 + FP32))
+    narrow = elementwise("to_bf16", logits, logits * (BF16 + FP32))
+    zeros = Call("aten::zero_", (memset(logits * FP32),))
     to_float = Call(
         "aten::_to_copy",
         (widen,),
@@ -326,16 +359,30 @@ def _loss() -> Operation:
             Call("aten::log_softmax", children=(softmax_call,)),
             Call("aten::nll_loss_nd", children=(nll_call,)),
         ),
-        inputs=_inputs((c.TOKENS, c.VOCAB), (c.TOKENS,), dtype="float"),
+        inputs=_inputs((sizes.tokens, sizes.vocab), (sizes.tokens,), dtype="float"),
     )
     return Operation("cel", (to_float, entropy))
 
 
-LAYER = _layer()
-# Non-reentrant checkpointing stops at the last saved tensor, the input of the down projection.
-RECOMPUTED = LAYER[: [operation.name for operation in LAYER].index("mlp_dp")]
-EMBEDDING = _embedding()
-HEAD = (_norm("ln", None), _linear("lp", c.VOCAB, c.HIDDEN), _loss())
+def head(sizes: Sizes) -> tuple[Operation, ...]:
+    """The last norm, the projection to the vocabulary, and the loss."""
+    projection = _linear(sizes, "lp", sizes.vocab, c.HIDDEN)
+    return (_norm(sizes, "ln", None), projection, _loss(sizes))
+
+
+def recomputed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """The operations of a layer that checkpointing runs again.
+
+    Non-reentrant checkpointing stops at the last saved tensor, the input of the down projection.
+    """
+    return operations[: [operation.name for operation in operations].index("mlp_dp")]
+
+
+SIZES = Sizes()
+LAYER = layer_operations(SIZES)
+RECOMPUTED = recomputed(LAYER)
+EMBEDDING = embedding(SIZES)
+HEAD = head(SIZES)
 DATA = tuple(
     Call(
         "aten::to",

@@ -68,9 +68,18 @@ class RuntimeCall:
     activity: Activity | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A communicator: its name and its ranks, whose n-th collectives in it are the same one."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str = "default_pg"
+
+
 @dataclass(slots=True, eq=False)
 class Collective:
-    """One collective of all ranks, which ends everywhere `transfer_ns` after its last start."""
+    """One collective of a group, which ends everywhere `transfer_ns` after its last start."""
 
     index: int
     kind: str
@@ -79,6 +88,7 @@ class Collective:
     elements_out: int
     dtype: str
     transfer_ns: int
+    group: Group
     starts_ns: dict[int, int] = field(default_factory=dict)
     end_ns: int = -1
 

@@ -78,10 +78,10 @@ def signals(config: c.Config, gpu: GpuHistory) -> Signals:
     """The signals of a GPU, from some seconds before the run to some seconds after."""
     loads = list(_loads(gpu.activities))
     end_ns = loads[-1][0]
-    hot = config.has_hot_gpu and gpu.rank == config.slow_rank
+    hot = config.is_throttled(gpu.rank)
     factor = 0.985 + 0.03 * Random(f"{config.seed}:power:{gpu.rank}").random()
     power_w = _mapped(loads, {load: watts * factor for load, watts in POWER_W.items()})
-    mem_mhz = Steps(-LOG_MARGIN_NS, MEM_MHZ)
+    mem_mhz = Steps(-LOG_MARGIN_NS, config.mem_mhz(gpu.rank, MEM_MHZ))
     if config.is_unsteady:
         random = Random(f"{config.seed}:unsteady:{gpu.rank}")
         mem_mhz = _unsteady(random, mem_mhz, loads, UNSTEADY_MEM_MHZ)
@@ -226,7 +226,7 @@ def _sample(config: c.Config, gpu: Signals, last_ns: int, now_ns: int, noise: fl
 
 def _throttled_pct(config: c.Config, gpu: Signals, last_ns: int, now_ns: int) -> int:
     share = gpu.computing.mean(last_ns, now_ns)
-    hot = config.has_hot_gpu and gpu.rank == config.slow_rank
+    hot = config.is_throttled(gpu.rank)
     return round(share * THROTTLED_PCT) if hot else 0
 
 

@@ -72,6 +72,10 @@ class Training:
         self._reduced: tuple[Activity, ...] = ()
         self._copied_in: dict[int | None, Activity] = {}
         self._loss: Activity
+        self.group = host.world
+        """The ranks that parameters are sharded over."""
+        self.layers = range(self.config.layers)
+        self.root_params = c.ROOT_PARAMS
 
     def program(self) -> Program:
         """The iterations one after another, the first one up to the last."""
@@ -234,11 +238,11 @@ class Training:
             self._reduced = (reduced,)
 
     def _elements(self, layer: int | None) -> int:
-        return self._shard(layer) * self.config.ranks
+        return self._shard(layer) * len(self.group.ranks)
 
     def _shard(self, layer: int | None) -> int:
-        params = c.ROOT_PARAMS if layer is None else c.LAYER_PARAMS
-        return -(-params // self.config.ranks)
+        params = self.root_params if layer is None else c.LAYER_PARAMS
+        return -(-params // len(self.group.ranks))
 
     def _suffix(self, layer: int | None) -> str:
         return "" if layer is None else f" (layers.{layer})"
@@ -277,17 +281,24 @@ class Training:
 
     def _optimize(self) -> None:
         host = self.host
-        params = c.ROOT_PARAMS + self.config.layers * c.LAYER_PARAMS
-        chunk = params // self.config.ranks // OPTIMIZER_CHUNKS
+        chunk = self._own_params() // OPTIMIZER_CHUNKS
         with self._range("opt_gc"):
             self._clip(chunk)
         with self._range("opt_step"), host.annotation("Optimizer.step#AdamW.step"):
+            self._begin_step()
             host.run_plain(_chunked("aten::_foreach_add_", "step", 4096, 2 * FP32, 1))
             host.run_plain(_chunked("aten::_fused_adamw_", "adamw", chunk, 7 * FP32))
         with self._range("opt_lr"):
             host.spend(20_000)
         with self._range("opt_zg"), host.annotation("Optimizer.zero_grad#AdamW.zero_grad"):
             host.spend(150_000)
+
+    def _begin_step(self) -> None:
+        """What the host does before it launches the optimizer's kernels."""
+
+    def _own_params(self) -> int:
+        """The parameters that this rank updates."""
+        return (self.root_params + len(self.layers) * c.LAYER_PARAMS) // len(self.group.ranks)
 
     def _clip(self, chunk: int) -> None:
         """Clips the gradients by their norm over all ranks."""

@@ -1,0 +1,198 @@
+"""Small runs with one planted cause of lost time: the style of the run, and what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from generator import config as c
+from generator.kernels import Kernel
+from generator.model import Sizes
+from generator.records import Group, Label
+
+MODULE = "module"
+ANNOTATED = "annotated"
+FSDP_NAMES = "fsdp"
+FLAT = "flat"
+LOOKS = (MODULE, ANNOTATED, FSDP_NAMES, FLAT)
+SMALL_VOCAB = 8192
+USUAL_LINK = {"default_pg": 0.4, "mesh_dp": 0.4, "mesh_tp": 0.2, "mesh_pp": 0.4}
+"""By what a group is for: so short that little communication can't be hidden."""
+USUAL_CLOCK = 1.22
+"""Near the peak, so that a clean run loses nothing to its clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that goes wrong: of which kind, where, when, and how much."""
+
+    kind: str
+    amount: float
+    """ns each time, or a factor, as the kind says."""
+    gpus: tuple[int, ...] = ()
+    """The GPUs that it is on; all where empty."""
+    iterations: tuple[int, ...] = ()
+    layer: int | None = None
+    operation: str | None = None
+
+    def is_on(self, rank: int) -> bool:
+        """Whether it is on this rank."""
+        return not self.gpus or rank in self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Style(c.Config):
+    """A small clean run, or one with a cause."""
+
+    looks: str = ANNOTATED
+    shards: bool = True
+    """Whether parameters are sharded by FSDP2; else gradients are reduced layer by layer."""
+    microsteps: int = 1
+    tensor: int = 1
+    stages: int = 1
+    noise: float = c.CHANCE
+    lost_share: float = 0.0
+    """The share of launches of which the record is lost."""
+    cause: Cause | None = None
+
+    def __post_init__(self) -> None:
+        # super() needs the class before slots were added.
+        c.Config.__post_init__(self)
+        if not self.clean or self.looks not in LOOKS:
+            raise ValueError(f"a style is clean but for its cause, and looks like {LOOKS}")
+        if self.ranks % (self.tensor * self.stages) or self.layers % self.stages:
+            raise ValueError("ranks and layers must be multiples of the parallel sizes")
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether iterations, layers and operations are annotated."""
+        return self.looks == ANNOTATED
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether the frames of modules are recorded."""
+        return self.looks == MODULE
+
+    @property
+    def has_cut(self) -> bool:
+        """No iteration is cut."""
+        return False
+
+    @property
+    def chance(self) -> float:
+        """How far a kernel's cycles differ from iteration to iteration, at most."""
+        return self.noise
+
+    @property
+    def lost_launches(self) -> int:
+        """How many launch records are lost on each rank."""
+        per_iteration = 60 * self.layers * self.microsteps // self.stages
+        return round(self.lost_share * per_iteration * self.iterations)
+
+    # Parallelism: rank = (stage * data + data place) * tensor + tensor place
+
+    def stage_of(self, rank: int) -> int:
+        """The pipeline stage of a rank."""
+        return rank // (self.ranks // self.stages)
+
+    def layers_of(self, stage: int) -> range:
+        """The layers of a stage."""
+        each = self.layers // self.stages
+        return range(stage * each, (stage + 1) * each)
+
+    def data_group(self, rank: int) -> Group:
+        """The ranks with the same parameters."""
+        if self.tensor == self.stages == 1:
+            return Group(c.WORLD_NAME, tuple(range(self.ranks)))
+        each = self.ranks // self.stages
+        first = self.stage_of(rank) * each + rank % self.tensor
+        ranks = tuple(range(first, (self.stage_of(rank) + 1) * each, self.tensor))
+        return Group(f"1{first}", ranks, "mesh_dp")
+
+    def tensor_group(self, rank: int) -> Group:
+        """The ranks that share a layer's products."""
+        first = rank - rank % self.tensor
+        return Group(f"2{first}", tuple(range(first, first + self.tensor)), "mesh_tp")
+
+    def stage_group(self, rank: int, step: int, *, forwards: bool) -> Group:
+        """A rank and the one in its place at the stage before or behind."""
+        first = min(rank, rank + step * self.ranks // self.stages)
+        pair = (first, first + self.ranks // self.stages)
+        return Group(f"{3 if forwards else 4}{first}", pair, "mesh_pp")
+
+    def sizes_of(self, rank: int) -> Sizes:
+        """The model's sizes on a rank."""
+        sizes = Sizes(
+            batch=1,
+            sequence=2 * c.SEQUENCE // self.microsteps,
+            heads=c.HEADS // self.tensor,
+            kv_heads=c.KV_HEADS // self.tensor,
+            ffn=c.FFN // self.tensor,
+            vocab=SMALL_VOCAB,
+        )
+        if self._has("imbalance", rank):
+            assert self.cause is not None
+            more = round(sizes.sequence * (1 + self.cause.amount) / 64) * 64
+            sizes = replace(sizes, sequence=more)
+        return sizes
+
+    # What the cause does
+
+    def _has(self, kind: str, rank: int) -> bool:
+        return self.cause is not None and self.cause.kind == kind and self.cause.is_on(rank)
+
+    def kernel_factor(self, rank: int, label: Label, kernel: Kernel) -> float:
+        """How many times its usual cycles a kernel takes."""
+        cause = self.cause
+        if cause is None or not cause.is_on(rank) or kernel.category == "gpu_memcpy":
+            return 1.0
+        there = label.iteration in cause.iterations and (
+            (cause.layer is None or label.layer == cause.layer)
+            and (cause.operation is None or label.operation == cause.operation)
+        )
+        memory = cause.kind == "memory" and not kernel.flops and kernel.base_ns > 0
+        optimizes = cause.kind == "optimizer_kernels" and label.phase == "optimizer"
+        return cause.amount if there and (cause.kind == "kernels" or memory or optimizes) else 1.0
+
+    def host_factor(self, rank: int) -> float:
+        """How many times its usual time the host takes for everything."""
+        return self.cause.amount if self.cause and self._has("host", rank) else 1.0
+
+    def link_factor(self, group: Group) -> float:
+        """How many times its usual time a collective of the group transfers."""
+        usual = USUAL_LINK[group.description]
+        cause = self.cause
+        if cause is None or cause.kind != "link":
+            return usual
+        return usual * (cause.amount if set(group.ranks) <= set(cause.gpus) else 1.0)
+
+    def clock_factor(self, rank: int, iteration: int) -> float:
+        """The part of its usual clock at which a GPU runs."""
+        cause = self.cause
+        if cause is None or not cause.is_on(rank) or iteration not in cause.iterations:
+            return USUAL_CLOCK
+        return USUAL_CLOCK * (cause.amount if cause.kind in ("clock", "throttled") else 1.0)
+
+    def is_sensitive(self, label: Label) -> bool:
+        """Whether a kernel suffers from communication beside it."""
+        cause = self.cause
+        return (
+            cause is not None and cause.kind == "contention" and label.operation == cause.operation
+        )
+
+    @property
+    def sensitive_slowdown(self) -> float:
+        """How many times its usual time such a kernel takes beside communication."""
+        return self.cause.amount if self.cause else 1.0
+
+    def mem_mhz(self, rank: int, mhz: int) -> int:
+        """The memory clock of a GPU whose usual one is `mhz`."""
+        return round(mhz / self.cause.amount) if self.cause and self._has("memory", rank) else mhz
+
+    def is_throttled(self, rank: int) -> bool:
+        """Whether the GPU's driver reports a thermal limit."""
+        return self._has("throttled", rank)
+
+    def prefetches(self, layer: int) -> bool:
+        """Whether a layer's parameters are gathered ahead."""
+        cause = self.cause
+        return cause is None or cause.kind != "unhidden" or layer >= cause.amount

@@ -1,0 +1,404 @@
+"""Runs with a planted cause, and what it truly costs: the same run without it takes less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from generator import causes as k
+from generator import config as c
+from generator import telemetry
+from generator.capture import capture
+from generator.causes import Cause, Style
+from generator.cluster import Cluster
+from generator.kineto import render
+from generator.records import GpuHistory, RankTrace
+from generator.styled_training import StyledTraining
+
+SIZES = (0.015, 0.04, 0.12)
+"""About what a cause costs, as a share of the iteration."""
+
+
+def _style(looks: str, **options: int | float | bool) -> Style:
+    sizes = {"ranks": 4, "iterations": 6, "layers": 4, "counters": False, "telemetry": False}
+    return Style(clean=True, looks=looks, **(sizes | options))  # type: ignore[arg-type]
+
+
+STYLES: dict[str, Style] = {
+    "annotated": _style(k.ANNOTATED, telemetry=True),
+    "module": _style(k.MODULE),
+    "fsdp": _style(k.FSDP_NAMES, telemetry=True),
+    "module accumulating": _style(k.MODULE, shards=False, microsteps=4),
+    "fsdp accumulating": _style(k.FSDP_NAMES, microsteps=2, layers=6),
+    "module recomputing": _style(k.MODULE, recompute=True),
+    "fsdp recomputing": _style(k.FSDP_NAMES, recompute=True, telemetry=True),
+    "flat": _style(k.FLAT, shards=False, ranks=2),
+    "flat accumulating": _style(k.FLAT, shards=False, microsteps=2),
+    "noisy": _style(k.FSDP_NAMES, noise=0.01, lost_share=0.005),
+    "lossy": _style(k.MODULE, noise=0.004, lost_share=0.02),
+    "wide": _style(k.ANNOTATED, ranks=8, telemetry=True),
+    "tensor": _style(k.MODULE, tensor=2, shards=False),
+    "stages": _style(k.MODULE, stages=2, shards=False, microsteps=4),
+}
+"""What runs look like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A simulated run as its profilers saw it."""
+
+    config: Style
+    gpus: tuple[GpuHistory, ...]
+    traces: tuple[RankTrace, ...]
+
+    @property
+    def step_ns(self) -> float:
+        """The time of an iteration: all that the GPUs show, by their number."""
+        start = min(trace.start_ns for trace in self.traces)
+        end = max(each.end_ns for trace in self.traces for each in trace.activities)
+        return (end - start) / self.config.iterations
+
+    def per_iteration_ns(self, **labels: object) -> float:
+        """Compute with these labels, per GPU and iteration."""
+        found = sum(
+            each.end_ns - each.start_ns
+            for trace in self.traces
+            for each in trace.activities
+            if each.is_compute
+            and all(getattr(each.label, name) == value for name, value in labels.items())
+        )
+        return found / len(self.traces) / self.config.iterations
+
+    def write(self, folder: Path) -> None:
+        """Writes the traces, and the telemetry if there is any, without packing them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for trace in self.traces:
+            (folder / f"rank{trace.rank}.json").write_text(render(self.config, trace))
+        if self.config.telemetry:
+            path = folder / telemetry.SAMPLES_FILE.removesuffix(".gz")
+            path.parent.mkdir(exist_ok=True)
+            sensors = [telemetry.signals(self.config, gpu) for gpu in self.gpus]
+            path.write_text(telemetry.samples_csv(self.config, sensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A run with a cause, and the truth about it."""
+
+    name: str
+    style: str
+    run: Simulated
+    cost_ns: float
+    """How much shorter an iteration is without it."""
+    step_ns: float
+    """The time of an iteration with it."""
+
+    @property
+    def cause(self) -> Cause:
+        """What was planted."""
+        assert self.run.config.cause is not None
+        return self.run.config.cause
+
+    @property
+    def share(self) -> float:
+        """The cost as a share of the iteration."""
+        return self.cost_ns / self.step_ns
+
+
+@lru_cache(maxsize=4)
+def simulated(config: Style) -> Simulated:
+    """Simulates a run; a clean one is kept for the next causes."""
+    cluster = Cluster(config, StyledTraining)
+    cluster.run()
+    return Simulated(
+        config,
+        tuple(gpu.history() for gpu in cluster.gpus),
+        tuple(capture(config, gpu.host) for gpu in cluster.gpus),
+    )
+
+
+def clean(style: str, seed: int) -> Simulated:
+    """A run without a cause."""
+    return simulated(replace(STYLES[style], seed=seed))
+
+
+def plant(name: str, seed: int, size: float, style: str = "") -> Planted:
+    """A run with a cause that costs about `size` of the iteration; its style goes by the seed."""
+    what = CAUSES[name]
+    style = style or what.styles[seed % len(what.styles)]
+    without = replace(STYLES[style], seed=seed)
+    if what.telemetry:
+        without = replace(without, telemetry=True)
+    before = simulated(without)
+    cause = what.make(before, size, seed)
+    after = simulated(replace(without, cause=cause))
+    return Planted(name, style, after, after.step_ns - before.step_ns, after.step_ns)
+
+
+Make = Callable[[Simulated, float, int], Cause]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A cause that can be planted: how, and in which styles of run."""
+
+    make: Make
+    styles: tuple[str, ...]
+    telemetry: bool = False
+
+
+CAUSES: dict[str, Kind] = {}
+_WITH_LAYERS = ("annotated", "module", "fsdp", "module accumulating", "module recomputing")
+_ANY = ("annotated", "module", "fsdp accumulating", "flat accumulating", "noisy", "stages")
+_SHARDED = ("annotated", "module", "fsdp", "fsdp accumulating", "module recomputing")
+
+
+def _plants(
+    name: str, styles: tuple[str, ...] = _ANY, *, telemetry: bool = False
+) -> Callable[[Make], Make]:
+    def register(make: Make) -> Make:
+        CAUSES[name] = Kind(make, styles, telemetry)
+        return make
+
+    return register
+
+
+def _all(run: Simulated) -> tuple[int, ...]:
+    return tuple(run.config.complete_iterations)
+
+
+def _some(run: Simulated, seed: int, every: int) -> tuple[int, ...]:
+    return tuple(n for n in run.config.complete_iterations if n % every == seed % every)
+
+
+def _one(run: Simulated, seed: int) -> tuple[int, ...]:
+    numbers = _all(run)
+    return (numbers[1 + seed % (len(numbers) - 2)],)
+
+
+def _gpu(run: Simulated, seed: int) -> tuple[int, ...]:
+    return ((seed * 7 + 3) % run.config.ranks,)
+
+
+def _layer(run: Simulated, seed: int) -> int:
+    return (seed * 5 + 1) % run.config.layers
+
+
+def _operation(seed: int) -> str:
+    return ("mlp_gp", "attn_fa", "mlp_dp", "q_ip", "mlp_up")[seed % 5]
+
+
+def _spread(run: Simulated, size: float, times: int) -> float:
+    """ns each time, of a pause that happens a number of times in the run."""
+    return size * run.step_ns * run.config.iterations / max(times, 1)
+
+
+def _slower(size: float) -> float:
+    """A clock's factor, as kernels are nearly all of an iteration."""
+    return 1 / (1 + 1.1 * size)
+
+
+@_plants("one GPU at a lower clock")
+def _slow_gpu(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("clock", _slower(size), _gpu(run, seed), _from_start(run))
+
+
+@_plants("two GPUs at a lower clock", ("annotated", "module", "wide", "fsdp accumulating"))
+def _two_slow(run: Simulated, size: float, seed: int) -> Cause:
+    first = _gpu(run, seed)[0]
+    both = tuple(sorted((first, (first + 1) % run.config.ranks)))
+    return Cause("clock", _slower(size), both, _from_start(run))
+
+
+@_plants("all GPUs at a lower clock", ("annotated", "module", "fsdp"), telemetry=True)
+def _all_slow(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("clock", _slower(size), (), _from_start(run))
+
+
+@_plants("a clock that drops", ("annotated", "module", "fsdp"), telemetry=True)
+def _dip(run: Simulated, size: float, seed: int) -> Cause:
+    numbers = _all(run)
+    later = numbers[len(numbers) // 2 :]
+    return Cause("clock", _slower(2 * size), _gpu(run, seed), later)
+
+
+@_plants("a throttled GPU", ("annotated", "fsdp", "wide"), telemetry=True)
+def _throttled(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("throttled", _slower(size), _gpu(run, seed), _from_start(run))
+
+
+@_plants("hipFree on one GPU")
+def _hip_free(run: Simulated, size: float, seed: int) -> Cause:
+    layer = run.config.layers_of(run.config.stage_of(_gpu(run, seed)[0]))[1]
+    return Cause("hip_free", size * run.step_ns, _gpu(run, seed), _all(run), layer)
+
+
+@_plants("values read back in every layer", ("annotated", "module", "fsdp", "flat"))
+def _items(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("items", size * run.step_ns / run.config.layers, (), _all(run))
+
+
+@_plants("data of one GPU late, always")
+def _data(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("data", size * run.step_ns, _gpu(run, seed), _all(run))
+
+
+@_plants("data of one GPU late, once")
+def _data_once(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("data", _spread(run, size, 1), _gpu(run, seed), _one(run, seed))
+
+
+@_plants("data of one GPU late, every third")
+def _data_every(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 3)
+    return Cause("data", _spread(run, size, len(those)), _gpu(run, seed), those)
+
+
+@_plants("data late on all GPUs")
+def _data_all(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("data", size * run.step_ns, (), _all(run))
+
+
+@_plants("slow optimizer kernels on one GPU")
+def _optimizer(run: Simulated, size: float, seed: int) -> Cause:
+    usual = run.per_iteration_ns(phase="optimizer")
+    return Cause(
+        "optimizer_kernels", 1 + size * run.step_ns / usual, _gpu(run, seed), _from_start(run)
+    )
+
+
+@_plants("slow optimizer host on one GPU")
+def _optimizer_host(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("optimizer_host", size * run.step_ns, _gpu(run, seed), _all(run))
+
+
+@_plants("garbage collection on one GPU")
+def _gc(run: Simulated, size: float, seed: int) -> Cause:
+    those = _some(run, seed, 2)
+    gpu = ((seed * 7 + 3) % (run.config.ranks // run.config.stages),)
+    return Cause("gc", _spread(run, size, len(those)), gpu, those)
+
+
+@_plants("logging on one GPU")
+def _logging(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("logging", size * run.step_ns, _gpu(run, seed), _all(run))
+
+
+@_plants("a checkpoint on one GPU")
+def _checkpoint(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("checkpoint", _spread(run, size, 1), _gpu(run, seed), _one(run, seed))
+
+
+@_plants("one operation slow on one GPU", ("annotated", "module", "fsdp", "module accumulating"))
+def _slow_operation(run: Simulated, size: float, seed: int) -> Cause:
+    name = _operation(seed)
+    factor = 1 + size * run.step_ns / run.per_iteration_ns(operation=name)
+    return Cause("kernels", factor, _gpu(run, seed), _from_start(run), None, name)
+
+
+@_plants("one operation slow in one layer", _WITH_LAYERS)
+def _slow_in_layer(run: Simulated, size: float, seed: int) -> Cause:
+    name, layer = _operation(seed), _layer(run, seed)
+    factor = 1 + size * run.step_ns / run.per_iteration_ns(operation=name, layer=layer)
+    return Cause("kernels", factor, (), _from_start(run), layer, name)
+
+
+@_plants("one layer slow", _WITH_LAYERS)
+def _slow_layer(run: Simulated, size: float, seed: int) -> Cause:
+    layer = _layer(run, seed)
+    factor = 1 + size * run.step_ns / run.per_iteration_ns(layer=layer)
+    return Cause("kernels", factor, (), _from_start(run), layer)
+
+
+@_plants("slow memory of one GPU", telemetry=True)
+def _memory(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("memory", _memory_factor(run, size), _gpu(run, seed), _from_start(run))
+
+
+@_plants("slow memory of all GPUs", ("annotated", "module", "fsdp"), telemetry=True)
+def _memory_all(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("memory", _memory_factor(run, size), (), _from_start(run))
+
+
+def _memory_factor(run: Simulated, size: float) -> float:
+    bound = sum(
+        each.end_ns - each.start_ns
+        for trace in run.traces
+        for each in trace.activities
+        if each.is_compute and not each.kernel.flops
+    )
+    return 1 + size * run.step_ns * len(run.traces) * run.config.iterations / bound
+
+
+@_plants("an extra operation in one layer", _WITH_LAYERS)
+def _extra(run: Simulated, size: float, seed: int) -> Cause:
+    # Also in a first iteration that isn't shown; half of it at either kernel.
+    amount = size * run.step_ns / run.config.microsteps * k.USUAL_CLOCK
+    return Cause("extra", amount, (), _from_start(run), _layer(run, seed), "mlp_n")
+
+
+@_plants("a slow link of one group", ("tensor",))
+def _link(run: Simulated, size: float, seed: int) -> Cause:
+    group = run.config.tensor_group(_gpu(run, seed)[0])
+    usual = sum(
+        each.collective.transfer_ns
+        for each in run.traces[group.ranks[0]].activities
+        if each.collective and each.collective.group == group
+    )
+    factor = 1 + size * run.step_ns * run.config.iterations / usual
+    return Cause("link", factor, group.ranks, _from_start(run))
+
+
+@_plants("parameters not gathered ahead", _SHARDED)
+def _unhidden(run: Simulated, size: float, seed: int) -> Cause:
+    # Which layers are gathered ahead: none, half, or all but one.
+    those = {0.015: 2, 0.04: run.config.layers // 2, 0.12: run.config.layers}
+    return Cause("unhidden", those.get(size, run.config.layers), (), _from_start(run))
+
+
+@_plants("one slow iteration")
+def _slow_iteration(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("kernels", 1 + size * run.config.iterations / 2, (), _one(run, seed))
+
+
+@_plants("hosts that can't keep up", ("annotated", "module", "flat", "fsdp"))
+def _host(run: Simulated, size: float, seed: int) -> Cause:
+    # The host's own time, from which on the GPU waits for it.
+    usual = max(_host_ns(run, trace) for trace in run.traces) / run.config.iterations
+    return Cause("host", (1 + size) * run.step_ns / usual, (), _from_start(run))
+
+
+def _host_ns(run: Simulated, trace: RankTrace) -> float:
+    """The time of a rank's host without waiting for its GPU."""
+    waits = [call for call in trace.calls if call.name == "hipDeviceSynchronize"]
+    return trace.end_ns - trace.start_ns - sum(call.end_ns - call.start_ns for call in waits)
+
+
+@_plants("more tokens on one GPU", ("annotated", "module", "fsdp", "module accumulating"))
+def _imbalance(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("imbalance", size, _gpu(run, seed), _from_start(run))
+
+
+@_plants("an operation slowed by communication", ("annotated", "module", "fsdp"))
+def _contention(run: Simulated, size: float, seed: int) -> Cause:
+    name = ("attn_op", "mlp_gp", "q_ip")[seed % 3]
+    factor = 1 + 2 * size * run.step_ns / run.per_iteration_ns(operation=name)
+    return Cause("contention", factor, (), _from_start(run), None, name)
+
+
+@_plants("a host late in one layer, once", ("annotated", "module", "fsdp", "noisy"))
+def _late_host(run: Simulated, size: float, seed: int) -> Cause:
+    layer = _layer(run, seed)
+    return Cause("late_host", _spread(run, size, 1), _gpu(run, seed), _one(run, seed), layer)
+
+
+@_plants("copies from pageable memory")
+def _copies(run: Simulated, size: float, seed: int) -> Cause:
+    return Cause("copies", size * run.step_ns, (), _all(run))
+
+
+def _from_start(run: Simulated) -> tuple[int, ...]:
+    """All iterations, the first one too, which isn't shown."""
+    return (c.FIRST_ITERATION, *run.config.complete_iterations)
