@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.host import Host, Links
-from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE, collective_name
+from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
 from chopper_core.align.labels import numbered
 from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.trace import ABSENT, Collective

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.intervals import Intervals, Points
-from chopper_core.align.kernel_names import kernel_class
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 from chopper_core.util.arrays import Index, Int32, Int64, Mask

@@ -14,7 +14,7 @@ from msgspec import Struct
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
-from chopper_core.align.kernel_names import ATTENTION_CLASS
+from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
 from chopper_core.align.operator_work import (
     ATTENTION,

@@ -13,7 +13,7 @@ from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
-from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import REACH, Labels, Order, contexts, like_context
 from chopper_core.align.layers import Modules, annotated_layers, layer_windows
 from chopper_core.align.shapes import read_shapes

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
 from chopper_core.align.host import Host, Links, link
-from chopper_core.align.kernel_names import kinds
+from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, read_modules

@@ -10,7 +10,7 @@ import numpy as np
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import BACKWARD_NODE, Host, Links
 from chopper_core.align.intervals import Intervals, Points
-from chopper_core.align.kernel_names import OPTIMIZER_CLASS
+from chopper_core.align.kernel_classes import OPTIMIZER_CLASS
 from chopper_core.align.labels import Labels, Order, contexts, like_context
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
 from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_names import kernel_class
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import (
     METRICS,
     Metric,

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.align.breakdown import breakdown_columns
-from chopper_core.align.kernel_names import ATTENTION_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.metrics import METRICS, Metric, Scope, Values, column, numbered, worded
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.column_names import AT_PEAK, BREAKDOWN, CYCLES, FLOPS, FLOPS_TYPE

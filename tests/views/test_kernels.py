@@ -11,7 +11,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_names import kernel_class
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model import tree
 from chopper_core.model.address import parse, render
 from chopper_core.model.cubes import Cubes, summarise

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.align.kernel_names import kernel_class
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import AT_PEAK
 from chopper_core.model.groups import Groups

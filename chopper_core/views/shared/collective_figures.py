@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chopper_core.align.kernel_names import UNKNOWN_COLLECTIVE
+from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
 from chopper_core.metrics import Metric, Values, numbered, worded
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.align.kernel_names import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
+from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
 from chopper_core.model.table import KernelTable, Phase
 from chopper_core.util.arrays import AnyArray, Index, Int64
 

@@ -1,0 +1,204 @@
+"""Kind and class of a kernel by its name, from one table each.
+
+Names are those of PyTorch, Inductor, Triton, MIOpen, hipBLASLt, cuDNN, Composable Kernel, AITER,
+vLLM, SGLang, TensorRT-LLM, FBGEMM, Apex, llama.cpp, and of the libraries that communicate: NCCL
+and RCCL (with symmetric memory), MSCCL++, NVSHMEM, rocSHMEM, UCC, DeepEP, MORI.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from chopper_core.model.table import Category, Kind
+from chopper_core.util.arrays import Int8, Int32
+from chopper_core.util.grouping import distinct
+
+UNKNOWN_COLLECTIVE: Final = "collective"
+OPTIMIZER_CLASS: Final = "optimizer"
+ATTENTION_CLASS: Final = "attention"
+OTHER_CLASS: Final = "other"
+
+_COMM: Final = re.compile(
+    # Libraries.
+    r"(?:^|[^a-z])[nr]ccl(?:Dev|Sym|Kernel)|msccl|(?:roc|nv|ro)_?shmem|\bucc_|\bexecutor_kernel"
+    r"|c10d::symmetric_memory::"
+    # Experts: DeepEP and its kin, plain and mangled; their layout kernels stay on the GPU.
+    r"|deep_?ep\d*(?:::|\d)(?!\w*layout)|dpsk(?:::|\d+)ep(?:::|\d+)(?!layout)"
+    r"|int(?:er|ra)node(?:_ll)?(?:::|\d+)(?:dispatch|combine|notify|cached_notify|barrier)"
+    r"|\bmori::|\bpplx::|Ep(?:Dispatch|Combine)\w*Kernel"
+    # All-reduces of inference engines, on peers' memory or by the switch.
+    r"|multimem_|cross_device_(?:reduce|store|load)|(?:custom|quick)_?(?:all_?)?reduce"
+    r"|(?:one|two)_?shot_(?:all|reduce)|all_?reduce\w*(?:kernel|shot|lamport|fusion)"
+    r"|(?:^|::)\w*(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w*kernel",
+    re.IGNORECASE,
+)
+_INDUCTOR: Final = re.compile(
+    r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)"
+)
+"""A kernel of torch.compile: the way it loops, and the operators that it fuses."""
+_INDUCTOR_KINDS: Final = {
+    "poi": "elementwise",
+    "for": "elementwise",
+    "red": "reduction",
+    "per": "reduction",
+    "spl": "reduction",
+    "tem": "gemm",
+    "mm": "gemm",
+    "bmm": "gemm",
+}
+_INDUCTOR_OPS: Final = (
+    (ATTENTION_CLASS, re.compile(r"flex_attention|scaled_dot_product")),
+    ("norm", re.compile(r"(?:rms|layer|batch|group)_norm")),
+    ("softmax", re.compile(r"softmax|nll_loss|cross_entropy")),
+)
+_MOVES: Final = re.compile(
+    r"_?(?:to_copy|unsafe_view|clone|copy|cat|stack|transpose|permute|view|slice|expand|unsqueeze"
+    r"|constant_pad_nd|split_with_sizes|split|t)_?(?=_|\d|$)|_|\d"
+)
+"""Parts of the operators that only move data, and what stands between them."""
+_CLASSES: Final = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        (
+            "kv_cache",
+            r"reshape_and_cache|concat_and_cache|store_kv_?cache|set_(?:mla_)?kv_buffer|kv_indices"
+            r"|(?:copy|swap)_blocks|kv_?cache_(?:copy|append|scatter)",
+        ),
+        (
+            "moe",
+            r"_combined_routing|bitmatrix|finalize_matmul_scatter|moe_(?:align|sum|permute|sort)"
+            r"|MoeSorting|topk_?gating|grouped_topk|_topk_forward|biased_grouped|expert_(?:count|map)"
+            r"|token_permut|(?:un)?permute_kernel",
+        ),
+        (
+            ATTENTION_CLASS,
+            r"fmha|attn_fwd|attn_bwd|bwd_kernel_(?:d[kq]|fuse)|mha_(?:fwd|bwd)|flash_|flash(?:attn|mla)"
+            r"|unified_attention|reduce_segments|sage_?(?:fwd|bwd|attn)|bwd_preprocess|_attention"
+            r"|attention_|scaled_dot_product|^_fwd_kernel|mla_(?:decode|prefill|fwd|reduce)|\bpa_(?:fwd|dec)"
+            r"|BatchPrefill|BatchDecode|SinglePrefill|SingleDecode|gated_delta|linear_attn|_attn_"
+            r"|attn_kernel|selective_scan|chunk_scan",
+        ),
+        ("rope", r"\brope\b|rope_|_rope|rotary"),
+        ("embedding", r"embedding|EmbeddingBag|linearize_index|index_?select|get_rows|set_rows"),
+        ("copy", r"multi_tensor_apply.*copy"),
+        (
+            "convolution",
+            r"conv(?!er)|implicit_?(?:gemm|con)|igemm_|winograd|im2col|col2im|_[fdw](?:prop|grad)_"
+            r"|gtcx",
+        ),
+        (
+            "norm",
+            r"rms_?norm|layer_?norm|batch_?norm|group_?norm|instance_?norm|l2_?norm|bn_?(?:fwd|bwd)|bnorm"
+            r"|RowwiseMoments|GammaBeta",
+        ),
+        (
+            "gemm",
+            r"^Cijk_|gemm|nvjet|cutlass|hipblaslt|xmma|scaled_mm|matmul|matrix_multiply"
+            r"|gemv|^wvSplitK|mul_mat|(?:^|_)b?mm(?:_|\d|$)|\bbmm|fused_moe|moe_(?:ck|mm)"
+            r"|dot_kernel",
+        ),
+        ("quantize", r"quant(?!ile)|per_token_group|(?:to|cast)_?(?:fp8|mxfp)"),
+        (
+            OPTIMIZER_CLASS,
+            r"multi_tensor_apply|adam|adagrad|adafactor|rmsprop|\blamb\b|_sgd|sgd_",
+        ),
+        ("softmax", r"softmax|nll|cross_?entropy"),
+        (
+            "embedding",
+            r"index_?put|indexing_backward|gather|scatter|partials?_(?:per_)?segment|grad_weight",
+        ),
+        ("pooling", r"pool"),
+        (
+            "copy",
+            r"copyBuffer|fillBuffer|memcpy|memset|CatArray|concat_|split_with_sizes|chunk_cat"
+            r"|copy_kernel|direct_copy|veccopy|\bcpy_|transpose(?!Params)|permute|StackArray|repeat_interleave",
+        ),
+        ("reduction", r"reduce_kernel|reduction|lpnorm|row_?sum|arg_?max"),
+        ("random", r"distribution_|philox|dropout|random"),
+        ("sort", r"sort|topk|radix|scan|cub::|rocprim|thrust|sampling|bincount|unique"),
+        (
+            "elementwise",
+            r"elementwise|pointwise|tensor_apply|foreach|\bfill|vector_add|act_and_mul|silu|gelu|swiglu"
+            r"|SubTensorOp|epilogue::|unary_|bin_bcast|scale_f32|scal_kernel|amp_update|arange|tensorOp"
+            r"|compute_position|resolve_future|softplus|sigmoid",
+        ),
+    )
+)
+_COLLECTIVES: Final = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("all_gather", r"all_?gather"),
+        ("reduce_scatter", r"reduce_?scatter|post_backward_reduce"),
+        (
+            "all_reduce",
+            r"all_?reduce|cross_device_reduce|(?:custom|quick)_?reduce|multimem_\w*reduce",
+        ),
+        ("all_to_all", r"all_?to_?all|all2all"),
+        ("broadcast", r"broadcast"),
+        ("send_recv", r"send_?recv|\b(?:i?send|i?recv|batch_isend_irecv|coalesced)\b|:send|:recv"),
+        ("barrier", r"barrier"),
+        ("dispatch", r"dispatch"),
+        ("combine", r"combine"),
+        ("gather", r"\bgather"),
+        ("scatter", r"\bscatter"),
+        ("reduce", r"reduce"),
+    )
+)
+
+
+def collective_name(text: str) -> str | None:
+    """The standard name of the collective in a text (argument, range, kernel)."""
+    for name, pattern in _COLLECTIVES:
+        if pattern.search(text):
+            return name
+    return None
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel communicates between GPUs.
+
+    One that torch.compile fused with a collective's result only reads it.
+    """
+    return _COMM.search(name) is not None and not name.startswith("triton_")
+
+
+@lru_cache(maxsize=1 << 14)
+def kernel_class(name: str) -> str:
+    """The class of a kernel by its name: `gemm`, `attention`, `elementwise` …, else `other`."""
+    if is_communication(name):
+        return collective_name(name) or UNKNOWN_COLLECTIVE
+    if fused := _INDUCTOR.match(name):
+        return _of_fused(fused["kind"], fused["ops"])
+    for kind, pattern in _CLASSES:
+        if pattern.search(name):
+            return kind
+    return OTHER_CLASS
+
+
+def _of_fused(kind: str, operators: str) -> str:
+    """The class of a kernel that torch.compile fused from several operators."""
+    for name, pattern in _INDUCTOR_OPS:
+        if pattern.search(operators):
+            return name
+    usual = _INDUCTOR_KINDS[kind]
+    has_names = any(map(str.isalpha, operators))
+    if usual != "elementwise" or not has_names:
+        return usual
+    rest = _MOVES.sub("", operators)
+    return "copy" if not rest else "embedding" if rest == "embedding" else usual
+
+
+def kinds(names: Sequence[str], name: Int32, category: Int8) -> Int8:
+    """The kind of each activity; memset counts as compute."""
+    used = distinct(name)
+    communicates = np.zeros(len(names), np.bool_)
+    communicates[used] = [is_communication(names[code]) for code in used]
+    kind = np.where(communicates[name], Kind.COMM, Kind.COMPUTE)
+    kind[category == Category.MEMCPY] = Kind.COPY
+    kind[category == Category.MEMSET] = Kind.COMPUTE
+    return kind.astype(np.int8)

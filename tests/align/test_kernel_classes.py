@@ -1,0 +1,149 @@
+"""The table of kernel classes: names of many libraries, near misses, and all real names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.align.kernel_classes import (
+    OTHER_CLASS,
+    UNKNOWN_COLLECTIVE,
+    is_communication,
+    kernel_class,
+)
+from chopper_core.ingest.open import open_run
+
+REALDATA = Path(
+    os.environ.get("CHOPPER_REALDATA") or Path(__file__).resolve().parents[3] / "shared/realdata"
+)
+
+COMMUNICATION = {
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",
+    "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)": UNKNOWN_COLLECTIVE,
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclWork)": "all_gather",
+    "ncclSymDevKernel_ReduceScatter_LD_sum_bf16(ncclSymDevArgs)": "reduce_scatter",
+    "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16": "all_reduce",
+    "rcclKernel_Generic": UNKNOWN_COLLECTIVE,
+    "void mscclpp::allreduce8<__half>(void*)": "all_reduce",
+    "void dpsk::ep::internode::dispatch<false, 8, true, 24>(int4*, float*)": "dispatch",
+    "void dpsk::ep::internode::combine<true, 8, __nv_bfloat16>(int4*)": "combine",
+    "void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*)": "dispatch",
+    "void deep_ep::intranode::notify_dispatch<8>(int const*)": "dispatch",
+    "_ZN7deep_ep9intranode7combineI14__hip_bfloat16Li8ELi768EEEvPT_": "combine",
+    "multimem_all_reduce_kernel<c10::BFloat16, 16>(void*)": "all_reduce",
+    "void two_shot_all_reduce_kernel<c10::BFloat16>(void*)": "all_reduce",
+    "void vllm::cross_device_reduce_2stage<__hip_bfloat16, 8>(vllm::RankData*)": "all_reduce",
+    "void aiter::cross_device_reduce_1stage<__hip_bfloat16, 8>(aiter::RankData*)": "all_reduce",
+    "void aiter::reduce_scatter_cross_device_store<float, 8>()": "reduce_scatter",
+    "void quickreduce::allreduce_prototype_twoshot<CodecFP>()": "all_reduce",
+    "void sglang::custom_all_reduce<half>()": "all_reduce",
+    "flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_twoshot_lamport<8>": "all_reduce",
+    "nvshmemi_barrier_threadgroup_kernel": "barrier",
+    "rocshmem_all_to_all_kernel": "all_to_all",
+    "ucc_ec_cuda_reduce_kernel<float>": "reduce",
+    "void mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>()": "dispatch",
+}
+"""Kernels that communicate, with their collective."""
+
+COMPUTE = {
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN": "gemm",
+    "bmm_E4m3_E2m1E2m1_Fp32_t128x8x512u2_s6_et64x8_m256x8x64_cga2x1x1_sm100f": "gemm",
+    "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x512_s5_tma_gmem_sm100a": "gemm",
+    "nvjet_tst_128x256_64x4_2x1_v_bz_TNT": "gemm",
+    "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_64x1_tn>": "gemm",
+    "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1": "gemm",
+    "fused_moe_kernel": "gemm",
+    "void mul_mat_q<(ggml_type)12, 128, false>(char const*)": "gemm",
+    "triton_tem_fused_addmm_4": "gemm",
+    "igemm_wrw_gtcx3_nhwc_fp16_bx0_ex0_bt256x256x32_gkgs": "convolution",
+    "sm80_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc": "convolution",
+    "void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<int> >()": "attention",
+    "kernel_unified_attention_2d": "attention",
+    "sage_fwd": "attention",
+    "bwd_kernel_fuse": "attention",
+    "void paged_attention_ll4mi_QKV_mfma16_kernel<half>": "attention",
+    "void flashinfer::BatchPrefillWithPagedKVCacheKernel<half>": "attention",
+    "triton_red_fused__to_copy_add_addmm_mean_mul_pow_3": "reduction",
+    "triton_per_fused_native_layer_norm_backward_7": "norm",
+    "triton_red_fused__log_softmax_nll_loss_forward_9": "softmax",
+    "triton_poi_fused__to_copy_1": "copy",
+    "triton_poi_fused_cat_transpose_view_12": "copy",
+    "triton_poi_fused_add_cos_sin_0": "elementwise",
+    "triton_poi_fused_0": "elementwise",
+    "triton_poi_fused_embedding_2": "embedding",
+    "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*)": "rope",
+    "void vllm::reshape_and_cache_flash_kernel<__hip_bfloat16>()": "kv_cache",
+    "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64E": "norm",
+    "void at::native::(anonymous namespace)::cuComputeGradGammaBeta<float>": "norm",
+    "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float> >()": "optimizer",
+    "void split_embedding_backward_codegen_rowwise_adagrad_weighted_kernel": "embedding",
+    "SubTensorOpWithScalar1d": "elementwise",
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>": "copy",
+    "quantize_q8_1(float const*, void*)": "quantize",
+}
+"""Kernels that compute, with their class."""
+
+NEAR_MISSES = (
+    "triton_poi_fused_all_gather_into_tensor_wait_tensor_3",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >",
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8>",
+    "deep_ep::layout::get_dispatch_layout<256, 4, 8>",
+    "void flash_attn_combine_results<256>(float const*)",
+    "void at::native::(anonymous namespace)::all_elements_kernel<float>",
+    "broadcast_tensor_elementwise",
+    "splitKreduce_kernel<32, 16>",
+    "dispatch_softmax_forward",
+)
+"""Kernels with a collective's word in the name that stay on their GPU."""
+
+
+@pytest.mark.parametrize("name", COMMUNICATION)
+def test_kernels_that_communicate(name: str) -> None:
+    assert is_communication(name)
+    assert kernel_class(name) == COMMUNICATION[name]
+
+
+@pytest.mark.parametrize("name", COMPUTE)
+def test_kernels_that_compute(name: str) -> None:
+    assert not is_communication(name)
+    assert kernel_class(name) == COMPUTE[name]
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_a_collective_s_word_alone_is_no_communication(name: str) -> None:
+    assert not is_communication(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["kernel0", "my_kernel(float*)", "triton__0d1d2d3d", "conversion_table"]
+)
+def test_an_unknown_name_has_no_class(name: str) -> None:
+    assert kernel_class(name) == OTHER_CLASS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mi300x_ddp4/rank0.json.gz",
+        "mi300x_qwen05b.json.gz",
+        "mi300x_sglang_prefill.json.gz",
+        "vllm_decode_graph.json.gz",
+        "mi300x_resnet_act_ckpt_rank0of8.json.gz",
+        "mi300x_train_resnet18.json.gz",
+        "traces_2of128",
+        "v100_dlrm_8rank",
+        "mi350x_aorta_rocprofv3",
+        "rocprofv3_csv",
+    ],
+)
+def test_nearly_all_time_of_real_traces_has_a_class(name: str) -> None:
+    """The rest are the nameless kernels of early torch.compile (`triton__0d1d`) and few others."""
+    if not (REALDATA / name).exists():
+        pytest.skip(f"no {REALDATA / name}")
+    table = open_run(str(REALDATA / name), jobs=1).table
+    time = np.bincount(table.kernel, weights=table.duration_ns, minlength=len(table.names))
+    unknown = np.array([kernel_class(each) == OTHER_CLASS for each in table.names])
+    assert time[unknown].sum() <= 0.005 * time.sum()
