@@ -30,7 +30,7 @@ from textual.worker import WorkerFailed
 
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
-from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
@@ -99,7 +99,7 @@ class ChopperApp(App[None], inherit_bindings=False):
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
-        self.glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
+        self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
         self.ended_by: signal.Signals | None = None
@@ -122,6 +122,11 @@ class ChopperApp(App[None], inherit_bindings=False):
         if self._inks is None or self._inks[0] != self.theme:
             self._inks = (self.theme, inks(self.theme, self.console.color_system, self.no_color))
         return self._inks[1]
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The characters to draw with."""
+        return self._glyphs.coloured(self.inks.has_colours)
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -201,7 +206,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Without UTF-8 only ASCII may reach the terminal."""
         filters = super().get_line_filters()
-        return filters if self.glyphs is UNICODE else [*filters, AsciiFilter()]
+        return [*filters, AsciiFilter()] if self.glyphs.is_ascii else filters
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every action of the registry."""

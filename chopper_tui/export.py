@@ -11,6 +11,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render import FORMATS, render
+from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.util.errors import DataError, UsageError
 
@@ -26,11 +27,14 @@ SNAPSHOTS: Final = (*FORMATS, *_ALIASES, PICTURE)
 """The formats by the names that people may give them."""
 
 
-def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
+def scope_lines(
+    run: Run, view: View, width: int, glyphs: Glyphs, paint: Paint = plain
+) -> list[str]:
     """The key figures of a node and the chart of its signal, as lines of text."""
     from chopper_core.query.signal_chart import signal_chart
     from chopper_tui.draw import signal_plot as plot
     from chopper_tui.draw.figures import figures_of
+    from chopper_tui.draw.pieces import painted_line
     from chopper_tui.screen_data import KEY_FIGURES, key_line
 
     line = key_line(figures_of(run, view, KEY_FIGURES), view, glyphs)
@@ -40,7 +44,7 @@ def scope_lines(run: Run, view: View, width: int, glyphs: Glyphs) -> list[str]:
         "  ".join(f"{title} {text}".strip() for title, text in line),
         "",
         plot.headline(seen, width, glyphs),
-        *("".join(text for text, _ in row) for row in rows),
+        *(painted_line(row, paint) for row in rows),
     ]
     return [*(each.rstrip() for each in lines), ""]
 
@@ -53,19 +57,24 @@ def printed(
     width: int = 0,
     glyphs: Glyphs = UNICODE,
     charted: Run | None = None,
+    paint: Paint = plain,
 ) -> str:
     """A frame in a format of `render`, with its pictures where it is read by people.
 
     A node of the tree has none; with its run its key figures and chart stand there.
     """
     drawn: list[str] = []
+    paint = paint if format_name == "text" else plain
     if format_name in ("text", "markdown") and charted is not None and not frame.view.name:
-        drawn = scope_lines(charted, frame.view, min(width or _TEXT_WIDTH, _TEXT_WIDTH), glyphs)
+        cells = min(width or _TEXT_WIDTH, _TEXT_WIDTH)
+        drawn = scope_lines(charted, frame.view, cells, glyphs, paint)
     if format_name in ("text", "markdown") and frame.charts:
         from chopper_tui.draw.charts import as_lines
 
-        drawn = as_lines(frame.charts, min(width, _TEXT_WIDTH), glyphs)
-    return render(frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn)
+        drawn = as_lines(frame.charts, min(width, _TEXT_WIDTH), glyphs, paint)
+    return render(
+        frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint
+    )
 
 
 def is_picture(arguments: str) -> bool:

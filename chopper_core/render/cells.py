@@ -88,8 +88,12 @@ class ColumnText(Struct, frozen=True):
 
     def aligned(self, text: str, width: int) -> str:
         """A cell of the column filled to a width: figures at the right, words at the left."""
+        return "".join(self.split(text, width))
+
+    def split(self, text: str, width: int) -> tuple[str, str]:
+        """The same as the space before it, and the text with the space after it."""
         room = " " * (width - cell_width(text))
-        return text + room if self.is_word else room + text
+        return ("", text + room) if self.is_word else (room, text)
 
     @property
     def header(self) -> str:

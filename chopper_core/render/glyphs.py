@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.util.arrays import Float64
 
@@ -28,6 +29,17 @@ class Glyphs(Struct, frozen=True):
     micro: str
     arrow: str
     """Between a row's name in the baseline and its own."""
+    in_colour: bool = False
+    """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether every character is ASCII."""
+        return self.name == "ascii"
+
+    def coloured(self, in_colour: bool) -> Glyphs:
+        """The set for a medium with colours, or for one without."""
+        return self if self.in_colour == in_colour else replace(self, in_colour=in_colour)
 
     def spelled(self, text: str) -> str:
         """Text with units spelled as this set can show them."""

@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 
 from chopper_core.query.frame import Frame
+from chopper_core.query.tints import INKS, tints
+from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -45,10 +47,11 @@ def as_text(
     width: int = 0,
     glyphs: Glyphs = UNICODE,
     drawn: Sequence[str] = (),
+    paint: Paint = plain,
 ) -> str:
     """A frame as a text table of at most `width` cells (0: as wide as it needs).
 
-    `drawn` are its charts as lines, printed above the table.
+    `drawn` are its charts as lines, printed above the table; `paint` colours the table.
 
     Columns that don't fit are left out from the last on, unless the view chose its columns.
     """
@@ -80,27 +83,33 @@ def as_text(
 
     short = names if told else fitting_names(names, name_width, glyphs)
 
-    lines = [_breadcrumb(frame, glyphs), *_headline(frame, width), *drawn]
+    lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width), *drawn]
     header = [title.ljust(name_width)]
     header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
-    lines.append("  ".join([*header, scale_title(frame.signal)] if spark else header).rstrip())
+    header += [scale_title(frame.signal)] * spark
+    lines.append(paint("  ".join(header).rstrip(), "header"))
+    tinted = {c.metric.name: tints(frame, c.metric) for c in shown} if paint is not plain else {}
     sparks = frame.signal.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
         name = wrap(names[row], name_width) if told else [short[row]]
         line = [pad(name[0], name_width)]
-        line += [c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name]) for c in shown]
+        for c in shown:
+            text = c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name])
+            tint = int(tinted[c.metric.name][row]) if tinted else 0
+            line.append(paint(text, INKS[tint] if c.metric.name != "share_pct" else "accent"))
         if sparks is not None:
-            line.append(sparkline(sparks[row], glyphs))
+            line.append(paint(sparkline(sparks[row], glyphs), "spark"))
         lines += ["  ".join(line).rstrip(), *name[1:]]
         if told:
-            lines += [f"  {clean(frame.addresses(row))}", ""]
+            lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]
     if _has_total(frame):
         total = [_total_title(frame).ljust(name_width)]
         total += [c.aligned(cells[c.metric.name][1], widths[c.metric.name]) for c in shown]
-        lines.append("  ".join(total).rstrip())
+        lines.append(paint("  ".join(total).rstrip(), "strong"))
     if lines[-1]:
         lines.append("")
-    return glyphs.spelled("\n".join([*lines, *_footer(frame, count, drawn)]) + "\n")
+    footer = [paint(line, "dim") for line in _footer(frame, count, drawn)]
+    return glyphs.spelled("\n".join([*lines, *footer]) + "\n")
 
 
 def as_markdown(frame: Frame, *, limit: int | None = None, drawn: Sequence[str] = ()) -> str:

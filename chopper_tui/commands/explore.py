@@ -38,7 +38,7 @@ def _print(view: View, options: Namespace) -> int:
     from chopper_tui.export import printed
 
     frame = query(open_with_progress(view, options), view)
-    write(printed(frame, width=width(), glyphs=glyphs()))
+    write(printed(frame, width=width(), glyphs=glyphs(is_ascii=options.ascii)))
     return 0
 
 

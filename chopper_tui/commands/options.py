@@ -74,6 +74,7 @@ def add_printing_options(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=_natural, metavar="N", help="at most N rows")
     parser.add_argument("--width", type=_natural, metavar="N", help="cells of text; 0: all")
     parser.add_argument("--chart", action="store_true", help="text with key figures and chart")
+    parser.add_argument("--ascii", action="store_true", help="text in ASCII characters only")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write it there; .md, .csv, .json, or text"
     )

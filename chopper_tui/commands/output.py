@@ -35,11 +35,12 @@ def width() -> int:
     return (int(columns) if columns.isdecimal() else 0) or 120
 
 
-def glyphs() -> Glyphs:
-    """The characters that standard output can show."""
+def glyphs(*, is_ascii: bool = False) -> Glyphs:
+    """The characters that standard output can show, or ASCII alone."""
+    from chopper_core.render.glyphs import ASCII
     from chopper_tui.terminal import glyphs_of
 
-    return glyphs_of(sys.stdout)
+    return ASCII if is_ascii else glyphs_of(sys.stdout)
 
 
 def registry() -> Sequence[Action]:

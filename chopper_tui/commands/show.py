@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -27,6 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the view of `options.address`, or write it to a file."""
+    from chopper_core.render.ansi import paint_for, plain
     from chopper_core.views.query import query
     from chopper_tui.export import printed
 
@@ -41,8 +43,9 @@ def run(options: Namespace) -> int:
         options.format or _FORMAT_SUFFIXES.get(suffix, "text"),
         limit=options.limit,
         width=default_width if options.width is None else options.width,
-        glyphs=glyphs(),
+        glyphs=glyphs(is_ascii=options.ascii),
         charted=opened if options.chart else None,
+        paint=plain if options.output else paint_for(sys.stdout.isatty(), os.environ),
     )
     if not options.output:
         write(text)

@@ -23,10 +23,12 @@ from chopper_core.model.charts import (
     Series,
     SignalRows,
 )
+from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.cells import cell_width, clean, pad
-from chopper_core.render.glyphs import UNICODE, Glyphs, bar
+from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64, Int64
+from chopper_tui.draw.pieces import painted_line
 from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
 from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, scale_ends, short_number
 from chopper_tui.draw.timeline import cut, draw_lanes
@@ -123,14 +125,16 @@ def _lines_there(picture: Chart, width: int, glyphs: Glyphs, is_below: bool) -> 
     return lines_of(picture, width, glyphs)
 
 
-def as_lines(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> list[str]:
-    """Charts as plain lines of text, with a blank line after each."""
+def as_lines(
+    pictures: Sequence[Chart], width: int, glyphs: Glyphs, paint: Paint = plain
+) -> list[str]:
+    """Charts as lines of text, with a blank line after each."""
     lines: list[str] = []
     for picture in pictures:
         width = width or _TEXT_SIZE[0]
         rows = max(_TEXT_SIZE[1], lines_of(picture, width, glyphs))
-        drawn = draw(picture, width, min(rows, 40), glyphs)
-        lines += ["".join(text for text, _ in line).rstrip() for line in drawn]
+        drawn = draw(picture, width, min(rows, 40), glyphs.coloured(paint is not plain))
+        lines += [painted_line(line, paint) for line in drawn]
         lines.append("")
     return lines
 
@@ -275,7 +279,7 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
     known = picture.quantiles[np.isfinite(picture.quantiles)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     span = (high - low) or 1.0
-    line_, box, middle = ("─", "▒", "█") if glyphs is UNICODE else ("-", "=", "|")
+    line_, box, middle = ("─", "▒", "█") if not glyphs.is_ascii else ("-", "=", "|")
     lines: list[Line] = []
     for row in range(shown):
         label = (labels[row] + " ", "text")
@@ -442,13 +446,13 @@ def _curve(
     if known.any():
         markers = _MARKERS[glyphs.name]
         marker = markers[number % len(markers)] if picture.points else "braille"
-        if glyphs is not UNICODE:
+        if glyphs.is_ascii:
             marker = markers[number % len(markers)]
         signal = figure.signal(x[known].tolist(), series.numbers[known].tolist(), marker=marker)
         if not picture.points:
             signal.lines()
         figure.draw(signal)
-        if len(picture.series) > 1 and not picture.points and glyphs is UNICODE:
+        if len(picture.series) > 1 and not picture.points and not glyphs.is_ascii:
             # Markers on the curve tell series apart without colour.
             places = np.flatnonzero(known)
             step = max(len(places) // _MARKS_ON_A_CURVE, 1)
@@ -458,7 +462,7 @@ def _curve(
     text: str = figure.build().string(colorless=True)
     rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
     rows += [" " * width] * (height - len(rows))
-    return [row.translate(ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
+    return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
 
 
 def _inked(row: str, inks: Int64, axis: int) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from chopper_core.render.ansi import Paint
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
 
@@ -14,6 +15,16 @@ Pieces = Sequence[tuple[str, str]]
 def fit(text: str, width: int, glyphs: Glyphs) -> str:
     """Text of exactly `width` cells: its middle gives way, or spaces follow."""
     return pad(elide(text, width, glyphs), width)
+
+
+def painted_line(pieces: Pieces, paint: Paint) -> str:
+    """A line as text, painted, without the blanks at its end."""
+    kept = list(pieces)
+    while kept and not kept[-1][0].strip() and not kept[-1][1][-1:].isdigit():
+        kept.pop()
+    if kept and not kept[-1][1][-1:].isdigit():
+        kept[-1] = (kept[-1][0].rstrip(), kept[-1][1])
+    return "".join(paint(text, ink) for text, ink in kept)
 
 
 def width_of(pieces: Pieces) -> int:

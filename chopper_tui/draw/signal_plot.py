@@ -15,7 +15,7 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.cells import Scale, scale_of
-from chopper_core.render.glyphs import UNICODE, Glyphs
+from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64
 
 Line = list[tuple[str, str]]
@@ -42,13 +42,13 @@ def axis_width(signal: Signal) -> int:
 
 def bins_for(signal: Signal, width: int, glyphs: Glyphs) -> int:
     """How many bins of time a chart of this width can show."""
-    return max(width - axis_width(signal), 1) * (2 if glyphs is UNICODE else 1)
+    return max(width - axis_width(signal), 1) * (2 if not glyphs.is_ascii else 1)
 
 
 def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     """What the chart shows and over which time, as far as there is room."""
     scale = _time_scale(chart)
-    dash = "–" if glyphs is UNICODE else "-"
+    dash = "–" if not glyphs.is_ascii else "-"
     signal = chart.signal
     shown, scope = (
         f"{scale.cell(begin)}{dash}{scale.cell(end)}"
@@ -115,7 +115,7 @@ def _scope_cells(chart: SignalChart, cells: int) -> tuple[int, int]:
 
 def _marked(axis: str, inside: range, glyphs: Glyphs) -> str:
     """The time axis, heavier along the scope's part."""
-    heavy = _HEAVY if glyphs is UNICODE else _HEAVY_ASCII
+    heavy = _HEAVY if not glyphs.is_ascii else _HEAVY_ASCII
     return "".join(
         char.translate(heavy) if place in inside else char for place, char in enumerate(axis)
     )
@@ -162,7 +162,7 @@ def _rows(
         figure.ruler("x").ticks(*_time_ticks(chart, last))
     else:
         figure.ruler("x").ticks([], [])
-    marker = "braille" if glyphs is UNICODE else "*"
+    marker = "braille" if not glyphs.is_ascii else "*"
     known = np.flatnonzero(np.isfinite(signals[0]))
     if not len(known):
         return [" " * width] * height
@@ -175,7 +175,7 @@ def _rows(
     figure.draw(drawn[0])
     text: str = figure.build().string(colorless=True)
     rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
-    return [row.translate(ASCII_AXES) for row in rows] if glyphs is not UNICODE else rows
+    return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
 
 
 def _time_ticks(chart: SignalChart, last: int) -> tuple[list[float], list[str]]:

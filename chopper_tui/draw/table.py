@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from chopper_core.model.signals import Signal
 from chopper_core.query.frame import Frame
+from chopper_core.query.tints import INKS, Tint, tints
 from chopper_core.render.cells import (
     SENTENCES,
     ColumnText,
@@ -24,6 +25,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import fitting_names, row_names
+from chopper_core.util.arrays import Int8
 from chopper_tui.draw.pieces import Pieces, fit
 
 PREFIX: Final = 3
@@ -52,6 +54,8 @@ class Column(Struct, frozen=True):
     width: int
     bar: int
     """Cells of a bar after the figure; 0: none."""
+    tints: Int8
+    """The `Tint` of each row."""
 
     @property
     def name(self) -> str:
@@ -62,6 +66,12 @@ class Column(Struct, frozen=True):
     def cells(self) -> int:
         """The cells of the figure and the bar."""
         return self.width + (self.bar + 1 if self.bar else 0)
+
+    def mark(self, tint: int, glyphs: Glyphs) -> str:
+        """The mark before a figure far from its peers; a difference has its sign."""
+        if self.text.metric.signed:
+            return ""
+        return {Tint.FAR_ABOVE: glyphs.up, Tint.FAR_BELOW: glyphs.down}.get(Tint(tint), "")
 
 
 class SparkColumn(Struct, frozen=True):
@@ -130,7 +140,7 @@ class TableLayout(Struct, frozen=True):
         return pieces
 
     def row(self, row: int, drawn: Sequence[str], cursor: bool, marked: bool = False) -> Pieces:
-        """The cells of a row with its sparklines; the cursor's row is one piece."""
+        """The cells of a row with its sparklines; what stands out has its tint and a mark."""
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
@@ -138,12 +148,18 @@ class TableLayout(Struct, frozen=True):
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
-            pieces.append((" " * GAP + column.text.aligned(cell, column.width), "text"))
+            tint = int(column.tints[row])
+            room, figure = column.text.split(cell, column.width)
+            mark = column.mark(tint, glyphs)
+            pieces.append((" " * (GAP - len(mark)) + room, "text"))
+            pieces.append((mark + figure, INKS[tint]))
             if column.bar:
                 pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
         for spark, line in zip(self.sparks, drawn, strict=True):
             pieces.append((" " * GAP + line.ljust(spark.cells), "spark"))
-        return [("".join(text for text, _ in pieces), "cursor")] if cursor else pieces
+        if not cursor:
+            return pieces
+        return [(text, f"cursor+{ink}" if ink in INKS[1:] else "cursor") for text, ink in pieces]
 
 
 def shown_name(label: str, level: str, full: bool) -> str:
@@ -213,11 +229,13 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     if values.words is not None:
         shown = (clean(values.words[int(code)]) for code in set(present.tolist()))
         widths = sorted(cell_width(word) for word in shown)
-        return Column(text, header, max(cell_width(header), *widths, 1), 0)
+        width = max(cell_width(header), *widths, 1)
+        return Column(text, header, width, 0, tints(frame, text.metric))
     mark = "~" if values.extrapolated is not None and values.extrapolated.any() else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_width(cell) for cell in (header, *cells))
-    return Column(text, header, width, bar_width if name == "share_pct" else 0)
+    bar_width = bar_width if name == "share_pct" else 0
+    return Column(text, header, width, bar_width, tints(frame, text.metric))
 
 
 def _longest_name(frame: Frame, names: Sequence[str] | None, full_names: bool) -> int:

@@ -9,19 +9,28 @@ and asides are dim.
 from __future__ import annotations
 
 from dataclasses import replace  # noqa: TID251 (what Textual has is one)
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
+from rich.color import Color, ColorType
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
+from chopper_core.render.palette import (
+    CHANGE_LEVELS,
+    CIVIDIS,
+    HEAT_LEVELS,
+    diverging,
+    is_light,
+)
 
-class Inks(Struct, frozen=True):
-    """A style for each role of a text."""
 
-    text: Style
+class Inks(Struct, frozen=True, kw_only=True):
+    """A style for each role of a text, and the colours of scales."""
+
+    text: Style = Style()
     dim: Style
-    strong: Style
+    strong: Style = Style(bold=True)
     accent: Style
     """Bars and lines."""
     spark: Style
@@ -34,23 +43,111 @@ class Inks(Struct, frozen=True):
     header: Style
     chosen: Style
     """The header of the column that the rows are sorted by."""
-    second: Style
+    second: Style = Style()
     """Of several series in a picture the second one; the first has the accent."""
-    third: Style
-    fourth: Style
-    fifth: Style
-    sixth: Style
+    third: Style = Style()
+    fourth: Style = Style()
+    fifth: Style = Style()
+    sixth: Style = Style()
+    seventh: Style = Style()
+    eighth: Style = Style()
+    ninth: Style = Style()
+    tenth: Style = Style()
+    below: Style = Style()
+    """A cell below its peers, or a difference below zero."""
+    far_below: Style = Style(bold=True)
+    above: Style = Style()
+    far_above: Style = Style(bold=True)
+    poor: Style = Style()
+    """A low utilisation."""
+    very_poor: Style = Style(bold=True)
+    heat: tuple[str, ...] = ()
+    """The colours of a scale of magnitude from low to high; none without colours."""
+    change: tuple[str, ...] = ()
+    """The colours of a scale of differences, from below over none to above."""
+    made: dict[str, Style] = field(default_factory=dict)
+    """The styles that were asked for, by name."""
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether colours tell kinds and magnitudes apart."""
+        return bool(self.heat)
 
     def of(self, name: str) -> Style:
-        """The ink of a name."""
-        style: Style = getattr(self, name)
+        """The ink of a name.
+
+        `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale,
+        `front/back` is one on the other, and `cursor+above` the second ink over the first.
+        """
+        style = self.made.get(name)
+        if style is None:
+            style = self.made[name] = self._style(name)
         return style
+
+    def _style(self, name: str) -> Style:
+        first, plus, second = name.partition("+")
+        if plus:
+            return self.of(first) + self.of(second)
+        front, on, back = name.partition("/")
+        if on:
+            return self._on(front, self._colour(back))
+        ground = self._level(name)
+        if ground is not None:
+            return Style(color=ground, bgcolor=ground)
+        style: Style = Style() if name[-1].isdigit() else getattr(self, name)
+        return style
+
+    def _on(self, front: str, ground: Color | None) -> Style:
+        """A front on a colour: a scale's level or a series in its own, text in black or white."""
+        if ground is None:
+            return Style() if self._is_filled(front) else self.of(front)
+        if self._is_filled(front):
+            return Style(color=self._colour(front), bgcolor=ground)
+        black, white = _TEXTS[ground.type is ColorType.STANDARD]
+        text = black if is_light(ground.get_truecolor().hex) else white
+        return Style(color=text, bgcolor=ground, bold=self.of(front).bold)
+
+    def _is_filled(self, name: str) -> bool:
+        return name in _FILLED or name[-1].isdigit()
+
+    def _colour(self, name: str) -> Color | None:
+        """The colour that an ink fills cells with."""
+        return self.of(name).color if name in _FILLED else self._level(name)
+
+    def _level(self, name: str) -> Color | None:
+        """The colour of a level of a scale; None without colours."""
+        for scale, top in (("heat", HEAT_LEVELS - 1), ("change", CHANGE_LEVELS - 1)):
+            level = name.removeprefix(scale)
+            colours: tuple[str, ...] = getattr(self, scale)
+            if colours and level != name and level.isdigit():
+                return Color.parse(colours[round(int(level) * (len(colours) - 1) / top)])
+        return None
+
+
+_TEXTS: Final = (("#000000", "#ffffff"), ("black", "bright_white"))
+"""Text on colours, and on those of a terminal with 16."""
+_FILLED: Final = (
+    *("accent", "second", "third", "fourth", "fifth", "sixth"),
+    *("seventh", "eighth", "ninth", "tenth", "shade"),
+)
+"""Inks that fill cells, as the colour that text stands on."""
+
+
+def _series(*colours: str) -> dict[str, Any]:
+    """The inks of series after the first, in order."""
+    return dict(zip(_FILLED[1:10], (Style(color=colour) for colour in colours), strict=True))
+
+
+def _tints(below: str, above: str, poor: str, bold: bool = True) -> dict[str, Any]:
+    """The inks of cells that stand out; those far out are bold."""
+    hues = {"below": below, "above": above, "poor": poor}
+    far = {"below": "far_below", "above": "far_above", "poor": "very_poor"}
+    mild = {name: Style(color=hue) for name, hue in hues.items()}
+    return mild | {far[name]: Style(color=hue, bold=bold) for name, hue in hues.items()}
 
 
 _PLAIN: Final = Inks(
-    text=Style(),
     dim=Style(dim=True),
-    strong=Style(bold=True),
     accent=Style(),
     spark=Style(),
     shade=Style(dim=True),
@@ -58,16 +155,11 @@ _PLAIN: Final = Inks(
     cursor=Style(reverse=True),
     header=Style(underline=True),
     chosen=Style(underline=True, bold=True),
-    second=Style(),
     third=Style(dim=True),
-    fourth=Style(),
     fifth=Style(dim=True),
-    sixth=Style(),
 )
 _DARK: Final = Inks(
-    text=Style(),
     dim=Style(color="#8a929c"),
-    strong=Style(bold=True),
     accent=Style(color="#56b4e9"),
     spark=Style(color="#4a86ab"),
     shade=Style(color="#3f5a6e"),
@@ -75,16 +167,16 @@ _DARK: Final = Inks(
     cursor=Style(color="#ffffff", bgcolor="#1d4566", bold=True),
     header=Style(color="#8a929c"),
     chosen=Style(color="#e69f00", bold=True),
-    second=Style(color="#e69f00"),
-    third=Style(color="#009e73"),
-    fourth=Style(color="#cc79a7"),
-    fifth=Style(color="#f0e442"),
-    sixth=Style(color="#d55e00"),
+    **_series(
+        *("#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00"),
+        *("#0072b2", "#999999", "#b8860b", "#8b7fd6"),
+    ),
+    **_tints("color(74)", "color(214)", "color(209)"),
+    heat=CIVIDIS,
+    change=diverging("#56b4e9", "#23272d", "#f0a000"),
 )
 _LIGHT: Final = Inks(
-    text=Style(),
     dim=Style(color="#6b7280"),
-    strong=Style(bold=True),
     accent=Style(color="#0072b2"),
     spark=Style(color="#6ea3c4"),
     shade=Style(color="#a9c4d6"),
@@ -92,16 +184,16 @@ _LIGHT: Final = Inks(
     cursor=Style(color="#000000", bgcolor="#cfe4f3", bold=True),
     header=Style(color="#6b7280"),
     chosen=Style(color="#b34e00", bold=True),
-    second=Style(color="#b37400"),
-    third=Style(color="#007a5a"),
-    fourth=Style(color="#a8508a"),
-    fifth=Style(color="#8a7f00"),
-    sixth=Style(color="#d55e00"),
+    **_series(
+        *("#d08700", "#007a5a", "#a8508a", "#8a7f00", "#d55e00"),
+        *("#56b4e9", "#707070", "#7a5a00", "#5a4fb0"),
+    ),
+    **_tints("color(25)", "color(130)", "color(124)"),
+    heat=CIVIDIS[::-1],
+    change=diverging("#0072b2", "#eef0f2", "#d55e00"),
 )
 _CONTRAST: Final = Inks(
-    text=Style(),
     dim=Style(),
-    strong=Style(bold=True),
     accent=Style(bold=True),
     spark=Style(),
     shade=Style(),
@@ -109,16 +201,9 @@ _CONTRAST: Final = Inks(
     cursor=Style(bold=True, reverse=True),
     header=Style(bold=True, underline=True),
     chosen=Style(bold=True, reverse=True),
-    second=Style(),
-    third=Style(),
-    fourth=Style(),
-    fifth=Style(),
-    sixth=Style(),
 )
 _ANSI: Final = Inks(
-    text=Style(),
     dim=Style(dim=True),
-    strong=Style(bold=True),
     accent=Style(color="cyan"),
     spark=Style(color="blue"),
     shade=Style(dim=True),
@@ -126,11 +211,13 @@ _ANSI: Final = Inks(
     cursor=Style(reverse=True),
     header=Style(underline=True),
     chosen=Style(color="yellow", bold=True, underline=True),
-    second=Style(color="yellow"),
-    third=Style(color="green"),
-    fourth=Style(color="magenta"),
-    fifth=Style(color="bright_yellow"),
-    sixth=Style(color="red"),
+    **_series(
+        *("yellow", "green", "magenta", "bright_yellow", "red"),
+        *("blue", "white", "bright_red", "bright_magenta"),
+    ),
+    **_tints("cyan", "yellow", "red"),
+    heat=("blue", "cyan", "green", "yellow", "bright_white"),
+    change=("bright_cyan", "cyan", "bright_black", "yellow", "bright_yellow"),
 )
 _INKS: Final = {"dark": _DARK, "light": _LIGHT, "contrast": _CONTRAST, "ansi": _ANSI}
 _MANY_COLOURS: Final = ("256", "truecolor")

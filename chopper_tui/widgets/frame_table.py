@@ -125,10 +125,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         drawn = [sparks.drawn.get(row, "") for sparks in self.sparks]
         cursor = row == self.cursor
         marked = bool(self.marked) and plan_.frame.labels[row] in self.marked
-        strip = strip_of(plan_.row(row, drawn, cursor, marked), width, self.inks)
-        if cursor:
-            strip = strip.adjust_cell_length(width, self.inks.cursor)
-        return strip
+        pieces = plan_.row(row, drawn, cursor, marked)
+        return strip_of(pieces, width, self.inks, "cursor" if cursor else "text")
 
     def on_resize(self) -> None:
         """Lay out for the new width; the cursor stays in sight."""

@@ -17,10 +17,10 @@ from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.theme import Inks
 
 
-def strip_of(pieces: Pieces, width: int, inks: Inks) -> Strip:
-    """A line as a strip of exactly `width` cells."""
+def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Strip:
+    """A line as a strip of exactly `width` cells, filled in the ink `rest`."""
     segments = [Segment(text, inks.of(ink)) for text, ink in pieces if text]
-    return Strip(segments).simplify().adjust_cell_length(width, inks.text)
+    return Strip(segments).simplify().adjust_cell_length(width, inks.of(rest))
 
 
 class Palette(Protocol):

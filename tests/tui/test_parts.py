@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.color import ColorType
+from rich.color import Color, ColorType
 
 from chopper_core.model.signals import Signal
 from chopper_core.model.units import Unit
@@ -27,7 +27,8 @@ from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.layout import arrange
 from tests.tui.explorer import sample_run
 
-INK_NAMES = list(Inks.__struct_fields__)
+INK_NAMES = [name for name in Inks.__struct_fields__ if name not in ("heat", "change", "made")]
+LEVELS_OF_SCALES = [*(f"heat{n}" for n in range(16)), *(f"change{n}" for n in range(15))]
 LABELS = st.lists(st.text(min_size=1), max_size=7)
 
 
@@ -144,12 +145,33 @@ def test_every_theme_tells_the_cursor_and_the_alerts_apart(theme: str, colours: 
     for ink in (drawn.cursor, drawn.alert, drawn.chosen, drawn.header):
         assert ink != drawn.text
     if colours is None:
-        assert all(getattr(drawn, name).color is None for name in INK_NAMES)
+        names = (*INK_NAMES, *LEVELS_OF_SCALES, "text/heat3", "heat1/heat2", "cursor+above")
+        assert all(drawn.of(name).color is drawn.of(name).bgcolor is None for name in names)
+        assert not drawn.has_colours
     if colours == "standard":
-        kinds = {
-            getattr(drawn, name).color.type for name in INK_NAMES if getattr(drawn, name).color
-        }
-        assert kinds <= {ColorType.STANDARD}
+        styles = [drawn.of(name) for name in (*INK_NAMES, *LEVELS_OF_SCALES, "strong/heat3")]
+        found = {each.type for style in styles for each in (style.color, style.bgcolor) if each}
+        assert found <= {ColorType.STANDARD}
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_a_scale_of_magnitude_has_even_steps_and_its_text_can_be_read(theme: str) -> None:
+    drawn = inks(theme, "truecolor", no_color=False)
+    light = [_luminance(drawn.of(f"heat{level}").bgcolor) for level in range(16)]
+    # CIE L*, which eyes take as even.
+    steps = np.diff([116 * (y ** (1 / 3)) - 16 for y in light])
+    assert abs(steps).max() < 2 * abs(steps).min() and len(set(np.sign(steps))) == 1
+    for level in range(16):
+        style = drawn.of(f"text/heat{level}")
+        front, back = sorted((_luminance(style.color), _luminance(style.bgcolor)))
+        assert (back + 0.05) / (front + 0.05) >= 4.5
+
+
+def _luminance(colour: object) -> float:
+    assert isinstance(colour, Color)
+    parts = [part / 255 for part in colour.get_truecolor()]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
 def test_high_contrast_dims_nothing() -> None:
