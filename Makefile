@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo check test test-all lint types format clean docs bench bench-peers
+.PHONY: demo check test test-all monkey lint types format clean docs bench bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -22,6 +22,10 @@ test: $(VENV)/dev lint types
 # Also key sweeps, old terminals, process kills, byte comparisons of the demo data.
 test-all: $(VENV)/dev lint types
 	$(PYTEST)
+
+# An hour of random keys, mouse, pastes and resizes; MONKEY takes options and more runs: make monkey MONKEY="--seed 7 RUN"
+monkey: $(VENV)/dev
+	$(BIN)/python -m tests.monkey --seconds 3600 $(MONKEY)
 
 # Rewrites the generated parts of README and docs, the pictures and the golden screens; read the diff.
 docs: $(VENV)/dev

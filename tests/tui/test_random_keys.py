@@ -11,6 +11,7 @@ from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
 from chopper_tui.widgets.dialogs import Palette, Reader
+from tests.monkey import play
 from tests.tui.explorer import Driven, explorer, measured_run
 
 LEAVING = ("q", "ctrl+c", "ctrl+z")
@@ -38,6 +39,12 @@ async def test_fast_keys_crash_nothing(seed: int) -> None:
         at.send(*["escape"] * 4)
         await at.settle()
         assert isinstance(at.app.screen, Explorer)
+
+
+@pytest.mark.sweep
+def test_a_minute_of_random_input() -> None:
+    outcomes = play(seed=1000, seconds=60)
+    assert not [each for each in outcomes if each.crash]
 
 
 def click(at: Driven, x: int, y: int) -> None:
