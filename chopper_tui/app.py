@@ -31,6 +31,7 @@ from textual.worker import WorkerFailed
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.atomic import make_private
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
@@ -370,7 +371,7 @@ def _log_crash(crash: BaseException) -> Path | None:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     path = folder / f"crash-{stamp}-{os.getpid()}.log"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         path.write_text("".join(traceback.format_exception(crash)), encoding="utf-8")
     except OSError:
         return None

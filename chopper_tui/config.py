@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.table import ACTIVITY, LEVELS, KernelTable
+from chopper_core.util.atomic import make_private
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 
@@ -219,7 +220,7 @@ def save_columns(level: str, names: tuple[str, ...]) -> None:
     kept = _Kept(_COLUMNS_SCHEMA, {level: names for level, names in columns.items() if names})
     path = columns_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".columns-", delete=False) as file:
             file.write(msgspec.json.format(msgspec.json.encode(kept), indent=1))
         os.replace(file.name, path)

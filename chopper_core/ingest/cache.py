@@ -18,6 +18,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.store.format import is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
+from chopper_core.util.atomic import is_own, is_private, make_private
 from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -52,7 +53,8 @@ def open_cached(
 ) -> Run:
     """Open a run from the cache if its files are unchanged; otherwise read and cache it.
 
-    Raises the errors of `open_run`. A cache that can't be read or written only costs time.
+    Raises the errors of `open_run`. A cache that can't be read or written only costs time; one
+    that others can write to is not read.
     """
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
@@ -60,8 +62,9 @@ def open_cached(
     if not all(path.exists() for path in paths):
         return _read(name, progress, jobs, overrides)
     origin = _origin(name, paths, overrides)
-    cached = directory() / _digest([origin, *_stamps(paths), _code_stamp(), _own_specifications()])
-    if is_store(cached):
+    folder = directory()
+    cached = folder / _digest([origin, *_stamps(paths), _code_stamp(), _own_specifications()])
+    if is_store(cached) and is_private(folder):
         try:
             run = read_store(cached, progress)
             os.utime(cached)
@@ -73,8 +76,14 @@ def open_cached(
     from chopper_core.store.writer import write_store
 
     try:
-        write_store(run, cached, origin=origin, progress=progress)
-    except ChopperError:
+        if folder.exists() and not is_private(folder):
+            if not is_own(folder):
+                return run
+            # Others could have put runs there: none of them is kept.
+            clear()
+        make_private(folder)
+        write_store(run, cached, origin=origin, private=True, progress=progress)
+    except (ChopperError, OSError):
         return run
     _remove_older(cached, origin)
     return run

@@ -15,6 +15,7 @@ from chopper_core.query.frame import Frame
 FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
 """Kinds of charts in the schema, where a class has another name."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "'")
 LANE_CELLS: Final = 100
 """Cells of a lane in JSON; on the screen a lane has as many as fit."""
 
@@ -100,7 +101,10 @@ def _lanes(chart: Lanes) -> dict[str, Any]:
 
 
 def as_csv(frame: Frame, *, limit: int | None = None) -> str:
-    """A frame as CSV with a header; raw numbers, missing values empty."""
+    """A frame as CSV with a header; raw numbers, missing values empty.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
     text = io.StringIO()
@@ -111,8 +115,12 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow([frame.labels[row], *cells, frame.addresses(row)])
+        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row)]))
     return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _statistic(frame: Frame) -> dict[str, Any]:

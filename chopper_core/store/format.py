@@ -43,6 +43,7 @@ SERIES: Final = "series.arrow"
 CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
+FILES: Final = frozenset((KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS))
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
 _NOT_IN_JSON: Final = ("table", "measured", "cpu", "others", "cubes")
 """Fields of a run that have their own files or are computed."""
@@ -124,6 +125,8 @@ def read_index(folder: Path) -> StoreIndex:
         index = msgspec.json.decode((folder / STORE_INDEX).read_bytes(), type=StoreIndex)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
+    if not set(index.files) <= FILES:
+        raise DataError(f"{folder} is a corrupt store (it names other files); {recreate(folder)}")
     if index.schema != SCHEMA or index.fingerprint != fingerprint():
         raise DataError(f"{folder} was written by another version of Chopper; {recreate(folder)}")
     return index

@@ -135,6 +135,8 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
 
 def _content(path: Path, stamp: tuple[int, int]) -> Content:
     """The content of a file; measured columns are verified at their first use."""
+    if path.is_symlink():
+        raise DataError(f"{path} is a link: a store holds its own files; {recreate(path.parent)}")
     content = content_of(path)
     is_complete = len(content) == stamp[0]
     if not is_complete or not (path.name == MEASURED or _is_intact(content, stamp[1])):

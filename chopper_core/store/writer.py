@@ -49,11 +49,18 @@ class StoreWriteError(DataError):
     """A store can't be written, because the disk is full for example."""
 
 
-def write_store(run: Run, folder: Path, *, origin: str = "", progress: Progress = silent) -> None:
+def write_store(
+    run: Run,
+    folder: Path,
+    *,
+    origin: str = "",
+    private: bool = False,
+    progress: Progress = silent,
+) -> None:
     """Write a run as a store, which replaces an older one of that name once it is complete.
 
-    `origin` is kept in the index. Raises UsageError if `folder` exists and is not a store,
-    StoreWriteError if the store can't be written.
+    `origin` is kept in the index; a `private` store is readable by its owner alone. Raises
+    UsageError if `folder` exists and is not a store, StoreWriteError if the store can't be written.
     """
     check_place(folder)
     fresh = temporary_path(folder, "new")
@@ -61,7 +68,12 @@ def write_store(run: Run, folder: Path, *, origin: str = "", progress: Progress 
     try:
         fresh.mkdir(parents=True)
         try:
+            if private:
+                fresh.chmod(0o700)
             _write_files(run, fresh, origin)
+            if private:
+                for path in fresh.iterdir():
+                    path.chmod(0o600)
             replace_folder(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

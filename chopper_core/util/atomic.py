@@ -8,6 +8,7 @@ import shutil
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final
 
 _CHUNK: Final = 1 << 22
@@ -21,6 +22,26 @@ _MAX_ATTEMPTS: Final = 20
 def temporary_path(folder: Path, suffix: str) -> Path:
     """A hidden name beside a folder that no other process uses, on any machine."""
     return folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.{suffix}")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner can enter, whatever the umask; raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def is_own(folder: Path) -> bool:
+    """Whether this is a folder of the user, and no link."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder is the user's own, and nobody else can change what is in it."""
+    return is_own(folder) and not folder.stat().st_mode & 0o022
 
 
 def replace_folder(fresh: Path, folder: Path) -> None:

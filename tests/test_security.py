@@ -1,0 +1,159 @@
+"""The promises of docs/security.md that no other test covers."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chopper_core.ingest import cache
+from chopper_core.model.view import View
+from chopper_core.render import render
+from chopper_core.store.format import RUN, STORE_INDEX
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import DataError
+from chopper_core.views.query import query
+from tests.support import Row, run_of, sample_run
+
+ROOT = Path(__file__).resolve().parent.parent
+HOSTILE = [
+    "\x1b]0;owned\x07\x1b[2J",
+    "[bold red]text[/]",
+    "=cmd|' /C calc'!A0",
+    "+1",
+    "-1",
+    "@SUM(1)",
+    "\u202egnp.exe",
+    "zero\u200bwidth",
+    "zerowidth",
+    "<script>alert(1)</script>",
+    "a|b",
+    "a\nb",
+    "../../etc/passwd",
+]
+SOURCES = [path for room in ("chopper_core", "chopper_tui") for path in (ROOT / room).rglob("*.py")]
+
+
+def test_the_code_neither_evaluates_nor_connects() -> None:
+    calls = {"eval", "exec", "compile", "__import__"}
+    modules = {"socket", "urllib", "http", "requests", "ftplib", "smtplib", "marshal", "shelve"}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in calls, path
+            if isinstance(node, ast.Import):
+                assert not {name.name.partition(".")[0] for name in node.names} & modules, path
+            if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse":
+                assert (node.module or "").partition(".")[0] not in modules, path
+
+
+def test_pickle_is_for_pipes_between_processes_alone() -> None:
+    using = [path.name for path in SOURCES if "pickle.load" in path.read_text("utf-8")]
+    assert using == ["workers.py"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_caches_are_private_whatever_the_umask(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trace = _trace(tmp_path)
+    before = os.umask(umask)
+    try:
+        cache.open_cached(str(trace))
+    finally:
+        os.umask(before)
+    (entry,) = cache.entries()
+    assert _mode(cache.directory()) == _mode(entry.path) == 0o700
+    assert {_mode(path) for path in entry.path.iterdir()} == {0o600}
+
+
+def test_a_cache_that_others_can_write_to_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trace = _trace(tmp_path)
+    cache.open_cached(str(trace))
+    (entry,) = cache.entries()
+    write_store(sample_run(), entry.path, origin="planted")
+    assert len(cache.open_cached(str(trace)).table) == len(sample_run().table)
+    cache.directory().chmod(0o777)
+    assert len(cache.open_cached(str(trace)).table) == 1
+    assert _mode(cache.directory()) == 0o700
+    elsewhere = tmp_path / "elsewhere"
+    cache.directory().rename(elsewhere)
+    cache.directory().symlink_to(elsewhere)
+    stores = sorted(elsewhere.iterdir())
+    assert len(cache.open_cached(str(trace)).table) == 1
+    assert sorted(elsewhere.iterdir()) == stores
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "other.arrow"])
+def test_a_store_names_its_own_files_alone(name: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write_store(sample_run(), store)
+    index = json.loads((store / STORE_INDEX).read_bytes())
+    index["files"][name] = index["files"].pop(RUN)
+    (store / STORE_INDEX).write_bytes(msgspec.json.encode(index))
+    with pytest.raises(DataError, match="names other files"):
+        read_store(store)
+
+
+def test_a_store_has_no_links(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write_store(sample_run(), store)
+    (store / RUN).rename(tmp_path / RUN)
+    (store / RUN).symlink_to(tmp_path / RUN)
+    with pytest.raises(DataError, match="is a link"):
+        read_store(store)
+
+
+@pytest.mark.parametrize("format_name", ["text", "markdown", "csv", "json"])
+def test_hostile_names_are_inert_and_stay_apart(format_name: str) -> None:
+    rows = [Row(i * 10, 5, operation=name, kernel=name) for i, name in enumerate(HOSTILE)]
+    run = run_of(rows)
+    frame = query(run, View(run.name, order=("operation", "kernel")))
+    assert len(set(frame.labels)) == len(HOSTILE)
+    text = render(frame, format_name, width=200)
+    if format_name == "json":
+        assert {row["name"] for row in json.loads(text)["rows"]} == set(frame.labels)
+        return
+    if format_name == "csv":
+        cells = [row[0] for row in csv.reader(io.StringIO(text))][1:]
+        assert len(set(cells)) == len(HOSTILE)
+        assert not [cell for cell in cells if cell[:1] in "=+-@\t\r"]
+        return
+    for bad in ("\x1b", "\x07", "\u202e", "\u200b"):
+        assert bad not in text
+    if format_name == "markdown":
+        assert "<script>" not in text
+    shown = [line for line in text.splitlines() if line.strip()]
+    assert len(set(shown)) == len(shown)
+
+
+def test_exports_hold_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHOPPER_SECRET", "a-token-in-the-environment")
+    run = sample_run()
+    for format_name in ("text", "markdown", "csv", "json"):
+        text = render(query(run, View(run.name)), format_name, width=120)
+        for secret in ("a-token-in-the-environment", os.uname().nodename, str(Path.home())):
+            assert secret not in text or len(secret) < 6
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _trace(folder: Path) -> Path:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "pid": 0, "tid": 7}
+    path = folder / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [{**event, "args": {"device": 0, "stream": 7}}]}))
+    return path
