@@ -206,7 +206,11 @@ def play(
         end = time.monotonic() + seconds
         while len(outcomes) < sessions or time.monotonic() < end:
             run = opened[seed % len(opened)]
-            outcomes.append(asyncio.run(session(seed, run, inputs)))
+            outcome = asyncio.run(session(seed, run, inputs))
+            if outcome.crash:
+                last = " ".join(outcome.last)
+                print(f"seed {seed}, {outcome.inputs} inputs: {last}\n{outcome.crash}", flush=True)
+            outcomes.append(outcome)
             seed += 1
     return outcomes
 
@@ -230,8 +234,6 @@ def main() -> int:
         names=names,
     )
     crashes = [each for each in outcomes if each.crash]
-    for each in crashes[:5]:
-        print(f"seed {each.seed}, after {each.inputs} inputs: {' '.join(each.last)}\n{each.crash}")
     kinds = Counter(each.crash.strip().splitlines()[-1][:100] for each in crashes)
     for kind, count in kinds.most_common():
         print(f"{count:5} x {kind}")
