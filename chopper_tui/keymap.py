@@ -38,7 +38,7 @@ SCREENS: Final = {
         digit: tuple(name for name, opens in VIEWS.items() if opens == digit)
         for digit in sorted(set(VIEWS.values()))
     },
-    "0": (INFO,),
+    "0": (*(name for name, opens in VIEWS.items() if opens == "0"), INFO),
 }
 """Digit → the views that it opens in turn."""
 

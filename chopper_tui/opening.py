@@ -76,12 +76,22 @@ class Opening:
     def _open(self) -> Opened:
         run = self._load(self._report)
         # Imported in this thread, beside the import of Textual.
+        from chopper_core.model.view import with_view
+        from chopper_core.util.errors import UsageError
+        from chopper_core.views import OVERVIEW
         from chopper_tui.config import fitting_columns
         from chopper_tui.history import dressed, trail_to
         from chopper_tui.screen_data import screen_data
 
         columns = fitting_columns(self._columns, run.table)
-        return run, screen_data(run, dressed(trail_to(self._start), columns)[-1].view), columns
+        view = dressed(trail_to(self._start), columns)[-1].view
+        if view.name != OVERVIEW:
+            return run, screen_data(run, view), columns
+        try:
+            return run, screen_data(run, view), columns
+        except UsageError:
+            # A run without times, say, has a tree all the same.
+            return run, screen_data(run, with_view(view, "")), columns
 
     def _report(self, step: str, done: int, total: int) -> None:
         if self._cancelled.is_set():

@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -17,7 +18,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from chopper_core.model.charts import Chart, Lanes
+from chopper_core.model import address
+from chopper_core.model.charts import Cards, Chart, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
@@ -34,6 +36,7 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.selection import Marks, marked_in
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.textual_internals import key_of_character
+from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.dialogs import Chooser, Dialog, Options, Reader
@@ -114,6 +117,11 @@ class Explorer(Screen[None]):
                 yield SignalPane(1)
                 yield GpuPane()
                 yield DetailPane()
+        with Row(id="below"):
+            yield CardsPane()
+            with Column(id="cards_side"):
+                yield SignalPane(time_axis=False)
+                yield SignalPane(1)
         yield RowSentence()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
@@ -144,6 +152,52 @@ class Explorer(Screen[None]):
     def table(self) -> FrameTable:
         """The table."""
         return self.query_one(FrameTable)
+
+    @property
+    def cards(self) -> CardsPane:
+        """The cards below the table."""
+        return self.query_one(CardsPane)
+
+    @property
+    def _cards_shown(self) -> Cards | None:
+        return next((each for each in self.frame.charts if isinstance(each, Cards)), None)
+
+    def move(self, rows: int) -> None:
+        """Move the cursor; past the last row of the table it is on the cards, and back."""
+        pane = self.cards
+        if pane.has_keys and pane.cursor + rows < 0:
+            self.activate_cards(False)
+            self.table.move_to(self.table.rows - 1)
+        elif pane.has_keys:
+            pane.move_to(pane.cursor + rows)
+        elif rows > 0 and self.table.cursor == self.table.rows - 1 and pane.rows and pane.display:
+            self.activate_cards(True)
+            pane.move_to(0)
+        else:
+            self.table.move(rows)
+
+    @property
+    def listing(self) -> FrameTable | CardsPane:
+        """The part that has the keys that move."""
+        return self.cards if self.cards.has_keys else self.table
+
+    def activate_cards(self, is_active: bool) -> None:
+        """Give the keys that move to the cards, or to the table."""
+        self.cards.activate(is_active)
+        self.table.show_cursor(not self.cards.has_keys)
+
+    @property
+    def target(self) -> View:
+        """The view that the cursor's row or card leads to; raises UsageError where none does."""
+        if self.cards.has_keys:
+            card = self.cards.card
+            if card is None:
+                raise UsageError("there is no finding to open")
+            view = address.parse(card.address)
+            return replace(view, overrides=self.view.overrides)
+        if not self.table.rows:
+            raise UsageError("there is no row to enter")
+        return self.frame.target(self.table.cursor)
 
     @property
     def status(self) -> Status:
@@ -250,6 +304,9 @@ class Explorer(Screen[None]):
         """Put data on the screen, with the cursor where the trail says."""
         self.data = data
         frame, place = data.frame, self.trail[-1]
+        cards = self._cards_shown
+        self.cards.show(cards)
+        self.table.show_cursor(not self.cards.has_keys)
         row = frame.labels.index(place.label) if place.label in frame.labels else 0
         self.query_one(KeyFigures).show(data)
         self.fit_parts()
@@ -263,6 +320,21 @@ class Explorer(Screen[None]):
         self.query_one(RowSentence).show(frame, self.table.cursor)
         self.follow_cursor()
         self.describe_soon()
+        if frame.is_pending:
+            self._fill_in()
+
+    @work(exclusive=True, group="fill", description="fill")
+    async def _fill_in(self) -> None:
+        """Show the rest of a frame when it is there; nothing moves."""
+        view = self.view
+        try:
+            data = await run_in_thread(screen_data.screen_data, self.run, view, is_complete=True)
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        if self.view == view:
+            self.trail = self.here
+            self.show(data)
 
     def show_marks(self) -> None:
         """Show which of the rows are marked, and how many there are in all."""
@@ -315,6 +387,7 @@ class Explorer(Screen[None]):
             headline=len(headline),
             sentence=RowSentence.lines_needed(self.frame, width),
             along_time=self.lanes is not None,
+            cards=int(self._cards_shown is not None),
         )
         if now == self._arranged:
             return
@@ -327,6 +400,11 @@ class Explorer(Screen[None]):
         self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
         _set_height(self.query_one(KeyFigures), now.figures)
         _set_height(self.query_one(RowSentence), now.sentence)
+        self.query_one("#middle").styles.height = now.table or "1fr"
+        below = bool(now.table) and self._cards_shown is not None
+        self.query_one("#below").display = below and not now.too_small
+        self.query_one("#cards_side").styles.width = now.cards_side
+        self.query_one("#cards_side").display = bool(now.cards_side)
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
         self.table.spark_columns = now.sparks

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
@@ -18,8 +19,10 @@ from chopper_core.query.frame import Frame
 from chopper_core.render.glyphs import Glyphs, sparkline
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
-from chopper_core.views.query import query
+from chopper_core.views.query import preview, query
 from chopper_tui.draw.figures import Figure, figures_of
+from chopper_tui.draw.pieces import Pieces
+from chopper_tui.draw.timeline import lane_line, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
 """Candidates for the signal beside the chosen one, the best first."""
@@ -35,6 +38,8 @@ KEY_FIGURES: Final = {
     "kernels": "kernels",
 }
 """Metric → its label in the line, the most important first; the unit labels some."""
+_TITLE: Final = -1
+"""The key of a title among drawn rows."""
 _IF_MEASURED: Final = ("gfx_mhz", "gfx_util_pct", "power_w")
 
 Means = Callable[[Index, int], Float64]
@@ -71,6 +76,32 @@ class Sparks(Struct, frozen=True):
             self.drawn.update(lines)
 
 
+class LaneLines(Struct, frozen=True):
+    """The lanes of a frame's rows, drawn once for the rows that were shown."""
+
+    lanes: Lanes
+    glyphs: Glyphs
+    bins: int
+    drawn: dict[int, Pieces] = field(default_factory=dict)
+
+    def missing(self, rows: Sequence[int]) -> list[int]:
+        """Those of the rows that are not drawn yet."""
+        return [row for row in rows if row not in self.drawn]
+
+    def draw(self, rows: Sequence[int]) -> None:
+        """Draw the lanes of rows, the title of the first with them."""
+        for row in self.missing(rows):
+            self.drawn[row] = lane_line(self.lanes, row, self.bins, self.glyphs)
+        if _TITLE not in self.drawn and self.lanes.lanes:
+            title = phases_line(self.lanes, 0, self.bins, self.glyphs)
+            self.drawn[_TITLE] = [(title, "header")]
+
+    @property
+    def title(self) -> str:
+        """The title of the column, once it is drawn."""
+        return "".join(text for text, _ in self.drawn.get(_TITLE, ()))
+
+
 class ScreenData(Struct, frozen=True):
     """A frame, the key figures of its scope, and the signals of its charts and sparklines."""
 
@@ -80,9 +111,12 @@ class ScreenData(Struct, frozen=True):
     """The chosen one and the one beside it."""
 
 
-def screen_data(run: Run, view: View) -> ScreenData:
-    """The data of a view; raises ChopperError where there is nothing to show."""
-    frame = query(run, view)
+def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenData:
+    """The data of a view; raises ChopperError where there is nothing to show.
+
+    Unless it is to be complete, what takes long is left out, and the frame is pending.
+    """
+    frame = query(run, view) if is_complete else preview(run, view)
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
         frame,

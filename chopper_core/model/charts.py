@@ -86,6 +86,34 @@ class BoxChart(Struct, frozen=True, eq=False):
     level: str = ""
 
 
+class Composition(Struct, frozen=True, eq=False):
+    """A bar over the whole width for each of one or two wholes, with the figure of every part."""
+
+    title: str
+    unit: str
+    labels: tuple[str, ...]
+    """The wholes: a second one is what the first is compared with."""
+    series: tuple[Series, ...]
+    """The parts, which add up to their whole."""
+
+
+class Card(Struct, frozen=True):
+    """A sentence with its figures, and the address of its evidence."""
+
+    figures: tuple[str, ...]
+    text: str
+    address: str
+
+
+class Cards(Struct, frozen=True):
+    """Sentences to read, the most important first."""
+
+    title: str
+    cards: tuple[Card, ...]
+    is_pending: bool = False
+    """Whether they are still being computed."""
+
+
 class Span(Struct, frozen=True):
     """Adjacent cells of a line with one label."""
 
@@ -182,4 +210,4 @@ def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
     )
 
 
-Chart = BarChart | LineChart | SignalRows | HeatMap | BoxChart | Lanes
+Chart = BarChart | LineChart | SignalRows | HeatMap | BoxChart | Lanes | Composition | Cards

@@ -33,6 +33,12 @@ class Memo:
         """Number of values cached or being computed."""
         return len(self._entries)
 
+    def has(self, key: tuple[Hashable, ...]) -> bool:
+        """Whether the value of a key is computed already."""
+        with self._lock:
+            entry = self._entries.get(key)
+        return entry is not None and entry.is_done
+
     def __call__(
         self,
         key: tuple[Hashable, ...],

@@ -62,6 +62,8 @@ class Frame(Struct, frozen=True, eq=False):
     charts: tuple[Chart, ...] = ()
     over: tuple[str, ...] = ()
     """The levels that distinguish the instances of a row in a statistic; empty without one."""
+    is_pending: bool = False
+    """Whether a part of it is still being computed."""
     by: str = ""
     """The split that a view module chose, where the view names none and it isn't the default."""
 

@@ -10,7 +10,10 @@ from chopper_core.util.errors import UsageError
 if TYPE_CHECKING:
     from chopper_core.views.spec import ViewModule, ViewSpec
 
+OVERVIEW: Final = "overview"
+"""The view that a run opens with."""
 VIEWS: Final = {
+    OVERVIEW: "0",
     "timeline": "2",
     "kernels": "3",
     "overheads": "4",

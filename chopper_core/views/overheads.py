@@ -234,7 +234,7 @@ def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:
             "the theoretical time is unknown: no kernel has FLOPs and a data type "
             "(record_shapes=True in the profiler gives both)"
         )
-    elif (share := _without_flops(kernels)) > _NOTED_PCT:
+    elif (share := without_flops(kernels)) > _NOTED_PCT:
         notes.append(
             f"{share:.1f} % of the time of matrix kernels has unknown FLOPs or an unknown peak: "
             "the theoretical time is too short, the lost time too long by theirs"
@@ -254,7 +254,7 @@ def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _without_flops(kernels: Groups) -> float:
+def without_flops(kernels: Groups) -> float:
     """How much of the matrix kernels' time has no FLOPs of a known peak in its operation, in %."""
     table = kernels.table
     is_matrix = np.array([kernel_class(name) in _MATRIX for name in table.names], np.bool_)

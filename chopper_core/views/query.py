@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,8 +24,8 @@ from chopper_core.query.signal_chart import means_of
 from chopper_core.query.statistic import instance_levels, statistic_of
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import UsageError
-from chopper_core.views import view_module, view_specs
-from chopper_core.views.spec import ViewResult, ViewSpec
+from chopper_core.views import view_module, view_spec, view_specs
+from chopper_core.views.spec import Previewed, ViewResult, ViewSpec
 
 _CACHED_RESULTS: Final = 32
 _CACHED_ROWS: Final = 1 << 25
@@ -41,6 +41,17 @@ def query(run: Run, view: View) -> Frame:
     if view.baseline is not None:
         return compared(run, view)
     return children(run, view)
+
+
+def preview(run: Run, view: View) -> Frame:
+    """The frame of a view, pending where a part of it takes long; raises as `query`."""
+    if not view.name or not view_spec(view.name).has_preview:
+        return query(run, view)
+    if run.memo.has(("view", _plain(view))):
+        return query(run, view)
+    module = cast(Previewed, view_module(view.name))
+    _check(run, view, module.SPEC)
+    return replace(_frame(run, view, module.preview(run, view)), is_pending=True)
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -69,9 +80,14 @@ def _check(run: Run, view: View, spec: ViewSpec) -> None:
         raise UsageError(f"the view {spec.name} takes no from=, to=, at= and mark=")
 
 
+def _plain(view: View) -> View:
+    """The view without what doesn't change its result."""
+    return replace(view, sort="", filter="", columns=())
+
+
 def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResult:
     """The result of a view, asked once: sort, filter and columns don't change it."""
-    plain = replace(view, sort="", filter="", columns=())
+    plain = _plain(view)
     large = _CACHED_ROWS // max(len(run.table), 1)
     known = run.memo(
         ("view", plain),

@@ -35,6 +35,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether it has a window of time: `from=`, `to=`, `at=`, `mark=`."""
     compares: bool = False
     """Whether it shows differences from a baseline."""
+    has_preview: bool = False
+    """Whether its module has a `preview`: the answer without what takes long."""
     no_statistic: str = "computes its figures for each row as a whole"
     """Why `stat=` has no effect where none of its figures takes a statistic."""
 
@@ -91,3 +93,10 @@ class ViewModule(Protocol):
 
     def answer(self, run: Run, view: View) -> ViewResult:
         """The rows for a view; raises UsageError where the run or the scope has nothing to show."""
+
+
+class Previewed(ViewModule, Protocol):
+    """A view module whose answer takes long in parts that the screen can fill in later."""
+
+    def preview(self, run: Run, view: View) -> ViewResult:
+        """The same rows and columns as the answer, without what takes long."""

@@ -13,46 +13,46 @@ if TYPE_CHECKING:
 @action(MOVE, "down", "j", title="Next row", while_busy=True)
 def next_row(screen: Explorer, _: str) -> None:
     """Move the cursor one row down."""
-    screen.table.move(1)
+    screen.move(1)
 
 
 @action(MOVE, "up", "k", title="Previous row", while_busy=True)
 def previous_row(screen: Explorer, _: str) -> None:
     """Move the cursor one row up."""
-    screen.table.move(-1)
+    screen.move(-1)
 
 
 @action(MOVE, "pagedown", "ctrl+f", title="Page down", while_busy=True)
 def page_down(screen: Explorer, _: str) -> None:
     """Move the cursor down by the height of the table."""
-    screen.table.move(screen.table.page)
+    screen.move(screen.listing.page)
 
 
 @action(MOVE, "pageup", "ctrl+b", title="Page up", while_busy=True)
 def page_up(screen: Explorer, _: str) -> None:
     """Move the cursor up by the height of the table."""
-    screen.table.move(-screen.table.page)
+    screen.move(-screen.listing.page)
 
 
 @action(MOVE, "ctrl+d", title="Half a page down", while_busy=True)
 def half_down(screen: Explorer, _: str) -> None:
     """Move the cursor down by half the height of the table."""
-    screen.table.move(screen.table.page // 2)
+    screen.move(screen.listing.page // 2)
 
 
 @action(MOVE, "ctrl+u", title="Half a page up", while_busy=True)
 def half_up(screen: Explorer, _: str) -> None:
     """Move the cursor up by half the height of the table."""
-    screen.table.move(-(screen.table.page // 2))
+    screen.move(-(screen.listing.page // 2))
 
 
 @action(MOVE, "g", "home", title="First row", while_busy=True)
 def first(screen: Explorer, _: str) -> None:
     """Move the cursor to the first row."""
-    screen.table.move_to(0)
+    screen.listing.move_to(0)
 
 
 @action(MOVE, "G", "end", title="Last row", while_busy=True)
 def last(screen: Explorer, _: str) -> None:
     """Move the cursor to the last row."""
-    screen.table.move_to(screen.table.rows - 1)
+    screen.listing.move_to(screen.listing.rows - 1)

@@ -37,9 +37,7 @@ async def enter(screen: Explorer, _: str) -> None:
 
 async def _enter_evidence(screen: Explorer) -> None:
     """Go to the evidence of a view's row, and remember the way back."""
-    if not screen.table.rows:
-        raise UsageError("there is no row to enter")
-    target = screen.frame.target(screen.table.cursor)
+    target = screen.target
     if target.run != screen.view.run:
         raise UsageError(f"the row belongs to another run: {target.run}")
     if _same_place(target, screen.view):

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from chopper_core.model.view import View
 from chopper_tui.commands.output import glyphs, width, write
-from chopper_tui.commands.runs import against, open_view, open_with_progress, view_of
+from chopper_tui.commands.runs import (
+    against,
+    home_of,
+    open_view,
+    open_with_progress,
+    view_of,
+)
 from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:
@@ -26,6 +32,8 @@ def address_of(runs: list[str]) -> str:
 def explore(address: str, options: Namespace) -> int:
     """Open the explorer at an address."""
     view = view_of(address, options)
+    if options.play or can_draw() is None:
+        view = home_of(view)
     if options.play:
         return _play(view, options)
     if can_draw() is not None:

@@ -12,8 +12,9 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from chopper_core.model.overrides import Overrides, overrides_of
-from chopper_core.model.view import View
+from chopper_core.model.view import View, with_view
 from chopper_core.util.progress import Progress
+from chopper_core.views import OVERVIEW
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
@@ -35,6 +36,14 @@ def view_of(address: str, options: Namespace) -> View:
     return replace(
         view, overrides=overrides_of(options.clock, options.gpu, view.overrides, options.hardware)
     )
+
+
+def home_of(view: View) -> View:
+    """The overview of a run whose address says no more than the run and its baseline."""
+    plain = View(view.run, baseline=view.baseline, overrides=view.overrides)
+    if view != plain or (view.baseline is not None and view.baseline.path is not None):
+        return view
+    return with_view(view, OVERVIEW)
 
 
 def open_with_progress(view: View, options: Namespace) -> Run:

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from chopper_core.model.charts import (
     BarChart,
     BoxChart,
+    Cards,
     Chart,
+    Composition,
     HeatMap,
     Lanes,
     LineChart,
@@ -28,6 +30,8 @@ from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64, Int64
+from chopper_tui.draw.cards import draw_cards
+from chopper_tui.draw.composition import draw_composition
 from chopper_tui.draw.pieces import painted_line
 from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
 from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, scale_ends, short_number
@@ -43,6 +47,7 @@ _MIN_NUMBERED_WIDTH: Final = 9
 _MAX_LABEL: Final = 40
 _MIN_LABEL: Final = 8
 _TEXT_SIZE: Final = (100, 14)
+_MAX_TEXT_LINES: Final = 40
 _MARKS_ON_A_CURVE: Final = 6
 _MIN_LINE_CHART: Final = 7
 """Lines of a line chart below another chart, with its axis."""
@@ -56,6 +61,10 @@ def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int 
     lines: list[Line]
     if isinstance(picture, Lanes):
         return draw_lanes(picture, width, height, glyphs, selected)
+    if isinstance(picture, Composition):
+        return draw_composition(picture, width, glyphs)[: max(height, 0)]
+    if isinstance(picture, Cards):
+        return draw_cards(picture.cards, width, glyphs)[: max(height, 0)]
     if isinstance(picture, SignalRows):
         lines = _rows(picture, width, height, glyphs)
         return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
@@ -133,7 +142,8 @@ def as_lines(
     for picture in pictures:
         width = width or _TEXT_SIZE[0]
         rows = max(_TEXT_SIZE[1], lines_of(picture, width, glyphs))
-        drawn = draw(picture, width, min(rows, 40), glyphs.coloured(paint is not plain))
+        most = rows if isinstance(picture, Cards) else _MAX_TEXT_LINES
+        drawn = draw(picture, width, min(rows, most), glyphs.coloured(paint is not plain))
         lines += [painted_line(line, paint) for line in drawn]
         lines.append("")
     return lines
@@ -143,6 +153,10 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
     """The lines that a chart wants."""
     if isinstance(picture, Lanes):
         return lanes_rows(picture)
+    if isinstance(picture, Composition):
+        return len(draw_composition(picture, width, glyphs))
+    if isinstance(picture, Cards):
+        return len(draw_cards(picture.cards, width, glyphs))
     if isinstance(picture, SignalRows):
         return 1 + len(picture.labels) + ENVELOPE
     title = len(_title(picture, width, glyphs))

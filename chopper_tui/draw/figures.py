@@ -99,7 +99,7 @@ def _figure(metric: Metric, values: Values, row: int) -> Figure:
 
 def _pointed(frame: Frame, label: str) -> str | None:
     """The kernel at the cursor of a timeline on a lane: it is what a detail is of."""
-    for picture in frame.charts:
+    for picture in frame.charts[:1]:
         if isinstance(picture, Lanes):
             return picture.pointed[picture.lanes.index(label)].kernel
     return None

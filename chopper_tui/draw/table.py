@@ -35,6 +35,9 @@ _WIDE: Final = 110
 _BAR: Final = 6
 _SPARK: Final = 12
 _WIDE_SPARK: Final = 15
+_MIN_LANE: Final = 24
+_LANE_SHARE: Final = 40
+"""Percentage of the width that lanes take at least."""
 _MIN_COLUMNS: Final = 3
 """Sparklines are dropped before fewer columns than this remain."""
 _PREFERRED: Final = ("gfx_mhz", "gfx_util_pct")
@@ -81,6 +84,10 @@ class SparkColumn(Struct, frozen=True):
     cells: int
 
 
+class LaneColumn(SparkColumn, frozen=True):
+    """The column of lanes on one time axis; its cells are drawn with their own inks."""
+
+
 class TableLayout(Struct, frozen=True):
     """The columns of a frame that fit into a width."""
 
@@ -117,8 +124,8 @@ class TableLayout(Struct, frozen=True):
             return pad(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
 
-    def header(self) -> Pieces:
-        """The titles; that of the sort column in its own style."""
+    def header(self, lanes: str = "") -> Pieces:
+        """The titles; that of the sort column in its own style. `lanes` is that of the lanes."""
         frame, glyphs = self.frame, self.glyphs
         by_name = frame.sort.removeprefix("-") == "name"
         title = level_title(frame.level)
@@ -135,11 +142,14 @@ class TableLayout(Struct, frozen=True):
             pieces.append((header, "chosen" if chosen else "header"))
             pieces.append((" " * (column.cells - column.width), "header"))
         pieces += [
-            (" " * GAP + fit(spark.header, spark.cells, glyphs), "header") for spark in self.sparks
+            (" " * GAP + fit(spark.header or lanes, spark.cells, glyphs), "header")
+            for spark in self.sparks
         ]
         return pieces
 
-    def row(self, row: int, drawn: Sequence[str], cursor: bool, marked: bool = False) -> Pieces:
+    def row(
+        self, row: int, drawn: Sequence[str | Pieces], cursor: bool, marked: bool = False
+    ) -> Pieces:
         """The cells of a row with its sparklines; what stands out has its tint and a mark."""
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
@@ -155,11 +165,17 @@ class TableLayout(Struct, frozen=True):
             pieces.append((mark + figure, INKS[tint]))
             if column.bar:
                 pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
+        lanes: list[tuple[str, str]] = []
         for spark, line in zip(self.sparks, drawn, strict=True):
-            pieces.append((" " * GAP + line.ljust(spark.cells), "spark"))
-        if not cursor:
-            return pieces
-        return [(text, f"cursor+{ink}" if ink in INKS[1:] else "cursor") for text, ink in pieces]
+            if isinstance(line, str):
+                pieces.append((" " * GAP + line.ljust(spark.cells), "spark"))
+            else:
+                lanes += [(" " * GAP, "text"), *line]
+        if cursor:
+            pieces = [
+                (text, f"cursor+{ink}" if ink in INKS[1:] else "cursor") for text, ink in pieces
+            ]
+        return [*pieces, *lanes]
 
 
 def shown_name(label: str, level: str, full: bool) -> str:
@@ -173,8 +189,12 @@ def plan(
     glyphs: Glyphs,
     full_names: bool = False,
     signals: Sequence[Signal] = (),
+    lanes: bool = False,
 ) -> TableLayout:
-    """The layout of a frame; columns that don't fit are left out, least important first."""
+    """The layout of a frame; columns that don't fit are left out, least important first.
+
+    With `lanes` the rest of the width is a column of lanes.
+    """
     wide = width >= _WIDE
     columns = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
     names = None
@@ -186,11 +206,16 @@ def plan(
     sparks = (
         [_spark_column(signal, wide) for signal in signals] if frame.sparks and len(frame) else []
     )
+    if lanes:
+        sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
     shown = _fitting(frame, columns, room - _cells((), sparks))
     while sparks and len(shown) < min(_MIN_COLUMNS, len(columns)):
         sparks.pop()
         shown = _fitting(frame, columns, room - _cells((), sparks))
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
+    if lanes and sparks:
+        used = PREFIX + name_width + _cells(shown, [])
+        sparks = [LaneColumn("", max(width - used - GAP - 1, 1))]
     short = fitting_names(names, name_width, glyphs) if names is not None else None
     return TableLayout(
         frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks), names, short

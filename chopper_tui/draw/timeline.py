@@ -79,6 +79,19 @@ def rows_of(picture: Lanes) -> int:
     return _HEAD + len(picture.lanes) + len(_BANDS_BY_IMPORTANCE) + signals
 
 
+def lane_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> Line:
+    """A lane alone."""
+    return _lane(picture.cells(row, bins), bins, glyphs, _Columns(None, None), False)
+
+
+def phases_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> str:
+    """The names of the phases above a lane, and the length of the time axis at its end."""
+    bands = picture.bands(row, bins)
+    line = "".join(text for text, _ in _band(bands[0], bins, glyphs)) if bands else " " * bins
+    length = f" {picture.seen.length_ns / 1e6:.4g} ms"
+    return line[: max(bins - len(length), 0)] + length[:bins]
+
+
 def draw_lanes(
     picture: Lanes, width: int, height: int, glyphs: Glyphs, selected: int = 0
 ) -> list[Line]:

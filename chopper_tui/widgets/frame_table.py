@@ -10,9 +10,10 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
 from chopper_tui.draw.table import TableLayout, plan
-from chopper_tui.screen_data import ScreenSignal, Sparks
+from chopper_tui.screen_data import LaneLines, ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import ChopperWidget, strip_of
 
@@ -36,13 +37,15 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     layout_plan: TableLayout | None = None
     signals: Sequence[ScreenSignal] = ()
-    sparks: Sequence[Sparks] = ()
+    sparks: Sequence[Sparks | LaneLines] = ()
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
     full_names = False
     marked: frozenset[str] = frozenset()
     """The labels of marked rows."""
     cursor = 0
+    shows_cursor = True
+    """Whether the cursor's row is marked: another part of the screen may have the keys."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -105,7 +108,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         old, offset = self.cursor, self.offset_of_cursor
         self.cursor = row
         if 0 <= self.offset_of_cursor < self.page:
-            self._refresh_rows(old, row)
+            self._refresh_cells(old, row)
         else:
             # Half a page at once: to repaint the table for each row is slow over a slow line.
             step = abs(row - old)
@@ -121,12 +124,14 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if plan_ is None or row >= self.rows:
             return Strip.blank(width)
         if y == 0:
-            return strip_of(plan_.header(), width, self.inks)
+            title = next((s.title for s in self.sparks if isinstance(s, LaneLines)), "")
+            return strip_of(plan_.header(title), width, self.inks)
         drawn = [sparks.drawn.get(row, "") for sparks in self.sparks]
-        cursor = row == self.cursor
+        cursor = row == self.cursor and self.shows_cursor
         marked = bool(self.marked) and plan_.frame.labels[row] in self.marked
         pieces = plan_.row(row, drawn, cursor, marked)
-        return strip_of(pieces, width, self.inks, "cursor" if cursor else "text")
+        rest = "cursor" if cursor and not self._has_lanes else "text"
+        return strip_of(pieces, width, self.inks, rest)
 
     def on_resize(self) -> None:
         """Lay out for the new width; the cursor stays in sight."""
@@ -160,20 +165,52 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         else:
             self.move_to(row)
 
+    @property
+    def _has_lanes(self) -> bool:
+        return any(isinstance(sparks, LaneLines) for sparks in self.sparks)
+
+    def show_cursor(self, is_shown: bool) -> None:
+        """Mark the cursor's row, or not."""
+        if is_shown != self.shows_cursor:
+            self.shows_cursor = is_shown
+            self._refresh_cells(self.cursor)
+
     def _lay_out(self, frame: Frame) -> None:
+        lanes = next((each for each in frame.charts[1:] if isinstance(each, Lanes)), None)
+        if lanes is not None:
+            self._lay_out_lanes(frame, lanes)
+            return
         shown = self.signals[: self.spark_columns]
         signals = [each.signal for each in shown]
         self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names, signals)
         pairs = list(zip(shown, self.layout_plan.sparks, strict=False))
-        if [(sparks.signal, sparks.bins) for sparks in self.sparks] != [
+        known = [each for each in self.sparks if isinstance(each, Sparks)]
+        if len(known) != len(self.sparks) or [(each.signal, each.bins) for each in known] != [
             (signal, column.cells) for signal, column in pairs
         ]:
             self.sparks = [Sparks(signal, self.glyphs, column.cells) for signal, column in pairs]
         self.virtual_size = Size(self.size.width, len(frame) + 1)
 
+    def _lay_out_lanes(self, frame: Frame, lanes: Lanes) -> None:
+        """As many columns as leave room for the lanes of a chart, one per row."""
+        self.layout_plan = plan(frame, self.size.width, self.glyphs, lanes=True)
+        wanted = [(lanes.seen, lanes.lanes, spark.cells) for spark in self.layout_plan.sparks]
+        known = [each for each in self.sparks if isinstance(each, LaneLines)]
+        if [(each.lanes.seen, each.lanes.lanes, each.bins) for each in known] != wanted:
+            self.sparks = [LaneLines(lanes, self.glyphs, cells) for _, _, cells in wanted]
+        self.virtual_size = Size(self.size.width, len(frame) + 1)
+
     def _scroll_to_row(self, row: int) -> None:
         top = max(min(row, self.rows - self.page), 0)
         self.set_scroll(None, top)
+
+    def _refresh_cells(self, *rows: int) -> None:
+        """Repaint rows whose cursor changed; lanes look the same with it."""
+        width = self.size.width
+        if self._has_lanes and self.layout_plan is not None:
+            width = self.layout_plan.spark_x(0)
+        top = self.scroll_offset.y - 1
+        self.refresh(*(Region(0, row - top, width, 1) for row in rows))
 
     def _refresh_rows(self, *rows: int) -> None:
         top = self.scroll_offset.y - 1
@@ -189,12 +226,16 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
 
     # Described, since else all that is given is: for as long as drawing takes.
     @work(exclusive=True, group="sparks", description="sparks")
-    async def _draw_sparks(self, columns: Sequence[Sparks], rows: range, around: range) -> None:
+    async def _draw_sparks(
+        self, columns: Sequence[Sparks | LaneLines], rows: range, around: range
+    ) -> None:
         wanted = [sparks.missing(rows) for sparks in columns]
         if any(wanted):
             await run_in_thread(_draw, columns, rows)
             if columns is self.sparks and self.layout_plan is not None:
                 self.refresh(*self._regions_of(wanted))
+                if self._has_lanes:
+                    self.refresh(Region(0, 0, self.size.width, 1))
         await run_in_thread(_draw, columns, around)
 
     def _regions_of(self, rows: Sequence[Sequence[int]]) -> Iterator[Region]:
@@ -206,6 +247,6 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             yield from (Region(x, row - top, sparks.bins, 1) for row in rows[number])
 
 
-def _draw(columns: Sequence[Sparks], rows: range) -> None:
+def _draw(columns: Sequence[Sparks | LaneLines], rows: range) -> None:
     for sparks in columns:
         sparks.draw(rows)

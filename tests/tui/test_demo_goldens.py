@@ -18,7 +18,7 @@ from tests.tui.explorer import explorer
 from tests.tui.test_goldens import compare
 
 SMALL, LARGE = (80, 24), (200, 60)
-LARGE_SCREENS = ("findings", "ranks", "timeline")
+LARGE_SCREENS = ("overview", "findings", "ranks", "timeline")
 """Few, so that a new metric changes few files; the fourth is the tree's first level."""
 DEEP = ("5", "11", "backward", "17", "attn_fa")
 STEP = DEEP[:2]
@@ -61,7 +61,7 @@ async def test_the_screens(name: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys"), [("info", ["0"]), ("baselines", ["8"]), ("base", ["b", "}", "-", "{"])]
+    ("name", "keys"), [("info", ["0", "0"]), ("baselines", ["8"]), ("base", ["b", "}", "-", "{"])]
 )
 async def test_what_keys_lead_to(name: str, keys: list[str]) -> None:
     async with explorer(SMALL, demo(), View(demo().name, STEP)) as at:

@@ -112,9 +112,10 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
 def test_what_has_room() -> None:
     assert arrange(39, 24).too_small and arrange(80, 9).too_small
     assert not arrange(59, 24).lines and not arrange(80, 15).lines
-    assert arrange(80, 24).charts == (4, 0, 0) and not any(arrange(80, 24, chart="off").charts)
+    assert arrange(80, 24).charts == (4, 0, 0, 0, 0)
+    assert not any(arrange(80, 24, chart="off").charts)
     assert arrange(119, 40).side == 0 and arrange(120, 40).side >= 40
-    assert all(arrange(120, 40).charts[1:]) and arrange(120, 20).charts[2] == 0
+    assert all(arrange(120, 40).charts[1:3]) and arrange(120, 20).charts[2] == 0
     assert arrange(159, 40).sparks == 1 and arrange(160, 40).sparks == 2
     assert arrange(200, 60, gpus=1000).gpus < 30
     assert not any(arrange(80, 24, zoom=True).charts)
@@ -136,6 +137,15 @@ def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     assert arrange(80, 24, picture=5, rows=100).pictures == (5, 0)
     beside = arrange(120, 40, picture=12, rows=3)
     assert beside.pictures[0] == 0 and beside.pictures[1] and beside.side
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("rows", [1, 8, 1000])
+def test_cards_have_what_the_table_leaves(size: tuple[int, int], rows: int) -> None:
+    now = arrange(*size, picture=4, rows=rows, headline=2, cards=1)
+    below = size[1] - 3 - now.figures - now.pictures[0] - now.table
+    assert below >= 3 and now.table <= rows + 2
+    assert sum(now.charts) in (0, below)
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -182,6 +192,6 @@ def test_high_contrast_dims_nothing() -> None:
 def test_the_longest_sentence_has_its_lines_under_the_table() -> None:
     assert arrange(80, 24, rows=8, sentence=5).sentence == 5 and arrange(
         80, 24, sentence=5
-    ).charts == (0, 0, 0)
+    ).charts == (0, 0, 0, 0, 0)
     assert arrange(80, 24, rows=100, sentence=7).sentence == 7
     assert arrange(120, 40, rows=8, sentence=5).sentence == 0

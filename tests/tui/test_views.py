@@ -92,6 +92,8 @@ async def test_every_view_opens_by_name_and_by_digit(name: str, digit: str) -> N
 async def test_info_is_a_screen() -> None:
     async with explorer() as at:
         await at.press("0")
+        assert at.frame.view.name == "overview"
+        await at.press("0")
         assert "Info" in at.text()
         await at.press("escape", "9")
 

@@ -20,6 +20,7 @@ from chopper_core.views import (
     launch,
     overheads,
     overlap,
+    overview,
     power,
     ranks,
     throughput,
@@ -30,6 +31,7 @@ from chopper_core.views import (
 from chopper_core.views.spec import ViewModule
 
 MODULES: tuple[ViewModule, ...] = (
+    overview,
     timeline,
     kernels,
     overheads,
@@ -56,7 +58,7 @@ def test_each_module_offers_its_specification() -> None:
 
 
 def test_an_unknown_view_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="unknown view 'pie'; the views are timeline, kernels"):
+    with pytest.raises(UsageError, match="unknown view 'pie'; the views are overview"):
         view_spec("pie")
 
 

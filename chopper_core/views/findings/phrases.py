@@ -1,69 +1,7 @@
-"""Numbers and names as the sentences of findings have them."""
+"""The phrases of the findings' sentences, which other views share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from chopper_core.views.shared.phrases import by_number, count, listed, others, percent, time
 
-_SMALL: Final = (
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-)
-
-
-def time(ns: float) -> str:
-    """A time in ms, or in µs where that says more: `14.1 ms`, `318 µs`."""
-    size = abs(ns)
-    if size >= 1e8:
-        return f"{ns / 1e6:,.0f} ms"
-    if size >= 1e6:
-        return f"{ns / 1e6:.1f} ms"
-    return f"{ns / 1e3:.0f} µs" if size >= 1e4 else f"{ns / 1e3:.1f} µs"
-
-
-def percent(share: float) -> str:
-    """A share from 0 to 1: `6.2 %`."""
-    return f"{100 * share:.1f} %"
-
-
-def count(number: int, word: str) -> str:
-    """A number of things: `1 layer`, `3 layers`."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def others(number: int) -> str:
-    """The other GPUs of a run: `the other seven GPUs`, `the other GPU`."""
-    if number == 1:
-        return "the other GPU"
-    return f"the other {_SMALL[number] if number < len(_SMALL) else number} GPUs"
-
-
-def by_number(word: str, numbers: Sequence[int]) -> str:
-    """Things by their numbers: `layer 3`, `layers 10 to 12`, `GPUs 1, 4 and 7 to 9`."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    texts: list[str] = []
-    for each in ranges:
-        texts += map(str, each) if len(each) < 3 else [f"{each[0]} to {each[-1]}"]
-    text = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-    return f"{word}{'s' if len(numbers) > 1 else ''} {text}"
-
-
-def listed(names: Iterable[str], limit: int = 4) -> str:
-    """The first of some names, and how many more there are."""
-    every = list(names)
-    shown = ", ".join(every[:limit])
-    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+__all__ = ["by_number", "count", "listed", "others", "percent", "time"]

@@ -57,7 +57,7 @@ def lanes_chart(
         scoped = own_time(run, view, [lane for lane in lanes if lane.gpu == gpu])
         if scoped is not None:
             there = sum(each.between(cut) for each in scoped) > 0
-            found.append(Band("scope", _spans(np.where(there, 0, _NOTHING), lambda key: "")))
+            found.append(Band("scope", spans_of(np.where(there, 0, _NOTHING), lambda key: "")))
         return tuple(band for band in found if band.spans)
 
     def strips(row: int, bins: int) -> tuple[Strip, ...]:
@@ -137,10 +137,10 @@ def _band(run: Run, gpu: int, level: str, cut: Int64) -> Band:
         code = int(segments.codes[key])
         return _PREFIX.get(level, "") + run.table.text_of(level, code)
 
-    return Band(level, _spans(keys, text))
+    return Band(level, spans_of(keys, text))
 
 
-def _spans(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
+def spans_of(keys: Int64, text: Callable[[int], str]) -> tuple[Span, ...]:
     """Runs of cells with the same key."""
     first = run_starts(keys)
     last = np.append(first[1:], len(keys))

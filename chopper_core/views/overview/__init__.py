@@ -1,0 +1,313 @@
+"""Overview: how fast a run is, where its step goes, what sets each GPU apart, what stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Values, column, is_measured, numbered
+from chopper_core.model.charts import Cards, Chart, Composition, Series
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, baseline_view, with_view
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.overview.facts import facts_of, headline_of
+from chopper_core.views.overview.step import (
+    IRREGULAR_TIMES,
+    Step,
+    has_counted,
+    step_of,
+    titles_of,
+    without_counted,
+)
+from chopper_core.views.shared.phrases import by_number
+from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="overview",
+    title="Overview",
+    question="How fast is the run, where does its step go, and what stands out?",
+    by=("gpu", "node"),
+    compares=True,
+    has_preview=True,
+    no_statistic="shows the median and the mean over the complete iterations",
+)
+
+_MAX_GPUS: Final = 64
+"""Of more GPUs, rows are nodes, where their hosts are known."""
+_MAX_CARDS: Final = 12
+_LEAST_MS: Final = 1e5
+"""From which a step is written in ms."""
+_COMPUTING: Final = "it is being computed"
+
+STEP: Final = column(
+    "step_ns",
+    "ns",
+    "step",
+    "Mean time charged to a complete iteration of the GPU: its activities and the idle time before "
+    "them. Of a node, the largest of its GPUs.",
+)
+CHANGE: Final = column(
+    "step_change_pct",
+    "%",
+    "Δ step",
+    "step_ns less that of the same GPU in the baseline, in % of it.",
+    missing_because="the baseline lacks the GPU",
+    signed=True,
+)
+LAG: Final = column(
+    "lag_ns",
+    "ns",
+    "lag",
+    "How much later than the earliest GPU it starts the same kernels, on average over the complete "
+    "iterations. Of a node, the largest of its GPUs.",
+    source="Lit Silicon, algorithm 1",
+    missing_because="no compute kernel of the scope runs on all of several GPUs",
+)
+_MEASURED: Final = ("gfx_mhz", "hotspot_c", "power_w")
+_UTILISATION: Final = "gfx_util_pct"
+
+
+class _Rows(Struct, frozen=True, eq=False):
+    """The rows of the table: GPUs, or nodes of several."""
+
+    level: str
+    labels: list[str]
+    members: list[Index]
+    """The places of each row's GPUs."""
+
+    def reduced(self, numbers: Float64, how: str) -> Float64:
+        """A figure of the GPUs as one of the rows, NaNs aside."""
+        found = np.full(len(self.labels), np.nan)
+        for row, own in enumerate(self.members):
+            known = numbers[own][np.isfinite(numbers[own])]
+            if len(known):
+                sizes = {"max": known.max(), "mean": known.mean(), "sum": known.sum()}
+                found[row] = sizes[how]
+        return found
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """A row per GPU, or per node of very many: its step, its lag, its telemetry."""
+    step = step_of(run, view)
+    return _result(step, _lag_ns(step), _cards(step))
+
+
+def preview(run: Run, view: View) -> ViewResult:
+    """The result without what takes long: the lag of the GPUs and the findings."""
+    pending = Cards(_cards_title(view), (), is_pending=True)
+    return _result(step_of(run, view), None, pending)
+
+
+def _result(step: Step, lag_ns: Float64 | None, cards: Cards) -> ViewResult:
+    """The result with lags of the GPUs; None: they are being computed."""
+    view, run = step.view, step.run
+    rows = _rows_of(step)
+    base = _baseline_step(run, view)
+    own = _columns(step, rows, lag_ns, base)
+    slowest = _slowest_of(step, rows)
+    by = rows.level if rows.level != SPEC.by[0] else ""
+    facts = facts_of(step)
+    return ViewResult(
+        level=rows.level,
+        labels=rows.labels,
+        columns=tuple(own),
+        opens=lambda row: _opens(step, rows, row),
+        total=_totals(step, base, own),
+        shown=tuple(metric.name for metric, _ in own if metric.name not in ("exposed_comm_pct",)),
+        headline=(headline_of(step, base), " · ".join(facts)),
+        notes=_notes(step),
+        charts=(_composition(step, base), _lanes(step, slowest, rows), cards),
+        by="" if view.by else by,
+    )
+
+
+def _rows_of(step: Step) -> _Rows:
+    """GPUs, or nodes where there are too many GPUs to see at once and their hosts are known."""
+    gpus, view = step.gpus, step.view
+    if view.by == "node" or (not view.by and len(gpus) > _MAX_GPUS):
+        from chopper_core.views.ranks.nodes import node_names
+
+        try:
+            names = node_names(step.run, tuple(gpus))
+        except UsageError:
+            if view.by:
+                raise
+        else:
+            labels = list(dict.fromkeys(names))
+            members = [np.flatnonzero(np.array(names) == label) for label in labels]
+            return _Rows("node", labels, members)
+    return _Rows("gpu", [str(gpu) for gpu in gpus], [np.array([at]) for at in range(len(gpus))])
+
+
+def _opens(step: Step, rows: _Rows, row: int) -> View:
+    plain = replace(step.view, by="", of="", columns=(), sort="", filter="")
+    if rows.level == "gpu":
+        return child_of(plain, "gpu", rows.labels[row])
+    gpus = ",".join(str(step.gpus[place]) for place in rows.members[row].tolist())
+    return replace(plain, name="ranks", by="gpu", filter=f"gpu:{gpus}")
+
+
+def _baseline_step(run: Run, view: View) -> Step | None:
+    """The step of the baseline; None without one."""
+    if view.baseline is None:
+        return None
+    there = replace(baseline_view(view), name="", by="", of="")
+    return step_of(run if there.run == view.run else run.baseline_run(there.run), there)
+
+
+def _mean_steps_ns(step: Step) -> Float64:
+    """The mean time of each GPU's iterations."""
+    there = np.maximum((step.times_ns > 0).sum(axis=1), 1)
+    return np.asarray(step.times_ns.sum(axis=1) / there, np.float64)
+
+
+def _columns(
+    step: Step, rows: _Rows, lag_ns: Float64 | None, base: Step | None
+) -> list[tuple[Metric, Values]]:
+    steps = _mean_steps_ns(step)
+    own: list[tuple[Metric, Values]] = []
+    if base is not None and rows.level == "gpu":
+        before = dict(zip(base.gpus, _mean_steps_ns(base).tolist(), strict=True))
+        known = np.array([before.get(gpu, np.nan) for gpu in step.gpus])
+        own.append((CHANGE, numbered(100.0 * (steps - known) / known)))
+    if lag_ns is None:
+        pending = replace(LAG, missing_because=_COMPUTING)
+        own.append((pending, numbered(np.full(len(rows.labels), np.nan))))
+    elif len(step.gpus) > 1:
+        own.append((LAG, numbered(rows.reduced(lag_ns, "max"))))
+    for name in (*_MEASURED, STEP.name, _UTILISATION):
+        if name == STEP.name:
+            own.append((STEP, numbered(rows.reduced(steps, "max"))))
+        elif is_measured(name, step.run.table):
+            values = step.figure(name)
+            if rows.level == "gpu":
+                own.append((METRICS[name], values))
+                continue
+            numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+            how = {"hotspot_c": "max", "power_w": "sum"}.get(name, "mean")
+            own.append((_of_node(METRICS[name], how), numbered(rows.reduced(numbers, how))))
+    return own
+
+
+def _of_node(metric: Metric, how: str) -> Metric:
+    return replace(
+        metric,
+        name=f"{how}_{metric.name}",
+        reduces="",
+        definition=f"The {how} of {metric.name} over the node's GPUs.",
+    )
+
+
+def _totals(
+    step: Step, base: Step | None, own: Sequence[tuple[Metric, Values]]
+) -> dict[str, int | float]:
+    """The mean over all GPUs."""
+    names = {metric.name for metric, _ in own}
+    total: dict[str, int | float] = {STEP.name: step.mean_ns}
+    if CHANGE.name in names and base is not None:
+        total[CHANGE.name] = 100.0 * (step.mean_ns - base.mean_ns) / base.mean_ns
+    for name in (*_MEASURED, _UTILISATION):
+        if name in names:
+            value = METRICS[name].compute(step.scope(step.whole)).at(0)
+            if value is not None:
+                total[name] = value
+    return total
+
+
+def _slowest_of(step: Step, rows: _Rows) -> list[int]:
+    """The GPU of each row whose lane is drawn: the one that takes longest."""
+    steps = _mean_steps_ns(step)
+    return [step.gpus[int(own[steps[own].argmax()])] for own in rows.members]
+
+
+def _lanes(step: Step, gpus: list[int], rows: _Rows) -> Chart:
+    from chopper_core.views.overview.lanes import lanes_chart
+
+    labels = [
+        f"GPU {label}" if rows.level == "gpu" else f"{label} GPU {gpu}"
+        for label, gpu in zip(rows.labels, gpus, strict=True)
+    ]
+    return lanes_chart(step, gpus, labels)
+
+
+def _composition(step: Step, base: Step | None) -> Composition:
+    """The parts of the mean step; a baseline's beside them."""
+    known = [each for each in (step, base) if each is not None]
+    parts = [each.parts_of(each.whole) for each in known]
+    # Parts that only one side can tell apart can't be compared.
+    if len({tuple(each) for each in parts}) > 1:
+        parts = [each.states_of(each.whole) for each in known]
+    elif len({has_counted(each) for each in parts}) > 1:
+        parts = [without_counted(each) for each in parts]
+    unit, scale = ("ms", 1e6) if step.mean_ns >= _LEAST_MS else ("µs", 1e3)
+    series = tuple(
+        Series(
+            title,
+            np.array(
+                [own[name][0] / each.cells / scale for own, each in zip(parts, known, strict=True)]
+            ),
+        )
+        for name, title in titles_of(parts[0]).items()
+        if any(own[name][0] for own in parts)
+    )
+    what = "mean iteration of a GPU" if step.iterations else "mean time of a GPU"
+    labels = ["step" if step.iterations else "time"]
+    if base is not None:
+        labels.append(PurePath(base.view.run).name if base.run is not step.run else "baseline")
+    return Composition(what, unit, tuple(labels), series)
+
+
+def _lag_ns(step: Step) -> Float64:
+    """How much later than the earliest GPU each starts the same kernels; NaN if unknown."""
+    found = np.full(len(step.gpus), np.nan)
+    if len(step.gpus) < 2:
+        return found
+    from chopper_core.views.shared.leads import leads
+
+    with suppress(UsageError):
+        ranks, _ = leads(step.run, with_view(replace(step.view, baseline=None), ""))
+        mean = ranks.lead_ns / max(len(ranks.found), 1)
+        lag = dict(zip(ranks.gpus, (mean.max() - mean).tolist(), strict=True))
+        found[:] = [lag.get(gpu, np.nan) for gpu in step.gpus]
+    return found
+
+
+def _cards_title(view: View) -> str:
+    return "findings" if view.baseline is None else "what changed"
+
+
+def _cards(step: Step) -> Cards:
+    """The findings of the scope; against a baseline, what changed most."""
+    from chopper_core.views.overview import evidence
+
+    cards = evidence.findings if step.view.baseline is None else evidence.changes
+    try:
+        found = cards(step.run, step.view, _MAX_CARDS)
+    except ChopperError:
+        # A scope in which nothing can be sought has no cards; its other figures hold.
+        found = ()
+    return Cards(_cards_title(step.view), found)
+
+
+def _notes(step: Step) -> tuple[str, ...]:
+    notes = []
+    if step.left_out:
+        verb = "is" if len(step.left_out) == 1 else "are"
+        notes.append(
+            f"{by_number('iteration', step.left_out)} {verb} truncated by the profiling window, "
+            "or missing on a GPU: left out"
+        )
+    if step.irregular:
+        notes.append(
+            f"{by_number('iteration', step.irregular)} took over {IRREGULAR_TIMES:g} times the "
+            "median: left out of the mean"
+        )
+    return tuple(notes)

@@ -1,0 +1,83 @@
+"""The GPUs of a step on one time axis: an iteration of typical length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from chopper_core.model.charts import Band, LaneCells, Lanes, Pointed
+from chopper_core.model.table import NO_LABEL
+from chopper_core.model.window import Interval
+from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import stable_order
+from chopper_core.views.overview.step import Step
+from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
+from chopper_core.views.timeline.lanes import EVERY_STREAM, Lane, edges, lane_of
+
+_CACHED: Final = 128
+_NOTHING: Final = -1
+
+
+def lanes_chart(step: Step, gpus: Sequence[int], labels: Sequence[str]) -> Lanes:
+    """A lane per row, of one GPU each, over the iteration of typical length.
+
+    The activities of a lane are brought together when its cells are asked for.
+    """
+    run, at = step.run, step.typical
+    begin, end = int(step.begins_ns[at]), int(step.ends_ns[at])
+
+    def lane(row: int) -> Lane:
+        key = ("overview lane", gpus[row], begin, end)
+        return run.memo(key, lambda: _lane(step, gpus[row], begin, end), _CACHED)
+
+    def cells(row: int, bins: int) -> LaneCells:
+        return cells_of(run, lane(row), begin, end, bins)
+
+    def bands(row: int, bins: int) -> tuple[Band, ...]:
+        return (_phases(step, lane(row), edges(begin, end, bins)),)
+
+    number = f"iteration {step.iterations[at]}" if step.iterations else "the scope"
+    seen = Interval(
+        begin - run.origin_ns,
+        end - run.origin_ns,
+        _NOTHING,
+        None,
+        int(step.ends_ns.max()) - run.origin_ns,
+    )
+    return Lanes(
+        title=f"GPUs in {number}",
+        lanes=tuple(labels),
+        owners=tuple(f"GPU {gpu}" for gpu in gpus),
+        kinds=KIND_NAMES,
+        seen=seen,
+        pointed=(Pointed(),) * len(labels),
+        cells=cells,
+        bands=bands,
+        strips=lambda row, bins: (),
+        signals=0,
+        missing="",
+    )
+
+
+def _lane(step: Step, gpu: int, begin: int, end: int) -> Lane:
+    """The activities of a GPU that run at any time of an interval."""
+    table = step.run.table
+    rows = step.run.tree().node((str(gpu),)).selection
+    starts = table.start_ns[rows]
+    there = np.flatnonzero((starts < end) & (starts + table.duration_ns[rows] > begin))
+    there = there[stable_order(starts[there])]
+    chosen = there + rows.start if isinstance(rows, slice) else rows[there]
+    return lane_of(table, chosen, gpu, EVERY_STREAM)
+
+
+def _phases(step: Step, lane: Lane, cut: Int64) -> Band:
+    """The phase of the activity that started last before the middle of each cell."""
+    table = step.run.table
+    middles = (cut[:-1] + cut[1:]) // 2
+    codes = table.phase[lane.rows].astype(np.int64)
+    named = np.flatnonzero(codes != NO_LABEL)
+    place = np.searchsorted(lane.starts_ns[named], middles, "right") - 1
+    keys = np.where(place >= 0, codes[named[place]] if len(named) else _NOTHING, _NOTHING)
+    return Band("phase", spans_of(keys, lambda code: table.text_of("phase", code)))

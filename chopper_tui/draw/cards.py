@@ -1,0 +1,57 @@
+"""Sentences with their figures as cards: wrapped, one below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Final
+
+from chopper_core.model.charts import Card
+from chopper_core.render.cells import clean
+from chopper_core.render.glyphs import Glyphs
+from chopper_tui.draw.signal_plot import Line
+
+_BESIDE_FROM: Final = 100
+"""Width from which the figures of a card stand beside each other."""
+_GAP: Final = 2
+
+
+def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
+    """The lines of each card: its figures at the left, its sentence beside them."""
+    beside = width >= _BESIDE_FROM
+    count = max((len(card.figures) for card in cards), default=0)
+    widths = [
+        max((len(card.figures[at]) for card in cards if len(card.figures) > at), default=0)
+        for at in range(count)
+    ]
+    cells = sum(widths) + _GAP * max(count - 1, 0) if beside else max(widths, default=0)
+    room = max(width - cells - _GAP, 8)
+    drawn = []
+    for card in cards:
+        figures = _figures(card, widths, cells, beside, glyphs)
+        text = wrap(clean(card.text), room, break_on_hyphens=False) or [""]
+        lines: list[Line] = []
+        for at in range(max(len(text), len(figures))):
+            left = figures[at] if at < len(figures) else " " * cells
+            right = text[at] if at < len(text) else ""
+            lines.append([(left, "accent"), (" " * _GAP, "text"), (right, "text")])
+        drawn.append(lines)
+    return drawn
+
+
+def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:
+    """The figures of a card, line by line."""
+    if not card.figures:
+        return [glyphs.missing.rjust(cells)]
+    if beside:
+        padded = (text.rjust(width) for text, width in zip(card.figures, widths, strict=False))
+        return [(" " * _GAP).join(padded).ljust(cells)]
+    return [text.rjust(cells) for text in card.figures]
+
+
+def draw_cards(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[Line]:
+    """All cards, each with the address of its evidence, for text."""
+    lines: list[Line] = []
+    for card, drawn in zip(cards, card_lines(cards, width, glyphs), strict=True):
+        lines += [*drawn, [("  " + clean(card.address), "dim")]]
+    return lines

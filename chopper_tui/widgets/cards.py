@@ -1,0 +1,127 @@
+"""Sentences as cards with a cursor of their own: the findings of the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual import events
+from textual.message import Message
+
+from chopper_core.model.charts import Card, Cards
+from chopper_tui.draw.cards import card_lines
+from chopper_tui.draw.pieces import Pieces
+from chopper_tui.widgets.pane import Pane
+
+
+class CardsPane(Pane):
+    """As many cards as fit, the cursor's among them; a bar at the left marks it."""
+
+    class Clicked(Message):
+        """A card was clicked; the cursor is on it."""
+
+        def __init__(self, is_again: bool) -> None:
+            super().__init__()
+            self.is_again = is_again
+            """Whether the cursor was on it before."""
+
+    cards: Cards | None = None
+    cursor = 0
+    is_active = True
+    """Whether it has the keys where it has cards."""
+    _last: Cards | None = None
+    """The cards that were shown last, for when they come back."""
+    _first = 0
+    """The first card on the screen."""
+    _owners: Sequence[int] = ()
+    """The card of each line; -1: none."""
+
+    def show(self, cards: Cards | None) -> None:
+        """Show cards; the cursor stays on the same one, also after others were shown."""
+        self.cards = cards
+        if cards is not None:
+            before, self._last = self._last, cards
+            if before is not None and self.card not in before.cards:
+                self.cursor = 0
+        self.redraw()
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the keys that move are for it."""
+        return self.is_active and self.cards is not None
+
+    def activate(self, is_active: bool) -> None:
+        """Take the keys, or give them to another part."""
+        if is_active != self.is_active:
+            self.is_active = is_active
+            self.redraw()
+
+    @property
+    def rows(self) -> int:
+        """How many cards there are."""
+        return len(self.cards.cards) if self.cards is not None else 0
+
+    @property
+    def page(self) -> int:
+        """How many cards are on the screen at once."""
+        return max(len({owner for owner in self._owners if owner >= 0}), 1)
+
+    @property
+    def card(self) -> Card | None:
+        """The card under the cursor."""
+        if self.cards is None or self.cursor >= len(self.cards.cards):
+            return None
+        return self.cards.cards[self.cursor]
+
+    def move_to(self, row: int) -> None:
+        """Move the cursor to a card, or as near as there is one."""
+        row = max(min(row, self.rows - 1), 0)
+        if row != self.cursor:
+            self.cursor = row
+            self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor; on the cursor's card it opens it."""
+        owner = self._owners[event.y] if event.y < len(self._owners) else -1
+        if owner >= 0:
+            is_again = self.has_keys and owner == self.cursor
+            self.move_to(owner)
+            self.post_message(self.Clicked(is_again))
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """A title, then the cards from the first on the screen on."""
+        cards, glyphs = self.cards, self.glyphs
+        if cards is None or height < 2:
+            self._owners = ()
+            return []
+        drawn = card_lines(cards.cards, width - 4, glyphs)
+        gap = int(sum(map(len, drawn)) + len(drawn) <= height)
+        self._first = _first_shown([len(each) + gap for each in drawn], self._first, self.cursor,
+                                   height - 1 + gap)  # fmt: skip
+        owners, lines = [-1], []
+        for place in range(self._first, len(drawn)):
+            for number, line in enumerate([*drawn[place], *([[]] * gap)]):
+                is_own = self.has_keys and place == self.cursor and number < len(drawn[place])
+                lines.append([(glyphs.cursor if is_own else " ", "chosen"), (" ", "text"), *line])
+                owners.append(place)
+        self._owners = owners[:height]
+        shown = len({owner for owner in self._owners if owner >= 0})
+        return [self._title(cards, shown), *lines]
+
+    def _title(self, cards: Cards, shown: int) -> Pieces:
+        if cards.is_pending:
+            state = "computing" + self.glyphs.ellipsis
+        elif not cards.cards:
+            state = "none"
+        elif shown < len(cards.cards):
+            state = f"{self._first + 1}-{self._first + shown} of {len(cards.cards)}"
+        else:
+            state = str(len(cards.cards))
+        return [("  ", "text"), (cards.title, "strong"), (f"  {state}", "dim")]
+
+
+def _first_shown(heights: Sequence[int], first: int, cursor: int, room: int) -> int:
+    """The first card to show so that the cursor's is whole, moved as little as can be."""
+    first = min(first, cursor, max(len(heights) - 1, 0))
+    while first < cursor and sum(heights[first : cursor + 1]) > room:
+        first += 1
+    return first

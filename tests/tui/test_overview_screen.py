@@ -1,0 +1,103 @@
+"""The first screen: its cards and rows lead on, it fills in without moving, and fits every size."""
+
+from __future__ import annotations
+
+from functools import cache
+from threading import Event
+
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.render.glyphs import UNICODE
+from chopper_core.views import view_module
+from chopper_tui.app import ChopperApp
+from chopper_tui.commands.runs import home_of
+from chopper_tui.widgets.cards import CardsPane
+from tests.demo import demo_run
+from tests.tui.explorer import Driven, explorer, measured_run
+
+VIEW = View("sample.json", name="overview")
+
+
+@cache
+def demo() -> Run:
+    return demo_run()
+
+
+async def test_the_first_card_leads_to_its_evidence_and_back() -> None:
+    view = replace(VIEW, run=demo().name)
+    async with explorer((120, 40), demo(), view) as at:
+        pane = at.explore.query_one(CardsPane)
+        assert pane.is_active and pane.cursor == 0 and pane.rows >= 5
+        await at.press("j", "enter")
+        assert at.frame.view.name == "comms"
+        await at.press("escape")
+        assert at.frame.view.name == "overview"
+        assert pane.has_keys and pane.cursor == 1
+
+
+async def test_the_cursor_walks_from_the_cards_to_the_gpus_and_back() -> None:
+    async with explorer((120, 40), measured_run(), VIEW) as at:
+        pane = at.explore.query_one(CardsPane)
+        await at.press("k")
+        assert not pane.has_keys and at.label == "3"
+        await at.press("k", "enter")
+        assert at.path == ("2",) and not at.frame.view.name
+        await at.press("escape")
+        assert at.frame.view.name == "overview" and at.label == "2"
+        assert not pane.has_keys
+        await at.press("G", "j")
+        assert pane.has_keys and pane.cursor == 0
+
+
+async def test_one_key_leads_into_the_tree() -> None:
+    async with explorer((80, 24), measured_run(), VIEW) as at:
+        await at.press("1")
+        assert at.frame.view == View("sample.json")
+
+
+async def test_the_rest_fills_in_and_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, may_go = view_module("overview"), Event()
+    answer = module.answer
+
+    def late(run: Run, view: View) -> object:
+        may_go.wait(60)
+        return answer(run, view)
+
+    monkeypatch.setattr(module, "answer", late)
+    run = replace(measured_run())
+    app = ChopperApp(lambda progress: run, VIEW, glyphs=UNICODE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        at = Driven(app, pilot)
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if "computing" in at.text() and "▏" in at.text():
+                break
+        before = at.text()
+        assert "computing" in before and at.frame.is_pending
+        may_go.set()
+        await at.settle()
+        after = at.text()
+        assert "computing" not in after and not at.frame.is_pending
+        lines = zip(before.splitlines(), after.splitlines(), strict=True)
+        titles = [(one, other) for one, other in lines if "GPU " in one or "findings" in one]
+        assert titles and all(one.split()[0] == other.split()[0] for one, other in titles)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("gpus", [1, 8, 80])
+async def test_it_fits(size: tuple[int, int], gpus: int) -> None:
+    async with explorer(size, measured_run(gpus, 2, 2), VIEW) as at:
+        text = at.text()
+        assert "GPU" in text
+        if size >= (80, 24):
+            assert "iteration" in text.splitlines()[1] and "findings" in text
+            assert "MHz" in text
+
+
+def test_an_address_that_says_more_than_a_run_stays_as_it_is() -> None:
+    assert home_of(View("run")) == View("run", name="overview")
+    for view in (View("run", ("0",)), View("run", sort="-kernels"), View("run", name="ranks")):
+        assert home_of(view) == view

@@ -1,0 +1,203 @@
+"""The overview: its figures against the views that own them, with less data, and of two runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model import address
+from chopper_core.model.charts import Cards, Composition, Lanes
+from chopper_core.model.run import Run, Source
+from chopper_core.model.view import Baseline, View
+from chopper_core.query.frame import Frame
+from chopper_core.views.findings.context import IRREGULAR
+from chopper_core.views.overview.step import IRREGULAR_TIMES, step_of
+from chopper_core.views.query import preview, query
+from tests.support import sample_run
+from tests.tui.explorer import measured_run
+
+OVERVIEW = View("R", name="overview")
+
+
+def composition(frame: Frame) -> Composition:
+    return next(each for each in frame.charts if isinstance(each, Composition))
+
+
+def cards(frame: Frame) -> Cards:
+    return next(each for each in frame.charts if isinstance(each, Cards))
+
+
+def lanes(frame: Frame) -> Lanes:
+    return next(each for each in frame.charts if isinstance(each, Lanes))
+
+
+def figures(frame: Frame) -> Mapping[str, float]:
+    """The figures of the headline by the words around them."""
+    found = {}
+    for part in frame.headline[0].split(" · "):
+        number = re.search(r"[\d.,]+", part)
+        assert number
+        found[re.sub(r"[\d.,]+", "#", part)] = float(number[0].replace(",", ""))
+    return found
+
+
+def test_the_headline_has_the_figures_of_the_views_that_own_them(run: Run) -> None:
+    frame = query(run, OVERVIEW)
+    known = figures(frame)
+    throughput = query(run, View("R", name="throughput"))
+    assert known["iteration # ms"] == round(throughput.total["iteration_ns"] / 1e6)
+    rate = throughput.total["tokens_per_s"] * len(run.gpus)
+    assert known["#k tok/s"] == pytest.approx(rate / 1e3, rel=0.001)
+    finding = next(
+        label for label in query(run, View("R", name="findings")).labels if "exposed comm" in label
+    )
+    assert f"({known['exposed # %']:.1f} %)" in finding
+    power = query(run, View("R", columns=("power_w",)))
+    assert known["# kW"] == pytest.approx(power.values["power_w"].numbers.sum() / 1e3, rel=0.02)
+
+
+def test_the_parts_are_those_of_the_complete_iterations_and_add_up(run: Run) -> None:
+    table, whole = run.table, composition(query(run, OVERVIEW))
+    cut = set().union(*run.partial_iterations.values())
+    kept = ~np.isin(table.iteration, [-1, *cut])
+    cells = len(set(zip(table.gpu[kept].tolist(), table.iteration[kept].tolist(), strict=True)))
+    states = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+    sums = {name: int(table.column(name)[kept].sum()) / cells / 1e6 for name in states}
+    parts = {each.name: float(each.numbers[0]) for each in whole.series}
+    assert sum(parts.values()) == pytest.approx(sum(sums.values()), rel=1e-9)
+    assert parts["exposed communication"] == pytest.approx(sums["exposed_comm_ns"], rel=1e-9)
+    assert parts["idle"] == pytest.approx(sums["idle_ns"], rel=1e-9)
+    assert len(parts) >= 9
+
+
+def test_the_straggler_lags_and_the_others_hardly_do(run: Run) -> None:
+    frame = query(run, OVERVIEW)
+    lag = frame.values["lag_ns"].numbers
+    assert frame.labels[int(lag.argmax())] == "5"
+    ranks = query(run, View("R", name="ranks"))
+    leads = ranks.values["mean_lead_ns"].numbers
+    assert lag == pytest.approx(leads.max() - leads)
+
+
+def test_every_card_leads_to_its_evidence(run: Run) -> None:
+    found = cards(query(run, OVERVIEW)).cards
+    assert [each.text for each in found] == list(query(run, View("R", name="findings")).labels)
+    for each in found:
+        assert len(query(run, replace(address.parse(each.address), run="R")))
+
+
+def test_rows_lead_into_the_tree(run: Run) -> None:
+    frame = query(run, OVERVIEW)
+    assert frame.target(5) == View("R", ("5",))
+
+
+def test_a_preview_is_the_answer_without_lags_and_findings() -> None:
+    run = measured_run()
+    early = preview(run, OVERVIEW)
+    assert early.is_pending
+    assert cards(early).is_pending
+    assert not early.values["lag_ns"].present().any()
+    whole = query(run, OVERVIEW)
+    assert not whole.is_pending
+    assert [each.name for each in early.columns] == [each.name for each in whole.columns]
+    assert early.headline == whole.headline
+    # Once it is known the answer is shown at once.
+    assert not preview(run, OVERVIEW).is_pending
+
+
+def test_one_gpu_has_no_lag_and_a_trace_alone_says_so() -> None:
+    frame = query(sample_run(gpus=1), OVERVIEW)
+    assert "lag_ns" not in frame.values
+    assert frame.headline[1].startswith("1 × ")
+    assert frame.headline[1].endswith("trace only")
+    assert "kW" not in frame.headline[0] and "W" not in frame.headline[0]
+    assert {each.name for each in composition(frame).series} <= {
+        "compute",
+        "compute beside communication",
+        "exposed communication",
+        "exposed copies",
+        "idle",
+    }
+
+
+def test_many_gpus_are_nodes_where_hosts_are_known() -> None:
+    run = sample_run(gpus=72, iterations=2, layers=2)
+    assert query(run, OVERVIEW).level == "gpu"
+    nothing: dict[str, int] = {}
+    sources = tuple(
+        Source("t", 1, gpu.rank, "", nothing, nothing, nothing, (), "", {}, f"n{gpu.rank // 8}")
+        for gpu in run.gpus
+    )
+    frame = query(replace(run, sources=sources), OVERVIEW)
+    assert frame.level == "node"
+    assert list(frame.labels) == [f"n{node}" for node in range(9)]
+    by_gpu = query(run, OVERVIEW)
+    steps = by_gpu.values["step_ns"].numbers.reshape(9, 8)
+    assert frame.values["step_ns"].numbers == pytest.approx(steps.max(axis=1))
+    assert frame.target(2).filter == "gpu:16,17,18,19,20,21,22,23"
+    assert len(query(run, frame.target(2))) == 8
+
+
+def slower(run: Run, factor: float) -> Run:
+    """The run with all time on a clock that runs faster."""
+    names = ("start_ns", "duration_ns", "compute_ns", "overlap_ns", "exposed_comm_ns",
+             "exposed_copy_ns", "idle_ns", "idle_host_ns", "idle_launch_ns")  # fmt: skip
+    columns = {
+        name: (run.table.column(name) * factor).astype(run.table.column(name).dtype)
+        for name in names
+    }
+    return replace(run, table=replace(run.table, **columns))
+
+
+def test_of_two_runs_the_later_is_compared_with_the_first_with_the_right_sign() -> None:
+    fast = sample_run()
+    slow = slower(fast, 1.5)
+    view = replace(OVERVIEW, run="B", baseline=Baseline("A"))
+    frame = query(replace(slow, others={"A": fast}), view)
+    assert re.search(r"iteration .* → .* \(\+50\.0 %\)", frame.headline[0])
+    assert frame.values["step_change_pct"].numbers == pytest.approx(50.0, abs=0.01)
+    assert composition(frame).labels == ("step", "A")
+    found = cards(frame)
+    assert found.title == "what changed"
+    assert all(card.figures[0].startswith("+") for card in found.cards)
+    assert all("50.0 % longer" in card.text for card in found.cards)
+    back = query(replace(fast, others={"B": slow}), replace(view, run="A", baseline=Baseline("B")))
+    assert re.search(r"\(-33\.3 %\)", back.headline[0])
+
+
+def test_lanes_show_the_time_in_which_anything_runs(run: Run) -> None:
+    chart = lanes(query(run, OVERVIEW))
+    step = step_of(run, OVERVIEW)
+    at = step.typical
+    begin, end = int(step.begins_ns[at]), int(step.ends_ns[at])
+    table = run.table
+    for row, gpu in enumerate(step.gpus[:2]):
+        own = (table.gpu == gpu) & (table.start_ns < end)
+        own &= table.start_ns + table.duration_ns > begin
+        busy, until = 0, begin
+        order = np.argsort(table.start_ns[own], kind="stable")
+        starts = table.start_ns[own][order].tolist()
+        ends = (table.start_ns + table.duration_ns)[own][order].tolist()
+        for start, stop in zip(starts, ends, strict=True):
+            busy += max(min(stop, end) - max(start, until), 0)
+            until = max(until, min(stop, end))
+        assert int(chart.cells(row, 50).busy_ns.sum()) == busy
+    phases = [span.text for span in chart.bands(0, 60)[0].spans]
+    assert phases == ["forward", "backward", "optimizer"]
+
+
+def test_an_irregular_iteration_is_no_part_of_the_mean() -> None:
+    assert IRREGULAR.value == IRREGULAR_TIMES
+    run = sample_run(iterations=5)
+    longer = run.table.iteration == run.table.iteration.max()
+    idle = run.table.idle_ns.copy()
+    idle[np.flatnonzero(longer)[0]] += 10**9
+    run = replace(run, table=replace(run.table, idle_ns=idle))
+    step = step_of(run, OVERVIEW)
+    assert step.irregular == [int(run.table.iteration.max())]
+    assert step.mean_ns < 10**8
+    assert any("left out of the mean" in note for note in query(run, OVERVIEW).notes)
