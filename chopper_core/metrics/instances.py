@@ -2,7 +2,8 @@
 
 An instance is an operation of one layer, phase and iteration on one GPU; it lasts from the start
 of its first compute activity to the end of its last one, with the gaps between them. Its overlap
-is the share of that in which communication runs on the GPU.
+is the share of that in which communication runs on the GPU. Where a stream comes back to a layer,
+as in the micro-steps of gradient accumulation, each visit is an instance of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from msgspec import Struct
 
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.signals import time_within, union
-from chopper_core.model.table import KernelTable, Kind, Selection
-from chopper_core.util.arrays import Float64, Index, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, sorted_run_mask
+from chopper_core.model.table import NO_LABEL, KernelTable, Kind, Selection
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int32, Int64, Mask
+from chopper_core.util.grouping import distinct, run_mask, run_starts, sorted_run_mask
 
 _KEYS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 _NEVER: Final = np.iinfo(np.int64).max
@@ -32,6 +33,8 @@ class Instances(Struct, frozen=True):
     elapsed_ns: Int64
     beside_ns: Int64
     """The part of it in which communication runs."""
+    work: Int64
+    """Equal for instances that run the same kernels, as far as names tell."""
 
     @property
     def overlap(self) -> Float64:
@@ -40,20 +43,66 @@ class Instances(Struct, frozen=True):
             return np.where(self.elapsed_ns > 0, self.beside_ns / self.elapsed_ns, 0.0)
 
 
-def instances(nodes: Groups) -> Instances:
-    """The instances of the operations of nodes."""
+def visits(table: KernelTable, left_out: Mask) -> Int64 | None:
+    """The number of the visit in which each compute activity runs, along the table; 0 of others.
+
+    A visit lasts until the stream turns to another layer or phase, outside layers to another
+    operation. `left_out` are activities that don't count, such as copies of gathered parameters.
+    None where no place is visited twice.
+    """
+    rows = np.flatnonzero((table.kind == Kind.COMPUTE) & ~left_out)
+    layer = table.layer[rows]
+    operation = np.where(layer == NO_LABEL, table.operation[rows], NO_LABEL)
+    keys: list[AnyArray] = [table.gpu[rows], table.iteration[rows], table.phase[rows]]
+    keys += [layer, operation]
+    if sorted_run_mask(*keys) is None:
+        order = np.lexsort(keys[::-1])
+        rows, keys = rows[order], [key[order] for key in keys]
+    gpu, start = keys[0], table.start_ns[rows]
+    place = np.cumsum(run_mask(*keys))
+    first = run_starts(place)
+    begin = np.minimum.reduceat(start, first) if len(rows) else start
+    end = np.maximum.reduceat(start + table.duration_ns[rows], first) if len(rows) else start
+    order = np.lexsort((begin, gpu[first]))
+    meets = (end[order][:-1] > begin[order][1:]) & (np.diff(gpu[first][order]) == 0)
+    if not meets.any():
+        return None
+    # Only GPUs whose places meet are gone through in the order of time.
+    again = np.flatnonzero(np.isin(gpu, gpu[first][order][1:][meets]))
+    stream = table.stream[rows][again]
+    in_time = again[np.lexsort((start[again], stream, gpu[again]))]
+    number = np.zeros(len(table), np.int64)
+    changes = run_mask(gpu[in_time], table.stream[rows[in_time]], place[in_time])
+    number[rows[in_time]] = np.cumsum(changes)
+    return number
+
+
+def instances(nodes: Groups, visit: Int64 | None = None) -> Instances:
+    """The instances of the operations of nodes, split by the visits of `visits` where given."""
     table, rows = nodes.table, nodes.selection
-    if len(nodes) > 1:
-        node, row, start, end = _spans(table, rows, nodes.first)
+    if visit is not None:
+        node, row, start, end, work = _spans(table, rows, visit=visit)
+    elif len(nodes) > 1:
+        node, row, start, end, work = _spans(table, rows, nodes.first)
     else:
         # GPU by GPU the columns stay in the processor's cache.
         parts = [_spans_in_order(table, own) for own in gpu_by_gpu(table, rows)]
-        node, row, start, end = (np.concatenate(each) for each in zip(*parts, strict=True))
+        node, row, start, end, work = (np.concatenate(each) for each in zip(*parts, strict=True))
     beside = running_ns(table, table.kind == Kind.COMM, table.gpu[row], start, end)
-    return Instances(node, row, start, end - start, beside)
+    return Instances(node, row, start, end - start, beside, work)
 
 
-def _spans_in_order(table: KernelTable, rows: Selection) -> tuple[Index, Index, Int64, Int64]:
+Spans = tuple[Index, Index, Int64, Int64, Int64]
+"""Node, row, start, end and work of instances."""
+
+
+def _hashes(table: KernelTable) -> Int64:
+    """A number for each kernel name, whose sums differ where the names do."""
+    known = np.random.default_rng(0).integers(1 << 48, size=len(table.names), dtype=np.int64)
+    return known
+
+
+def _spans_in_order(table: KernelTable, rows: Selection) -> Spans:
     """As `_spans` of one node, without a copy of the compute rows where rows are in order."""
     is_new = sorted_run_mask(*(table.column(name)[rows] for name in _KEYS))
     computes = table.kind[rows] == Kind.COMPUTE
@@ -67,26 +116,36 @@ def _spans_in_order(table: KernelTable, rows: Selection) -> tuple[Index, Index, 
     there = np.flatnonzero(begin != _NEVER)
     at = first[there]
     row = at + rows.start if isinstance(rows, slice) else rows[at]
-    return np.zeros(len(at), np.intp), row, begin[there], end[there]
+    kernels = np.where(computes, _hashes(table)[table.kernel[rows]], 0)
+    work = np.add.reduceat(kernels, first)[there]
+    return np.zeros(len(at), np.intp), row, begin[there], end[there], work
 
 
 def _spans(
-    table: KernelTable, rows: Selection, nodes: Index | None = None
-) -> tuple[Index, Index, Int64, Int64]:
-    """Node, row, start and end of the instances of rows; `nodes` are the first rows of nodes."""
+    table: KernelTable,
+    rows: Selection,
+    nodes: Index | None = None,
+    visit: Int64 | None = None,
+) -> Spans:
+    """The instances of rows; `nodes` are the first rows of nodes."""
     computes = table.kind[rows] == Kind.COMPUTE
     place = np.flatnonzero(computes)
     if not len(place):
-        return place, place, np.zeros(0, np.int64), np.zeros(0, np.int64)
+        nothing = np.zeros(0, np.int64)
+        return place, place, nothing, nothing, nothing
     keys = [table.column(name)[rows][computes] for name in _KEYS]
+    if visit is not None:
+        keys.append(visit[rows][computes])
     if nodes is not None:
         keys.insert(0, np.searchsorted(nodes, place, "right") - 1)
     start_ns = table.start_ns[rows][computes]
     end_ns = start_ns + table.duration_ns[rows][computes]
+    kernels = _hashes(table)[table.kernel[rows][computes]]
     is_new = sorted_run_mask(*keys)
     if is_new is None:
         order = np.lexsort(keys[::-1])
-        place, start_ns, end_ns = place[order], start_ns[order], end_ns[order]
+        place, kernels = place[order], kernels[order]
+        start_ns, end_ns = start_ns[order], end_ns[order]
         keys = [key[order] for key in keys]
         is_new = sorted_run_mask(*keys)
         assert is_new is not None
@@ -97,6 +156,7 @@ def _spans(
         at + rows.start if isinstance(rows, slice) else rows[at],
         np.minimum.reduceat(start_ns, first),
         np.maximum.reduceat(end_ns, first),
+        np.add.reduceat(kernels, first),
     )
 
 

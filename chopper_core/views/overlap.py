@@ -43,7 +43,8 @@ _LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
 
 _CHOPPER: Final = "UnaryLab/chopper compute_overlap_cdf, with the union of the intervals"
 _ALIKE: Final = (
-    "Only like instances are compared: of the same operation, phase and GPU, within the row."
+    "Only like instances are compared: of the same operation, phase, GPU and kernels, within the "
+    "row."
 )
 _NO_SPREAD: Final = "too few like instances, or their overlap doesn't differ"
 
@@ -110,7 +111,7 @@ INSTANCES: Final = column(
     "",
     "instances",
     "Instances of operations: what an operation computes in one layer, phase and iteration on one "
-    "GPU.",
+    "GPU; in each micro-step anew.",
     reduces="sum",
 )
 TIME: Final = column(
@@ -336,8 +337,8 @@ def _notes(found: Overlaps) -> tuple[str, ...]:
     unlayered = int((found.codes("layer") == NO_LABEL).sum())
     if unlayered:
         said.append(
-            f"{unlayered} of {len(found)} instances are outside layers: each spans all of an "
-            "operation's activities in a phase and iteration, and the time between them"
+            f"{unlayered} of {len(found)} instances are outside layers: each spans an operation's "
+            "activities in a phase until another operation runs"
         )
     return tuple(said)
 

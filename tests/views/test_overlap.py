@@ -33,6 +33,7 @@ class Instance:
     elapsed: int
     comm: int
     masked: int
+    kernels: tuple[int, ...]
 
     @property
     def share(self) -> float:
@@ -50,9 +51,30 @@ def covered(begin: int, end: int, others: list[tuple[int, int]]) -> int:
     return total
 
 
+def visits_of(run: Run) -> dict[int, int]:
+    """How often each compute kernel's stream has turned to another place before it."""
+    table = run.table
+    ours = [
+        row
+        for row in range(len(table))
+        if table.kind[row] == Kind.COMPUTE
+        and not table.text_of("operation", int(table.operation[row])).startswith("FSDP::")
+    ]
+    ours.sort(key=lambda row: (table.gpu[row], table.stream[row], table.start_ns[row], row))
+    visit, found, last = 0, {}, None
+    for row in ours:
+        levels = LEVELS[:4] if table.layer[row] >= 0 else LEVELS
+        place = (table.stream[row], *(table.column(level)[row] for level in levels))
+        visit, last = visit + (place != last), place
+        found[row] = visit
+    return found
+
+
 def plain(run: Run, scope: str) -> list[Instance]:
     table = run.table
     rows: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    visit = visits_of(run)
+    kernels: dict[tuple[str, ...], list[int]] = defaultdict(list)
     comm: dict[str, list[tuple[int, int]]] = defaultdict(list)
     masked: dict[str, list[tuple[int, int]]] = defaultdict(list)
     wanted = set(run.tree().node(parse(f"R{scope}").path).rows.tolist())
@@ -68,15 +90,18 @@ def plain(run: Run, scope: str) -> list[Instance]:
             masked[gpu].append(span)
         elif table.kind[row] == Kind.COMPUTE and row in wanted:
             key = tuple(table.text_of(level, int(table.column(level)[row])) for level in LEVELS)
+            key += (str(visit[row]),)
             rows[key].append(span)
+            kernels[key].append(int(table.kernel[row]))
     found = []
     for key, spans in rows.items():
         begin, end = min(low for low, _ in spans), max(high for _, high in spans)
         near = [
             [one for one in of[key[0]] if one[1] > begin and one[0] < end] for of in (comm, masked)
         ]
-        labels = dict(zip(LEVELS, key, strict=True))
-        found.append(Instance(labels, end - begin, *(covered(begin, end, own) for own in near)))
+        labels = dict(zip(LEVELS, key[:-1], strict=True))
+        beside = (covered(begin, end, own) for own in near)
+        found.append(Instance(labels, end - begin, *beside, tuple(sorted(kernels[key]))))
     return found
 
 
@@ -112,9 +137,10 @@ def test_each_row_against_a_plain_loop(run: Run, scope: str, by: str) -> None:
         assert row["median_overlap_pct"] == pytest.approx(statistics.median(shares))
         assert row["p5_overlap_pct"] == pytest.approx(np.quantile(shares, 0.05))
         assert row["p95_overlap_pct"] == pytest.approx(np.quantile(shares, 0.95))
-        alike: dict[tuple[str, ...], list[Instance]] = defaultdict(list)
+        alike: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
         for one in own:
-            alike[tuple(one.labels[name] for name in ("gpu", "phase", "operation"))].append(one)
+            labels = (one.labels[name] for name in ("gpu", "phase", "operation"))
+            alike[*labels, one.kernels].append(one)
         x, y, share, relative = [], [], [], []
         low_sum = high_sum = cost = 0.0
         for like in alike.values():
@@ -291,3 +317,34 @@ def test_a_statistic_goes_over_the_instances_of_a_row(run: Run, stat: str, by: s
 def test_overlap_has_its_own_instances(run: Run) -> None:
     with pytest.raises(UsageError, match="no other over="):
         query(run, parse("R?view=overlap&stat=max&over=gpu"))
+
+
+def test_micro_steps_are_instances_of_their_own() -> None:
+    """Two passes over two layers: the gradient's sum of the first one is unlike the others."""
+    rows, now = [], 0
+    for step in range(4):
+        for layer in (0, 1):
+            beside = step == 3
+            took = 150 if beside else 100
+            kernels = [("mul", took)] if step or layer else [("mul", took), ("sum", 5)]
+            for kernel, duration in kernels:
+                place = {"iteration": 0, "layer": layer, "kernel": kernel, "operation": "mul"}
+                rows.append(Row(now, duration, **place))
+                now += duration
+            if beside:
+                rows.append(Row(now - took, took, Kind.COMM, 1, iteration=0, layer=layer))
+    found = query(run_of(rows), parse("R?view=overlap&by=instance&columns=instance_ns,overlap_pct"))
+    assert [found.row(n)["instance_ns"] for n in range(8)] == [
+        105,
+        100,
+        100,
+        100,
+        100,
+        100,
+        150,
+        150,
+    ]
+    assert [found.row(n)["overlap_pct"] for n in range(8)] == [0] * 6 + [100, 100]
+    whole = query(run_of(rows), parse(f"R?view=overlap&by=operation&columns={COLUMNS}")).row(0)
+    assert whole["slowdown_x"] == 1.5 and whole["overlap_cost_ns"] == 100
+    assert whole["overlap_pct"] == pytest.approx(100 * 300 / 905)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.metrics.instances import instances, running_ns
+from chopper_core.metrics.instances import instances, running_ns, visits
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable, Kind
 from chopper_core.model.view import View
@@ -20,6 +20,8 @@ FSDP: Final = ("FSDP::", "FullyShardedDataParallel.")
 _MAX_DENSE_CODES: Final = 1 << 22
 _MIN_SPREAD: Final = 0.1
 """Smaller differences of overlap are ignored."""
+_LIKE: Final = ("gpu", "phase", "operation")
+"""The labels in which like instances agree; they run the same kernels, too."""
 _MIN_INSTANCES: Final = 2
 """Instances that a median needs."""
 
@@ -27,7 +29,7 @@ _MIN_INSTANCES: Final = 2
 class Overlaps(Struct, frozen=True, eq=False, dict=True):
     """The instances of a scope: an operation of a layer, phase and iteration on one GPU each.
 
-    FSDP's own operations count as communication.
+    Each visit to a layer is an instance of its own. FSDP's own operations count as communication.
     """
 
     table: KernelTable
@@ -40,6 +42,8 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
     """The time of that in which collectives run on the GPU."""
     masked_ns: Int64
     """The time in which collectives or FSDP's copies run."""
+    work: Int64
+    """Equal for instances that run the same kernels."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -76,7 +80,14 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
 
     def take(self, chosen: Numbers) -> Overlaps:
         """Some of the instances."""
-        columns = (self.row, self.start_ns, self.elapsed_ns, self.comm_ns, self.masked_ns)
+        columns = (
+            self.row,
+            self.start_ns,
+            self.elapsed_ns,
+            self.comm_ns,
+            self.masked_ns,
+            self.work,
+        )
         return Overlaps(self.table, *(values[chosen] for values in columns))
 
 
@@ -95,26 +106,28 @@ def overlaps_in(run: Run, view: View) -> Overlaps:
 
 def _found(run: Run, view: View) -> Overlaps:
     table = run.table
-    found = instances(run.tree(view.order).node(view.path))
-    copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
     # The code of a missing operation is -1: the name that is none.
+    copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
+    visit = run.memo(("visits",), lambda: visits(table, copies[table.operation]))
+    found = instances(run.tree(view.order).node(view.path), visit)
     masked = found.beside_ns
     columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns)
     if not copies.any():
-        return Overlaps(table, *columns, masked)
+        return Overlaps(table, *columns, masked, found.work)
     copying = copies[table.operation] & (table.kind != Kind.COMM)
     if copying.any():
         running = copying | (table.kind == Kind.COMM)
         end_ns = found.start_ns + found.elapsed_ns
         masked = running_ns(table, running, table.gpu[found.row], found.start_ns, end_ns)
     kept = ~copies[table.operation[found.row]]
-    return Overlaps(table, *(values[kept] for values in (*columns, masked)))
+    return Overlaps(table, *(values[kept] for values in (*columns, masked, found.work)))
 
 
 class Effect(Struct, frozen=True, eq=False):
     """Effect of overlap per row; NaN where it is unknown.
 
-    Only like instances are compared: those of the same operation, phase and GPU.
+    Only like instances are compared: those of the same operation, phase and GPU that run the
+    same kernels.
     """
 
     pearson: Float64
@@ -179,8 +192,7 @@ def slowdown(found: Overlaps, owner: Codes, count: int) -> tuple[Float64, Float6
 def _like(found: Overlaps, owner: Codes, count: int) -> Int64:
     """A code of the like instances of each row."""
     code, width = np.asarray(owner, np.int64), count
-    for level in ("gpu", "phase", "operation"):
-        codes = found.codes(level)
+    for codes in (*(found.codes(level) for level in _LIKE), ranked(found.work)[1]):
         low = int(codes.min(initial=0))
         wide = int(codes.max(initial=0)) - low + 1
         code, width = code * wide + (codes - low), width * wide
