@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual import events
 from textual.app import App
 from textual.keys import _character_to_key
+from textual.widgets import OptionList
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -36,6 +37,19 @@ async def perform_key(app: App[Any], event: events.Key) -> None:
         app.app_focus = True
     if not await app._check_bindings(event.key, priority=True):
         await app._check_bindings(event.key)
+
+
+_click_option = OptionList._on_click
+
+
+async def _click_option_if_there(options: OptionList, event: events.Click) -> None:
+    """Ignore a click on an option that is gone: the palette replaces its list as it searches."""
+    number = event.style.meta.get("option")
+    if number is None or number < options.option_count:
+        await _click_option(options, event)
+
+
+OptionList._on_click = _click_option_if_there  # type: ignore[method-assign, assignment]
 
 
 async def messages_done(pilot: Pilot[Any]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from rich.style import Style
 from textual import events
+from textual.widgets import OptionList
 
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
@@ -102,3 +104,16 @@ async def test_the_palette_opens_once_and_over_the_explorer_alone() -> None:
         at.send("escape", "ctrl+p", "escape", "?", "ctrl+p")
         await at.settle()
         assert isinstance(at.app.screen, Reader) and len(at.app.screen_stack) == 2
+
+
+async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:
+    async with explorer() as at:
+        await at.press("o")
+        options = at.app.screen.query_one(OptionList)
+        for number in (options.option_count, 10**6):
+            style = Style(meta={"option": number})
+            options.post_message(
+                events.Click(options, 1, 1, 0, 0, 1, False, False, False, style=style)
+            )
+        await at.settle()
+        assert at.app.screen.query_one(OptionList) is options and at.app.crash is None
