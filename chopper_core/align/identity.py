@@ -97,6 +97,8 @@ def gpus_of_telemetry(
             DeviceMatch(by_number.get(device.number), "number")
             if device.number >= 0
             else DeviceMatch(by_number.get(place), "order in the file")
+            if device.names or len(gpus) == 1
+            else DeviceMatch(None, "no name: the file doesn't say which GPU it is of")
             for place, device in enumerate(devices)
         ]
     return _overridden(found, devices, overrides)

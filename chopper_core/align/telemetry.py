@@ -36,10 +36,13 @@ _TITLES: Final = {
     SignalName.EDGE_C: ("edge", Unit.CELSIUS),
     SignalName.MEM_UTIL_PCT: ("mem util", Unit.PERCENT),
     SignalName.POWER_CAP_W: ("power cap", Unit.WATTS),
+    SignalName.MEM_POWER_W: ("mem power", Unit.WATTS),
     SignalName.ENERGY_RATE_W: ("power (energy)", Unit.WATTS),
     SignalName.PCIE_GBPS: ("PCIe", Unit.GBPS),
     SignalName.XGMI_READ_GBPS: ("xGMI in", Unit.GBPS),
     SignalName.XGMI_WRITE_GBPS: ("xGMI out", Unit.GBPS),
+    SignalName.NVLINK_READ_GBPS: ("NVLink in", Unit.GBPS),
+    SignalName.NVLINK_WRITE_GBPS: ("NVLink out", Unit.GBPS),
     SignalName.VRAM_BYTES: ("VRAM", Unit.BYTES),
 }
 """Signals that are levels or rates; of the accumulated ones the rates are tracks."""

@@ -21,8 +21,8 @@ from chopper_core.render.cells import clean
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
-from chopper_core.sources.registry import Family, discover
-from chopper_core.sources.signals import ClockDomain, Telemetry
+from chopper_core.sources.registry import Family, FoundFiles, discover
+from chopper_core.sources.signals import ClockDomain, SignalSamples, Telemetry
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 
@@ -33,9 +33,7 @@ TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """Attach the counters of its kernels to a run."""
     found = find_counters(paths)
-    unused = {str(file.path): file.reason for file in found.skipped}
-    others = (item for item in run.skipped if item[0] not in unused)
-    run = replace(run, skipped=(*others, *unused.items()))
+    run = _skipping(run, found)
     if not found.files:
         return run
     progress("read counters", 0, 1)
@@ -61,9 +59,17 @@ def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     )
 
 
+def _skipping(run: Run, found: FoundFiles) -> Run:
+    """The run with the reasons why files of a family can't be read."""
+    unused = {str(file.path): file.reason for file in found.skipped}
+    others = (item for item in run.skipped if item[0] not in unused)
+    return replace(run, skipped=(*others, *unused.items()))
+
+
 def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
     """Attach telemetry to a run, as signals and as columns of its kernels."""
-    files = discover(paths, Family.TELEMETRY).files
+    found_files = discover(paths, Family.TELEMETRY)
+    run, files = _skipping(run, found_files), found_files.files
     placed: list[tuple[Telemetry, TelemetrySource]] = []
     failed = []
     identities: list[Identity] = []
@@ -85,6 +91,11 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
         shift_ns = run.overrides.shift_ns(*called) or 0
         clocks = _known_clocks(run, telemetry, gpus)
         placed.append((telemetry, place(telemetry, run.table, gpus, clocks, shift_ns)))
+    twice = _measured_twice(
+        [(each, {n: f"GPU {gpu}" for n, gpu in source.gpus.items()}) for each, source in placed]
+    )
+    placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
+    failed += [(str(path), reason) for path, reason in twice.items()]
     unreadable = {path for path, _ in failed}
     run = replace(
         run,
@@ -104,6 +115,39 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
         measured=measured,
         telemetry=tuple(source for _, source in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
+    )
+
+
+def _measured_twice(
+    files: Sequence[tuple[Telemetry, Mapping[int, str]]],
+) -> dict[Path, str]:
+    """Return the files of one tool that give one signal of one GPU at the same time, and why.
+
+    Each comes with the names of its GPUs by their number in the file. Files of several tools don't
+    contradict each other; the one with finer stamps is used.
+    """
+    found: dict[Path, str] = {}
+    seen: dict[tuple[Any, ...], list[tuple[Path, SignalSamples]]] = {}
+    for telemetry, gpus in files:
+        for (number, signal), samples in telemetry.signals.items():
+            for each in samples if number in gpus else ():
+                key = (telemetry.format, gpus[number], signal, each.part)
+                for path, other in seen.setdefault(key, []):
+                    if _overlap(each, other) and path not in found:
+                        reason = (
+                            f"{path} and {telemetry.path} both give {signal} of "
+                            f"{gpus[number]} at the same time; keep one of them in the run."
+                        )
+                        found |= {path: reason, telemetry.path: reason}
+                seen[key].append((telemetry.path, each))
+    return found
+
+
+def _overlap(one: SignalSamples, other: SignalSamples) -> bool:
+    return bool(
+        max(one.time_ns[0], other.time_ns[0]) <= min(one.time_ns[-1], other.time_ns[-1])
+        if len(one) and len(other)
+        else False
     )
 
 
@@ -170,20 +214,28 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
     files = discover([path for path in paths if path.exists()], Family.TELEMETRY).files
     if not files:
         return None
-    read: list[dict[str, Any]] = []
+    tables: list[Telemetry] = []
     failed: list[dict[str, str]] = []
     for file in files:
         try:
-            read.append(_described(file.read()))
+            tables.append(file.read())
         except DataError as error:
             failed.append({"path": str(file.path), "reason": str(error)})
+    devices = {table.path: devices_of_telemetry(table.gpus) for table in tables}
+    twice = _measured_twice(
+        [(table, {n: gpu.text for n, gpu in enumerate(devices[table.path])}) for table in tables]
+    )
+    failed += [{"path": str(path), "reason": reason} for path, reason in twice.items()]
+    read = [_described(table) for table in tables if table.path not in twice]
     if format_name == "json":
         found = {"schema": TELEMETRY_SCHEMA, "telemetry": read, "failed": failed}
         return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     lines = ["no traces and no counters: this telemetry belongs to no run"]
     for each in read:
         lines += ["", *_lines(each)]
-    lines += [clean(item["reason"]) for item in failed]
+    if failed:
+        lines += ["", "files that could not be used"]
+        lines += [f"  {clean(reason)}" for reason in dict.fromkeys(i["reason"] for i in failed)]
     return "\n".join(lines) + "\n"
 
 

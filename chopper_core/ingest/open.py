@@ -17,7 +17,10 @@ from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
+from chopper_core.sources.foreign import what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
+from chopper_core.sources.registry import natural_key
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
 from chopper_core.util.progress import Progress, silent
@@ -72,12 +75,20 @@ def open_run(
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
-        from chopper_core.sources.counters.files import read_counters
+        from chopper_core.sources.counters.files import find_counters, read_found
 
-        dispatch_runs = read_counters(paths, progress) if all(p.exists() for p in paths) else []
+        if not all(path.exists() for path in paths):
+            raise
+        found = find_counters(paths)
+        dispatch_runs = read_found(found, paths, progress)
         if not dispatch_runs:
             raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
-        return _of_dispatches(name, dispatch_runs, progress, overrides)
+        run = _of_dispatches(name, dispatch_runs, overrides)
+        left = [*((file.path, file.reason) for file in found.skipped)]
+        left += [(path, "") for path in found.unknown]
+        run = replace(run, skipped=(*run.skipped, *((str(path), why) for path, why in left)))
+        run = _attached(run, paths, progress, with_counters=False)
+        return _check_overrides(_named(run))
     skipped = [(str(file.path), file.reason) for file in discovery.skipped]
     failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
     read: list[tuple[TraceFile, Run]] = []
@@ -96,7 +107,14 @@ def open_run(
     run = replace(_joined(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
-    return _check_overrides(_attached(_with_overrides(run, overrides), paths, progress))
+    run = _attached(_with_overrides(run, overrides), paths, progress)
+    return _check_overrides(_named(run))
+
+
+def _named(run: Run) -> Run:
+    """The run with a reason for each file that isn't read, in the order of the paths."""
+    skipped = ((path, why or what_is(FileHead(Path(path)))) for path, why in run.skipped)
+    return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
 
 
 def _alone(paths: Sequence[Path]) -> str:
@@ -112,7 +130,6 @@ def _alone(paths: Sequence[Path]) -> str:
 def _of_dispatches(
     name: str,
     dispatch_runs: Sequence[DispatchRun],
-    progress: Progress,
     overrides: Overrides,
 ) -> Run:
     """A run made of profiled dispatches: of several profiled runs, the one with the most."""
@@ -140,7 +157,8 @@ def _of_dispatches(
             "dispatches without times": found.without_times if table.has_times else len(table),
             "communication kernels": found.aligned.findings["communication kernels"],
         },
-        losses=(*chosen.losses.notes, *chosen.join_notes),
+        losses=tuple(chosen.losses.notes),
+        notes=tuple(chosen.join_notes),
         clock=f"{chosen.clock}: since boot, without a date" if table.has_times else NO_CLOCK,
         facts={"format": chosen.format, "passes": str(chosen.passes)},
     )
@@ -159,8 +177,7 @@ def _of_dispatches(
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], overrides.hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )
-    run = _with_overrides(run, overrides)
-    return _check_overrides(_attached(run, paths_of(name), progress, with_counters=False))
+    return _with_overrides(run, overrides)
 
 
 def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTables) -> Run:

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from chopper_core.align.rank import align_rank
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
+from chopper_core.sources.foreign import why_no_activity
 from chopper_core.sources.registry import Family, read_source
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Trace, by_rank
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -44,16 +46,13 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
     """
     trace: Trace = read_source(path, Family.TRACE, progress)
     if not len(trace.activities):
-        events = f"{sum(trace.event_counts.values())} events, none of them a kernel, copy or memset"
         if trace.losses.truncated:
             raise DataError(
-                f"{path} is truncated before any GPU activity: it has {events}. Profilers write "
-                "those last: copy or write the file again."
+                f"{path} is truncated before any GPU activity: it has "
+                f"{sum(trace.event_counts.values())} events, none of them a kernel, copy or "
+                "memset. Profilers write those last: copy or write the file again."
             )
-        raise DataError(
-            f"{path} has no GPU activity: {events}. Was the profiler started with "
-            "ProfilerActivity.CUDA?"
-        )
+        raise DataError(f"{path} {why_no_activity(FileHead(path), trace.event_counts)}")
     ranks = [_of_rank(each, str(path)) for each in by_rank(trace)]
     return ranks[0] if len(ranks) == 1 else _merged(ranks)
 

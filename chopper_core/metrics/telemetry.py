@@ -101,6 +101,9 @@ _mean(
 _mean("pcie_gbps", Unit.GBPS, "PCIe GB/s", "PCIe traffic, both directions")
 _mean("xgmi_read_gbps", Unit.GBPS, "xGMI in", "Data read over the links to other GPUs")
 _mean("xgmi_write_gbps", Unit.GBPS, "xGMI out", "Data written over the links to other GPUs")
+_mean("nvlink_read_gbps", Unit.GBPS, "NVLink in", "Data received over NVLink")
+_mean("nvlink_write_gbps", Unit.GBPS, "NVLink out", "Data sent over NVLink")
+_mean("mem_power_w", Unit.WATTS, "mem W", "Power of the memory, a part of the socket's")
 _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
 
 

@@ -68,6 +68,8 @@ class Source(Struct, frozen=True):
     """Metadata of the file: versions, world size, base time."""
     host: str = ""
     """The host of the process, '' if neither the file nor its name has it."""
+    notes: tuple[str, ...] = ()
+    """Sentences on how the source was read that are no losses."""
 
     @property
     def called(self) -> tuple[str, ...]:

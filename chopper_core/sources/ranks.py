@@ -10,7 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, SkippedFile, discover, natural_key
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
 
 FROM_FILE: Final = "distributedInfo"
@@ -22,7 +24,6 @@ EXPECTED: Final = (
     "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz"
 )
 
-_NOT_NAMED_SO: Final = "is not a .json or .json.gz file"
 _RANK_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -51,7 +52,7 @@ class FoundTraces(Struct, frozen=True):
     lost: Sequence[SkippedFile]
     """Unreadable files that are named like the trace of a rank."""
     skipped: Sequence[SkippedFile]
-    """All other files."""
+    """All other files; without a reason where they aren't named like a trace."""
 
 
 class RankAssignment(Struct, frozen=True):
@@ -69,7 +70,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     if not paths:
         raise DataError(f"No path was given; {EXPECTED}.")
     found = discover(paths, Family.TRACE)
-    others = [*found.skipped, *(SkippedFile(path, _NOT_NAMED_SO) for path in found.unknown)]
+    others = [*found.skipped, *(SkippedFile(path, "") for path in found.unknown)]
     if not found.files:
         raise DataError(_nothing_found(paths, others))
     others.sort(key=lambda file: natural_key(file.path))
@@ -135,7 +136,7 @@ def _with_hints(files: Sequence[Path]) -> list[TraceFile]:
 
 def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str:
     if len(paths) == 1 and not paths[0].is_dir() and skipped:
-        return f"{paths[0]} {skipped[0].reason}."
+        return f"{paths[0]} {skipped[0].reason or what_is(FileHead(paths[0]))}."
     places = ", ".join(str(path) for path in paths)
     files = "file" if len(skipped) == 1 else "files"
     looked_at = f" among {len(skipped):,} {files}" if skipped else ""

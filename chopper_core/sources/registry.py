@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct
 
+from chopper_core.sources.foreign import what_is
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -41,6 +42,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     ),
     Family.TELEMETRY: (
         "telemetry.zeus",
+        "telemetry.charllm",
         "telemetry.sampler",
         "telemetry.amd_smi",
         "telemetry.rocm_smi",
@@ -180,7 +182,7 @@ def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
     found = _recognise(path, family, path)
     if isinstance(found, SourceFile):
         return found.read(progress)
-    raise DataError(f"{path} {found.reason if found else f'is not {family}'}.")
+    raise DataError(f"{path} {found.reason if found else what_is(FileHead(path))}.")
 
 
 def files_at(paths: Sequence[Path]) -> Iterator[tuple[Path, Path]]:

@@ -30,6 +30,7 @@ class SignalName(StrEnum):
     MEM_MHZ = "mem_mhz"
     POWER_W = "power_w"
     POWER_CAP_W = "power_cap_w"
+    MEM_POWER_W = "mem_power_w"
     ENERGY_J = "energy_j"
     """Accumulated: only differences have a meaning."""
     HOTSPOT_C = "hotspot_c"
@@ -42,12 +43,16 @@ class SignalName(StrEnum):
     PCIE_BYTES = "pcie_bytes"
     XGMI_READ_BYTES = "xgmi_read_bytes"
     XGMI_WRITE_BYTES = "xgmi_write_bytes"
-    """PCIe and xGMI are accumulated, unwrapped."""
+    NVLINK_READ_BYTES = "nvlink_read_bytes"
+    NVLINK_WRITE_BYTES = "nvlink_write_bytes"
+    """PCIe, xGMI and NVLink are accumulated, unwrapped."""
     VRAM_BYTES = "vram_bytes"
     ENERGY_RATE_W = "energy_rate_w"
     PCIE_GBPS = "pcie_gbps"
     XGMI_READ_GBPS = "xgmi_read_gbps"
     XGMI_WRITE_GBPS = "xgmi_write_gbps"
+    NVLINK_READ_GBPS = "nvlink_read_gbps"
+    NVLINK_WRITE_GBPS = "nvlink_write_gbps"
 
 
 RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
@@ -55,6 +60,8 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
     SignalName.PCIE_BYTES: (SignalName.PCIE_GBPS, 1.0),
     SignalName.XGMI_READ_BYTES: (SignalName.XGMI_READ_GBPS, 1.0),
     SignalName.XGMI_WRITE_BYTES: (SignalName.XGMI_WRITE_GBPS, 1.0),
+    SignalName.NVLINK_READ_BYTES: (SignalName.NVLINK_READ_GBPS, 1.0),
+    SignalName.NVLINK_WRITE_BYTES: (SignalName.NVLINK_WRITE_GBPS, 1.0),
 }
 """Accumulated signal → its rate, and the factor from units per ns to the rate's unit."""
 

@@ -74,7 +74,7 @@ def test_what_is_counted_goes_to_the_kernel_that_runs(tmp_path: Path) -> None:
     run = open_run(str(tmp_path))
     assert column(run, "SQ_WAVES") == EXPECTED
     assert run.sources[0].facts["format"] == "device sampling"
-    assert any("every 10.000 ms" in loss for loss in run.sources[0].losses)
+    assert any("every 10.000 ms" in note for note in run.sources[0].notes)
 
 
 def test_it_is_matched_with_a_trace(tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def test_other_files_are_skipped_with_the_reason(tmp_path: Path) -> None:
         "counters.json",
     }
     assert reasons["rank0.json.gz"] == "lies beside rank0.json, which is read instead"
-    assert reasons["truth.json"] == "is JSON, but has no traceEvents"
+    assert reasons["truth.json"].startswith("is JSON of no known tool")
     assert reasons["empty.json"] == "is empty"
-    assert reasons["execution_traces/rank0.json"].startswith("is an execution trace")
+    assert reasons["execution_traces/rank0.json"].startswith("is a PyTorch execution trace")
     assert reasons["counters.json"].startswith("is rocprofv3 JSON")
 
 
@@ -138,7 +138,7 @@ def test_nothing_found_is_told(tmp_path: Path) -> None:
     wrong = put(tmp_path / "truth.json", "{}")
     with pytest.raises(DataError, match="holds no traces among 1 file;"):
         find_traces([tmp_path])
-    with pytest.raises(DataError, match=r"truth.json is JSON, but has no traceEvents\."):
+    with pytest.raises(DataError, match=r"truth.json is JSON of no known tool\."):
         find_traces([wrong])
 
 

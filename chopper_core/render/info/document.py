@@ -63,6 +63,7 @@ def describe(run: Run) -> dict[str, Any]:
                 "unused_events": dict(source.unused),
                 "findings": dict(source.findings),
                 "losses": list(source.losses),
+                "notes": list(source.notes),
             }
             for source in run.sources
         ],

@@ -52,7 +52,7 @@ def as_text(run: Run) -> str:
         lines += ["", "model FLOPs by data type, over all GPUs"]
         lines += _flops_lines(run, found["model_flops"])
     if found["skipped"]:
-        lines += ["", "skipped files"]
+        lines += ["", "files not read"]
         lines += [f"  {clean(item['path'])}: {clean(item['reason'])}" for item in found["skipped"]]
     what = "GPU time (sum of durations)" if run.table.has_times else "the dispatches"
     lines += ["", f"label coverage in % of {what}, by rule"]
@@ -245,11 +245,18 @@ def _source_lines(sources: Sequence[_Document]) -> list[str]:
             lines.append(f"  {title}{', in each rank' if several else ''}")
             lines += [f"    {line}" for line in counts]
     lines += [
-        f"  LOST in {clean(source['path'])}: {clean(note)}"
+        f"  {mark}{clean(note)}"
         for source in sources
-        for note in source["losses"]
+        for key, mark in (("notes", ""), ("losses", f"LOST in {clean(_short(source))}: "))
+        for note in source[key]
     ]
     return lines
+
+
+def _short(source: _Document) -> str:
+    """The file of a source; the directory of one with several."""
+    paths = source["path"].split(", ")
+    return str(source["path"] if len(paths) == 1 else PurePath(paths[0]).parent)
 
 
 def _events(source: _Document) -> int:

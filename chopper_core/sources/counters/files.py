@@ -67,7 +67,7 @@ def find_counters(paths: Sequence[Path]) -> FoundFiles:
 def read_counters(paths: Sequence[Path], progress: Progress = silent) -> list[DispatchRun]:
     """Read every run of counters, or kernel trace, at the paths, with its passes joined.
 
-    Files that can't be used are noted in the losses of the first run; they are an error only if
+    Files that can't be read are noted in the losses of the first run; they are an error only if
     named themselves, or if no other file is usable. [] if no counter file is found.
     """
     return read_found(find_counters(paths), paths, progress)
@@ -84,7 +84,6 @@ def read_found(
     for skipped in found.skipped:
         if skipped.path in paths:
             raise DataError(f"{skipped.path} {skipped.reason}.")
-        problems.append(f"{skipped.path} {skipped.reason}.")
     processes: list[ProcessRun] = []
     for unit in _units(found.files):
         try:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from chopper_core.sources.foreign import what_is
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
@@ -42,17 +43,15 @@ def recognise(head: FileHead) -> Recognised | Unusable:
     if start == len(data):
         return Unusable(head.problem or "is empty", is_damaged=True)
     opening = data[start : start + 1]
-    if opening == b"[":
-        return _TRACE if b'"ph"' in data else Unusable("is a JSON list, but not of trace events")
-    if opening != b"{":
-        return Unusable("is not JSON")
-    keys = [member.key for member in members(data, start + 1, stop_at=EVENTS_KEY)]
-    for key in keys:
-        if key in FOREIGN_KEYS:
-            return Unusable(FOREIGN_KEYS[key])
-    if _KINETO_KEYS.intersection(keys) or f'"{EVENTS_KEY}"'.encode() in data:
+    if opening == b"[" and b'"ph"' in data:
         return _TRACE
-    return Unusable(f"is JSON, but has no {EVENTS_KEY}")
+    if opening == b"{":
+        keys = [member.key for member in members(data, start + 1, stop_at=EVENTS_KEY)]
+        is_foreign = any(key in FOREIGN_KEYS for key in keys)
+        is_named = _KINETO_KEYS.intersection(keys) or f'"{EVENTS_KEY}"'.encode() in data
+        if is_named and not is_foreign:
+            return _TRACE
+    return Unusable(what_is(head))
 
 
 def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BYTES) -> Trace:

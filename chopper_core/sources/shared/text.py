@@ -75,15 +75,6 @@ class FileHead:
             return []
         return [csv_cells(line) for line in self.lines[:HEADING_LINES]]
 
-    @property
-    def why_no_text(self) -> str:
-        """Why `text` is empty, as the rest of a sentence that starts with the file; '' if not."""
-        if not self.data:
-            return self.problem or "is empty"
-        if _is_binary(self.data):
-            return "is binary, not text"
-        return "" if self.text.strip() else "is empty"
-
 
 class FileText(Struct, frozen=True):
     """The text of a file, and the losses in reading it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
@@ -109,12 +109,12 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     )
 
 
-def recognise(head: FileHead) -> Recognised | Unusable | None:
+def recognise(head: FileHead) -> Recognised | None:
     """Recognise output of amd-smi by its headings or keys."""
     if head.is_json:
         if '"traceEvents"' not in head.text and _is_amd_smi_json(head.text):
             return Recognised(JSON_FORMAT)
-        return Unusable("is JSON, but not from amd-smi")
+        return None
     return recognised_table(head, csv_layout)
 
 

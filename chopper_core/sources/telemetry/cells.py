@@ -50,7 +50,9 @@ _DIMENSION_BY_UNIT: Final = {
         }
     ),
     # amd-smi's Mb/s are megabits.
-    "gbps": Dimension({"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3}, highest=100_000.0),
+    "gbps": Dimension(
+        {"gb/s": 1.0, "mb/s": 1e-3 / 8, "mbyte/s": 1e-3, "kib/s": 2.0**10 / 1e9}, highest=100_000.0
+    ),
 }
 DIMENSIONS: Final = {signal: _DIMENSION_BY_UNIT[signal.rpartition("_")[2]] for signal in SignalName}
 

@@ -45,7 +45,6 @@ _NOTES: Final = {
         "The throttle share is 100 % at samples with an active limiter and 0 % otherwise."
     ),
 }
-_NO_NAMES: Final = "Rows don't name their GPU: all are assigned to one."
 
 _LIMITERS: Final = {
     "sw_power_cap": 0x4,
@@ -127,7 +126,9 @@ def recognise(head: FileHead) -> Recognised | None:
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of nvidia-smi; raises DataError without any usable sample."""
     text = read_text(path)
-    return _read_dmon(text) if _is_dmon(FileHead(path)) else read_table(text, csv_layout)
+    if _is_dmon(FileHead(path)):
+        return _read_dmon(text)
+    return read_table(text, csv_layout)
 
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
@@ -145,10 +146,10 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     return Layout(
         format="nvidia-smi CSV",
         width=len(headings),
-        gpu_of=partial(_gpu, table) if is_named else lambda _: GpuName(),
+        gpu_of=partial(_gpu, table) if is_named else None,
         time_of=table.stamp_reader(stamps, "timestamp"),
         fields=fields,
-        notes=[*_notes(fields), *([] if is_named else [_NO_NAMES])],
+        notes=_notes(fields),
     )
 
 

@@ -1,17 +1,20 @@
-"""rocm-smi: `--csv` with a timestamp added, and tables derived from it."""
+"""rocm-smi: `--json`, `--csv` with a timestamp added, and tables derived from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, read_text
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
-from chopper_core.sources.telemetry.rows import Field
+from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
+from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.sources.telemetry.table import (
     Cells,
     Headings,
@@ -23,8 +26,8 @@ from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "rocm-smi"
 FILES: Final = (
-    "`--csv` with a `timestamp` column added in front, and tables derived from it with `timestamp, "
-    "device, power_watts, …`"
+    "`--json`, one document per sample; `--csv` with a `timestamp` column added in front, and "
+    "tables derived from it with `timestamp, device, power_watts, …`"
 )
 EXAMPLE: Final = ""
 SUFFIXES: Final = TEXT_SUFFIXES
@@ -59,14 +62,64 @@ _DERIVED_FIELDS: Final[Sequence[tuple[str, Field]]] = (
 _ACCUMULATORS: Final = ("gfx_activity", "gfx activity", "memory activity")
 
 
-def recognise(head: FileHead) -> Recognised | None:
-    """Recognise a table of rocm-smi by its headings."""
-    return recognised_table(head, csv_layout)
+_JSON_FORMAT: Final = "rocm-smi JSON"
+_DOCUMENT: Final = re.compile(r'\{\s*"(?:card\d+|timestamp|time|timestamp_ns|system)"\s*:')
+_JSON_CARD: Final = re.compile(r'"card\d+"\s*:\s*\{')
+_CARD: Final = re.compile(r"card\d+")
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Recognise output of rocm-smi by its headings or keys."""
+    if not head.is_json:
+        return recognised_table(head, csv_layout)
+    if not (_DOCUMENT.search(head.text) and _JSON_CARD.search(head.text)):
+        return None
+    text = head.text.casefold()
+    if any(f'"{heading}"' in text for heading, _ in _FIELDS):
+        return Recognised(_JSON_FORMAT)
+    return Unusable("is rocm-smi JSON without power, clock, temperature, use or memory")
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read a table of rocm-smi; raises DataError without any usable sample."""
-    return read_table(read_text(path), csv_layout)
+    """Read output of rocm-smi; raises DataError without any usable sample."""
+    text = read_text(path)
+    return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
+
+
+def _read_json(text: FileText) -> Telemetry:
+    """Read one document per sample; its stamp is a key beside the cards."""
+    stamps, rows = Stamps(), RowCollector()
+    for document in _documents(text, rows):
+        stamp = next((document[key] for key in _STAMPS if key in document), None)
+        time_ns = None if stamp is None else stamps.read(stamp)
+        for card, values in document.items():
+            if not (_CARD.fullmatch(card) and isinstance(values, dict)):
+                continue
+            table = Headings(values)
+            cells = list(values.values())
+            given = [(field, cells[column]) for column, field in table.fields(_FIELDS)]
+            gpu = _card(table, cells, card)
+            if time_ns is None and (stamp is not None or stamps.clock is not None):
+                rows.row_losses[RowLoss.BAD_STAMP] += 1
+            elif gpu is None or not given:
+                rows.row_losses[RowLoss.NO_DATA] += 1
+            else:
+                rows.add(gpu, time_ns, given)
+    return telemetry_of(text.path, _JSON_FORMAT, rows, stamps, text.losses)
+
+
+def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents of a file; damage costs those that it hits."""
+    decoder = json.JSONDecoder(strict=False)
+    position = 0
+    while start := _DOCUMENT.search(text.text, position):
+        try:
+            document, position = decoder.raw_decode(text.text, start.start())
+        except (ValueError, RecursionError):
+            position = start.end()
+            rows.row_losses[RowLoss.UNREADABLE] += 1
+            continue
+        yield document
 
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
@@ -93,11 +146,12 @@ def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
     )
 
 
-def _card(table: Headings, cells: Cells) -> GpuName | None:
-    card, node, bus = (
+def _card(table: Headings, cells: Cells, card: str = "") -> GpuName | None:
+    named, node, bus = (
         "" if cell.casefold() == "n/a" else cell
         for cell in (table.cell(cells, heading) for heading in ("device", "node id", "pci bus"))
     )
+    card = card or named
     if not card:
         return None
     number = whole_number(node)

@@ -66,9 +66,16 @@ class RowLoss(Enum):
     REPEATED_HEADER = "repeating the headings"
     FOREIGN = "before the headings: skipped"
     UNREADABLE = "with invalid JSON: skipped"
+    BROKEN_ROUND = "of rounds without a row for each GPU: skipped"
 
 
-_UNUSED: Final = (RowLoss.NO_DATA, RowLoss.LONG, RowLoss.FOREIGN, RowLoss.UNREADABLE)
+_UNUSED: Final = (
+    RowLoss.NO_DATA,
+    RowLoss.LONG,
+    RowLoss.FOREIGN,
+    RowLoss.UNREADABLE,
+    RowLoss.BROKEN_ROUND,
+)
 
 
 class RowCollector:
@@ -80,6 +87,8 @@ class RowCollector:
         self.row_losses: Counter[RowLoss] = Counter()
         self.flaws: Counter[tuple[SignalName, Flaw]] = Counter()
         self.unstamped_rows = 0
+        self.nameless: list[tuple[int | None, list[tuple[Field, object]]]] = []
+        """Time and cells of rows that don't name their GPU."""
 
     @property
     def unused_rows(self) -> int:

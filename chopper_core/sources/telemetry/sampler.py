@@ -34,6 +34,7 @@ from chopper_core.sources.telemetry.table import (
     Headings,
     Layout,
     add_row,
+    named_by_rounds,
     read_table,
     recognised_table,
 )
@@ -103,8 +104,6 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
     if head.magic.startswith(PARQUET_MAGIC):
         reason = _why_no_parquet(head.path)
         return Unusable(reason) if reason else Recognised(_PARQUET_FORMAT)
-    if head.why_no_text:
-        return Unusable(head.why_no_text)
     return recognised_table(head, _csv_layout)
 
 
@@ -154,7 +153,8 @@ def _read_parquet(path: Path) -> Telemetry:
                     add_row(rows, layout, cells)
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} can't be read: {first_line(error)}.") from error
-    telemetry = telemetry_of(path, layout.format, rows, stamps, Losses(), layout.notes)
+    notes = [*layout.notes, *named_by_rounds(rows, path)]
+    telemetry = telemetry_of(path, layout.format, rows, stamps, Losses(), notes)
     return _with_clock_notes(telemetry, clocks)
 
 
@@ -175,10 +175,11 @@ def _layout(
     time = next((heading for heading in _TIMES if heading in table.columns), "")
     if not time or not (own or metrics):
         return None
+    is_named = not table.columns.keys().isdisjoint(_NAMES)
     return Layout(
         format=format_name,
         width=len(headings),
-        gpu_of=partial(_gpu_of, table, time == _METRICS_TIME),
+        gpu_of=partial(_gpu_of, table, time == _METRICS_TIME) if is_named else None,
         time_of=_time_reader(table, time, stamps, clocks),
         fields=[*own, *metrics],
         notes=[_PCIE_NOTE] if _PCIE_ACCUMULATOR in table.columns else [],
@@ -221,8 +222,7 @@ def _gpu_of(table: Headings, is_node: bool, cells: Cells) -> GpuName | None:
         card=card or (name if number is None and not is_node else ""),
         pci=table.cell(cells, "pci"),
     )
-    is_named = any(heading in table.columns for heading in _NAMES)
-    return None if is_named and gpu == GpuName() else gpu
+    return None if gpu == GpuName() else gpu
 
 
 def _with_clock_notes(telemetry: Telemetry, clocks: _Clocks) -> Telemetry:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,11 +14,19 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
+from chopper_core.sources.telemetry.rounds import BROKEN, places_in_rounds
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.errors import DataError
 
 Cells = Sequence[object]
+
+_ROUNDS: Final = "Rows don't name their GPU; they come in rounds of {}, one row per GPU in order."
+_ONE_GPU: Final = "Rows don't name their GPU; their times are those of one."
+_NO_ROUNDS: Final = (
+    "doesn't name the GPU of its rows, and their times don't show rounds of one row per GPU; log "
+    "the GPU too (nvidia-smi --query-gpu=timestamp,index,power.draw)"
+)
 
 
 class Headings:
@@ -63,7 +73,8 @@ class Layout(Struct, frozen=True):
     format: str
     """For people: `amd-smi metric CSV`."""
     width: int
-    gpu_of: Callable[[Cells], GpuName | None]
+    gpu_of: Callable[[Cells], GpuName | None] | None
+    """None for a table whose rows don't name their GPU."""
     time_of: Callable[[Cells], int | None] | None
     """None for a table without timestamps."""
     fields: Sequence[tuple[int, Field]]
@@ -103,8 +114,31 @@ def read_table(text: FileText, layout_of: LayoutOf) -> Telemetry:
         add_row(rows, layout, cells)
     if layout is None:
         raise DataError(f"{text.path} has no headings of a known telemetry format.")
+    notes = [*layout.notes, *named_by_rounds(rows, text.path)]
     rows.row_losses = +rows.row_losses
-    return telemetry_of(text.path, layout.format, rows, stamps, text.losses, layout.notes)
+    return telemetry_of(text.path, layout.format, rows, stamps, text.losses, notes)
+
+
+def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
+    """Add the rows that don't name their GPU, by their place in rounds; say so in a note.
+
+    Raises DataError if their times don't show rounds.
+    """
+    if not rows.nameless:
+        return []
+    times = [time_ns for time_ns, _ in rows.nameless if time_ns is not None]
+    is_timed = len(times) == len(rows.nameless)
+    places = [0] if len(rows.nameless) == 1 else places_in_rounds(times) if is_timed else None
+    if places is None:
+        raise DataError(f"{path} {_NO_ROUNDS}.")
+    count = max(places) + 1
+    for place, (time_ns, given) in zip(places, rows.nameless, strict=True):
+        if place == BROKEN:
+            rows.row_losses[RowLoss.BROKEN_ROUND] += 1
+        else:
+            rows.add(GpuName(index=place) if count > 1 else GpuName(), time_ns, given)
+    rows.nameless.clear()
+    return [_ROUNDS.format(count) if count > 1 else _ONE_GPU]
 
 
 def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
@@ -112,7 +146,7 @@ def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
     if any(str(cell) for cell in cells[layout.width :]):
         rows.row_losses[RowLoss.LONG] += 1
         return
-    gpu = layout.gpu_of(cells)
+    gpu = layout.gpu_of(cells) if layout.gpu_of else GpuName()
     given = [(field, cells[column]) for column, field in layout.fields if column < len(cells)]
     if gpu is None or not any(cell is not None and cell != "" for _, cell in given):
         rows.row_losses[RowLoss.NO_DATA] += 1
@@ -125,4 +159,7 @@ def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
             return
     if len(cells) < layout.width:
         rows.row_losses[RowLoss.SHORT] += 1
-    rows.add(gpu, time_ns, given)
+    if layout.gpu_of is None:
+        rows.nameless.append((time_ns, given))
+    else:
+        rows.add(gpu, time_ns, given)

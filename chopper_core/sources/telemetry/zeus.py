@@ -1,4 +1,4 @@
-"""Zeus: the CSV of its power monitor, which has no headings."""
+"""Zeus: the CSV of its power monitor, with one column of power per GPU."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SUFFIXES: Final = TEXT_SUFFIXES
 _FORMAT: Final = "Zeus power CSV"
 _WINDOWS_START: Final = "start_time,window_name,elapsed_time"
 _POWER: Final = Field(SignalName.POWER_W, "w")
-_FIRST_LINE: Final = re.compile(r"\s*[1-9]\d{9}\.\d+\s*(,\s*\d+(\.\d*)?(e[-+]?\d+)?\s*)+", re.I)
-_HEADING: Final = re.compile(r"time(,\s*power\d+)+", re.I)
+_HEADING: Final = re.compile(r"time(,\s*power\d{1,6})+", re.I)
+_NUMBER: Final = re.compile(r"power(\d+)", re.I)
 
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
-    """Recognise the CSV by its first line: seconds since the epoch, then powers."""
+    """Recognise the CSV by its headings, `time,power0,power1`."""
     first = head.lines[0].strip() if head.lines else ""
-    if _FIRST_LINE.fullmatch(first) or _HEADING.fullmatch(first):
+    if _HEADING.fullmatch(first):
         return Recognised(_FORMAT)
     if first.startswith(_WINDOWS_START):
         return Unusable("holds energy per Zeus window, not samples over time; use Zeus's power CSV")
@@ -38,30 +38,30 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read the power of each GPU; columns are in order of the GPUs.
+    """Read the power of each GPU, numbered in the headings.
 
     Raises DataError without any usable sample.
     """
     text = read_text(path)
     stamps, rows = Stamps(), RowCollector()
-    lines = [line for line in text.lines() if line.strip()]
-    if lines and _HEADING.fullmatch(lines[0].strip()):
-        del lines[0]
-    width = len(csv_cells(lines[0])) if lines else 0
-    for line in lines:
-        _add_line(rows, stamps, csv_cells(line), width)
+    gpus: list[GpuName] = []
+    for line in text.lines():
+        if _HEADING.fullmatch(line.strip()):
+            gpus = [GpuName(index=int(number)) for number in _NUMBER.findall(line)]
+        elif line.strip():
+            _add_line(rows, stamps, csv_cells(line), gpus)
     return telemetry_of(path, _FORMAT, rows, stamps, text.losses)
 
 
-def _add_line(rows: RowCollector, stamps: Stamps, cells: Sequence[str], width: int) -> None:
-    if len(cells) > width:
-        rows.row_losses[RowLoss.LONG] += 1
-        return
+def _add_line(
+    rows: RowCollector, stamps: Stamps, cells: Sequence[str], gpus: Sequence[GpuName]
+) -> None:
     time_ns = stamps.read(cells[0]) if cells else None
-    if time_ns is None:
+    if len(cells) > 1 + len(gpus):
+        rows.row_losses[RowLoss.LONG if gpus else RowLoss.FOREIGN] += 1
+    elif time_ns is None:
         rows.row_losses[RowLoss.BAD_STAMP] += 1
-        return
-    if len(cells) < width:
-        rows.row_losses[RowLoss.SHORT] += 1
-    for number, power in enumerate(cells[1:]):
-        rows.add(GpuName(index=number), time_ns, [(_POWER, power)])
+    else:
+        rows.row_losses[RowLoss.SHORT] += len(cells) < 1 + len(gpus)
+        for gpu, power in zip(gpus, cells[1:], strict=False):
+            rows.add(gpu, time_ns, [(_POWER, power)])

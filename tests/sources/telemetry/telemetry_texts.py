@@ -167,6 +167,7 @@ DMON = """\
 """
 
 ZEUS_CSV = f"""\
+time,power0,power1
 {START_S}.125,131.5,140.25
 {START_S}.2250001,132.5,141.25
 {START_S}.325,133.5,142.25

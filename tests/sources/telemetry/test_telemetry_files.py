@@ -24,9 +24,9 @@ from chopper_core.util.errors import DataError
 
 OTHERS = {
     "trace.json": ('{"schemaVersion": 1, "traceEvents": [{"gpu": 0, "power_usage": 1}]}', "JSON"),
-    "counters.csv": ('"Correlation_Id","Dispatch_Id","Agent_Id"\n1,1,2\n', "is not telemetry"),
-    "samples.csv": ("timestamp_ns,counter_name,counter_value,dims\n1,A,2,x\n", "not telemetry"),
-    "numbers.csv": ("1,2,3\n4,5,6\n", "is not telemetry"),
+    "counters.csv": ('"Correlation_Id","Dispatch_Id","Agent_Id"\n1,1,2\n', "of no known tool"),
+    "samples.csv": ("timestamp_ns,counter_name,counter_value,dims\n1,A,2,x\n", "of no known tool"),
+    "numbers.csv": ("1,2,3\n4,5,6\n", "has no headings"),
     "windows.csv": ("start_time,window_name,elapsed_time,gpu0_energy\n1,step,2,3\n", "Zeus window"),
     "empty.csv": ("", "is empty"),
     "binary.csv": ("a\x00b", "is binary"),
@@ -77,7 +77,6 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"never opens.*read_pickle.*to_csv") as refusal:
         read_telemetry(path)
     assert "\n" not in str(refusal.value)
-    assert "pickle" in find_telemetry([path]).skipped[0].reason
 
 
 def test_parquet_of_something_else_is_skipped(tmp_path: Path) -> None:
@@ -96,7 +95,9 @@ def test_only_the_start_of_a_file_is_read_to_tell_it(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(b'{"traceEvents": [' + b" " * 1000)
         file.truncate(1 << 34)
-    assert "is JSON" in find_telemetry([path]).skipped[0].reason
+    assert find_telemetry([path]).unknown == [path]
+    with pytest.raises(DataError, match="is a Chrome trace in JSON"):
+        read_telemetry(path)
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:

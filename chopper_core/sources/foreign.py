@@ -1,0 +1,174 @@
+"""Files that no reader reads: what they are, told by their start, and what to give instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from chopper_core.sources.shared.json_stream import members, skip_space
+from chopper_core.sources.shared.text import FileHead
+
+_MAX_SHOWN: Final = 60
+_MAX_KEYS: Final = 6
+_TAR_MAGIC: Final = (257, b"ustar")
+_TAR_NAME_BYTES: Final = 100
+_GIVE_TRACE: Final = "give the Kineto trace of the same run"
+
+_BINARY: Final[Sequence[tuple[bytes, str]]] = (
+    (b"\x89HDF", "is an HDF5 file, which is not supported"),
+    (b"\x89PNG", "is a picture"),
+    (b"\xff\xd8\xff", "is a picture"),
+    (b"GIF8", "is a picture"),
+    (b"%PDF", "is a PDF document"),
+    (b"\x7fELF", "is a program or library"),
+    (b"\x93NUMPY", "is a NumPy array without names or units"),
+    (b"ARROW1", "is an Arrow file; write it as Parquet or CSV"),
+    (b"NVR\0", "is a report of Nsight Compute, which is not supported"),
+    (b"SQLite format 3\0", "is a compressed SQLite database; decompress it first (gzip -d)"),
+    (b"\0\0\0\0", "holds zeros: the disk was full or the copy was interrupted"),
+)
+_BY_SUFFIX: Final[Mapping[str, str]] = {
+    ".nsys-rep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
+    ".qdrep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
+    ".ncu-rep": "is a report of Nsight Compute, which is not supported",
+    ".pftrace": "is a Perfetto trace (protobuf); rocprofv3 writes CSV, JSON and rocpd too (-f)",
+    ".perfetto-trace": f"is a Perfetto trace (protobuf); {_GIVE_TRACE}",
+    ".otf2": "is an OTF2 trace; rocprofv3 writes CSV, JSON and rocpd too (-f)",
+    ".et": f"is a Chakra execution trace (protobuf), which has no GPU activity; {_GIVE_TRACE}",
+    ".pt": "is a PyTorch checkpoint",
+    ".pb": "is a protobuf file, which is not supported",
+}
+_TEXT: Final[Sequence[tuple[str, str]]] = (
+    (r"\s*<(?:!doctype html|html)", "is an HTML page, perhaps a login or error page saved as file"),
+    (r"\s*<\?xml", "is an XML file, which is not supported"),
+    (
+        r"version https://git-lfs",
+        "is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`",
+    ),
+    (r"(?:#.*\n|\s)*pmc\s*:", "is a list of counters to collect, input of rocprof"),
+    (r"#!", "is a script"),
+    (r"---\s*\n", "is a YAML file"),
+    (r"[=\s]*ROCm System Management Interface", "is a screen of rocm-smi; log it with --json"),
+    (
+        r"\w{3} \w{3} .*\n\+-+\+",
+        "is a screen of nvidia-smi; log it with --query-gpu … --format=csv",
+    ),
+)
+_JSON: Final[Sequence[tuple[frozenset[str], str]]] = (
+    (
+        frozenset(("schema", "nodes")),
+        f"is a PyTorch execution trace, which has no GPU activity; {_GIVE_TRACE}",
+    ),
+    (
+        frozenset(("rocprofiler-sdk-tool",)),
+        "is rocprofv3 JSON, not a PyTorch profiler trace",
+    ),
+    (frozenset(("resourceSpans",)), "is an OpenTelemetry trace, which is not supported"),
+    (frozenset(("distributedInfo",)), "is a part of a PyTorch profiler trace without its events"),
+    (frozenset(("cells", "nbformat")), "is a notebook"),
+)
+_NUMBERS: Final = re.compile(r"[-+\d.,;eE\s]+")
+_OTHER_DEVICES: Final[Mapping[str, str]] = {
+    "mtia": "of Meta's MTIA accelerator",
+    "xpu": "of an Intel GPU (XPU)",
+    "hpu": "of a Gaudi accelerator (HPU)",
+    "mlu": "of a Cambricon accelerator (MLU)",
+    "privateuse1": "of a device with its own PyTorch backend",
+    "glow": "of Glow",
+}
+_COUNTED_RANGES: Final = "cuda_profiler_range"
+_CHROME: Final[Sequence[tuple[str, str]]] = (
+    (
+        '"BeginNs"',
+        "is a Chrome trace of rocprof v1; give its results.csv, or a trace of rocprofv3",
+    ),
+    ('"KernelExecution"', "is a Chrome trace made from an RPD file; give the .rpd file itself"),
+    ('"name":"Hip ', "is a Chrome trace made from an RPD file; give the .rpd file itself"),
+    ('"xla', "is a trace of the XLA profiler (JAX, TensorFlow), which is not supported"),
+    ('"viztracer', "is a trace of VizTracer, which has no GPU activity"),
+)
+
+
+def what_is(head: FileHead) -> str:
+    """Return what a file is, as the rest of a sentence that starts with the file."""
+    name = head.path.name.casefold()
+    for suffix, meaning in _BY_SUFFIX.items():
+        if name.endswith((suffix, f"{suffix}.gz")):
+            return meaning
+    if not head.data:
+        return head.problem or "is empty"
+    for start, meaning in _BINARY:
+        if head.data.startswith(start):
+            return meaning
+    place, mark = _TAR_MAGIC
+    if head.data[place : place + len(mark)] == mark:
+        return (
+            f"is a tar archive ({_first_member(head.data)} …); unpack it (tar -xf FILE -C DIR) and "
+            "open the directory"
+        )
+    if head.is_json:
+        return _json(head)
+    return _text(head) if head.text else "is binary, of no known format"
+
+
+def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
+    """Return why a Chrome trace has no GPU activity, by its events per category.
+
+    Sentences that start with the file.
+    """
+    for mark, meaning in _CHROME:
+        if mark in head.text:
+            return f"{meaning}."
+    if counts.get(_COUNTED_RANGES):
+        return f"has {counts[_COUNTED_RANGES]} ranges with CUPTI counters, but no kernel."
+    for prefix, device in _OTHER_DEVICES.items():
+        if any(category.startswith(prefix) for category in counts):
+            return f"is a trace {device}, which is not supported."
+    total = sum(counts.values())
+    if not any(count for category, count in counts.items() if category):
+        return (
+            f"is a Chrome trace of another tool: none of its {total} events has a category, as "
+            "the PyTorch profiler writes it."
+        )
+    return (
+        f"has no GPU activity: {total} events, none of them a kernel, copy or memset. Was the "
+        "profiler started with ProfilerActivity.CUDA?"
+    )
+
+
+def _first_member(data: bytes) -> str:
+    return data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _json(head: FileHead) -> str:
+    data = head.data
+    start = skip_space(data)
+    if data[start : start + 1] == b"[":
+        return "is a JSON list, but not of trace events"
+    keys = [member.key for member in members(data, start + 1, stop_at="traceEvents")]
+    for known, meaning in _JSON:
+        if known.issubset(keys):
+            return meaning
+    if "traceEvents" in keys:
+        return "is a Chrome trace in JSON"
+    shown = ", ".join(keys[:_MAX_KEYS]) + (" …" if len(keys) > _MAX_KEYS else "")
+    return f"is JSON of no known tool (keys {shown})" if keys else "is JSON of no known tool"
+
+
+def _text(head: FileHead) -> str:
+    for pattern, meaning in _TEXT:
+        if re.match(pattern, head.text, re.IGNORECASE):
+            return meaning
+    first = next((cells for cells in head.rows if any(cells)), [])
+    line = next((line.strip() for line in head.lines if line.strip()), "")
+    if len(first) > 1 and _NUMBERS.fullmatch(line):
+        return "has no headings: nothing tells what its numbers are"
+    if len(first) > 1 and len(head.rows) > 1 and len(head.rows[1]) == len(first):
+        shown = ", ".join(first[:_MAX_KEYS]) + (" …" if len(first) > _MAX_KEYS else "")
+        return f"is a table of no known tool (columns {shown})"
+    return f"is text of no known tool ({_shortened(line)!r})" if line else "is empty"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 1]}…"
