@@ -162,3 +162,28 @@ def quantiles_along(numbers: Float64, shares: tuple[float, ...]) -> Float64:
         below, above = (np.take_along_axis(ordered, at, 0) for at in (low, high))
         found.append((below + (above - below) * (place - low))[0])
     return np.stack(found)
+
+
+def others_median(values: Numbers) -> Float64:
+    """For each value the median of the others along the first axis, NaNs aside."""
+    numbers = np.asarray(values, np.float64)
+    order = np.argsort(numbers, axis=0, kind="stable")
+    ordered = np.take_along_axis(numbers, order, axis=0)
+    rank = np.empty_like(order)
+    places = np.arange(len(numbers)).reshape(-1, *(1,) * (numbers.ndim - 1))
+    np.put_along_axis(rank, order, np.broadcast_to(places, order.shape), axis=0)
+    known = np.isfinite(numbers)
+    # NaNs come last; each value is skipped among the known ones.
+    left = known.sum(axis=0) - known
+
+    def pick(place: Index) -> Float64:
+        skipped = place + (known & (rank <= place))
+        return np.take_along_axis(ordered, np.clip(skipped, 0, len(numbers) - 1), axis=0)
+
+    middle = (pick((left - 1) // 2) + pick(left // 2)) / 2
+    return np.where(left > 0, middle, np.nan)
+
+
+def beyond_others(values: Numbers) -> Float64:
+    """Each value less the median of the others."""
+    return np.asarray(values, np.float64) - others_median(values)

@@ -15,9 +15,15 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import distinct, quantiles_along, ranked
+from chopper_core.util.grouping import (
+    beyond_others,
+    distinct,
+    others_median,
+    quantiles_along,
+    ranked,
+)
 from chopper_core.views.ranks.nodes import node_names
-from chopper_core.views.shared.leads import beyond_others, of_all_gpus, others_median
+from chopper_core.views.shared.leads import of_all_gpus
 from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec

@@ -110,13 +110,16 @@ def test_sizes_decide_where_they_differ() -> None:
 
 
 def test_groups_kinds_and_single_ranks() -> None:
-    rows = rows_of({0: [0], 1: [5 * US]}, [50 * US])
-    rows += [replace(row, operation="send_recv") for row in rows]
-    rows.append(Row(0, 3 * US, gpu=2))
-    found = collectives_of(run_of(rows))
-    assert found is not None and len(found) == 3
-    assert sorted(found.complete.tolist()) == [False, False, True]
-    assert found.size.tolist() == [2, 2, 2]
+    rows = rows_of({0: [0], 1: [5 * US], 2: [7 * US]}, [50 * US])
+    sends = [replace(row, operation="send_recv") for row in rows]
+    found = collectives_of(run_of(rows + sends))
+    assert found is not None and len(found) == 4
+    assert sorted(found.complete.tolist()) == [False, False, False, True]
+    assert found.size.tolist() == [3, 3, 3, 3]
+    # Of two ranks both take part.
+    found = collectives_of(run_of([*rows[:2], *sends[:2], Row(0, 3 * US, gpu=2)]))
+    assert found is not None and len(found) == 2
+    assert found.complete.tolist() == [True, True]
     assert collectives_of(run_of([Row(0, 5)])) is None
 
 

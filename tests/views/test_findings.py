@@ -91,7 +91,9 @@ def test_the_slow_clocked_gpu(which: str, request: pytest.FixtureRequest) -> Non
     row = only(run, "straggler")
     assert row["said"].startswith(f"GPU {own} runs at a ")
     assert "lower clock" in row["said"] and "11 °C hotter" in row["said"]
-    assert row["stake_ns"] == near(extra)
+    # Generated again without the hot GPU, an iteration is 37.2 and 37.6 ms shorter. The others'
+    # kernels run beside collectives that wait, which slows them: the bound is above their lag.
+    assert 37.6 * MS < extra * 0.99 <= row["stake_ns"] < 1.4 * 37.6 * MS
     slower = float(row["said"].split(" at a ")[1].split(" %")[0]) / 100
     mhz = slow["mhz"]
     usual = median(each for gpu, each in mhz.items() if gpu != own)

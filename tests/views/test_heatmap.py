@@ -14,8 +14,8 @@ from chopper_core.model.cubes import Cubes, summarise
 from chopper_core.model.run import Run
 from chopper_core.model.tree import level_order
 from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import others_median
 from chopper_core.views.query import query
-from chopper_core.views.shared.leads import others_median
 from tests.bench.runs import source_of
 from tests.support import Row, run_of, sample_run
 

@@ -316,7 +316,7 @@ def test_a_row_leads_somewhere(run: Run, by: str) -> None:
 
 def test_a_kernel_that_one_gpu_has_once_more_takes_no_part(run: Run) -> None:
     """One copy of GPU 0 lacks its layer, so that it is the first of two of no layer there."""
-    found = occurrences_of(run)
+    (found,) = occurrences_of(run)
     assert float(found.lead_ns.max()) < 30e6
 
 

@@ -1,4 +1,4 @@
-"""The GPU that the others wait for, and whether its clock, its kernels or its host is the cause."""
+"""The GPUs that the others wait for, and whether clock, kernels or host is the cause."""
 
 from __future__ import annotations
 
@@ -11,98 +11,121 @@ from chopper_core.metrics import is_measured
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import others, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.ranks.columns import waits
-from chopper_core.views.shared.leads import RankLeads, beyond_others, others_median
+from chopper_core.views.shared.lateness import recurrence
+from chopper_core.views.shared.leads import (
+    MIN_DELAY_SHARE,
+    MIN_ONCE_SHARE,
+    RankLeads,
+    Straggler,
+)
 from chopper_core.views.shared.table_view import by_level
 
 STRAGGLER: Final = Threshold(
     "straggler",
-    1.0,
+    100 * MIN_DELAY_SHARE,
     "% of the iteration",
-    "the view of ranks uses the same limit for the cause of a lag",
+    "the view of ranks uses the same limit",
+)
+ONCE: Final = Threshold(
+    "straggler of one iteration",
+    100 * MIN_ONCE_SHARE,
+    "% of that iteration",
+    "in a steady run no GPU holds the others up for as much, even once",
 )
 
 
 @rule(
     "straggler",
-    saving="its time beyond the others' median, or their exposed wait for it if that is longer",
+    saving="by how much it delays the others, or its time beyond its peers' median if that is "
+    "longer",
     needs="two GPUs or more",
-    thresholds=(STRAGGLER,),
+    thresholds=(STRAGGLER, ONCE),
 )
 def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""
     leads = context.leads
-    if leads is None or not leads.is_straggler:
+    if leads is None:
         return
-    behind, count = leads.behind, len(leads.iterations)
-    figures = {metric.name: values.at(behind) for metric, values in waits(leads)}
-    each = (len(leads.gpus) - 1) * count
-    waited, exposed = ((figures[name] or 0) / each for name in ("caused_ns", "caused_exposed_ns"))
-    cause, saving = _cause(context, leads)
-    saving = max(saving, exposed)
-    if context.share(saving) < STRAGGLER.share:
-        return
+    for late in leads.stragglers:
+        yield _finding(context, leads, late)
+
+
+def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
+    when = recurrence(late.when, leads.iterations)
+    text, own = _why(context, leads, late)
+    # A mean over the iterations that it delays counts for all of them.
+    own *= len(late.when) / len(leads.iterations)
+    saving = max(own, late.delay_ns) if leads.delays_ns is not None else own
     wait = ""
-    if waited:
-        verb = "wait" if each > count else "waits"
-        wait = (
-            f"; {others(len(leads.gpus) - 1)} {verb} {time(waited)}{context.each} for it in "
-            f"collectives, {time(exposed)} of that exposed"
-        )
-    reason = cause or "comes last, but nothing in its own work explains the lag"
-    yield Finding(
-        sentence=f"GPU {leads.gpus[behind]} {reason}{wait}",
+    if leads.delays_ns is not None:
+        delay = float(leads.delays_ns[late.place, list(late.when)].mean())
+        verb = "wait" if len(leads.gpus) > 2 else "waits"
+        whom = others(len(leads.gpus) - 1) if len(leads.peers) == 1 else "its peers"
+        each = _each(context, late, leads)
+        wait = f"; {whom} {verb} {time(delay)}{each} for it in collectives, exposed"
+    reason = text or "comes last, but nothing in its own work explains the lag"
+    return Finding(
+        sentence=f"GPU {leads.gpus[late.place]} {reason}{when}{wait}",
         evidence=context.with_view("ranks"),
-        confidence=confidence(measured=bool(cause), repeated=count > 1),
+        confidence=confidence(measured=bool(text), repeated=len(late.when) > 1),
         saving_ns=saving,
         total_ns=saving * len(context.iterations),
     )
 
 
-def _cause(context: FindingsContext, leads: RankLeads) -> tuple[str, float]:
-    """Why the last GPU lags, and its time per iteration beyond the others' median."""
-    behind = leads.behind
-    work, host, launch = (
-        float(beyond_others(values)[behind])
-        for values in (leads.work_ns, leads.host_ns, leads.launch_ns)
-    )
-    longer = work / max(float(others_median(leads.work_ns)[behind]), 1.0)
-    same = f"the same kernels take {percent(longer)} longer, {time(work)}{context.each}"
-    match leads.causes()[behind]:
+def _each(context: FindingsContext, late: Straggler, leads: RankLeads) -> str:
+    """The unit of a mean over the iterations that it delays."""
+    if len(late.when) == 1 < len(leads.iterations):
+        return ""
+    return context.each
+
+
+def _why(context: FindingsContext, leads: RankLeads, late: Straggler) -> tuple[str, float]:
+    """Why a GPU lags, and its time beyond its peers' in each iteration that it delays."""
+    at, place = list(late.when), late.place
+    extra = {word: float(np.nan_to_num(v[place])) for word, v in leads.extra(at).items()}
+    total = extra["work"] + sum(max(extra[word], 0.0) for word in ("host", "launch"))
+    work = leads.each_work_ns[:, at].mean(axis=1)
+    longer = float(np.nan_to_num(leads.beyond_peers(work)[place]))
+    share = longer / max(float(work[place]) - longer, 1.0)
+    each = _each(context, late, leads)
+    same = f"the same kernels take {percent(share)} longer, {time(longer)}{each}"
+
+    def idle(values: np.ndarray) -> str:
+        return time(float(values[place, at].mean()))
+
+    match late.cause:
         case "clock":
-            usual = float(others_median(leads.mhz)[behind])
-            lower = (usual - leads.mhz[behind]) / usual
+            usual = float(leads.peers_median(leads.mhz)[place])
+            lower = (usual - leads.mhz[place]) / usual
             text = (
-                f"runs at a {percent(lower)} lower clock ({leads.mhz[behind]:,.0f} vs "
-                f"{usual:,.0f} MHz){_hotter(context, leads)}: {same}"
+                f"runs at a {percent(lower)} lower clock ({leads.mhz[place]:,.0f} vs "
+                f"{usual:,.0f} MHz){_hotter(context, leads, place)}: {same}"
             )
-            return text, work + max(host, 0.0) + max(launch, 0.0)
         case "kernels":
-            clock = " at the same clock" if np.isfinite(leads.mhz[behind]) else ""
-            return f"has slower kernels{clock}: {same}", work + max(host, 0.0) + max(launch, 0.0)
+            clock = " at the same clock" if np.isfinite(leads.mhz[place]) else ""
+            text = f"has slower kernels{clock}: {same}"
         case "host":
             text = (
-                f"is held back by its host: it is idle for {time(leads.host_ns[behind])}"
-                f"{context.each} before launch calls, {time(host)} more than the others"
+                f"is held back by its host: it is idle for {idle(leads.each_host_ns)}{each} "
+                f"before launch calls, {time(extra['host'])} more than the others"
             )
-            return text, host + max(launch, 0.0) + work
         case "launch":
             text = (
-                f"is late after its launch calls: it is idle for {time(leads.launch_ns[behind])}"
-                f"{context.each} there, {time(launch)} more than the others"
+                f"is late after its launch calls: it is idle for {idle(leads.each_launch_ns)}"
+                f"{each} there, {time(extra['launch'])} more than the others"
             )
-            return text, launch + max(host, 0.0) + work
         case _:
             return "", 0.0
+    return text, total
 
 
-def _hotter(context: FindingsContext, leads: RankLeads) -> str:
+def _hotter(context: FindingsContext, leads: RankLeads, place: int) -> str:
     if not is_measured("hotspot_c", leads.table):
         return ""
     labels, nodes = by_level(leads.node, "gpu")
     heat = context.figure("hotspot_c", nodes)
-    gpu = str(leads.gpus[leads.behind])
-    if gpu not in labels or not heat.present().all():
+    if labels != [str(gpu) for gpu in leads.gpus] or not heat.present().all():
         return ""
-    beyond = float(beyond_others(heat.numbers)[labels.index(gpu)])
+    beyond = float(leads.beyond_peers(heat.numbers)[place])
     return f" and is {beyond:.0f} °C hotter" if beyond >= 1 else ""

@@ -15,16 +15,15 @@ from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.views.ranks import columns as rank_columns
-from chopper_core.views.ranks.columns import waits, waits_by, waits_map
+from chopper_core.views.ranks.columns import delays, waits, waits_by, waits_map
 from chopper_core.views.ranks.nodes import NODE, by_node
 from chopper_core.views.shared.collective_figures import gpu_words
+from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
     RankLeads,
-    beyond_others,
     lead_changes,
     leads,
     leads_by,
-    others_median,
     sums_by,
     unmatched_compute,
 )
@@ -58,22 +57,21 @@ def answer(run: Run, view: View) -> ViewResult:
 
 
 def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
-    run, found, waited = stand.run, stand.found, waits(stand)
-    count = len(found)
-    lead = stand.lead_ns
-    last = (found.lead_ns == 0).sum(axis=0)
+    run, waited = stand.run, waits(stand)
     typical = [_median_known(times) for times in stand.iteration_ns]
     extra = {
-        "work": beyond_others(stand.work_ns),
-        "host": beyond_others(stand.host_ns),
-        "launch": beyond_others(stand.launch_ns),
+        "work": stand.beyond_peers(stand.work_ns),
+        "host": stand.beyond_peers(stand.host_ns),
+        "launch": stand.beyond_peers(stand.launch_ns),
     }
-    slower = 100.0 * extra["work"] / np.maximum(others_median(stand.work_ns), 1)
+    slower = 100.0 * extra["work"] / np.maximum(stand.peers_median(stand.work_ns), 1)
+    last = stand.by_gpu(lambda own: 100.0 * (own.lead_ns == 0).mean(axis=0))
     own: Own = [
-        (rank_columns.MEAN_LEAD, Values(lead / count)),
-        (rank_columns.LEAD, Values(lead)),
-        (rank_columns.LAST, Values(100.0 * last / count)),
+        (rank_columns.MEAN_LEAD, numbered(stand.mean_lead_ns)),
+        (rank_columns.LEAD, numbered(stand.lead_ns)),
+        (rank_columns.LAST, numbered(last)),
         *waited,
+        *delays(stand),
         (rank_columns.APART, worded(stand.causes())),
         (rank_columns.SLOWER, numbered(slower)),
         (rank_columns.EXTRA_WORK, numbered(extra["work"])),
@@ -89,9 +87,13 @@ def _by_gpu(stand: RankLeads, view: View) -> ViewResult:
         n for n in _BESIDE if n in ("idle_host_ns", "exposed_comm_ns") or is_measured(n, run.table)
     )
     own += [(METRICS[name], METRICS[name].compute(scope)) for name in beside]
-    shown = ("mean_lead_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct", *beside[:-2])
-    shown += ("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns")
-    shown += ("extra_work_ns", "extra_launch_ns", *beside[-2:])
+    shown = (
+        *("mean_lead_ns", "delay_ns", "caused_ns", "wait_ns", "apart_by", "slower_pct"),
+        *beside[:-2],
+        *("extra_host_ns", "starts_last_pct", "iteration_ns", "throughput_x", "lead_ns"),
+        *("extra_work_ns", "extra_launch_ns"),
+        *beside[-2:],
+    )
     return ViewResult(
         level="gpu",
         labels=[str(gpu) for gpu in stand.gpus],
@@ -121,15 +123,15 @@ def _by_label(stand: RankLeads, view: View, by: str) -> ViewResult:
     there = count > 0
     per = np.maximum(count, 1)
     behind = sums.argmin(axis=1)
-    others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(stand.gpus) - 1) - sums.min(axis=1)
+    others = (sums.sum(axis=1) - sums.min(axis=1)) / (len(found.gpus) - 1) - sums.min(axis=1)
     change = np.bincount(place, weights=lead_changes(stand), minlength=len(codes))
     work = sums_by(place, found.durations_ns(), len(codes))
-    rest = np.median(np.delete(work, stand.behind, axis=1), axis=1)
+    rest = np.median(np.delete(work, stand.late_column, axis=1), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        slower = 100.0 * (work[:, stand.behind] / rest - 1)
+        slower = 100.0 * (work[:, stand.late_column] / rest - 1)
     own: Own = [
         (rank_columns.AHEAD, Values(others / per, ~there)),
-        (rank_columns.BEHIND, gpu_words(np.array(stand.gpus)[behind], there)),
+        (rank_columns.BEHIND, gpu_words(np.array(found.gpus)[behind], there)),
         (rank_columns.CHANGE, Values(change, ~there)),
         (rank_columns.SLOWER, numbered(np.where(rest > 0, slower, np.nan))),
         (rank_columns.COUNT, Values(count)),
@@ -176,7 +178,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
     sums, count = leads_by(bins, found, _BINS)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(count[:, None] > 0, sums / count[:, None], np.nan) / 1e6
-    order = np.argsort(stand.lead_ns, kind="stable")
+    order = np.argsort(found.lead_ns.sum(axis=0), kind="stable")
     if len(order) > _LINES:
         order = np.concatenate([order[: _LINES // 2], order[-_LINES // 2 :]])
     lines = sorted(order.tolist())
@@ -187,7 +189,7 @@ def _leads_chart(stand: RankLeads) -> LineChart:
         "position in the iteration",
         "%",
         (middle,) * len(lines),
-        tuple(Series(f"GPU {stand.gpus[place]}", means[:, place]) for place in lines),
+        tuple(Series(f"GPU {found.gpus[place]}", means[:, place]) for place in lines),
     )
 
 
@@ -200,10 +202,13 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
             f"no straggler: the largest lag, of {gpu}, is {stand.ahead_ns / 1e3:.1f} µs per kernel "
             "on average",
         )
-    share = 100.0 * (found.lead_ns[:, behind] == 0).mean()
+    late = stand.stragglers[0]
+    share = 100.0 * (found.lead_ns[:, stand.late_column] == 0).mean()
+    others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
     lines = [
-        f"{gpu} is the straggler: it starts {share:.0f} % of {len(found)} kernels last, "
-        f"{stand.ahead_ns / 1e6:.3f} ms after the others on average{_since(stand)}"
+        f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: it starts {share:.0f} % "
+        f"of {len(found)} kernels last, {stand.ahead_ns / 1e6:.3f} ms after {others} on "
+        f"average{_since(stand)}"
     ]
     figures = {metric.name: values.at(behind) for metric, values in waited}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
@@ -214,6 +219,11 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
             f"{exposed / each:.3f} ms of that exposed"
         )
     lines.append(_cause_sentence(stand))
+    lines += (
+        f"GPU {stand.gpus[other.place]} is late too{recurrence(other.when, stand.iterations)}: it "
+        f"delays the others by {other.delay_ns / 1e6:.3f} ms per iteration ({other.cause})"
+        for other in stand.stragglers[1:]
+    )
     return tuple(lines)
 
 
@@ -228,9 +238,11 @@ def _since(stand: RankLeads) -> str:
 
 def _cause_sentence(stand: RankLeads) -> str:
     behind = stand.behind
-    work, host = beyond_others(stand.work_ns)[behind], beyond_others(stand.host_ns)[behind]
-    launch = beyond_others(stand.launch_ns)[behind]
-    percent = 100.0 * work / max(others_median(stand.work_ns)[behind], 1)
+    work, host, launch = (
+        np.nan_to_num(stand.beyond_peers(values)[behind])
+        for values in (stand.work_ns, stand.host_ns, stand.launch_ns)
+    )
+    percent = 100.0 * work / max(stand.work_ns[behind] - work, 1)
     kernels = (
         f"the same kernels take {abs(percent):.1f} % {'longer' if percent >= 0 else 'less'} "
         f"({work / 1e6:+.3f} ms per iteration)"
@@ -238,7 +250,7 @@ def _cause_sentence(stand: RankLeads) -> str:
     late = f"idle before launch calls is {host / 1e6:+.3f} ms per iteration"
     match stand.causes()[behind]:
         case "clock":
-            usual = others_median(stand.mhz)[behind]
+            usual = stand.peers_median(stand.mhz)[behind]
             clock = f"at {stand.mhz[behind]:.0f} against {usual:.0f} MHz"
             return f"hardware-bound: {kernels} {clock}{_hotter(stand)}; {late}"
         case "kernels":
@@ -262,7 +274,7 @@ def _hotter(stand: RankLeads) -> str:
     heat = METRICS["hotspot_c"].compute(scope)
     if len(heat) != len(stand.gpus) or not heat.present().all():
         return ""
-    return f", {beyond_others(heat.numbers)[stand.behind]:+.1f} °C"
+    return f", {stand.beyond_peers(heat.numbers)[stand.behind]:+.1f} °C"
 
 
 def notes(stand: RankLeads) -> tuple[str, ...]:
@@ -278,9 +290,13 @@ def notes(stand: RankLeads) -> tuple[str, ...]:
             "for its own figures"
         )
     unmatched = unmatched_compute(stand)
+    matched = sum(own.rows.size for own in stand.peers)
+    if len(stand.peers) > 1:
+        sets = "; ".join(", ".join(map(str, own.gpus)) for own in stand.peers)
+        said.append(f"GPUs are compared with peers that run the same operations: {sets}")
     if unmatched:
         said.append(
-            f"{unmatched} of {unmatched + stand.found.rows.size} compute activities have no match "
+            f"{unmatched} of {unmatched + matched} compute activities have no match "
             "on all GPUs at the same point of the step and are left out"
         )
     chosen = stand.collectives

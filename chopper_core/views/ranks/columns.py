@@ -63,11 +63,20 @@ THROUGHPUT: Final = column(
     source="UnaryLab/chopper lead_and_throughput",
     missing_because=_UNMATCHED,
 )
+DELAY: Final = column(
+    "delay_ns",
+    "ns",
+    "delay",
+    "By how much the GPU delays the others per iteration: how much later than the usual GPU it "
+    "arrives at the collectives of the same GPUs, where the others wait without compute, less the "
+    "exposed communication it had with other GPUs, and less the same for the usual GPU.",
+    missing_because="the scope has no collectives with all their ranks",
+)
 EXTRA_WORK: Final = column(
     "extra_work_ns",
     "ns",
     "extra work",
-    "work_ns less its median over the other GPUs: how much longer the same kernels take on this "
+    "work_ns less its median over its peers: how much longer the same kernels take on this "
     "GPU, per iteration.",
     missing_because=_UNMATCHED,
     signed=True,
@@ -176,6 +185,14 @@ def _who(stand: RankLeads) -> tuple[Int64, Int64]:
     places[gpus] = np.arange(len(gpus))
     last = chosen.all.last_gpu[chosen.sets][chosen.owner]
     return places[stand.table.gpu[chosen.rows]], places[last]
+
+
+def delays(stand: RankLeads) -> Own:
+    """Per GPU: by how much it delays an iteration."""
+    if stand.delays_ns is None:
+        count = len(stand.gpus)
+        return [(DELAY, Values(np.zeros(count), np.ones(count, np.bool_)))]
+    return [(DELAY, Values(stand.delays_ns.mean(axis=1)))]
 
 
 def waits_by(stand: RankLeads, codes: Int64, codes_of_rows: Numbers) -> Own:

@@ -41,6 +41,8 @@ class Chosen(Struct, frozen=True, eq=False):
     """The scope's kernels, collective by collective."""
     owner: Index
     """The position in `sets` of each of them."""
+    members: Index
+    """The position of each of them in `all.members.rows`."""
     wait_ns: Int64
     """How long each of them waits."""
     exposed_ns: Int64
@@ -91,7 +93,7 @@ def chosen_in(
     sets, owner = ranked(found.member_set[taken])
     rows = found.members.rows[taken]
     waits = (found.member_wait_ns[taken], found.member_exposed_ns[taken])
-    return Chosen(run, found, sets, rows, owner, *waits)
+    return Chosen(run, found, sets, rows, owner, np.flatnonzero(taken), *waits)
 
 
 def _factors(chosen: Chosen) -> Float64:
@@ -271,7 +273,7 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
     """Collectives that aren't matched or lack a size, and the accuracy of the GPUs' clocks."""
     found, said = chosen.all, []
     table = chosen.table
-    pairs = int(chosen.of_kind(PAIRWISE).sum())
+    pairs = int((chosen.of_kind(PAIRWISE) & ~chosen.complete).sum())
     lacking = int((~chosen.complete).sum()) - pairs
     if lacking:
         said.append(

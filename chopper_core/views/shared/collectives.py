@@ -16,7 +16,7 @@ from chopper_core.util.arrays import Codes, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 
 PAIRWISE: Final = "send_recv"
-"""The kind that isn't matched: not all ranks of the group take part."""
+"""The kind that is matched in groups of two only: in larger ones not all ranks take part."""
 SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
 """Kinds that no rank can leave before the last one has arrived."""
 _UNEVEN: Final = frozenset({"all_to_all", "gather", "scatter"})
@@ -100,8 +100,9 @@ def _matched(run: Run) -> Collectives | None:
     block = _numbers(_together(*(key[rows] for key in keys)))
     lane = _numbers(block, table.gpu[rows])
     place = _places(run, rows, block, lane)
-    size, shared = _group_sizes(table, rows)
-    alone = (size == 0) | (table.operation[rows] == _code(table, PAIRWISE))
+    size, shared = group_sizes(run, rows)
+    pairwise = (table.operation[rows] == _code(table, PAIRWISE)) & (size != 2)
+    alone = (size == 0) | pairwise
     place = np.where(alone, np.arange(len(rows)) + 2 * len(rows), place)
     # Within a block the rows are in the order of their GPUs, and stay so.
     order = stable_order(_together(block, place))
@@ -138,16 +139,27 @@ def _codes(table: KernelTable, operations: frozenset[str]) -> Int64:
     return np.array([_code(table, operation) for operation in operations], np.int64)
 
 
-def _group_sizes(table: KernelTable, rows: Index) -> tuple[Int64, tuple[str, ...]]:
-    """How many ranks each row's process group has, 0 where that can't be; and which these are."""
+def _world_size(run: Run) -> int:
+    """The ranks of the job that the traces state, those of other jobs aside; else those seen."""
+    stated = [source.facts.get("world size", "") for source in run.sources]
+    return max([len(run.gpus), *(int(text) for text in stated if text.isdigit())])
+
+
+def group_sizes(run: Run, rows: Index) -> tuple[Int64, tuple[str, ...]]:
+    """How many ranks each row's process group has, and the groups with more GPUs than ranks.
+
+    0 where it isn't known: the group doesn't state it, and the job has more ranks than are seen.
+    """
+    table = run.table
+    is_whole = _world_size(run) <= len(run.gpus)
     sizes = np.zeros(len(rows), np.int64)
     shared: list[str] = []
     for code in distinct(table.group[rows]).tolist():
         own = table.group[rows] == code
         seen = len(distinct(table.gpu[rows[own]]))
         found = _GROUP_SIZE.search(table.names[code]) if code >= 0 else None
-        size = int(found.group(1)) if found else seen
-        if seen > size:
+        size = int(found.group(1)) if found else seen * is_whole
+        if found and seen > size:
             shared.append(table.names[code])
             continue
         sizes[own] = size

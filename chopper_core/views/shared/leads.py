@@ -1,8 +1,9 @@
-"""Leads of the GPUs of a scope: who starts the same kernels later, since when, and why."""
+"""The GPUs of a scope side by side: who holds the others up, since when, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,9 +17,16 @@ from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 from chopper_core.util.errors import UsageError
-from chopper_core.util.grouping import ranked, run_starts, stable_order
+from chopper_core.util.grouping import (
+    beyond_others,
+    distinct,
+    run_starts,
+    stable_order,
+)
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
-from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.collectives import Collectives, collectives_of
+from chopper_core.views.shared.contended import shares_beside_comm, slowdown_beside_comm
+from chopper_core.views.shared.lateness import lateness_of
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     compared_iterations,
@@ -31,15 +39,29 @@ MIN_CAUSE_SHARE: Final = 0.01
 """A smaller share of the iteration's time is no cause."""
 LOW_CLOCK_RATIO: Final = 0.99
 """A clock below this part of the others' median is a lower one."""
+MIN_DELAY_SHARE: Final = 0.01
+"""A GPU that delays the iterations by more than this share of one, on average, is a straggler."""
+MIN_ONCE_SHARE: Final = 0.02
+"""A GPU that delays one iteration by more than this share of it is one too."""
+_CLEARLY: Final = 2.0
+"""How many times later than usual a GPU must be."""
+_USUAL_DELAY: Final = 0.75
+"""The quantile of the delays of all GPUs and iterations that counts as usual."""
+_SAME_DELAY: Final = 0.4
+"""The share of its largest delay from which on a GPU's delay of an iteration has the same cause."""
+_MIN_EXPLAINED: Final = 0.3
+"""The share of its delay that a cause explains at least."""
+_MIN_BESIDE: Final = 0.3
+"""The share of a straggler's delay from which on another GPU's, at the same time, counts too."""
 _MIN_LAG_SHARE: Final = 0.002
-"""Smaller leads, as a share of the iteration, make no straggler."""
+"""Smaller leads, as a share of the iteration, make no straggler where there are no collectives."""
 _MIN_RUN: Final = 4
 """Neighbouring occurrences of one label from which on they are added up together."""
 _ONSET_SHARE: Final = 0.1
 """The share of the largest mean lead from which the lag begins."""
 
 
-class RankLeads(Struct, frozen=True, eq=False):
+class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """The GPUs of a scope, side by side; arrays have one value per GPU of `gpus`."""
 
     run: Run
@@ -51,18 +73,24 @@ class RankLeads(Struct, frozen=True, eq=False):
     left_out: tuple[int, ...]
     compared: tuple[int, int] | None
     """How many iterations of how many are compared, where they are too many."""
-    found: Occurrences
+    gpus: tuple[int, ...]
+    """The GPUs with compute."""
+    peers: tuple[Occurrences, ...]
+    """The matched compute of each set of GPUs that run the same operations."""
     collectives: Chosen | None
-    lead_ns: Int64
     iterations: tuple[int, ...]
     iteration_ns: Int64
     """Elapsed time of each GPU (rows) in each iteration (columns), -1 where it has none."""
-    work_ns: Float64
-    """Durations of the matched compute, per iteration."""
-    host_ns: Float64
-    """Idle time before launch calls, per iteration."""
-    launch_ns: Float64
-    """The rest of the idle time, per iteration."""
+    delays_ns: Float64 | None
+    """By how much each GPU delays the others, as above; None without complete collectives."""
+    each_work_ns: Float64
+    """Durations of the matched compute, as above."""
+    each_unhindered_ns: Float64
+    """The same as it would be if no collective waited for later GPUs beside it."""
+    each_host_ns: Float64
+    """Idle time before launch calls, as above."""
+    each_launch_ns: Float64
+    """The rest of the idle time, as above."""
     mhz: Float64
     """NaN where it isn't known."""
 
@@ -71,56 +99,176 @@ class RankLeads(Struct, frozen=True, eq=False):
         """The run's kernel table."""
         return self.run.table
 
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """The GPUs with compute."""
-        return self.found.gpus
-
     def split(self, level: str) -> Groups:
         """The scope by the labels of a level."""
         return self.run.tree(self.view.order).split(self.view.path, (level,), self.without)
 
+    @cached_property
+    def set_of(self) -> tuple[int, ...]:
+        """The place in `peers` of each GPU's set."""
+        owner = {gpu: place for place, own in enumerate(self.peers) for gpu in own.gpus}
+        return tuple(owner[gpu] for gpu in self.gpus)
+
     @property
+    def found(self) -> Occurrences:
+        """The matched compute of the straggler and its peers."""
+        return self.peers[self.set_of[self.behind]]
+
+    @property
+    def late_column(self) -> int:
+        """The straggler's column in `found`."""
+        return self.found.gpus.index(self.gpus[self.behind])
+
+    def by_gpu(self, figure: Callable[[Occurrences], Numbers]) -> Float64:
+        """A figure of the GPUs of each set of peers; NaN where nothing of theirs matches."""
+        values = np.full(len(self.gpus), np.nan)
+        for own in self.peers:
+            if len(own):
+                values[np.searchsorted(self.gpus, own.gpus)] = figure(own)
+        return values
+
+    @cached_property
+    def lead_ns(self) -> Float64:
+        """The sum of each GPU's leads; NaN without matched compute."""
+        return self.by_gpu(lambda own: own.lead_ns.sum(axis=0))
+
+    @cached_property
+    def mean_lead_ns(self) -> Float64:
+        """The mean of them."""
+        return self.by_gpu(lambda own: own.lead_ns.mean(axis=0))
+
+    @property
+    def work_ns(self) -> Float64:
+        """Durations of the matched compute, per iteration."""
+        return _mean(self.each_work_ns)
+
+    @property
+    def host_ns(self) -> Float64:
+        """Idle time before launch calls, per iteration."""
+        return _mean(self.each_host_ns)
+
+    @property
+    def launch_ns(self) -> Float64:
+        """The rest of the idle time, per iteration."""
+        return _mean(self.each_launch_ns)
+
+    @cached_property
     def behind(self) -> int:
-        """The place of the GPU with the least lead."""
-        return int(self.lead_ns.argmin())
+        """The place of the GPU that delays the others most; without collectives of the last."""
+        late = self.stragglers
+        if late:
+            return late[0].place
+        lead = np.where(np.isnan(self.mean_lead_ns), np.inf, self.mean_lead_ns)
+        return int(lead.argmin())
 
     @property
     def ahead_ns(self) -> float:
-        """How much earlier than the straggler the others start a kernel, on average."""
-        others = np.delete(self.lead_ns, self.behind).mean() - self.lead_ns[self.behind]
-        return float(others) / max(len(self.found), 1)
+        """How much earlier than the straggler its peers start a kernel, on average."""
+        found = self.found
+        if len(found.gpus) < 2 or not len(found):
+            return 0.0
+        return float(others_lead(found, self.late_column).mean())
 
-    @property
+    @cached_property
     def typical_ns(self) -> float:
         """The median over iterations of the longest GPU's time."""
         return float(np.median(self.iteration_ns.max(axis=0)))
 
     @property
     def is_straggler(self) -> bool:
-        """Whether the last GPU's lag is large enough to matter."""
-        return self.ahead_ns > _MIN_LAG_SHARE * self.typical_ns
+        """Whether any GPU's lag is large enough to matter."""
+        return bool(self.stragglers)
+
+    @cached_property
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """The GPUs that the others wait for, the one that delays them most first.
+
+        A second one has a cause of its own, and isn't late only beside a far later one.
+        """
+        if self.delays_ns is None:
+            return self._last_by_leads()
+        mean, most = self.delays_ns.mean(axis=1), self.delays_ns.max(axis=1)
+        # Where anyone is late at times by chance, nobody is by as much as that.
+        usual = np.quantile(self.delays_ns, _USUAL_DELAY)
+        always = mean > np.maximum(MIN_DELAY_SHARE * self.typical_ns, _CLEARLY * _least(mean))
+        once = most > np.maximum(MIN_ONCE_SHARE * self.typical_ns, _CLEARLY * usual)
+        chosen = np.flatnonzero(always | once)
+        late: list[Straggler] = []
+        for place in chosen[np.argsort(-mean[chosen], kind="stable")].tolist():
+            own = self.delays_ns[place]
+            when = np.flatnonzero(own > _SAME_DELAY * own.max())
+            delay = float(own[when].mean())
+            cause = self._cause(place, when, _MIN_EXPLAINED * delay)
+            beside = max((self.delays_ns[one.place, when].mean() for one in late), default=0.0)
+            if not late or (cause and delay > _MIN_BESIDE * beside):
+                late.append(Straggler(place, float(mean[place]), tuple(when.tolist()), cause))
+        return tuple(late)
+
+    def _last_by_leads(self) -> tuple[Straggler, ...]:
+        """The GPU with the least lead, where no collectives show who waits for whom."""
+        lead = np.where(np.isnan(self.mean_lead_ns), np.inf, self.mean_lead_ns)
+        place = int(lead.argmin())
+        own = self.peers[self.set_of[place]]
+        if len(own.gpus) < 2 or not len(own):
+            return ()
+        ahead = float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
+        if ahead <= _MIN_LAG_SHARE * self.typical_ns:
+            return ()
+        when = tuple(range(len(self.iterations)))
+        cause = self._cause(place, when, MIN_CAUSE_SHARE * self.typical_ns)
+        return (Straggler(place, ahead, when, cause),)
+
+    def beyond_peers(self, values: Numbers) -> Float64:
+        """Each GPU's value less the median of its peers; NaN without any."""
+        numbers = np.asarray(values, np.float64)
+        found = np.full(numbers.shape, np.nan)
+        for number in range(len(self.peers)):
+            own = np.flatnonzero(np.array(self.set_of) == number)
+            found[own] = beyond_others(numbers[own])
+        return found
+
+    def peers_median(self, values: Numbers) -> Float64:
+        """The median of each GPU's peers; NaN without any."""
+        return np.asarray(values, np.float64) - self.beyond_peers(values)
+
+    def extra(self, when: Sequence[int] | Index = ()) -> dict[str, Float64]:
+        """Work, host and launch time beyond the peers' per iteration, in some iterations or all."""
+        at = np.asarray(when, np.intp) if len(when) else slice(None)
+        each = {
+            "work": self.each_unhindered_ns,
+            "host": self.each_host_ns,
+            "launch": self.each_launch_ns,
+        }
+        return {
+            word: self.beyond_peers(values[:, at].mean(axis=1)) for word, values in each.items()
+        }
 
     def causes(self) -> list[str | None]:
         """Why each GPU lags; None without a cause."""
-        words = ("work", "host", "launch")
-        extra = np.stack([beyond_others(x) for x in (self.work_ns, self.host_ns, self.launch_ns)])
-        largest = extra.argmax(axis=0)
-        counts = extra.max(axis=0) > MIN_CAUSE_SHARE * self.typical_ns
-        slow = self.mhz < LOW_CLOCK_RATIO * others_median(self.mhz)
-        found: list[str | None] = []
-        for place, word in enumerate(words[row] for row in largest.tolist()):
-            if not counts[place]:
-                found.append(None)
-            elif word == "work":
-                found.append("clock" if slow[place] else "kernels")
-            else:
-                found.append(word)
-        return found
+        late = {one.place: one.cause for one in self.stragglers}
+        least = MIN_CAUSE_SHARE * self.typical_ns
+        return [
+            late[place] if place in late else self._cause(place, (), least)
+            for place in range(len(self.gpus))
+        ]
+
+    def _cause(self, place: int, when: Sequence[int] | Index, least: float) -> str | None:
+        """What a GPU takes longer for than its peers, in some iterations; None where it is less."""
+        extra = {word: float(np.nan_to_num(own[place])) for word, own in self.extra(when).items()}
+        word = max(extra, key=lambda name: extra[name])
+        if extra[word] <= min(least, MIN_CAUSE_SHARE * self.typical_ns):
+            return None
+        if word != "work":
+            return word
+        return "clock" if self._is_slow(place) else "kernels"
+
+    def _is_slow(self, place: int) -> bool:
+        return bool(self.mhz[place] < LOW_CLOCK_RATIO * self.peers_median(self.mhz)[place])
 
     def onset(self) -> tuple[str, str] | None:
         """The first phase and layer of the step from which on the others lead."""
-        first = self.found.rows[:, 0]
+        found, column = self.found, self.late_column
+        first = found.rows[:, 0]
         phase, layer = (
             self.table.column(level)[first].astype(np.int64) for level in ("phase", "layer")
         )
@@ -131,9 +279,9 @@ class RankLeads(Struct, frozen=True, eq=False):
         names = np.flatnonzero(there)
         cell = (np.cumsum(there) - 1)[code]
         count = np.bincount(cell)
-        lead = others_lead(self.found, self.behind)
+        lead = others_lead(found, column)
         mean = np.bincount(cell, weights=lead) / count
-        behind = sums_by(cell, self.found.lead_ns.T, len(count)).argmin(axis=1) == self.behind
+        behind = sums_by(cell, found.lead_ns.T, len(count)).argmin(axis=1) == column
         late = behind & (mean >= _ONSET_SHARE * mean.max()) & (mean > 0)
         if not late.any():
             return None
@@ -160,27 +308,42 @@ class RankLeads(Struct, frozen=True, eq=False):
         return share
 
 
+class Straggler(Struct, frozen=True):
+    """A GPU that the others wait for."""
+
+    place: int
+    """Its place in `RankLeads.gpus`."""
+    delay_ns: float
+    """By how much it delays the others, mean over all iterations."""
+    when: tuple[int, ...]
+    """The places in `RankLeads.iterations` of those that it delays."""
+    cause: str | None
+    """`clock`, `kernels`, `host` or `launch`; None without a cause."""
+
+
 def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     """The GPUs in a view's scope, and the view without a GPU of its own; raises UsageError."""
     view = of_all_gpus(view)
     node = run.tree(view.order).node(view.path)
     compared = compared_iterations(run, view)
-    everywhere = occurrences_of(run, compared)
-    if len(everywhere.gpus) < 2:
+    peers = occurrences_of(run, compared)
+    if sum(len(own.gpus) for own in peers) < 2:
         raise UsageError("the run has compute on one GPU only; ranks compares several")
-    found = within(run, everywhere, node) if view.path else everywhere
-    if not len(found):
+    if view.path:
+        peers = tuple(within(run, own, node) for own in peers)
+    if not any(map(len, peers)):
         raise UsageError(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )
     left_out = sorted(cut_iterations(run)) if not compared else []
     if left_out:
-        cut = np.isin(run.table.iteration[found.rows[:, 0]], left_out)
-        if cut.all() or not cut.any():
+        cut = [np.isin(run.table.iteration[own.rows[:, 0]], left_out) for own in peers]
+        together = np.concatenate(cut)
+        if together.all() or not together.any():
             left_out = []
         else:
-            found = found.take(~cut)
-    return _stand(run, view, node, (tuple(left_out), compared), found), view
+            peers = tuple(own.take(~gone) for own, gone in zip(peers, cut, strict=True))
+    return _side_by_side(run, view, node, (tuple(left_out), compared), peers), view
 
 
 def of_all_gpus(view: View) -> View:
@@ -195,44 +358,56 @@ def of_all_gpus(view: View) -> View:
     )
 
 
-def _stand(
+def _side_by_side(
     run: Run,
     view: View,
     node: Groups,
     chosen: tuple[tuple[int, ...], tuple[int, ...]],
-    found: Occurrences,
+    peers: tuple[Occurrences, ...],
 ) -> RankLeads:
     left_out, compared = chosen
-    table, gpus = run.table, np.array(found.gpus)
-    seen = ranked(table.iteration[found.rows[:, 0]])[0]
-    there = run.tree(view.order).split(view.path, ("iteration",)).codes("iteration")
+    table = run.table
+    gpus = np.sort(np.concatenate([own.gpus for own in peers])).astype(np.int64)
+    seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))
+    tree = run.tree(view.order)
+    there = tree.split(view.path, ("iteration",)).codes("iteration")
     without = {
-        "gpu": [gpu.index for gpu in run.gpus if gpu.index not in found.gpus],
+        "gpu": [gpu.index for gpu in run.gpus if gpu.index not in gpus],
         "iteration": [*left_out, *sorted(set(there.tolist()) - set(seen.tolist()))],
     }
     without = {level: codes for level, codes in without.items() if codes}
 
-    tree = run.tree(view.order)
     cells = tree.split(view.path, ("gpu", "iteration"), without)
-    by_gpu = tree.split(view.path, ("gpu",), without)
-    place = np.searchsorted(gpus, cells.codes("gpu"))
+    place = (
+        np.searchsorted(gpus, cells.codes("gpu")),
+        np.searchsorted(seen, cells.codes("iteration")),
+    )
     elapsed = np.full((len(gpus), len(seen)), -1, np.int64)
-    elapsed[place, np.searchsorted(seen, cells.codes("iteration"))] = cells.max(
-        "end_ns"
-    ) - cells.min("start_ns")
-    whose = np.searchsorted(gpus, by_gpu.codes("gpu"))
+    elapsed[place] = cells.max("end_ns") - cells.min("start_ns")
 
-    def per_iteration(*columns: str) -> Float64:
-        total = np.zeros(len(gpus))
+    def summed(*columns: str) -> Float64:
+        total = np.zeros(elapsed.shape)
         for name in columns:
-            total[whose] += by_gpu.sum(name)
-        return total / len(seen)
+            total[place] += cells.sum(name)
+        return total
 
     known = collectives_of(run)
     whole = tree.split(view.path, (), without)
+    by_gpu = tree.split(view.path, ("gpu",), without)
     clock = METRICS["gfx_mhz"].compute(Scope(by_gpu, whole, run.origin_ns, run.hardware))
     mhz = np.full(len(gpus), np.nan)
-    mhz[whose] = np.where(clock.present(), clock.numbers, np.nan)
+    mhz[np.searchsorted(gpus, by_gpu.codes("gpu"))] = np.where(
+        clock.present(), clock.numbers, np.nan
+    )
+    numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
+    plain, unhindered = _work(peers, gpus, seen, known)
+    collectives = (
+        None if known is None else chosen_in(run, known, node, without.get("iteration", ()))
+    )
+    delays = None
+    if collectives is not None and collectives.complete.any():
+        lateness = lateness_of(run, collectives.all, tuple(own.gpus for own in peers))
+        delays = lateness.delays(collectives.members, numbers, iterations)
     return RankLeads(
         run=run,
         node=whole,
@@ -240,47 +415,55 @@ def _stand(
         without=without,
         left_out=left_out,
         compared=(len(compared), len(there)) if compared else None,
-        found=found,
-        collectives=None
-        if known is None
-        else chosen_in(run, known, node, without.get("iteration", ())),
-        lead_ns=found.lead_ns.sum(axis=0),
-        iterations=tuple(int(number) for number in seen),
+        gpus=numbers,
+        peers=peers,
+        collectives=collectives,
+        iterations=iterations,
         iteration_ns=elapsed,
-        work_ns=np.array([own.sum() for own in found.durations_ns()]) / len(seen),
-        host_ns=per_iteration("idle_host_ns"),
-        launch_ns=per_iteration("idle_launch_ns", "idle_unknown_ns"),
+        delays_ns=delays,
+        each_work_ns=plain,
+        each_unhindered_ns=unhindered,
+        each_host_ns=summed("idle_host_ns"),
+        each_launch_ns=summed("idle_launch_ns", "idle_unknown_ns"),
         mhz=mhz,
     )
 
 
-def others_median(values: Numbers) -> Float64:
-    """For each value the median of the others along the first axis, NaNs aside."""
-    numbers = np.asarray(values, np.float64)
-    order = np.argsort(numbers, axis=0, kind="stable")
-    ordered = np.take_along_axis(numbers, order, axis=0)
-    rank = np.empty_like(order)
-    places = np.arange(len(numbers)).reshape(-1, *(1,) * (numbers.ndim - 1))
-    np.put_along_axis(rank, order, np.broadcast_to(places, order.shape), axis=0)
-    known = np.isfinite(numbers)
-    # NaNs come last; each value is skipped among the known ones.
-    left = known.sum(axis=0) - known
-
-    def pick(place: Index) -> Float64:
-        skipped = place + (known & (rank <= place))
-        return np.take_along_axis(ordered, np.clip(skipped, 0, len(numbers) - 1), axis=0)
-
-    middle = (pick((left - 1) // 2) + pick(left // 2)) / 2
-    return np.where(left > 0, middle, np.nan)
+def _mean(each: Float64) -> Float64:
+    mean: Float64 = each.mean(axis=1)
+    return mean
 
 
-def beyond_others(values: Numbers) -> Float64:
-    """Each value less the median of the others."""
-    return np.asarray(values, np.float64) - others_median(values)
+def _least(values: Float64) -> float:
+    """The lower median: half of the GPUs, or more, are at most as late."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _work(
+    peers: Sequence[Occurrences],
+    gpus: Int64,
+    iterations: Int64,
+    collectives: Collectives | None,
+) -> tuple[Float64, Float64]:
+    """Durations of matched compute, GPUs x iterations; and without collectives that wait beside."""
+    plain = np.zeros((len(gpus), len(iterations)))
+    unhindered = np.zeros(plain.shape)
+    for own in peers:
+        if not len(own):
+            continue
+        when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
+        beside = [shares_beside_comm(own, gpu, collectives) for gpu in range(len(own.gpus))]
+        code, rates = slowdown_beside_comm(own, beside)
+        for gpu, took, shares in zip(own.gpus, own.durations_ns(), beside, strict=True):
+            place = int(np.searchsorted(gpus, gpu))
+            plain[place] = np.bincount(when, weights=took, minlength=len(iterations))
+            fair = took / np.exp(rates[code, 0] * shares[0])
+            unhindered[place] = np.bincount(when, weights=fair, minlength=len(iterations))
+    return plain, unhindered
 
 
 def others_lead(found: Occurrences, place: int) -> Float64:
-    """How much earlier than one GPU the others start each occurrence, mean over them."""
+    """How much earlier than a column's GPU the others start each occurrence, mean over them."""
     others = found.lead_ns.sum(axis=1) - found.lead_ns[:, place]
     mean: Float64 = others / (len(found.gpus) - 1) - found.lead_ns[:, place]
     return mean
@@ -289,7 +472,7 @@ def others_lead(found: Occurrences, place: int) -> Float64:
 def lead_changes(stand: RankLeads) -> Float64:
     """By how much the others' lead grows from each occurrence to the next of its iteration."""
     found = stand.found
-    lead = others_lead(found, stand.behind)
+    lead = others_lead(found, stand.late_column)
     iteration = stand.table.iteration[found.rows[:, 0]]
     # Occurrences are in order of time, and stay so within an iteration.
     order = stable_order(iteration)
@@ -318,4 +501,4 @@ def unmatched_compute(stand: RankLeads) -> int:
     """How many compute activities of the scope are not among the matched."""
     node = stand.node
     others = node.sum("collectives")[0] + node.sum("copies")[0]
-    return int(node.sizes()[0] - others) - stand.found.rows.size
+    return int(node.sizes()[0] - others) - sum(own.rows.size for own in stand.peers)

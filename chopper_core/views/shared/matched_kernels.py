@@ -1,13 +1,16 @@
 """Compute matched across GPUs: the same kernel at the same place of the step, and who leads.
 
+Compared are peers: GPUs that run the same operations, such as those of one stage of a pipeline.
 An occurrence is one kernel of an iteration, phase, layer and operation, the n-th of its name
-there, where all GPUs have as many. Its lead on a GPU is how much earlier it starts there than on
-the GPU that starts it last (Lit Silicon, algorithm 1, over every occurrence).
+there, where all peers have as many; kernels that go by other names on a GPU are matched by their
+operation alone. Its lead on a GPU is how much earlier it starts there than on the peer that starts
+it last (Lit Silicon, algorithm 1, over every occurrence).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -16,14 +19,15 @@ from msgspec.structs import replace
 
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import LEVELS, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import ranked, run_mask, stable_order
+from chopper_core.util.grouping import distinct, ranked, run_mask, stable_order
+from chopper_core.views.shared.collectives import PAIRWISE, group_sizes
 
 
 class Occurrences(Struct, frozen=True, eq=False):
-    """The compute of a run that runs on every GPU, as occurrences x GPUs, in order of time."""
+    """The compute that runs on every one of some peers, as occurrences x GPUs, by time."""
 
     table: KernelTable
     gpus: tuple[int, ...]
@@ -33,8 +37,6 @@ class Occurrences(Struct, frozen=True, eq=False):
     """How much earlier than on the last GPU each starts, as the rows."""
     last_start_ns: Int64
     """When the last GPU starts each occurrence."""
-    compute: int
-    """Compute activities of the iterations."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,10 +59,15 @@ _CACHED_SETS: Final = 8
 """Sets of iterations whose occurrences are cached."""
 MAX_MATCHED: Final = 1 << 22
 """With more activities, evenly chosen iterations are compared."""
+_MIN_ALIKE: Final = 0.5
+"""The share of activities in the same phase, layer and operation that makes GPUs peers."""
 
 
-def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> Occurrences:
-    """The occurrences that all GPUs with compute have, of some iterations or all; matched once."""
+def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurrences, ...]:
+    """The occurrences of each set of peers, of some iterations or all; matched once.
+
+    Every GPU with compute is in one set.
+    """
     key = ("matched kernels", iterations)
     return run.memo(key, lambda: _matched(run, iterations), keep=_CACHED_SETS)
 
@@ -97,7 +104,7 @@ def cut_iterations(run: Run) -> frozenset[int]:
     return frozenset().union(*run.partial_iterations.values())
 
 
-def _matched(run: Run, iterations: tuple[int, ...]) -> Occurrences:
+def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:
     table = run.table
     rows = _compute_of(run)
     if iterations:
@@ -105,9 +112,17 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> Occurrences:
     whose, gpus = table.gpu[rows], run.tree().codes_of("gpu")
     begin, end = (np.searchsorted(whose, gpus, side) for side in ("left", "right"))
     gpus, begin, end = (values[end > begin] for values in (gpus, begin, end))
-    spans = zip(begin.tolist(), end.tolist(), strict=True)
-    parts = [rows[low:high] for low, high in spans] if len(gpus) > 1 else []
-    matched = _common(run, parts) if parts else [rows[:0]] * max(len(gpus), 1)
+    parts = [rows[low:high] for low, high in zip(begin.tolist(), end.tolist(), strict=True)]
+    found = []
+    for places in _peers(run, parts, gpus.tolist()):
+        own = [parts[place] for place in places]
+        numbers = tuple(int(gpus[place]) for place in places)
+        found.append(_compared(run, numbers, _common(run, own) if len(own) > 1 else [rows[:0]]))
+    return tuple(found)
+
+
+def _compared(run: Run, gpus: tuple[int, ...], matched: list[Index]) -> Occurrences:
+    table = run.table
     last = table.start_ns[matched[0]]
     for own in matched[1:]:
         np.maximum(last, table.start_ns[own], out=last)
@@ -120,8 +135,53 @@ def _matched(run: Run, iterations: tuple[int, ...]) -> Occurrences:
         np.take(own, order, out=places[at], mode="clip")
         np.take(table.start_ns[own], order, out=lead[at], mode="clip")
         np.subtract(last, lead[at], out=lead[at])
-    numbers = tuple(int(gpu) for gpu in gpus)
-    return Occurrences(table, numbers, places.T, lead.T, last, len(rows))
+    return Occurrences(table, gpus, places.T, lead.T, last)
+
+
+def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
+    """The places of GPUs that run the same operations, set by set."""
+    table = run.table
+    levels = ("phase", "layer", "operation")
+    labels = [[table.column(level)[own] for level in levels] for own in parts]
+    apart = _stages(run)
+    if not apart and _are_alike(labels, [slice(0, len(own)) for own in parts]):
+        return [list(range(len(parts)))] if parts else []
+    widths = [max(int(own[at].max()) for own in labels) + 2 for at in range(len(levels))]
+    found: list[list[int]] = []
+    counts: list[Int64] = []
+    for place, columns in enumerate(labels):
+        code = np.zeros(len(columns[0]), np.int64)
+        for column, width in zip(columns, widths, strict=True):
+            code = code * width + column + 1
+        count = np.bincount(code, minlength=int(np.prod(widths)))
+        for own, other in zip(found, counts, strict=True):
+            alike = int(np.minimum(count, other).sum())
+            pairs = (frozenset((gpus[place], gpus[peer])) for peer in own)
+            if alike >= _MIN_ALIKE * np.maximum(count, other).sum() and apart.isdisjoint(pairs):
+                own.append(place)
+                break
+        else:
+            found.append([place])
+            counts.append(count)
+    return found
+
+
+def _stages(run: Run) -> frozenset[frozenset[int]]:
+    """Pairs of GPUs that are stages of one pipeline: they send each other activations."""
+    table = run.table
+    if PAIRWISE not in table.operations:
+        return frozenset()
+    sends = (table.operation == table.operations.index(PAIRWISE)) & (table.group != NO_LABEL)
+    rows = np.flatnonzero(sends)
+    names = group_sizes(run, rows)[0]
+    everyone = len(distinct(table.gpu))
+    pairs: set[frozenset[int]] = set()
+    for code in distinct(table.group[rows[names > 0]]).tolist():
+        members = distinct(table.gpu[rows[table.group[rows] == code]]).tolist()
+        # A group of everyone doesn't tell stages from replicas.
+        if len(members) < everyone:
+            pairs.update(map(frozenset, combinations(members, 2)))
+    return frozenset(pairs)
 
 
 def _compute_of(run: Run) -> Index:
@@ -152,10 +212,20 @@ def _common(run: Run, parts: list[Index]) -> list[Index]:
         into = same if _are_alike(labels, spans) else others
         for own, span, kept in zip(parts, spans, into, strict=True):
             kept.append(own[span])
-    left = _by_code(
-        run, [np.concatenate([own[:0], *rest]) for own, rest in zip(parts, others, strict=True)]
-    )
-    return [np.concatenate([*kept, rest]) for kept, rest in zip(same, left, strict=True)]
+    rest = [np.concatenate([own[:0], *left]) for own, left in zip(parts, others, strict=True)]
+    by_name = _by_code(run, rest, LEVELS)
+    unnamed = [
+        own[~np.isin(own, named) & (table.operation[own] != NO_LABEL)]
+        for own, named in zip(rest, by_name, strict=True)
+    ]
+    unnamed = [own[stable_order(table.start_ns[own])] for own in unnamed]
+    for level in reversed(LEVELS[1:-1]):
+        unnamed = [own[stable_order(table.column(level)[own])] for own in unnamed]
+    by_operation = _by_code(run, unnamed, LEVELS[:-1])
+    return [
+        np.concatenate([*kept, named, like])
+        for kept, named, like in zip(same, by_name, by_operation, strict=True)
+    ]
 
 
 def _are_alike(columns: list[list[AnyArray]], spans: list[slice]) -> bool:
@@ -167,10 +237,10 @@ def _are_alike(columns: list[list[AnyArray]], spans: list[slice]) -> bool:
     )
 
 
-def _by_code(run: Run, parts: list[Index]) -> list[Index]:
-    """The rows that all GPUs have: of the same labels, and the n-th of those."""
+def _by_code(run: Run, parts: list[Index], levels: Sequence[str]) -> list[Index]:
+    """The rows that all GPUs have: of the same labels at some levels, and the n-th of those."""
     rows = np.concatenate(parts)
-    keys = [run.table.column(level)[rows] for level in LEVELS]
+    keys = [run.table.column(level)[rows] for level in levels]
     changes = run_mask(*keys)
     first = np.flatnonzero(changes)
     lane = np.cumsum(changes) - 1

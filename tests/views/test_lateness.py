@@ -1,0 +1,216 @@
+"""Who holds the others up, on runs that a small simulation of collectives makes, truth known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run, Source
+from chopper_core.model.table import LEVELS, Kind, Phase
+from chopper_core.views.query import query
+from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.lateness import recurrence
+from chopper_core.views.shared.leads import leads
+from chopper_core.views.shared.matched_kernels import occurrences_of
+from tests.support import Row, run_of
+
+MS = 1_000_000
+TRANSFER = 300_000
+Extra = Callable[[int, int, int], int]
+"""ns that a GPU takes longer for, by GPU, iteration and step."""
+Team = Sequence[int]
+
+
+def job(
+    teams: Sequence[Sequence[Team]],
+    *,
+    iterations: int = 6,
+    work: Extra = lambda gpu, iteration, step: 0,
+    host: Extra = lambda gpu, iteration, step: 0,
+    operation: Callable[[int, int], str] = lambda gpu, step: f"op{step}",
+) -> Run:
+    """Steps of 10 ms of compute, each before an all-reduce of the teams of that step."""
+    gpus = sorted({gpu for step in teams for team in step for gpu in team})
+    now = dict.fromkeys(gpus, 0)
+    rows: list[Row] = []
+    groups: list[str] = []
+    for iteration in range(iterations):
+        for step, those in enumerate(teams):
+            phase = Phase.FORWARD if step == 0 else Phase.BACKWARD
+            for gpu in gpus:
+                now[gpu] += host(gpu, iteration, step)
+                took = 10 * MS + work(gpu, iteration, step)
+                place = {"gpu": gpu, "iteration": iteration, "phase": phase, "layer": step}
+                rows.append(
+                    Row(now[gpu], took, operation=operation(gpu, step), launch=now[gpu], **place)
+                )
+                groups.append("")
+                now[gpu] += took
+            for team in those:
+                end = max(now[gpu] for gpu in team) + TRANSFER
+                for gpu in team:
+                    rows.append(
+                        Row(now[gpu], end - now[gpu], Kind.COMM, 1, gpu, iteration, phase, step,
+                            "all_reduce", "nccl", now[gpu] - MS)
+                    )  # fmt: skip
+                    groups.append(f"{step}{team[0]} of {len(team)}")
+                    now[gpu] = end
+    run = run_of(rows)
+    names = [*run.table.names, *sorted(set(groups) - {""})]
+    codes = np.array([names.index(group) if group else -1 for group in groups], np.int32)
+    table = replace(run.table, names=names, group=codes)
+    order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
+    return replace(run, table=table.take(order))
+
+
+EVERYONE = [[range(4)], [range(4)]]
+TENSOR_AND_DATA = [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
+
+
+def late(run: Run) -> list[tuple[int, list[int], str | None]]:
+    """GPU, iterations and cause of the stragglers."""
+    stand = leads(run, parse("R"))[0]
+    return [
+        (stand.gpus[one.place], [stand.iterations[at] for at in one.when], one.cause)
+        for one in stand.stragglers
+    ]
+
+
+def findings(run: Run) -> list[str]:
+    frame = query(run, parse("R?view=findings"))
+    return [
+        label
+        for number, label in enumerate(frame.labels)
+        if frame.row(number)["rule"] == "straggler"
+    ]
+
+
+def test_nobody_is_late() -> None:
+    run = job(
+        EVERYONE, work=lambda gpu, iteration, step: (gpu * 7 + iteration * 5 + step) % 4 * 999
+    )
+    assert late(run) == []
+    assert query(run, parse("R?view=ranks")).headline[0].startswith("no straggler")
+
+
+def test_one_that_is_late_once_is_late() -> None:
+    run = job(
+        EVERYONE, host=lambda gpu, iteration, step: 60 * MS * ((gpu, iteration, step) == (2, 3, 0))
+    )
+    assert late(run) == [(2, [3], "host")]
+    (said,) = findings(run)
+    assert said.startswith("GPU 2 is held back by its host") and "in iteration 3" in said
+    assert "wait 60.0 ms for it" in said
+    assert (
+        query(run, parse("R?view=ranks"))
+        .headline[0]
+        .startswith("GPU 2 is the straggler in iteration 3")
+    )
+
+
+@pytest.mark.parametrize(
+    ("those", "text"),
+    [((1, 3, 5), "every 2 iterations"), ((3, 4, 5), "since iteration 3"), ((0, 1), "until")],
+)
+def test_when_is_part_of_the_answer(those: tuple[int, ...], text: str) -> None:
+    run = job(
+        EVERYONE, work=lambda gpu, iteration, step: 3 * MS * (gpu == 1 and iteration in those)
+    )
+    assert late(run) == [(1, list(those), "kernels")]
+    assert text in findings(run)[0]
+
+
+def test_two_slow_gpus_are_two() -> None:
+    run = job(EVERYONE, work=lambda gpu, iteration, step: {1: 2 * MS, 3: 1_800_000}.get(gpu, 0))
+    assert late(run) == [(1, list(range(6)), "kernels"), (3, list(range(6)), "kernels")]
+    assert [said[:5] for said in findings(run)] == ["GPU 1", "GPU 3"]
+
+
+def test_waits_are_followed_through_process_groups() -> None:
+    """GPU 1 is slow; GPU 0 waits for it, and is late for GPU 2 by that alone."""
+    run = job(TENSOR_AND_DATA, work=lambda gpu, iteration, step: 2 * MS * (gpu == 1))
+    assert late(run) == [(1, list(range(6)), "kernels")]
+    stand = leads(run, parse("R"))[0]
+    assert stand.delays_ns is not None
+    assert np.abs(stand.delays_ns[[0, 2, 3]]).max() == 0
+    # 2 ms in either step: late for GPU 0 in the first, and for GPU 3 in both.
+    assert stand.delays_ns[1].tolist() == [4 * MS] * 6
+
+
+def test_stages_of_a_pipeline_are_not_compared() -> None:
+    """GPUs 2 and 3 run other operations and take longer, as the last stage does."""
+    run = job(
+        EVERYONE,
+        work=lambda gpu, iteration, step: 3 * MS * (gpu > 1),
+        operation=lambda gpu, step: f"{'head' if gpu > 1 else 'block'}{step}",
+    )
+    assert [own.gpus for own in occurrences_of(run)] == [(0, 1), (2, 3)]
+    assert late(run) == []
+    slow = job(
+        EVERYONE,
+        work=lambda gpu, iteration, step: 3 * MS * (gpu > 1) + 2 * MS * (gpu == 3),
+        operation=lambda gpu, step: f"{'head' if gpu > 1 else 'block'}{step}",
+    )
+    assert late(slow) == [(3, list(range(6)), "kernels")]
+    assert any("peers" in note for note in query(slow, parse("R?view=ranks")).notes)
+
+
+def test_delays_against_a_plain_loop() -> None:
+    random = np.random.default_rng(3)
+    took = random.integers(0, 3 * MS, (4, 6, 2))
+    run = job(EVERYONE, work=lambda gpu, iteration, step: int(took[gpu, iteration, step]))
+    stand = leads(run, parse("R"))[0]
+    assert stand.delays_ns is not None
+    for iteration in range(6):
+        own = np.zeros(4)
+        for step in range(2):
+            arrivals = took[:, iteration, step]
+            own += np.maximum(arrivals - np.sort(arrivals)[1], 0)
+        expected = [own[g] - median(own[h] for h in range(4) if h != g) for g in range(4)]
+        assert stand.delays_ns[:, iteration] == pytest.approx(np.maximum(expected, 0), abs=2)
+
+
+def test_kernels_of_other_names_take_part_by_their_operation() -> None:
+    run = job(EVERYONE, work=lambda gpu, iteration, step: 2 * MS * (gpu == 2))
+    table = run.table
+    names = [*table.names, "another"]
+    other = (table.kind == Kind.COMPUTE) & (table.gpu == 2) & (table.phase == Phase.BACKWARD)
+    kernel = np.where(other, len(names) - 1, table.kernel).astype(np.int32)
+    run = replace(run, table=replace(table, names=names, kernel=kernel))
+    (found,) = occurrences_of(run)
+    assert len(found) == 12
+    assert late(run) == [(2, list(range(6)), "kernels")]
+
+
+def test_who_waits_for_whom_needs_all_ranks() -> None:
+    """Two ranks of a job of 128: nobody knows whom the others wait for."""
+    run = job([[range(2)], [range(2)]], work=lambda gpu, iteration, step: 3 * MS * (gpu == 1))
+    table = replace(run.table, group=np.full(len(run.table), -1, np.int32))
+    source = Source("t", 1, 0, "", {}, {}, {}, (), "", {"world size": "128"})
+    run = replace(run, table=table, sources=(source,))
+    found = collectives_of(run)
+    assert found is not None and not found.complete.any()
+    rows = query(run, parse("R?view=ranks&columns=wait_ns,caused_ns,delay_ns"))
+    assert [rows.row(number)["delay_ns"] for number in range(2)] == [None, None]
+    said = query(run, parse("R?view=findings")).labels
+    assert not any("waiting for later GPUs" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        ([0, 1, 2, 3], ""),
+        ([2], " in iteration 12"),
+        ([2, 3], " since iteration 12"),
+        ([0, 1], " until iteration 11"),
+        ([0, 3], " in iterations 10 and 13"),
+        ([0, 1, 3], " in iterations 10, 11 and 13"),
+    ],
+)
+def test_when(when: list[int], text: str) -> None:
+    assert recurrence(when, [10, 11, 12, 13]) == text
