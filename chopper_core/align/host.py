@@ -151,6 +151,10 @@ class Host:
         """A number for each activity, computed once per distinct kernel name."""
         return _by_code(self.trace.names, self.trace.activities.name, value)
 
+    def by_launch(self, value: Callable[[str], int]) -> Index:
+        """A number for each launch call, computed once per distinct name."""
+        return _by_code(self.trace.names, self.trace.launches.name, value)
+
     def of_class(self, *classes: str) -> Mask:
         """Which activities are kernels of one of the classes, by their names."""
         return self.by_kernel(lambda name: kernel_class(name) in classes) > 0

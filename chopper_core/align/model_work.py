@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
-from chopper_core.align.intervals import NOWHERE
+from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
 from chopper_core.align.operator_work import (
@@ -24,7 +24,7 @@ from chopper_core.align.operator_work import (
     operator_work,
 )
 from chopper_core.model.hardware import ElementType, says_tf32
-from chopper_core.model.table import NO_LABEL, NO_TIME, Phase
+from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
 from chopper_core.util.grouping import distinct, run_starts
@@ -215,6 +215,15 @@ def _attention_backward(
     element[rows] = works.element[of_forward[rows]]
 
 
+def at_steps(host: Host, links: Links, steps: Intervals, values: Float64) -> Float64:
+    """A value of each inference step, at the longest activity of the step; NaN elsewhere."""
+    step = steps.innermost(links.points)
+    found = np.full(len(step), np.nan)
+    rows = _longest(host, np.flatnonzero(step != NOWHERE), step)
+    found[rows] = values[step[rows]]
+    return found
+
+
 _EMBEDDING: Final = re.compile(r"^aten::embedding$")
 _PACKED: Final = re.compile(r"varlen")
 
@@ -229,7 +238,7 @@ def activity_tokens(
     batch x sequence of the query. Activities without a launch record borrow from activities that
     are equal in `keys`.
     """
-    forward = phase == Phase.FORWARD
+    forward = np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
     found = _of_embedding(host, links, forward)
     if not np.isfinite(found).any():
         found = _of_attention(host, links, forward, layer)

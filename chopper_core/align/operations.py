@@ -12,14 +12,17 @@ from msgspec.structs import replace
 from chopper_core.align.autograd import Backward
 from chopper_core.align.collectives import CollectiveLabels
 from chopper_core.align.host import Host, Links
+from chopper_core.align.inference import batch_of
 from chopper_core.align.intervals import NOWHERE, Intervals, Points, parents, union
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, kernel_class
 from chopper_core.align.labels import REACH, Labels, Order, contexts, like_context
-from chopper_core.align.layers import Modules, annotated_layers, layer_windows
+from chopper_core.align.layers import annotated_layers, layer_windows
+from chopper_core.align.modules import Modules
+from chopper_core.align.phases import SCHEDULED
 from chopper_core.align.shapes import read_shapes
 from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
-from chopper_core.util.arrays import Index, Int8, Mask
-from chopper_core.util.grouping import distinct
+from chopper_core.util.arrays import Index, Int8, Int32, Mask
+from chopper_core.util.grouping import distinct, ranked
 
 RECOMPUTE_SUFFIX: Final = " (recompute)"
 
@@ -33,6 +36,7 @@ _MARKERS: Final = re.compile(
 )
 _INFRASTRUCTURE: Final = re.compile(
     r"^nccl:|^FSDP::|^FullyShardedDataParallel\.|^DistributedDataParallel\.|^Torch-Compiled|^\[pl\]"
+    r"|CompiledFxGraph|^TorchDynamo|^AOTDispatcher"
     r"|^## (?:forward|backward|optimizer) ##|^(?:forward|backward|train|training|model|loss)\b"
     r"|\.forward$|^PP:"
 )
@@ -43,8 +47,14 @@ _DATA: Final = re.compile(r"^enumerate\(DataLoader\)")
 _WRAPPERS: Final = re.compile(
     r"^autograd::engine::evaluate_function|Backward\d*$|^CheckpointFunction|^CompiledFunction"
     r"|^Torch-Compiled|^## Call CompiledFxGraph|^DistributedDataParallel|^record_param_comms"
-    r"|^TorchDynamo|^AOTDispatcher|^_NoopSaveInputs"
+    r"|^TorchDynamo|^AOTDispatcher|^_NoopSaveInputs|^<(?:forward|backward) op>$|^forward$"
 )
+"""Operators that run others: they don't tell their kernels apart."""
+_COMPILED: Final = re.compile(r"CompiledFunction(?:Backward)?$")
+_SCOPE_SHARE: Final = 0.5
+"""An annotation around more of the launches of its steps is a scope, not an operation …"""
+_SCOPE_KERNELS: Final = 8
+"""… if they are of as many kernels."""
 _CONTEXT_RULES: Final = (
     Rule.ANNOTATION,
     Rule.FSDP,
@@ -89,13 +99,15 @@ def label_operations(
     modules: Modules,
     collectives: CollectiveLabels,
     kind: Int8,
+    iterations: Labels,
     phases: Labels,
     order: Order,
 ) -> tuple[Labels, tuple[str, ...]]:
     """Operations of the activities, and the names behind the codes.
 
-    The model's own terms come first (annotations, modules, shapes), then the names of the same
-    kernels elsewhere in the run, then framework operators, finally kernel names.
+    The model's own terms come first: annotations of the vocabulary, else the innermost annotation
+    or module that tells kernels apart, then shapes. Then come the names of the same kernels
+    elsewhere in the run, framework operators, finally kernel names.
     """
     names = OperationNames()
     points = links.points
@@ -107,9 +119,17 @@ def label_operations(
     annotated = _annotations(host, names)
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
     labels.fill(union(_fsdp(host, names), unnamed).innermost(points), Rule.FSDP)
-    _fill(labels, annotated, points, forward, Rule.ANNOTATION)
-    _fill(labels, _modules(modules, names), points, forward, Rule.MODULE)
-    _attention_kernels(labels, host, names)
+    by_module = _modules(modules, names)
+    if host.named(VOCABULARY)[host.annotations].any():
+        _fill(labels, annotated, points, forward, Rule.ANNOTATION)
+        _fill(labels, by_module, points, forward, Rule.MODULE)
+    else:
+        telling = _without_scopes(host, names, annotated, points, iterations.codes)
+        _fill_innermost(labels, telling, by_module, points, forward)
+    if modules.has_roles:
+        _attention_kernels(labels, host, names)
+        outside = modules.operators_outside(host, names.code)
+        _fill(labels, outside, points, forward, Rule.HOST_OPERATOR)
     if not host.named(VOCABULARY).any():
         layer_ranges = union(annotated_layers(host), layer_windows(host))
         shapes = read_shapes(host, layer_ranges, names.code)
@@ -142,6 +162,53 @@ def _fill(
     """Label by the interval over the launch, else over its forward."""
     labels.fill(intervals.innermost(points), rule)
     labels.fill(intervals.innermost(forward), Rule.AUTOGRAD)
+
+
+def _fill_innermost(
+    labels: Labels, annotated: Intervals, modules: Intervals, points: Points, forward: Points
+) -> None:
+    """Label by the innermost annotation or module over the launch, else over its forward."""
+    both = union(annotated, modules)
+    places = replace(both, value=np.arange(len(both)))
+    # Position -1 holds NO_LABEL, for points outside all intervals.
+    codes = np.append(both.value, NO_LABEL)
+    at = places.innermost(points)
+    labels.fill(codes[at], Rule.ANNOTATION, at < len(annotated))
+    labels.fill(codes[at], Rule.MODULE)
+    # Where the launch lies in a module without an operation of its own, its operators tell more.
+    labels.fill(codes[places.innermost(forward)], Rule.AUTOGRAD, at == NOWHERE)
+
+
+def _without_scopes(
+    host: Host, names: OperationNames, annotated: Intervals, points: Points, step: Int32
+) -> Intervals:
+    """The annotations without those that hold most launches of their steps, of many kernels."""
+    kernel = host.trace.activities.name
+    texts = list(names.codes)
+    standard = [code for code, text in enumerate(texts) if text.startswith(("opt_", "dl"))]
+    steps, number = ranked(step)
+    known = points.known()
+    in_step = np.bincount(number[known], minlength=len(steps))
+    while len(annotated):
+        code = annotated.innermost(points)
+        rows = np.flatnonzero(known & (code != NOWHERE))
+        scopes = [
+            name
+            for name in distinct(code[rows]).tolist()
+            if name not in standard
+            and len(distinct(kernel[own := rows[code[rows] == name]])) >= _SCOPE_KERNELS
+            and len(own) > _SCOPE_SHARE * in_step[distinct(number[own])].sum()
+        ]
+        if not scopes:
+            break
+        keep = ~np.isin(annotated.value, scopes)
+        annotated = Intervals(
+            annotated.thread[keep],
+            annotated.start_ns[keep],
+            annotated.end_ns[keep],
+            annotated.value[keep],
+        )
+    return annotated
 
 
 def _label_collectives(
@@ -177,7 +244,12 @@ def _has_standard_name(name: str) -> bool:
 
 
 def _names_operation(name: str) -> bool:
-    is_structure = _MARKERS.match(name) or _INFRASTRUCTURE.search(name)
+    is_structure = (
+        _MARKERS.match(name)
+        or _INFRASTRUCTURE.search(name)
+        or SCHEDULED.search(name)
+        or batch_of(name) is not None
+    )
     return _has_standard_name(name) or (name != "" and not is_structure)
 
 
@@ -197,9 +269,9 @@ def _range_name(name: str) -> str:
 
 
 def _modules(modules: Modules, names: OperationNames) -> Intervals:
-    codes = np.array([names.code(name) for name in modules.operation_names], np.intp)
-    operations = modules.operations
-    return replace(operations, value=codes[operations.value]) if len(codes) else operations
+    # Value -1 is a module without an operation.
+    codes = np.array([*map(names.code, modules.operation_names), NO_LABEL], np.intp)
+    return replace(modules.operations, value=codes[modules.operations.value])
 
 
 def _region(host: Host, names: OperationNames, points: Points) -> Index:
@@ -217,7 +289,8 @@ def _operators(host: Host, names: OperationNames) -> Intervals:
 
 def _nodes(host: Host, names: OperationNames) -> Intervals:
     """Autograd nodes, for the work that they run directly."""
-    rows = np.flatnonzero(host.is_operator & host.named(_NODE) & host.named(_WRAPPERS))
+    telling = host.named(_NODE) & host.named(_WRAPPERS) & ~host.named(_COMPILED)
+    rows = np.flatnonzero(host.is_operator & telling)
     return host.intervals(rows, host.by_name(lambda name: names.code(_node_name(name)), rows))
 
 

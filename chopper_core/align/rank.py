@@ -12,15 +12,25 @@ from msgspec.structs import replace
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
 from chopper_core.align.host import Host, Links, link
+from chopper_core.align.inference import read_inference
 from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
-from chopper_core.align.layers import label_layers, read_modules
-from chopper_core.align.model_work import activity_tokens, model_work
+from chopper_core.align.layers import label_layers
+from chopper_core.align.model_work import activity_tokens, at_steps, model_work
+from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
-from chopper_core.align.steps import label_iterations, label_phases
+from chopper_core.align.phases import label_phases
+from chopper_core.align.steps import label_iterations
 from chopper_core.model.accounting import account, launch_overheads
-from chopper_core.model.column_names import CORRELATION, FLOPS, FLOPS_TYPE, LAUNCH_SHAPE, TOKENS
+from chopper_core.model.column_names import (
+    CORRELATION,
+    FLOPS,
+    FLOPS_TYPE,
+    LAUNCH_SHAPE,
+    REQUESTS,
+    TOKENS,
+)
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
@@ -60,19 +70,23 @@ def align_rank(trace: Trace) -> AlignedRank:
     }
     host = Host(trace)
     backward = link_backward(host)
-    modules = read_modules(host)
+    modules = read_modules(host, backward)
     collectives = read_collectives(host, links, kind)
-    iterations, partial = label_iterations(host, links, order)
-    phases = label_phases(host, links, backward, kind, iterations, order)
+    inference = read_inference(host)
+    iterations, partial = label_iterations(host, links, inference, order)
+    phases = label_phases(host, links, backward, inference, kind, iterations, order)
     layers = label_layers(host, links, backward, modules, iterations, phases, order)
     operations, operation_names = label_operations(
-        host, links, backward, modules, collectives, kind, phases, order
+        host, links, backward, modules, collectives, kind, iterations, phases, order
     )
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))
     labels = (activities.name, operations.codes, phases.codes, layers.codes)
-    tokens = activity_tokens(host, links, phases.codes, layers.codes, labels)
+    tokens = at_steps(host, links, inference.steps, inference.tokens)
+    if not np.isfinite(tokens).any():
+        tokens = activity_tokens(host, links, phases.codes, layers.codes, labels)
+    requests = at_steps(host, links, inference.steps, inference.requests)
     columns |= _gpu_by_gpu(
         gpu,
         lambda own: launch_overheads(
@@ -107,6 +121,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             FLOPS_TYPE: work.element,
             CORRELATION: np.where(correlation > 0, correlation, np.nan),
             TOKENS: tokens,
+            **({REQUESTS: requests} if np.isfinite(requests).any() else {}),
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,

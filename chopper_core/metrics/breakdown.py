@@ -14,7 +14,7 @@ from chopper_core.metrics.metric import (
     metric,
     quotient,
 )
-from chopper_core.model.column_names import AT_PEAK, FLOPS, TOKENS, integral_of, known_of
+from chopper_core.model.column_names import AT_PEAK, FLOPS, REQUESTS, TOKENS, integral_of, known_of
 from chopper_core.model.units import Unit
 
 _NO_FLOPS = (
@@ -162,10 +162,24 @@ def without_peak(scope: Scope) -> Values:
     TOKENS,
     Unit.NONE,
     "tokens",
-    missing="no embedding or attention with recorded shapes in the row (record_shapes=True)",
+    missing="no inference step with its batch, and no embedding or attention with recorded shapes "
+    "in the row (record_shapes=True)",
 )
 def tokens(scope: Scope) -> Values:
-    """Tokens that enter the model, by the shape of its embedding's indices, else of the queries of
-    its first layer's attention; counted at the forward activity that takes them."""
+    """Tokens that enter the model: of an inference step's batch, else by the shape of its
+    embedding's indices, else of the queries of its first layer's attention; counted at one
+    activity."""
     number, count = scope.nodes.known(TOKENS)
+    return Values(np.rint(number).astype(np.int64), count == 0)
+
+
+@metric(
+    REQUESTS,
+    Unit.NONE,
+    "requests",
+    missing="no range of an inference engine names the batch of a step in the row",
+)
+def requests(scope: Scope) -> Values:
+    """Requests in the batches of inference steps, once per step; counted at one activity."""
+    number, count = scope.nodes.known(REQUESTS)
     return Values(np.rint(number).astype(np.int64), count == 0)

@@ -26,6 +26,8 @@ PASSING: Final = (LAUNCH_SHAPE, CORRELATION)
 """Columns that are dropped from a finished run."""
 TOKENS: Final = "tokens"
 """Tokens that enter the model with an activity."""
+REQUESTS: Final = "requests"
+"""Requests in the batch of an inference step, at one activity of the step."""
 COUNTER_DURATION: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run."""
 COUNTER_MATCH: Final = "counter_match"

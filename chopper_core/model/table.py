@@ -41,13 +41,15 @@ class Category(IntEnum):
 
 
 class Phase(IntEnum):
-    """The part of a training step in which an activity was launched."""
+    """The part of a step in which an activity was launched: of training, or of inference."""
 
     FORWARD = 0
     BACKWARD = 1
     OPTIMIZER = 2
     DATA = 3
     OTHER = 4
+    PREFILL = 5
+    DECODE = 6
 
 
 class Rule(IntEnum):
@@ -92,6 +94,9 @@ _RULE_TEXTS: Final = {
 }
 
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
+MODEL_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
+"""The phases in which the model's layers run."""
+INFERENCE_PHASES: Final = (Phase.PREFILL, Phase.DECODE)
 
 
 class KernelTable(Struct, frozen=True, eq=False):

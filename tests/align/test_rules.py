@@ -574,7 +574,7 @@ def test_copies_and_memsets_have_their_kinds_and_uploads_are_data(tmp_path: Path
     trace.launch("Memset (Device)", 30, category="gpu_memset")
     trace.launch(GEMM, 50)
     found = align(trace, tmp_path)
-    assert found.texts("phase") == ["data", "forward", "forward"]
+    assert found.texts("phase") == ["data", "none", "none"]
     by_start = found.run.table.start_ns.argsort()
     kinds = [Kind(kind) for kind in found.run.table.kind[by_start].tolist()]
     assert kinds == [Kind.COPY, Kind.COMPUTE, Kind.COMPUTE]

@@ -577,7 +577,7 @@ def test_missing_data_has_no_saving() -> None:
     assert said[0]["said"].startswith("without hardware counters and telemetry, ")
     bare = [replace(row, launch=None, layer=-1) for row in rows()]
     told = " ".join(row["said"] for row in found(run_of(bare), "missing"))
-    assert "the layer is unknown for 100.0 % of forward and backward time" in told
+    assert "the layer is unknown for 100.0 % of the model's time" in told
     assert "216 of 216 activities have no launch record" in told
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.column_names import CYCLES
-from chopper_core.model.table import NO_LABEL, Phase
+from chopper_core.model.table import MODEL_PHASES, NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import by_number, count, percent
@@ -96,11 +96,11 @@ def _labels(context: FindingsContext) -> Gaps:
         elapsed = nodes.elapsed_ns.astype(np.float64)
         within = np.ones(len(nodes), np.bool_)
         if level == "layer":
-            within = np.isin(nodes.codes("phase"), (Phase.FORWARD, Phase.BACKWARD))
+            within = np.isin(nodes.codes("phase"), MODEL_PHASES)
         whole = float(elapsed[within].sum())
         known = float(elapsed[within & (nodes.codes(level) != NO_LABEL)].sum())
         if whole and known < COVERAGE.share * whole:
-            part = "forward and backward time" if level == "layer" else "the time"
+            part = "the model's time" if level == "layer" else "the time"
             yield (
                 f"the {level} is unknown for {percent(1 - known / whole)} of {part}: {hidden}",
                 context.at(),

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
-from chopper_core.model.table import KernelTable, Phase
+from chopper_core.model.table import INFERENCE_PHASES, KernelTable, Phase
 from chopper_core.util.arrays import AnyArray, Index, Int64
 
 PARTS: Final = (
@@ -94,7 +94,8 @@ def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: A
     found = np.where(found == _UNCLASSED, of_kernel[kernel], found)
     by_phase = found < len(_BY_PHASE)
     part = np.full(len(found), PARTS.index("other compute"), np.int64)
-    part[by_phase & (phase == Phase.FORWARD)] = found[by_phase & (phase == Phase.FORWARD)]
+    forward = by_phase & np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
+    part[forward] = found[forward]
     backward = by_phase & (phase == Phase.BACKWARD)
     part[backward] = len(_BY_PHASE) + found[backward]
     part[(found == len(_BY_PHASE)) | (phase == Phase.OPTIMIZER)] = PARTS.index("optimizer")

@@ -1,0 +1,286 @@
+"""Layers and operations from the frames of `nn.Module` calls."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.autograd import Backward
+from chopper_core.align.host import BACKWARD_NODE, Host
+from chopper_core.align.intervals import NOWHERE, Intervals, parents
+from chopper_core.align.steps import ANNOTATIONS
+from chopper_core.model.table import NO_LABEL
+from chopper_core.util.arrays import Index, Int64, Mask
+
+_FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
+_BLOCK: Final = re.compile(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
+_ATTENTION: Final = re.compile(r"attn|attention", re.IGNORECASE)
+_FEED_FORWARD: Final = re.compile(r"mlp|ffn|feed_?forward", re.IGNORECASE)
+_LINEAR: Final = re.compile(r"linear|conv1d", re.IGNORECASE)
+_NORM: Final = re.compile(r"norm", re.IGNORECASE)
+_EMBEDDING: Final = re.compile(r"^(?:\w*Token|VocabParallel|Parallel)?Embedding$")
+_HEAD: Final = re.compile(r"linear|lm_?head", re.IGNORECASE)
+_TELLING: Final = re.compile(r"QKV\w*Linear|Merged\w*Linear")
+"""Classes of projections that name what they project."""
+_LOSS: Final = re.compile(r"CrossEntropy|(?:^|Chunked|Fused)\w*Loss$")
+_ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish", re.IGNORECASE)
+_ATTENTION_LINEARS: Final = {
+    4: ("q_ip", "k_ip", "v_ip", "attn_op"),
+    3: ("q_ip", "kv_ip", "attn_op"),
+    2: ("qkv_ip", "attn_op"),
+}
+_FEED_FORWARD_LINEARS: Final = {3: ("mlp_gp", "mlp_up", "mlp_dp"), 2: ("mlp_up", "mlp_dp")}
+_LAYER_NORMS: Final = {2: ("attn_n", "mlp_n"), 1: ("attn_n",)}
+_OUTSIDE: Final = (
+    (re.compile(r"^aten::embedding$"), "ie"),
+    (re.compile(r"^aten::cross_entropy_loss$|CrossEntropy\w*$|cross_entropy"), "cel"),
+    (re.compile(r"^aten::(?:linear|mm|addmm)$"), "lp"),
+)
+"""Operators of a language model that no module of their own runs, outside its layers."""
+
+
+class Modules(Struct, frozen=True):
+    """The module frames as intervals, valued with the layer and with the operation."""
+
+    layers: Intervals
+    """Calls of blocks; NOWHERE if their order is unknown."""
+    holders: Intervals
+    """Calls of modules that hold the blocks: work in them, but in no block, is of no layer."""
+    operations: Intervals
+    """All calls; values point into `operation_names`, NO_LABEL for the holders of blocks."""
+    operation_names: tuple[str, ...]
+    has_roles: bool
+    """Whether operations have standard names, after their place in a language model."""
+
+    def operators_outside(self, host: Host, code: Callable[[str], int]) -> Intervals:
+        """The operators of a language model outside its blocks, valued with their operation."""
+        rows = host.operators
+        starts = host.starts(rows)
+        outside = self.layers.innermost(starts) == NOWHERE
+        held = self.holders.innermost(starts) != NOWHERE
+        found: dict[int, int] = {}
+        for pattern, name in _OUTSIDE:
+            where = outside & host.named(pattern)[rows] & (held | (name == "cel"))
+            for row in rows[where].tolist():
+                found.setdefault(row, code(name))
+        return host.intervals(
+            np.fromiter(found, np.intp, len(found)),
+            np.fromiter(found.values(), np.intp, len(found)),
+        )
+
+
+class _Calls(Struct, frozen=True):
+    """The calls of modules in order of their start."""
+
+    instances: list[str]
+    classes: list[str]
+    parent: Index
+    """Position of the call that holds each one, or NOWHERE."""
+    start_ns: Int64
+    end_ns: Int64
+    is_block: Mask
+    holds: Mask
+    """Calls that hold blocks, and lie in none."""
+
+
+def read_modules(host: Host, backward: Backward) -> Modules:
+    """The layers and operations of a trace's modules.
+
+    A module's number counts the instances of its class in the order of their first call, which is
+    the order of the layers only if that was in a forward: the layer of a block is its place in a
+    forward that calls all of them. The order of the projections inside attention and feed-forward
+    modules identifies them.
+    """
+    rows = host.modules[np.argsort(host.ranges.start_ns[host.modules], kind="stable")]
+    calls = _calls(host, rows)
+    blocks = calls.is_block
+    place = _places_in_forward(
+        [calls.instances[at] for at in np.flatnonzero(blocks).tolist()],
+        np.searchsorted(_beginnings(host, calls), calls.start_ns[blocks], "right"),
+        _in_backward(host, backward, rows[blocks]),
+    )
+    layers = [place.get(calls.instances[at], NOWHERE) for at in np.flatnonzero(blocks).tolist()]
+    roles = _roles(calls)
+    operations = [
+        roles.get(instance, name)
+        for instance, name in zip(calls.instances, calls.classes, strict=True)
+    ]
+    names = {name: code for code, name in enumerate(dict.fromkeys(operations))}
+    codes = np.array([names[name] for name in operations], np.intp)
+    codes[calls.holds] = NO_LABEL
+    return Modules(
+        layers=host.intervals(rows[blocks], np.array(layers, np.intp)),
+        holders=host.intervals(rows[calls.holds]),
+        operations=host.intervals(rows, codes),
+        operation_names=tuple(names),
+        has_roles=bool(roles),
+    )
+
+
+def _calls(host: Host, rows: Index) -> _Calls:
+    instances = [host.text(row).removeprefix("nn.Module: ") for row in rows]
+    frames = [_FRAME.match(host.text(row)) for row in rows]
+    pairs = list(zip(frames, instances, strict=True))
+    classes = [frame["class"] if frame else instance for frame, instance in pairs]
+    parent = parents(host.intervals(rows))
+    block = _block_class(classes, instances)
+    is_block = np.array(
+        [frame is not None and frame["class"] == block for frame in frames], np.bool_
+    )
+    return _Calls(
+        instances,
+        classes,
+        parent,
+        host.ranges.start_ns[rows],
+        host.end_ns[rows],
+        is_block,
+        _holders(parent, is_block),
+    )
+
+
+def _block_class(classes: list[str], instances: list[str]) -> str:
+    """The class of the layers: the most frequent one with a layer's name."""
+    numbers = Counter(name for name, _ in set(zip(classes, instances, strict=True)))
+    candidates = [(count, name) for name, count in numbers.items() if _BLOCK.search(name)]
+    return max(candidates, default=(0, ""))[1]
+
+
+def _holders(parent: Index, is_block: Mask) -> Mask:
+    """The calls that hold blocks, without blocks and what they hold."""
+    holds = np.zeros(len(parent), np.bool_)
+    above = parent[is_block]
+    while len(above := np.unique(above[above != NOWHERE])):
+        holds[above] = True
+        above = parent[above]
+    return holds & ~is_block
+
+
+def _in_backward(host: Host, backward: Backward, rows: Index) -> Mask:
+    """Which of the ranges run in backward, where modules are called to recompute."""
+    starts = host.starts(rows)
+    evaluates = np.flatnonzero(host.is_operator & host.named(BACKWARD_NODE))
+    found: Mask = np.isin(starts.thread, host.autograd_threads)
+    found |= backward.recompute.innermost(starts) != NOWHERE
+    found |= host.intervals(evaluates).innermost(starts) != NOWHERE
+    return found
+
+
+def _beginnings(host: Host, calls: _Calls) -> Int64:
+    """Times on the host at which no forward is under way: a new one can only begin after them.
+
+    The starts of the outermost modules around blocks, of steps, and of backward nodes.
+    """
+    around = np.append(calls.holds, False)[calls.parent]
+    starts = host.ranges.start_ns
+    marks = [starts[host.named(BACKWARD_NODE)]]
+    marks += [starts[host.is_annotation & host.named(pattern)] for pattern in ANNOTATIONS]
+    return np.sort(np.concatenate([calls.start_ns[calls.holds & ~around], *marks]))
+
+
+def _places_in_forward(calls: list[str], segment: Index, in_backward: Mask) -> dict[str, int]:
+    """The place of each block in a forward that calls all of them, by instance.
+
+    A forward starts with the first call of a segment, or where a block is called again; the first
+    segment (0) may start within one. Empty if no recorded forward calls all blocks, or if two call
+    them in different orders.
+    """
+    every = len(set(calls))
+    passes: list[dict[str, int]] = []
+    number, certain = -1, []
+    for instance, of, again in zip(calls, segment.tolist(), in_backward.tolist(), strict=True):
+        if again:
+            continue
+        if not passes or of != number or instance in passes[-1]:
+            passes.append({})
+            certain.append(of > 0)
+        number = of
+        passes[-1][instance] = len(passes[-1])
+    known = [order for order, sure in zip(passes, certain, strict=True) if sure]
+    whole = [order for order in known or passes if len(order) == every]
+    is_complete = bool(known) or len(whole) == len(passes)
+    agree = all(order == whole[0] for order in whole)
+    return whole[0] if whole and is_complete and agree else {}
+
+
+def _roles(calls: _Calls) -> dict[str, str]:
+    """The standard operations of the modules of a language model, by instance.
+
+    Modules that no place identifies keep their class. Empty for other models, and for those whose
+    classes say more than the place (vLLM's and SGLang's QKVParallelLinear).
+    """
+    class_of = dict(zip(calls.instances, calls.classes, strict=True))
+    attends = any(_ATTENTION.search(name) for name in set(calls.classes))
+    if not calls.is_block.any() or not attends or any(map(_TELLING.search, set(calls.classes))):
+        return {}
+    roles = dict(class_of)
+    children, is_block = _children(calls), set()
+    for at in np.flatnonzero(calls.is_block).tolist():
+        is_block.add(calls.instances[at])
+    for above, members in children.items():
+        above_class = class_of.get(above, "")
+        linears = [member for member in members if _LINEAR.search(class_of[member])]
+        norms = [member for member in members if _NORM.search(class_of[member])]
+        if above in is_block:
+            _name(roles, norms, _LAYER_NORMS)
+        elif _ATTENTION.search(above_class):
+            _name(roles, linears, _ATTENTION_LINEARS)
+        elif _FEED_FORWARD.search(above_class):
+            _name(roles, linears, _FEED_FORWARD_LINEARS)
+            activations = [m for m in members if _ACTIVATION.search(class_of[m])]
+            _name(roles, activations, {1: ("mlp_gs",)})
+            roles[above] = "mlp_gu" if len(linears) == 3 else above_class
+    roles |= _outside_blocks(calls)
+    return roles
+
+
+def _children(calls: _Calls) -> dict[str, list[str]]:
+    """The instances that each instance calls, in order of their first call."""
+    parent_of: dict[str, str] = {}
+    children: dict[str, list[str]] = defaultdict(list)
+    for instance, parent in zip(calls.instances, calls.parent.tolist(), strict=True):
+        if instance not in parent_of:
+            parent_of[instance] = calls.instances[parent] if parent != NOWHERE else ""
+            children[parent_of[instance]].append(instance)
+    return children
+
+
+def _outside_blocks(calls: _Calls) -> dict[str, str]:
+    """Embedding, last norm, head and loss: modules that a holder of blocks calls itself."""
+    found: dict[str, str] = {}
+    starts = calls.start_ns[calls.is_block]
+    own = np.flatnonzero(~calls.is_block & ~calls.holds)
+    for at in own.tolist():
+        instance, name, parent = calls.instances[at], calls.classes[at], int(calls.parent[at])
+        if _LOSS.search(name) and not _inside(calls, at):
+            found[instance] = "cel"
+        if parent == NOWHERE or not calls.holds[parent]:
+            continue
+        low, here, high = np.searchsorted(
+            starts, (calls.start_ns[parent], calls.start_ns[at], calls.end_ns[parent])
+        ).tolist()
+        if low == here < high and _EMBEDDING.search(name):
+            # The first one: others hold positions or types.
+            found.setdefault(instance, "" if "ie" in found.values() else "ie")
+        elif low < here == high and _NORM.search(name):
+            found[instance] = "ln"
+        elif low < here == high and _HEAD.search(name):
+            found[instance] = "lp"
+    return {instance: name for instance, name in found.items() if name}
+
+
+def _inside(calls: _Calls, at: int) -> bool:
+    """Whether a call lies in a block."""
+    while at != NOWHERE:
+        if calls.is_block[at]:
+            return True
+        at = int(calls.parent[at])
+    return False
+
+
+def _name(roles: dict[str, str], members: list[str], names: dict[int, tuple[str, ...]]) -> None:
+    roles.update(zip(members, names.get(len(members), ()), strict=False))

@@ -1,0 +1,257 @@
+"""The phase of each activity: what names, ranges and threads say, then what their order implies."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.autograd import Backward
+from chopper_core.align.host import Host, Links
+from chopper_core.align.inference import InferenceSteps
+from chopper_core.align.kernel_classes import OPTIMIZER_CLASS, kernel_class
+from chopper_core.align.labels import Labels, Order, contexts, like_context
+from chopper_core.model.table import NO_LABEL, Kind, Phase, Rule
+from chopper_core.util.arrays import Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import distinct, ranked
+
+_OPTIMIZER: Final = re.compile(
+    r"^(?:opt_(?:zg|gc|step|lr)$|b_ga$|Optimizer\.(?:step|zero_grad)|clip_grad"
+    r"|(?:aten::)?_foreach_norm|torch::optim|## (?:optimizer|zero_grad) ##"
+    r"|(?:optimi[sz]er|optim)[ _.]?(?:step|update)?$)",
+    re.IGNORECASE,
+)
+_BACKWARD: Final = re.compile(
+    r"^autograd::engine::evaluate_function:|Backward\d*$|^CompiledFunctionBackward"
+    r"|^FSDP::(?:pre_backward|post_backward|backward_prefetch|root_post_backward)"
+    r"|^FullyShardedDataParallel\._(?:pre|post)_backward|^b_|^l$"
+)
+_DATA: Final = re.compile(
+    r"^enumerate\(DataLoader\)|^dl$|^GetInputLabels$"
+    r"|^(?:## )?(?:copy_batch_to_gpu|wait_for_batch|data_?load(?:er|ing)?"
+    r"|(?:get|load|next|fetch)_batch)(?: ##)?$",
+    re.IGNORECASE,
+)
+SCHEDULED: Final = re.compile(
+    r"\((?P<short>F|B|W|I|BW|FWD|BWD)\)|^PP:\d+(?:(?:SEND|RECV)_)?(?P<action>F|B|W|I)\d*$"
+)
+"""A range of a pipeline's schedule; B, I and W are backward: both gradients, input, weight."""
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_FORWARD_WORDS: Final = frozenset(("forward", "fwd", "fprop"))
+_BACKWARD_WORDS: Final = frozenset(("backward", "bwd", "backprop", "wgrad", "dgrad", "bw"))
+_UPLOAD: Final = re.compile(r"^(?:Memcpy HtoD|CopyHostToDevice)")
+_GRAPH: Final = re.compile(r"GraphLaunch")
+
+_BACKWARD_KERNEL: Final = re.compile(
+    r"backward|(?<![a-z])bwd|bwd(?![a-z])|wrw|wgrad|dgrad|bprop|compute_grad|(?<=compute)\w*grad",
+    re.IGNORECASE,
+)
+_INPUT_GRADIENT: Final = re.compile(r"dgrad|bwd|bprop", re.IGNORECASE)
+_FORWARD_KERNEL: Final = re.compile(
+    r"(?<!std::)forward|(?<![a-z])fwd|fwd(?![a-z])|fprop|nll_loss(?!\w*backward)|cross_?entropy",
+    re.IGNORECASE,
+)
+_OPTIMIZER_KERNEL: Final = re.compile(
+    r"adam(?:w|_|math|functor|kernel|\b)|adagrad|adafactor|rmsprop|lamb_|(?<![a-z])sgd",
+    re.IGNORECASE,
+)
+_TRANSPOSED: Final = re.compile(r"conv\w*_transpose")
+
+
+@lru_cache(maxsize=1 << 14)
+def kernel_phase(name: str) -> Phase | None:
+    """The phase in a kernel's own name; None for most names.
+
+    An embedding's backward kernel may update its table too: it is backward.
+    """
+    if _BACKWARD_KERNEL.search(name):
+        return Phase.BACKWARD
+    if _OPTIMIZER_KERNEL.search(name) and kernel_class(name) != "embedding":
+        return Phase.OPTIMIZER
+    return Phase.FORWARD if _FORWARD_KERNEL.search(name) else None
+
+
+@lru_cache(maxsize=1 << 14)
+def range_phase(name: str) -> Phase | None:
+    """The phase in the name of an annotation; None for a name of none, or of both."""
+    if _OPTIMIZER.search(name):
+        return Phase.OPTIMIZER
+    if _BACKWARD.search(name):
+        return Phase.BACKWARD
+    if _DATA.search(name):
+        return Phase.DATA
+    if match := SCHEDULED.search(name):
+        word = match["short"] or match["action"]
+        return Phase.FORWARD if word.startswith("F") else Phase.BACKWARD
+    words = {word.lower() for word in _WORD.findall(name)}
+    forward, backward = bool(words & _FORWARD_WORDS), bool(words & _BACKWARD_WORDS)
+    if forward == backward:
+        return None
+    return Phase.FORWARD if forward else Phase.BACKWARD
+
+
+def label_phases(
+    host: Host,
+    links: Links,
+    backward: Backward,
+    inference: InferenceSteps,
+    kind: Int8,
+    iterations: Labels,
+    order: Order,
+) -> Labels:
+    """Phases of the activities (codes of `Phase`).
+
+    What the host did at the launch counts first, then the kernel's own name. Order within the
+    step counts only where it leaves one possibility (see `_by_order`).
+    """
+    labels = Labels.none(len(links.points))
+    points = links.points
+    linked = points.known()
+
+    def fill(phase: Phase, rule: Rule, where: Mask) -> None:
+        labels.fill(np.full(len(points), phase), rule, where)
+
+    def inside(pattern: re.Pattern[str]) -> Mask:
+        rows = np.flatnonzero(host.named(pattern) & host.is_operator)
+        return host.intervals(rows).innermost(points) >= 0
+
+    said = host.by_name(_code_of_range, host.annotations)
+    speaking = host.intervals(host.annotations[said != NO_LABEL], said[said != NO_LABEL])
+    voted = speaking.innermost(points)
+    forward = voted == Phase.FORWARD
+    labels.fill(np.where(forward, NO_LABEL, voted), Rule.ANNOTATION)
+    fill(Phase.OPTIMIZER, Rule.HOST_OPERATOR, inside(_OPTIMIZER))
+    fill(Phase.BACKWARD, Rule.AUTOGRAD, inside(_BACKWARD))
+    fill(Phase.BACKWARD, Rule.AUTOGRAD, np.isin(points.thread, host.autograd_threads))
+    fill(Phase.BACKWARD, Rule.AUTOGRAD, backward.recompute.innermost(points) >= 0)
+    labels.fill(inference.phases.innermost(points), Rule.ANNOTATION)
+    uploads = host.by_kernel(lambda name: _UPLOAD.search(name) is not None)
+    fill(Phase.DATA, Rule.KERNEL_NAME, linked & (uploads > 0))
+    fill(Phase.FORWARD, Rule.ANNOTATION, forward)
+    # A thread without ranges of its own works for those of another one.
+    elsewhere = ~np.isin(points.thread, distinct(host.ranges.thread[host.annotations]))
+    anywhere = speaking.innermost(points, any_thread=True)
+    labels.fill(anywhere, Rule.ANNOTATION, elsewhere & (anywhere == Phase.BACKWARD))
+
+    named = host.by_kernel(_code_of_kernel)
+    transposed = inside(_TRANSPOSED) & (host.by_kernel(_is_input_gradient) > 0)
+    named[(named == Phase.FORWARD) | transposed] = NO_LABEL
+    labels.fill(named, Rule.KERNEL_NAME)
+    if not linked.any():
+        fill(Phase.OPTIMIZER, Rule.KERNEL_NAME, host.of_class(OPTIMIZER_CLASS))
+    time_ns = points.time_ns if linked.any() else host.trace.activities.start_ns
+    # On the GPU's clock a collective runs when its peers are there, not in its place of the order.
+    ordered = linked if linked.any() else kind != Kind.COMM
+    _by_order(labels, host, _Sequence.of(host, links, iterations.codes, time_ns, ordered))
+    if linked.any():
+        # RCCL kernels share one name, so their context is not informative.
+        context = contexts(host, order)
+        like_context(labels, context, tuple(Rule), ~linked & (kind != Kind.COMM))
+        _like_neighbours(labels, ~linked, iterations, order)
+    return labels
+
+
+def _code_of_range(name: str) -> int:
+    phase = range_phase(name)
+    return NO_LABEL if phase is None else int(phase)
+
+
+def _code_of_kernel(name: str) -> int:
+    phase = kernel_phase(name)
+    return NO_LABEL if phase is None else int(phase)
+
+
+def _is_input_gradient(name: str) -> bool:
+    return _INPUT_GRADIENT.search(name) is not None
+
+
+class _Sequence(Struct, frozen=True):
+    """The activities of each step in order of launch, or of start where no launch is known."""
+
+    step: Int32
+    time_ns: Int64
+    usable: Mask
+    """Activities whose place in the order is their own: not those of a graph."""
+    recorded: Mask
+    """Activities launched by a thread whose ranges are recorded."""
+
+    @classmethod
+    def of(cls, host: Host, links: Links, step: Int32, time_ns: Int64, ordered: Mask) -> _Sequence:
+        """The order of a trace's activities, with their steps and times."""
+        usable = ordered & (step != NO_LABEL) if (step != NO_LABEL).any() else ordered
+        called = links.launch >= 0
+        graphs = np.zeros(len(step), np.bool_)
+        if called.any():
+            is_graph = host.by_launch(lambda name: _GRAPH.search(name) is not None) > 0
+            graphs[called] = is_graph[links.launch[called]]
+        recorded = usable & np.isin(links.points.thread, distinct(host.ranges.thread))
+        return cls(step, time_ns, usable & ~graphs, recorded)
+
+    def first(self, of: Mask) -> Int64:
+        """For each activity the first time of the masked ones of its step; else the end of time."""
+        return self._extreme(of, latest=False)
+
+    def last(self, of: Mask) -> Int64:
+        """For each activity the latest time of the masked ones of its step; else the beginning."""
+        return self._extreme(of, latest=True)
+
+    def has(self, of: Mask) -> Mask:
+        """Whether the step of each activity has a masked one."""
+        return np.isin(self.step, self.step[of])
+
+    def _extreme(self, of: Mask, *, latest: bool) -> Int64:
+        steps, position = ranked(self.step)
+        never = np.iinfo(np.int64).min if latest else np.iinfo(np.int64).max
+        extreme = np.full(len(steps), never, np.int64)
+        (np.maximum if latest else np.minimum).at(extreme, position[of], self.time_ns[of])
+        return extreme[position]
+
+
+def _by_order(labels: Labels, host: Host, sequence: _Sequence) -> None:
+    """Label the activities whose place in the step leaves one possibility.
+
+    Where the host shows the backward work of a step, its other recorded work is forward until the
+    last backward launch. Where only kernel names do, all up to the last forward kernel before
+    the first backward one is forward, and all between backward kernels is backward, if no forward
+    kernel lies between. Work among the optimizer's launches belongs to it; what else follows
+    backward is `other`. A trace whose operators show no backward and no optimizer is forward.
+    """
+    time_ns, usable = sequence.time_ns, sequence.usable
+    is_backward = usable & (labels.codes == Phase.BACKWARD)
+    shown = is_backward & np.isin(labels.rules, (Rule.ANNOTATION, Rule.AUTOGRAD))
+    by_host, by_name = sequence.has(shown), sequence.has(is_backward)
+    first, last = sequence.first(is_backward), sequence.last(is_backward)
+    optimizes = usable & (labels.codes == Phase.OPTIMIZER) & (time_ns > last)
+    among = (time_ns >= sequence.first(optimizes)) & (time_ns <= sequence.last(optimizes))
+
+    def fill(phase: Phase, where: Mask) -> None:
+        labels.fill(np.full(len(time_ns), phase), Rule.STEP_ORDER, where)
+
+    fill(Phase.OPTIMIZER, usable & among)
+    fill(Phase.OTHER, usable & by_host & (time_ns > last))
+    fill(Phase.FORWARD, usable & sequence.recorded & by_host)
+    # Steps whose backward only the names of kernels show.
+    names_forward = usable & (host.by_kernel(_code_of_kernel) == Phase.FORWARD) & labels.missing()
+    only_names = usable & by_name & ~by_host
+    before = names_forward & (time_ns < first)
+    fill(Phase.FORWARD, only_names & (time_ns <= sequence.last(before)))
+    between = only_names & (time_ns > first) & (time_ns < last)
+    fill(Phase.BACKWARD, between & ~sequence.has(names_forward & (time_ns > first)))
+    # Steps without backward work.
+    trains = bool(np.isin(labels.codes, (Phase.BACKWARD, Phase.OPTIMIZER)).any())
+    shows_backward = bool(shown.any())
+    if shows_backward:
+        fill(Phase.FORWARD, usable & sequence.recorded & ~by_name & ~sequence.has(optimizes))
+    elif not trains and len(host.operators):
+        fill(Phase.FORWARD, sequence.recorded)
+
+
+def _like_neighbours(labels: Labels, where: Mask, iterations: Labels, order: Order) -> None:
+    """Unlinked activities take the phase of the nearest linked one in the same step."""
+    known = ~labels.missing()
+    for neighbour in (order.previous(known), order.following(known)):
+        same = (neighbour >= 0) & (iterations.codes[neighbour] == iterations.codes)
+        labels.fill(labels.codes[neighbour], Rule.NEIGHBOUR, where & same)
