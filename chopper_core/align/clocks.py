@@ -7,29 +7,27 @@ the offset between two clocks.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence, Set
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.collective_ends import CommKernels, end_offsets
+from chopper_core.align.collective_sets import collective_sets
 from chopper_core.model.run import HostClock
-from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Int64
-from chopper_core.util.grouping import run_starts
+from chopper_core.util.grouping import ranked
 
-SYNCHRONOUS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-_GROUP_SIZE: Final = re.compile(r" of (\d+)$")
 _MIN_COLLECTIVES: Final = 5
 """Minimum number of collectives for an estimate."""
-_IMPLAUSIBLE_NS: Final = 1_000_000
-"""On GPUs of one host the ends of a collective are closer."""
+_DISTINCT_NS: Final = 8_000
+"""GPUs of one host leave a collective within a few µs of each other."""
 _STAMP_NS: Final = 1_000
 """Older Kineto versions stamp whole µs, which limits the accuracy of a difference."""
-_CLEAR: Final = 10
-"""Multiples of the uncertainty by which distinct clocks differ."""
+_STANDARD_ERRORS: Final = 3
+"""The uncertainty of a median in standard errors."""
 _ABSENT: Final = np.iinfo(np.int64).min
 
 
@@ -38,6 +36,8 @@ class RankClock(Struct, frozen=True):
 
     correction_ns: int
     uncertainty_ns: int
+    scatter_ns: int
+    """Half the range in which 80 % of the differences lie."""
     collectives: int
 
 
@@ -45,18 +45,18 @@ def host_clocks(
     table: KernelTable,
     rank_of_gpu: Mapping[int, int],
     host_of_rank: Mapping[int, str],
-    partial_iterations: Set[int],
     by_hand: Mapping[int, int],
 ) -> list[HostClock]:
     """The clocks of a run, the first rank's first; a single clock by default.
 
-    Ranks of one host share a clock. If hosts are unknown (''), ranks whose ends are implausibly far
-    apart have separate clocks. `by_hand` are corrections by rank that override the estimates.
+    Ranks of one host share a clock. If hosts are unknown (''), ranks whose ends are farther apart
+    than they scatter have separate clocks. `by_hand` are corrections by rank that override the
+    estimates.
     """
     ranks = sorted(set(rank_of_gpu.values()))
-    found = {ranks[0]: RankClock(0, 0, 0)}
+    found = {ranks[0]: RankClock(0, 0, 0, 0)}
     if len(ranks) > 1:
-        found = rank_clocks(table, rank_of_gpu, partial_iterations)
+        found = rank_clocks(table, rank_of_gpu)
     if all(host_of_rank.get(rank) for rank in ranks):
         groups: dict[str, list[int]] = {}
         for rank in ranks:
@@ -70,14 +70,12 @@ def host_clocks(
     return [part for clock in clocks for part in _with_hand(clock, by_hand)]
 
 
-def rank_clocks(
-    table: KernelTable, rank_of_gpu: Mapping[int, int], partial_iterations: Set[int]
-) -> dict[int, RankClock]:
+def rank_clocks(table: KernelTable, rank_of_gpu: Mapping[int, int]) -> dict[int, RankClock]:
     """The offset of each rank to the lowest rank, if collectives connect them."""
     ranks = sorted(set(rank_of_gpu.values()))
-    ends = _ends(table, rank_of_gpu, ranks, partial_iterations)
+    ends = _ends(table, rank_of_gpu, ranks)
     reference = ends[0].copy()
-    found = {ranks[0]: RankClock(0, 0, int((reference != _ABSENT).sum()))}
+    found = {ranks[0]: RankClock(0, 0, 0, int((reference != _ABSENT).sum()))}
     left = ranks[1:]
     while left:
         for rank in left:
@@ -88,8 +86,9 @@ def rank_clocks(
             distance = reference[both] - own[both]
             correction = int(np.median(distance))
             low, high = np.percentile(distance - correction, [10, 90])
-            doubt = max(int((high - low) / 2), _STAMP_NS)
-            found[rank] = RankClock(correction, doubt, int(both.sum()))
+            count, scatter = int(both.sum()), int((high - low) / 2)
+            doubt = max(int(_STANDARD_ERRORS * scatter / count**0.5), _STAMP_NS)
+            found[rank] = RankClock(correction, doubt, scatter, count)
             new = (own != _ABSENT) & (reference == _ABSENT)
             reference[new] = own[new] + correction
         connected = [rank for rank in left if rank not in found]
@@ -99,49 +98,22 @@ def rank_clocks(
     return found
 
 
-def _ends(
-    table: KernelTable,
-    rank_of_gpu: Mapping[int, int],
-    ranks: Sequence[int],
-    partial_iterations: Set[int],
-) -> Int64:
-    """Ends of collectives: a row per rank, a column per collective matched with certainty.
-
-    The n-th of a process group, kind and iteration matches where all ranks have the same number of
-    them, of the same sizes.
-    """
-    codes = [table.operations.index(name) for name in SYNCHRONOUS if name in table.operations]
-    rows = np.flatnonzero((table.kind == Kind.COMM) & np.isin(table.operation, codes))
-    rows = rows[~np.isin(table.iteration[rows], list(partial_iterations))]
-    place_of_gpu = np.full(int(table.gpu.max(initial=0)) + 1, -1, np.int64)
+def _ends(table: KernelTable, rank_of_gpu: Mapping[int, int], ranks: Sequence[int]) -> Int64:
+    """Ends of collectives: a row per rank, a column per collective that two ranks or more have."""
+    kernels = CommKernels.of(table)
+    if not len(kernels):
+        return np.empty((len(ranks), 0), np.int64)
+    sets = collective_sets(kernels, end_offsets(kernels))
+    place_of_gpu = np.zeros(int(kernels.gpu.max()) + 1, np.int64)
     for gpu, number in rank_of_gpu.items():
-        place_of_gpu[gpu] = ranks.index(number)
-    rank = place_of_gpu[table.gpu[rows]]
-    keys = table.group[rows], table.operation[rows], table.iteration[rows]
-    order = np.lexsort((table.start_ns[rows], rank, *keys))
-    rows, rank = rows[order], rank[order]
-    bounds = [*run_starts(*(key[order] for key in keys)).tolist(), len(rows)]
-    columns = [np.empty((len(ranks), 0), np.int64)]
-    for begin, end in pairwise(bounds):
-        own, places = rows[begin:end], rank[begin:end]
-        there, counts = np.unique(places, return_counts=True)
-        if len(there) < 2 or counts.min() != counts.max():
-            continue
-        if len(there) > _group_size(table, int(table.group[own[0]]), len(ranks)):
-            continue
-        by_rank = own.reshape(len(there), -1)
-        if (table.bytes[by_rank] != table.bytes[by_rank[0]]).any():
-            continue
-        block = np.full((len(ranks), by_rank.shape[1]), _ABSENT, np.int64)
-        block[there] = table.start_ns[by_rank] + table.duration_ns[by_rank]
-        columns.append(block)
-    return np.concatenate(columns, axis=1)
-
-
-def _group_size(table: KernelTable, group: int, ranks: int) -> int:
-    """Size of a process group: a larger set of ranks under its name is several groups."""
-    size = _GROUP_SIZE.search(table.names[group]) if group >= 0 else None
-    return int(size.group(1)) if size else ranks
+        if gpu < len(place_of_gpu):
+            place_of_gpu[gpu] = ranks.index(number)
+    sets[kernels.is_rooted] = int(sets.max()) + 1 + np.arange(int(kernels.is_rooted.sum()))
+    several = np.bincount(sets)[sets] > 1
+    columns, column = ranked(sets[several])
+    ends = np.full((len(ranks), len(columns)), _ABSENT, np.int64)
+    ends[place_of_gpu[kernels.gpu[several]], column] = kernels.end_ns[several]
+    return ends
 
 
 def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[int]]:
@@ -152,9 +124,8 @@ def _apart(ranks: Sequence[int], found: Mapping[int, RankClock]) -> list[list[in
     for _, rank in known:
         clock = found[rank]
         if before is not None:
-            doubt = max(clock.uncertainty_ns, before.uncertainty_ns)
             gap = clock.correction_ns - before.correction_ns
-            if gap <= max(_IMPLAUSIBLE_NS, _CLEAR * doubt):
+            if gap <= max(_DISTINCT_NS, clock.scatter_ns, before.scatter_ns):
                 parts[-1].append(rank)
                 before = clock
                 continue

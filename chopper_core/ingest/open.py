@@ -235,7 +235,6 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         table,
         {gpu.index: gpu.rank for gpu in run.gpus},
         {source.rank: source.host for source in run.sources},
-        {number for numbers in run.partial_iterations.values() for number in numbers},
         by_hand,
     )
     correction_of = {rank: clock.correction_ns for clock in clocks for rank in clock.ranks}

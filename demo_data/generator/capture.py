@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 from generator import config as c
+from generator import losses
 from generator.host import Host
 from generator.records import Activity, RankTrace
 
@@ -27,6 +28,9 @@ def capture(config: c.Config, host: Host) -> RankTrace:
         activity.has_launch = False
     for activity in _spread(random, [a for a in complete if a.is_comm], c.COLLECTIVES_WITHOUT_ARGS):
         activity.has_collective_args = False
+    for activity in losses.in_stretches(config, host.rank, activities):
+        activity.has_launch = activity.has_collective_args = False
+    losses.scatter_ends(config, host.rank, activities)
     return RankTrace(
         rank=host.rank,
         start_ns=start_ns,

@@ -52,8 +52,9 @@ def projected(trace: RankTrace) -> list[tuple[HostRange, int, int]]:
                 and a.stream == 0
                 and record.start_ns <= a.call.start_ns <= record.end_ns
             ]
-            start_ns = min(a.start_ns for a in inside)
-            spans.append((record, start_ns, max(a.end_ns for a in inside)))
+            if inside:
+                start_ns = min(a.start_ns for a in inside)
+                spans.append((record, start_ns, max(a.end_ns for a in inside)))
     return spans
 
 

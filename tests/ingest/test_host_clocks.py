@@ -109,11 +109,29 @@ def test_ends_that_scatter_give_the_clock_and_its_doubt(four: Simulated) -> None
         start_ns=table.start_ns + np.where(table.gpu >= 2, ahead_ns, 0),
         duration_ns=table.duration_ns + scatter,
     )
-    first, second = host_clocks(moved, {n: n for n in range(RANKS)}, {}, set(), {})
+    first, second = host_clocks(moved, {n: n for n in range(RANKS)}, {}, {})
     assert (first.ranks, second.ranks) == ((0, 1), (2, 3))
     assert second.uncertainty_ns is not None
     assert 1_000 < second.uncertainty_ns < scatter_ns
     assert abs(second.correction_ns + ahead_ns) < second.uncertainty_ns
+
+
+@pytest.mark.parametrize("ahead_ns", [12_000, -30_000, 400_000])
+@pytest.mark.parametrize("scatter_ns", [0, 6_000])
+def test_clocks_are_corrected_from_ten_microseconds_on(
+    four: Simulated, ahead_ns: int, scatter_ns: int
+) -> None:
+    table, rng = four.run.table, np.random.default_rng(11)
+    scatter = np.where(table.kind == Kind.COMM, rng.integers(0, scatter_ns + 1, len(table)), 0)
+    moved = replace(
+        table,
+        start_ns=table.start_ns + np.where(table.gpu >= 2, ahead_ns, 0),
+        duration_ns=table.duration_ns + scatter,
+    )
+    first, second = host_clocks(moved, {n: n for n in range(RANKS)}, {}, {})
+    assert (first.ranks, second.ranks) == ((0, 1), (2, 3))
+    assert second.uncertainty_ns is not None
+    assert abs(second.correction_ns + ahead_ns) <= max(second.uncertainty_ns, 1_000)
 
 
 def test_the_number_of_a_rank_is_the_whole_number() -> None:

@@ -89,7 +89,7 @@ def test_real_collectives_tell_a_clock_that_is_ahead(
     shift = np.where(run.table.gpu >= half, ahead_ns, 0)
     moved = replace(run.table, start_ns=run.table.start_ns + shift)
     ranks = {gpu.index: gpu.rank for gpu in run.gpus}
-    first, second = host_clocks(moved, ranks, {}, set(), {})
+    first, second = host_clocks(moved, ranks, {}, {})
     assert (first.ranks, second.ranks) == (tuple(range(half)), tuple(range(half, 2 * half)))
     assert second.uncertainty_ns is not None and second.uncertainty_ns < scatter_ns
     assert abs(second.correction_ns + ahead_ns) < scatter_ns

@@ -23,7 +23,7 @@ from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import AnyArray, Index, Int64, Mask, Numbers
 from chopper_core.util.grouping import distinct, ranked, run_mask, stable_order
-from chopper_core.views.shared.collectives import PAIRWISE, group_sizes
+from chopper_core.views.shared.collectives import PAIRWISE, known_group_sizes
 
 
 class Occurrences(Struct, frozen=True, eq=False):
@@ -173,10 +173,10 @@ def _stages(run: Run) -> frozenset[frozenset[int]]:
         return frozenset()
     sends = (table.operation == table.operations.index(PAIRWISE)) & (table.group != NO_LABEL)
     rows = np.flatnonzero(sends)
-    names = group_sizes(run, rows)[0]
+    sizes, _ = known_group_sizes(run, table.group[rows], table.gpu[rows])
     everyone = len(distinct(table.gpu))
     pairs: set[frozenset[int]] = set()
-    for code in distinct(table.group[rows[names > 0]]).tolist():
+    for code in sizes:
         members = distinct(table.gpu[rows[table.group[rows] == code]]).tolist()
         # A group of everyone doesn't tell stages from replicas.
         if len(members) < everyone:

@@ -1,0 +1,283 @@
+"""Ends of communication kernels: what matches collectives across GPUs and compares their clocks.
+
+No rank leaves an all-reduce, all-gather, reduce-scatter or all-to-all before the last one enters,
+so its kernels end at about the same time on all GPUs, whatever the profiler lost of their launches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
+from chopper_core.align.labels import numbered
+from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.model.table import KernelTable, Kind
+from chopper_core.util.arrays import Index, Int64, Mask, Numbers
+from chopper_core.util.grouping import distinct, ranked, run_starts, stable_order
+
+SYNCHRONOUS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"})
+"""Kinds that no rank can leave before the last one has arrived."""
+PAIRWISE: Final = "send_recv"
+"""The kind that is matched in groups of two only: in larger ones not all ranks take part."""
+_UNEVEN: Final = frozenset({"all_to_all", "gather", "scatter"})
+"""Kinds of which the ranks may state different sizes."""
+_ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Kinds that ranks may leave before the others."""
+UNKNOWN: Final = -1
+_PAIR: Final = 2
+_GROUP_SIZE: Final = re.compile(r" of (\d+)$")
+
+_CLOSE: Final = 0.1
+"""Ends are compared directly where they are apart by at most this share of their distance."""
+_WINDOWS_NS: Final = (20_000, 100_000)
+"""Widths of a peak of end differences, the narrower one first."""
+_MIN_VOTES: Final = 3
+_MIN_VOTE_SHARE: Final = 0.3
+"""The part of the smaller sequence that must agree on an offset."""
+_CLEAR: Final = 0.8
+"""The part of the votes that the second offset may have at most."""
+_MAX_ITERATIONS: Final = 3
+"""The iterations in which offsets are sought: each costs the square of `_MAX_ENDS`."""
+_MAX_ENDS: Final = 256
+_MAX_KERNELS: Final = 1 << 17
+"""About as many kernels of a run are compared, in whole iterations."""
+_MAX_FAILURES: Final = 16
+"""Where the ends of so many GPUs agree with no others, those of the rest aren't compared."""
+
+
+class CommKernels(Struct, frozen=True, eq=False):
+    """The communication kernels of a run by GPU and end, with the labels that they have."""
+
+    rows: Index
+    gpu: Int64
+    end_ns: Int64
+    kind: Int64
+    """Code of the operation without its recompute mark; UNKNOWN where nothing gives it."""
+    group: Int64
+    size: Int64
+    """Bytes; UNKNOWN also for kinds of which the ranks may state different sizes."""
+    iteration: Int64
+    is_unmatched: Mask
+    """Whether it is pairwise in a group of more than two, or its group has more GPUs than ranks."""
+    is_rooted: Mask
+    """Whether ranks may leave it before the others."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, places: Index | Mask | slice) -> CommKernels:
+        """The kernels at the places."""
+        return CommKernels(*(getattr(self, name)[places] for name in self.__struct_fields__))
+
+    @property
+    def labels(self) -> tuple[Int64, Int64, Int64]:
+        """Kind, group and size."""
+        return self.kind, self.group, self.size
+
+    def of_iteration(self, number: int) -> CommKernels:
+        """The first kernels of an iteration, as many as offsets are sought with."""
+        return self.take(np.flatnonzero(self.iteration == number)[:_MAX_ENDS])
+
+    def lanes(self) -> dict[int, slice]:
+        """GPU → its kernels."""
+        first = run_starts(self.gpu)
+        bounds = np.append(first, len(self)).tolist()
+        return {int(self.gpu[begin]): slice(begin, end) for begin, end in pairwise(bounds)}
+
+    @classmethod
+    def of(cls, table: KernelTable, rows: Index | None = None) -> CommKernels:
+        """The communication kernels of a table, or those among the rows."""
+        if rows is None:
+            rows = np.flatnonzero(table.kind == Kind.COMM)
+        rows = rows[stable_order(table.start_ns[rows] + table.duration_ns[rows])]
+        rows = rows[stable_order(table.gpu[rows])]
+        plain = [name.removesuffix(RECOMPUTE_SUFFIX) for name in table.operations]
+        code = {name: number for number, name in enumerate(plain)}
+        code |= {name: number for number, name in enumerate(table.operations)}
+        codes = [UNKNOWN if name == UNKNOWN_COLLECTIVE else code[name] for name in plain]
+        operation = table.operation[rows]
+        kind = np.array([*codes, UNKNOWN], np.int64)[operation]
+
+        def among(kinds: Iterable[str]) -> Mask:
+            return np.isin(kind, [code[name] for name in kinds if name in code])
+
+        gpu, group = table.gpu[rows].astype(np.int64), table.group[rows].astype(np.int64)
+        sizes, shared = group_sizes(table.names, group, gpu)
+        pairs = [code for code, size in sizes.items() if size == _PAIR]
+        return cls(
+            rows=rows,
+            gpu=gpu,
+            end_ns=table.start_ns[rows] + table.duration_ns[rows],
+            kind=kind,
+            group=group,
+            size=np.where(among(_UNEVEN), UNKNOWN, table.bytes[rows]),
+            iteration=table.iteration[rows].astype(np.int64),
+            is_unmatched=(among([PAIRWISE]) & ~np.isin(group, pairs)) | np.isin(group, shared),
+            is_rooted=among(_ROOTED),
+        )
+
+
+def states_size(name: str) -> bool:
+    """Whether the label of a process group states the number of its ranks."""
+    return _GROUP_SIZE.search(name) is not None
+
+
+def group_sizes(
+    names: Sequence[str], group: Numbers, gpu: Numbers
+) -> tuple[dict[int, int], list[int]]:
+    """Group → number of its ranks; and the groups of one label with more GPUs than ranks.
+
+    A group that doesn't state its size has as many ranks as GPUs.
+    """
+    sizes: dict[int, int] = {}
+    shared: list[int] = []
+    for code in distinct(group).tolist():
+        seen = len(distinct(gpu[group == code]))
+        stated = _GROUP_SIZE.search(names[code]) if code >= 0 else None
+        size = int(stated.group(1)) if stated else seen
+        if seen > size:
+            shared.append(code)
+        else:
+            sizes[code] = size
+    return sizes, shared
+
+
+class EndOffsets(Struct, frozen=True, eq=False):
+    """How much later each GPU ends the same collectives by its clock."""
+
+    late_ns: Int64
+    """By GPU; 0 where nothing shows it."""
+    apart: frozenset[int]
+    """GPUs whose ends agree with those of no other one: their collectives can't be matched."""
+    scatter_ns: int
+    """Median distance of an end from the nearest one of another GPU, offsets removed."""
+
+
+def end_offsets(kernels: CommKernels) -> EndOffsets:
+    """Compare the ends of each GPU with those of one that has a process group in common.
+
+    Time is linear in the kernels if their clocks nearly agree; else an offset is the most frequent
+    difference of ends that may belong to the same collective, within an iteration.
+    """
+    late = np.zeros(int(kernels.gpu.max(initial=0)) + 1, np.int64)
+    kernels = _some(kernels.take(~kernels.is_unmatched & ~kernels.is_rooted))
+    code = numbered((*kernels.labels, kernels.iteration))
+    lanes = {gpu: kernels.take(own) for gpu, own in kernels.lanes().items()}
+    codes = {gpu: code[own] for gpu, own in kernels.lanes().items()}
+    groups = {gpu: {*distinct(lane.group).tolist()} for gpu, lane in lanes.items()}
+    left = sorted(lanes, key=lambda gpu: -len(lanes[gpu]))
+    placed: list[int] = left[:1]
+    left = sorted(left[1:])
+    distances: list[Int64] = []
+    failures = 0
+    while left:
+        waiting = []
+        for gpu in left:
+            base = next((one for one in placed if _share(groups[gpu], groups[one])), None)
+            found = None
+            if base is not None and failures < _MAX_FAILURES:
+                same_place = _same_places(lanes[gpu], codes[gpu], lanes[base], codes[base])
+                found = _late(lanes[gpu], lanes[base], same_place)
+                failures += found is None
+            if base is None or found is None:
+                waiting.append(gpu)
+                continue
+            placed.append(gpu)
+            late[gpu] = found + late[base]
+            distance = _nearest(lanes[gpu].end_ns - found, lanes[base].end_ns)
+            distances.append(np.abs(distance))
+        if len(waiting) == len(left):
+            break
+        left = waiting
+    scatter = int(np.median(np.concatenate(distances))) if distances else 0
+    return EndOffsets(late, frozenset(left), scatter)
+
+
+def _some(kernels: CommKernels) -> CommKernels:
+    """The kernels of as many iterations as offsets need, those with most kernels first."""
+    if len(kernels) <= _MAX_KERNELS:
+        return kernels
+    numbers, place = ranked(kernels.iteration)
+    counts = np.bincount(place)
+    order = np.argsort(-counts, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(counts[order]), _MAX_KERNELS)) + 1
+    taken = np.zeros(len(numbers), np.bool_)
+    taken[order[:enough]] = True
+    return kernels.take(taken[place])
+
+
+def _share(one: set[int], other: set[int]) -> bool:
+    """Whether two GPUs may take part in the same collectives."""
+    return UNKNOWN in one or UNKNOWN in other or not one.isdisjoint(other)
+
+
+def _late(own: CommKernels, base: CommKernels, same_place: Int64) -> int | None:
+    """How much later the ends are than the base's; None if they don't agree at any offset."""
+    distance = _nearest(own.end_ns, base.end_ns)
+    late, usual = int(np.median(distance)), float(np.median(np.diff(base.end_ns, prepend=0)))
+    if np.median(np.abs(distance)) <= min(_CLOSE * usual, _WINDOWS_NS[-1]) and (
+        len(same_place) < _MIN_VOTES or abs(np.median(same_place) - late) <= _WINDOWS_NS[0]
+    ):
+        return late
+    for window in _WINDOWS_NS:
+        found = _voted(own, base, same_place, window)
+        if found is not None:
+            return found
+    return None
+
+
+def _nearest(ends: Int64, others: Int64) -> Int64:
+    """The signed distance of each end from the nearest of the others, which rise."""
+    after = np.minimum(np.searchsorted(others, ends), len(others) - 1)
+    before = np.maximum(after - 1, 0)
+    later, earlier = ends - others[before], ends - others[after]
+    return np.where(np.abs(later) < np.abs(earlier), later, earlier)
+
+
+def _voted(own: CommKernels, base: CommKernels, same_place: Int64, window_ns: int) -> int | None:
+    """The offset that most pairs of ends agree on within the window, if it is a clear one.
+
+    Pairs are kernels of one iteration whose labels don't contradict. Training repeats itself, so
+    that another offset fits nearly as many: pairs of the same place count twice, among kernels of
+    equal labels of which both GPUs have as many.
+    """
+    numbers = distinct(np.intersect1d(own.iteration, base.iteration)).tolist()
+    lanes = [(own.of_iteration(number), base.of_iteration(number)) for number in numbers]
+    lanes.sort(key=lambda pair: -min(map(len, pair)))
+    found, possible = [same_place], 0
+    for here, there in lanes[:_MAX_ITERATIONS]:
+        may = np.ones((len(here), len(there)), np.bool_)
+        for ours, theirs in zip(here.labels, there.labels, strict=True):
+            may &= (ours[:, None] == theirs) | (ours[:, None] == UNKNOWN) | (theirs == UNKNOWN)
+        found.append((here.end_ns[:, None] - there.end_ns)[may])
+        possible += min(len(here), len(there))
+    differences = np.sort(np.concatenate(found))
+    if not len(differences):
+        return None
+    votes = np.searchsorted(differences, differences + window_ns, "right")
+    votes -= np.arange(len(differences))
+    best = int(np.argmax(votes))
+    rival = votes[np.abs(differences - differences[best]) > window_ns].max(initial=0)
+    needed = max(_MIN_VOTES, _MIN_VOTE_SHARE * possible, rival / _CLEAR)
+    if votes[best] < needed:
+        return None
+    return int(np.median(differences[best : best + votes[best]]))
+
+
+def _same_places(own: CommKernels, here: Index, base: CommKernels, there: Index) -> Int64:
+    """Distances of the n-th ends of an iteration and labels, where both have as many of them.
+
+    `here` and `there` are the codes of iteration and labels.
+    """
+    width = max(int(here.max()), int(there.max())) + 1
+    even = np.bincount(here, minlength=width) == np.bincount(there, minlength=width)
+    first, second = stable_order(here), stable_order(there)
+    first, second = first[even[here[first]]], second[even[there[second]]]
+    found: Int64 = own.end_ns[first] - base.end_ns[second]
+    return found
