@@ -11,7 +11,14 @@ from typing import Final
 from msgspec import Struct
 
 from chopper_core.sources.foreign import what_is
-from chopper_core.sources.registry import Family, SkippedFile, discover, natural_key
+from chopper_core.sources.registry import (
+    Family,
+    SkippedFile,
+    SourceFormat,
+    discover,
+    formats,
+    natural_key,
+)
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
 
@@ -21,7 +28,8 @@ FROM_FOLDER: Final = "folder name"
 FROM_ORDER: Final = "order"
 
 EXPECTED: Final = (
-    "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz"
+    "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz, or an "
+    "RPD database"
 )
 
 _RANK_PATTERNS: Final = tuple(
@@ -73,10 +81,17 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     others = [*found.skipped, *(SkippedFile(path, "") for path in found.unknown)]
     if not found.files:
         raise DataError(_nothing_found(paths, others))
+    first = found.files[0].source
+    first = next((file.source for file in found.files if file.source is _preferred()), first)
+    others += [
+        SkippedFile(file.path, f"is a trace of {file.source.NAME} beside others; open it alone")
+        for file in found.files
+        if file.source is not first
+    ]
     others.sort(key=lambda file: natural_key(file.path))
     lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
     return FoundTraces(
-        _with_hints([file.path for file in found.files]),
+        _with_hints([file.path for file in found.files if file.source is first]),
         lost,
         [file for file in others if file not in lost],
     )
@@ -117,6 +132,11 @@ def rank_in_name(name: str) -> int | None:
         if match:
             return int(match.group(1))
     return None
+
+
+def _preferred() -> SourceFormat:
+    """Return the format whose traces are read where there are several of one run."""
+    return formats(Family.TRACE)[0]
 
 
 def _with_hints(files: Sequence[Path]) -> list[TraceFile]:

@@ -32,7 +32,7 @@ class Family(StrEnum):
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: ("kineto.reader",),
+    Family.TRACE: ("kineto.reader", "rpd"),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",

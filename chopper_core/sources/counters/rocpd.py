@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from chopper_core.model.hardware import Agent, CounterInfo, counter_info, counter_infos
+from chopper_core.sources import rpd
 from chopper_core.sources.counters.agents import UNKNOWN_NODE, AgentTable, gpus_by_id
 from chopper_core.sources.counters.rocpd_tables import (
     DISPATCHES,
@@ -68,7 +69,7 @@ _Ids = dict[str, dict[int, Any]]
 
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise SQLite by its first bytes, and rocprofv3 by its tables."""
-    if head.magic != SQLITE_MAGIC:
+    if head.magic != SQLITE_MAGIC or rpd.recognise(head):
         return None
     reason = why_no_rocpd(head.path)
     return Recognised(FORMAT) if reason is None else Unusable(reason)

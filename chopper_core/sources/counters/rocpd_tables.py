@@ -37,11 +37,6 @@ _MOST_CODED: Final = 64
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
 _FOREIGN: Final = (
     (
-        frozenset(("rocpd_api", "rocpd_op")),
-        "is a database of the RPD tracer (rocpd_api, rocpd_op), not of rocprofv3; profile with "
-        "rocprofv3, or use the Kineto trace of the run",
-    ),
-    (
         frozenset(("CUPTI_ACTIVITY_KIND_KERNEL",)),
         "is a database of Nsight Systems, which holds no counters of AMD GPUs",
     ),

@@ -122,7 +122,6 @@ def test_region_is_that_of_the_launch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "says"),
     [
-        (("rocpd_api", "rocpd_op", "rocpd_string"), "RPD tracer"),
         (("A", "HIP", "rocTX"), "rocprof v1"),
         (("users",), "not of rocprofv3"),
     ],

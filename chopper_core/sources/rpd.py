@@ -1,0 +1,375 @@
+"""RPD: the SQLite database of rocmProfileData's tracer, schema 1 and 2, plain or gzip.
+
+Read are `rocpd_op` (work on GPUs), `rocpd_api` (calls of HIP, and `UserMarker`, the ranges of
+roctx), `rocpd_api_ops` (which call started which work), `rocpd_kernelapi` or `rocpd_kernelop`
+(sizes), `rocpd_copyapi` or `rocpd_copyop` (bytes) and `rocpd_string` with `rocpd_ustring`. Times
+are integer nanoseconds since boot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import numpy as np
+
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.columns import Interner, int_column
+from chopper_core.sources.shared.text import FileHead
+from chopper_core.sources.trace import (
+    ABSENT,
+    Activities,
+    ActivityCategory,
+    Flows,
+    HostCategory,
+    HostRanges,
+    Launches,
+    LaunchShape,
+    Losses,
+    Trace,
+)
+from chopper_core.util.arrays import Int64, Mask
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import sqlite3
+
+NAME: Final = "rocmProfileData (RPD)"
+FILES: Final = "`.rpd` or `.rpd.gz`, the database of `runTracer.sh`; one file per process or node"
+EXAMPLE: Final = "runTracer.sh -o trace.rpd python train.py"
+SUFFIXES: Final = (".rpd", ".rpd.gz", ".db", ".db.gz", ".sqlite", ".sqlite3")
+
+FORMAT: Final = "RPD"
+_SQLITE: Final = b"SQLite format 3\0"
+_TABLES: Final = frozenset(("rocpd_op", "rocpd_api"))
+_COLUMNS: Final[Mapping[str, frozenset[str]]] = {
+    "rocpd_op": frozenset(
+        ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
+    ),
+    "rocpd_api": frozenset(("id", "pid", "tid", "start", "end", "apiName_id", "args_id")),
+    "rocpd_api_ops": frozenset(("api_id", "op_id")),
+    "rocpd_string": frozenset(("id", "string")),
+}
+_CHUNK_ROWS: Final = 50_000
+_MAX_UNPACKED_BYTES: Final = 1 << 36
+_NOT_READ: Final = ("rocpd_monitor", "rocpd_counter", "rocpd_stackframe")
+_MARKER: Final = "UserMarker"
+_KERNEL: Final = re.compile(r"kernel|task|dispatch", re.IGNORECASE)
+_COPY: Final = re.compile(r"copy", re.IGNORECASE)
+_FILL: Final = re.compile(r"fill|memset", re.IGNORECASE)
+_OPS: Final = """
+    SELECT o.id, o.gpuId, o.queueId, o.start, o.end, o.description_id, o.opType_id, l.api_id
+    FROM rocpd_op o LEFT JOIN (SELECT op_id, min(api_id) api_id FROM rocpd_api_ops GROUP BY op_id) l
+    ON l.op_id = o.id ORDER BY o.id"""
+_CALLS: Final = "SELECT id, pid, tid, start, end, apiName_id, args_id FROM rocpd_api ORDER BY id"
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Recognise the database by its tables; of a compressed one, by the text of its schema."""
+    if head.magic.startswith(_SQLITE):
+        try:
+            with _opened(head.path) as connection:
+                names = _names(connection)
+        except DataError:
+            return None
+    elif head.magic.startswith(b"\x1f\x8b") and head.data.startswith(_SQLITE):
+        names = {name for name in _TABLES if f'"{name}"'.encode() in head.data}
+    else:
+        return None
+    return Recognised(FORMAT) if names >= _TABLES else None
+
+
+def read(path: Path, progress: Progress = silent) -> Trace:
+    """Read the events of a database.
+
+    Raises DataError if it can't be read; rows after damage are lost and noted.
+    """
+    with _database(path) as plain, _opened(plain) as connection:
+        connection.text_factory = lambda value: value.decode("utf-8", "replace")
+        _check(path, connection)
+        return _Reader(path, connection, progress).trace()
+
+
+class _Reader:
+    """One pass over the tables."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
+        self._path = path
+        self._connection = connection
+        self._progress = progress
+        self._losses = Losses()
+        self._names = Interner()
+        self._threads: dict[tuple[int, int], int] = Interner()
+        self._tables = _names(connection)
+
+    def trace(self) -> Trace:
+        """Return the tables."""
+        texts = self._texts()
+        calls = self._columns(_CALLS, 7)
+        ops = self._columns(_OPS, 8)
+        identity, pid, tid, start, end, name, args = calls
+        timed = (start >= 0) & (end >= start)
+        is_marker = self._is_marker(name, texts)
+        threads = zip(pid.tolist(), tid.tolist(), strict=True)
+        thread = np.fromiter((self._threads[key] for key in threads), np.int32, len(pid))
+        launched = timed & ~is_marker
+        marked = timed & is_marker & (end > start)
+        launches = Launches(
+            name=self._coded(name[launched], texts),
+            thread=thread[launched],
+            start_ns=start[launched],
+            duration_ns=(end - start)[launched],
+            correlation=identity[launched],
+        )
+        ranges = self._ranges(args[marked], thread[marked], start[marked], end[marked])
+        activities, shapes, unused = self._activities(ops, texts)
+        bad = int((~timed).sum()) + unused.pop("", 0)
+        self._losses.bad_times += bad
+        if bad:
+            self._losses.notes.append(f"{bad:,} events without a valid time left out.")
+        nothing = np.empty(0, np.int64)
+        counts = {"op": len(ops[0]), "api": int(len(pid) - is_marker.sum())}
+        return Trace(
+            path=self._path,
+            size_bytes=self._path.stat().st_size,
+            metadata=self._metadata(),
+            rank=None,
+            base_time_ns=None,
+            names=list(self._names),
+            threads=[(process, number, ABSENT) for process, number in self._threads],
+            activities=activities,
+            launches=launches,
+            ranges=ranges,
+            flows=Flows(nothing, np.empty(0, np.bool_), np.empty(0, np.int32), nothing),
+            collectives=(),
+            launch_shapes=shapes,
+            event_counts=counts | {_MARKER: int(is_marker.sum())},
+            unused_events={
+                **{f"op {kind}": count for kind, count in unused.items() if count},
+                **{table: self._count(table) for table in _NOT_READ if self._has(table)},
+            },
+            one_ended_flows={},
+            losses=self._losses,
+        )
+
+    def _activities(
+        self, ops: Sequence[Int64], texts: Mapping[int, str]
+    ) -> tuple[Activities, Sequence[LaunchShape], Counter[str]]:
+        from chopper_core.sources.counters.tables import clean_kernel_name
+
+        identity, gpu, queue, start, end, description, kind, api = ops
+        kinds = {code: _category(texts.get(code, "")) for code in set(kind.tolist())}
+        category = np.fromiter((kinds[code] for code in kind.tolist()), np.int8, len(kind))
+        timed = (start >= 0) & (end >= start)
+        unused = Counter(texts.get(code, "") or "?" for code in kind[category < 0].tolist())
+        unused[""] = int(((category >= 0) & ~timed).sum())
+        kept = (category >= 0) & timed
+        named = np.where(_has_text(description, texts), description, kind)[kept]
+        cleaned = {code: clean_kernel_name(texts.get(code, "")) for code in set(named.tolist())}
+        count = int(kept.sum())
+        shapes, shape = self._shapes(identity[kept], api[kept])
+        absent = np.full(count, ABSENT, np.int64)
+        activities = Activities(
+            name=self._coded(named, cleaned),
+            category=category[kept],
+            device=gpu[kept].astype(np.int32),
+            stream=queue[kept],
+            start_ns=start[kept],
+            duration_ns=(end - start)[kept],
+            correlation=api[kept],
+            external_id=absent,
+            bytes=self._bytes(identity[kept], api[kept], category[kept]),
+            collective=absent.astype(np.int32),
+            launch_shape=shape,
+            rank=absent.astype(np.int32),
+        )
+        return activities, shapes, unused
+
+    def _ranges(self, args: Int64, thread: Any, start: Int64, end: Int64) -> HostRanges:
+        texts = self._texts("rocpd_ustring") if self._has("rocpd_ustring") else self._texts()
+        count = len(args)
+        absent = np.full(count, ABSENT, np.int64)
+        none = absent.astype(np.int32)
+        return HostRanges(
+            name=self._coded(args, texts),
+            category=np.full(count, HostCategory.ANNOTATION, np.int8),
+            thread=thread,
+            start_ns=start,
+            duration_ns=end - start,
+            external_id=absent,
+            sequence=absent,
+            forward_thread=absent,
+            shapes=none,
+            types=none,
+            values=none,
+            collective=none,
+        )
+
+    def _shapes(self, op: Int64, api: Int64) -> tuple[Sequence[LaunchShape], Any]:
+        """Return the launch sizes, and the code of each kernel's."""
+        table, key, keys = (
+            ("rocpd_kernelapi", "api_ptr_id", api)
+            if self._has("rocpd_kernelapi")
+            else ("rocpd_kernelop", "op_ptr_id", op)
+        )
+        shapes: dict[LaunchShape, int] = Interner()
+        shapes[LaunchShape(ABSENT, ABSENT)]
+        found: dict[int, int] = {}
+        if self._has(table):
+            sizes = "gridX, gridY, gridZ, workgroupX, workgroupY, workgroupZ"
+            for row in self._rows(f"SELECT {key}, {sizes} FROM {table}"):
+                number, *size = row
+                if all(isinstance(each, int) and each > 0 for each in size):
+                    x, y, z, a, b, c = size
+                    found[number] = shapes[LaunchShape(x * y * z, a * b * c)]
+        codes = np.fromiter((found.get(each, 0) for each in keys.tolist()), np.int32, len(keys))
+        return list(shapes), codes
+
+    def _bytes(self, op: Int64, api: Int64, category: Any) -> Int64:
+        table, key, keys = (
+            ("rocpd_copyapi", "api_ptr_id", api)
+            if self._has("rocpd_copyapi")
+            else ("rocpd_copyop", "op_ptr_id", op)
+        )
+        found = {}
+        if self._has(table):
+            found = dict(self._rows(f"SELECT {key}, size FROM {table} WHERE size > 0"))
+        sizes = int_column([found.get(each, ABSENT) for each in keys.tolist()])
+        return np.where(category == ActivityCategory.MEMCPY, sizes, ABSENT)
+
+    def _texts(self, table: str = "rocpd_string") -> dict[int, str]:
+        """Return the texts that names refer to, by id; of markers only their arguments."""
+        used = "SELECT description_id FROM rocpd_op UNION SELECT opType_id FROM rocpd_op UNION "
+        used += "SELECT apiName_id FROM rocpd_api"
+        markers = (
+            "SELECT args_id FROM rocpd_api WHERE apiName_id IN "
+            f"(SELECT id FROM rocpd_string WHERE string = '{_MARKER}')"
+        )
+        wanted = markers if table != "rocpd_string" else f"{used} UNION {markers}"
+        rows = self._rows(f"SELECT id, string FROM {table} WHERE id IN ({wanted})")
+        return {number: str(text or "") for number, text in rows}
+
+    def _is_marker(self, name: Int64, texts: Mapping[int, str]) -> Mask:
+        marks = [code for code in set(name.tolist()) if texts.get(code) == _MARKER]
+        return np.isin(name, marks)
+
+    def _coded(self, ids: Int64, texts: Mapping[int, str]) -> Any:
+        codes = {one: self._names[texts.get(one) or f"string {one}"] for one in set(ids.tolist())}
+        return np.fromiter((codes[one] for one in ids.tolist()), np.int32, len(ids))
+
+    def _columns(self, query: str, width: int) -> list[Int64]:
+        """Return the columns of a query as integers; ABSENT for anything else."""
+        parts: list[Sequence[Int64]] = []
+        done = 0
+        for rows in self._chunks(query):
+            parts.append([int_column(column) for column in zip(*rows, strict=True)])
+            done += len(rows)
+            self._progress(f"read {self._path.name}", done, done + _CHUNK_ROWS)
+        if not parts:
+            return [np.empty(0, np.int64)] * width
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+    def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
+        for rows in self._chunks(query):
+            yield from rows
+
+    def _chunks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a query; those after damage are lost."""
+        import sqlite3
+
+        try:
+            cursor = self._connection.execute(query)
+            while rows := cursor.fetchmany(_CHUNK_ROWS):
+                yield rows
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            self._losses.truncated = True
+            self._losses.notes.append(f"The database is damaged ({error}); rows are lost.")
+
+    def _metadata(self) -> dict[str, Any]:
+        if not self._has("rocpd_metadata"):
+            return {}
+        return {
+            str(tag): value for tag, value in self._rows("SELECT tag, value FROM rocpd_metadata")
+        }
+
+    def _has(self, table: str) -> bool:
+        return table in self._tables
+
+    def _count(self, table: str) -> int:
+        return int(next(self._rows(f"SELECT count(*) FROM {table}"), (0,))[0])
+
+
+def _has_text(ids: Int64, texts: Mapping[int, str]) -> Mask:
+    full = {one: bool(texts.get(one)) for one in set(ids.tolist())}
+    return np.fromiter((full[one] for one in ids.tolist()), np.bool_, len(ids))
+
+
+def _category(kind: str) -> int:
+    """Return the kind of activity of an operation's type, or ABSENT."""
+    for pattern, category in (
+        (_COPY, ActivityCategory.MEMCPY),
+        (_FILL, ActivityCategory.MEMSET),
+        (_KERNEL, ActivityCategory.KERNEL),
+    ):
+        if pattern.search(kind):
+            return int(category)
+    return ABSENT
+
+
+def _check(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise DataError if a column is missing, rather than read none of its rows."""
+    for table, wanted in _COLUMNS.items():
+        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        if missing := sorted(wanted - there):
+            raise DataError(f"{path} is an RPD database, but its {table} lacks {missing[0]}.")
+
+
+def _names(connection: sqlite3.Connection) -> set[str]:
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {str(name) for (name,) in rows}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database read-only, without creating files beside it; its errors are DataError."""
+    import sqlite3
+
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True
+        )
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} can't be read as an RPD database: {error}.") from error
+
+
+@contextmanager
+def _database(path: Path) -> Iterator[Path]:
+    """Give a plain file: a compressed one is unpacked into a temporary directory."""
+    from shutil import disk_usage
+    from tempfile import TemporaryDirectory
+
+    if FileHead(path).magic.startswith(_SQLITE):
+        yield path
+        return
+    with TemporaryDirectory(prefix="chopper") as folder:
+        plain = Path(folder, "database")
+        room = min(_MAX_UNPACKED_BYTES, disk_usage(folder).free // 2)
+        with ByteSource(path) as source, plain.open("wb") as unpacked:
+            while piece := source.read():
+                if source.bytes_given > room:
+                    raise DataError(
+                        f"{path} unpacks to more than {room:,} bytes; unpack it (gzip -d) first."
+                    )
+                unpacked.write(piece)
+        yield plain
