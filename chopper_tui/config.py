@@ -20,6 +20,7 @@ from chopper_tui.keymap import FIXED_KEYS, Action, is_key
 CHART_SIZES: Final = ("small", "full", "off")
 _GLYPHS: Final = ("auto", "unicode", "ascii")
 _COLUMNS_SCHEMA: Final = "chopper.columns/1"
+_LAYOUT_SCHEMA: Final = "chopper.layout/1"
 _SWITCHES: Final = ("mouse", "full_names")
 _SECTIONS: Final = ("explorer", "columns", "keys")
 _COLUMN_LEVELS: Final = (*LEVELS, ACTIVITY)
@@ -39,6 +40,8 @@ class Config(Struct, frozen=True):
     """All actions with the person's keys; none where no key is changed."""
     warnings: tuple[str, ...] = ()
     """Unknown entries of the file, one sentence each."""
+    splits: Mapping[str, int] = field(default_factory=dict)
+    """View → lines by which the line between its pictures and its table is moved."""
     remember: bool = False
     """Whether chosen columns are saved for the next session."""
 
@@ -212,20 +215,49 @@ def saved_columns() -> dict[str, tuple[str, ...]]:
     return {level: names for level, names in known.items() if level in (*LEVELS, ACTIVITY)}
 
 
+class _Layout(Struct, frozen=True):
+    schema: str
+    splits: dict[str, int]
+
+
+def layout_path() -> Path:
+    """The path of the saved lines between pictures and tables."""
+    return state_directory() / "layout.json"
+
+
+def saved_splits() -> dict[str, int]:
+    """The saved lines; none where the file is missing, corrupt or of another version."""
+    try:
+        kept = msgspec.json.decode(layout_path().read_bytes(), type=_Layout)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return {}
+    return kept.splits if kept.schema == _LAYOUT_SCHEMA else {}
+
+
+def save_splits(splits: Mapping[str, int]) -> None:
+    """Save the lines between pictures and tables, by view; raises DataError."""
+    moved = {name: lines for name, lines in splits.items() if lines}
+    _save(layout_path(), _Layout(_LAYOUT_SCHEMA, moved), "layout")
+
+
 def save_columns(level: str, names: tuple[str, ...]) -> None:
     """Save the columns of a level, or remove them if there are none; raises DataError."""
-    import tempfile
-
     columns = {**saved_columns(), level: names}
     kept = _Kept(_COLUMNS_SCHEMA, {level: names for level, names in columns.items() if names})
-    path = columns_path()
+    _save(columns_path(), kept, "columns")
+
+
+def _save(path: Path, kept: Struct, name: str) -> None:
+    """Write a file in one step; raises DataError."""
+    import tempfile
+
     try:
         make_private(path.parent)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".columns-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{name}-", delete=False) as file:
             file.write(msgspec.json.format(msgspec.json.encode(kept), indent=1))
         os.replace(file.name, path)
     except OSError as error:
-        raise DataError(f"the columns can't be saved in {path}: {error.strerror}") from error
+        raise DataError(f"the {name} can't be saved in {path}: {error.strerror}") from error
 
 
 def fitting_columns(

@@ -19,14 +19,14 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from chopper_core.model import address
-from chopper_core.model.charts import Cards, Chart, Lanes
+from chopper_core.model.charts import Chart, Lanes, LineChart, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
-from chopper_core.render.cells import crumb
+from chopper_core.render.cells import SENTENCES, crumb
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
-from chopper_tui.config import CHART_SIZES, Config
+from chopper_tui.config import CHART_SIZES, Config, save_splits
 from chopper_tui.draw.charts import lines_below
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.draw.timeline import bins_of
@@ -36,11 +36,11 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.selection import Marks, marked_in
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
 from chopper_tui.textual_internals import key_of_character
-from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.cards import CardsPane, cards_of
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane
 from chopper_tui.widgets.dialogs import Chooser, Dialog, Options, Reader
-from chopper_tui.widgets.footer import KeyLine, RowSentence, Status, TooSmall, pointed_text
+from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.gpu_pane import GpuPane
 from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
@@ -50,6 +50,8 @@ from chopper_tui.widgets.prompt import AddressBar, Complete, Prompt, PromptHandl
 
 T = TypeVar("T")
 
+_GROWTH = 1000
+"""Lines that charts which can grow would take."""
 _BINS_UNSEEN = 100
 """Cells of the time axis while the timeline is hidden."""
 
@@ -96,6 +98,8 @@ class Explorer(Screen[None]):
         self.entries: list[tuple[View, Trail]] = []
         """The evidence that rows of views led to, and the trail to come back on."""
         self.zoom = False
+        self.splits = dict(config.splits)
+        """Lines by which a person moved the line between pictures and table, by view."""
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._arranged: Arrangement | None = None
 
@@ -108,6 +112,7 @@ class Explorer(Screen[None]):
             yield Position()
         yield KeyFigures()
         yield SignalPane()
+        yield SignalPane(1)
         yield PicturePane()
         with Row(id="middle"):
             yield FrameTable()
@@ -122,7 +127,6 @@ class Explorer(Screen[None]):
             with Column(id="cards_side"):
                 yield SignalPane(time_axis=False)
                 yield SignalPane(1)
-        yield RowSentence()
         yield Status()
         yield KeyLine(tuple(self.actions.values()))
         yield Prompt()
@@ -158,14 +162,14 @@ class Explorer(Screen[None]):
         """The cards below the table."""
         return self.query_one(CardsPane)
 
-    @property
-    def _cards_shown(self) -> Cards | None:
-        return next((each for each in self.frame.charts if isinstance(each, Cards)), None)
-
     def move(self, rows: int) -> None:
         """Move the cursor; past the last row of the table it is on the cards, and back."""
         pane = self.cards
-        if pane.has_keys and pane.cursor + rows < 0:
+        if self.side.has_keys:
+            self.side.move(rows)
+        elif self.shows_sentences:
+            self.move_to(self.table.cursor + rows)
+        elif pane.has_keys and pane.cursor + rows < 0:
             self.activate_cards(False)
             self.table.move_to(self.table.rows - 1)
         elif pane.has_keys:
@@ -176,10 +180,54 @@ class Explorer(Screen[None]):
         else:
             self.table.move(rows)
 
+    def move_to(self, row: int) -> None:
+        """Move the cursor to a row of the part that has the keys."""
+        if self.shows_sentences and not self.side.has_keys:
+            self.table.move_to(row)
+            self.cards.move_to(self.table.cursor)
+        else:
+            self.listing.move_to(row)
+
     @property
-    def listing(self) -> FrameTable | CardsPane:
+    def listing(self) -> FrameTable | CardsPane | DetailPane:
         """The part that has the keys that move."""
+        if self.side.has_keys:
+            return self.side
         return self.cards if self.cards.has_keys else self.table
+
+    @property
+    def side(self) -> DetailPane:
+        """The detail of the row, at the right."""
+        return self.query_one(DetailPane)
+
+    @property
+    def shows_sentences(self) -> bool:
+        """Whether the rows themselves are cards, in place of the table."""
+        return self.frame.level in SENTENCES
+
+    async def move_split(self, lines: int) -> None:
+        """Move the line between pictures and table, and remember it for this view."""
+        name, before = self.view.name, self._arranged
+        self.splits[name] = self.splits.get(name, 0) + lines
+        self.fit_parts()
+        if self._arranged == before:
+            self.splits[name] -= lines
+            raise UsageError("this line can't be moved further")
+        if self.config.remember:
+            await run_in_thread(save_splits, self.splits)
+
+    def next_pane(self) -> None:
+        """Give the keys to the next part: from the table to the cards, to the detail, and back."""
+        has_side = bool(self._arranged and self._arranged.side)
+        if self.side.has_keys:
+            self.side.give_keys(False)
+            self.table.show_cursor(not self.cards.has_keys)
+        elif self.cards.cards is not None and not self.shows_sentences:
+            self.activate_cards(not self.cards.has_keys)
+        elif has_side:
+            self.side.give_keys(True)
+        else:
+            raise UsageError("this screen has no other part to go to")
 
     def activate_cards(self, is_active: bool) -> None:
         """Give the keys that move to the cards, or to the table."""
@@ -189,7 +237,7 @@ class Explorer(Screen[None]):
     @property
     def target(self) -> View:
         """The view that the cursor's row or card leads to; raises UsageError where none does."""
-        if self.cards.has_keys:
+        if self.cards.has_keys and not self.shows_sentences:
             card = self.cards.card
             if card is None:
                 raise UsageError("there is no finding to open")
@@ -304,10 +352,10 @@ class Explorer(Screen[None]):
         """Put data on the screen, with the cursor where the trail says."""
         self.data = data
         frame, place = data.frame, self.trail[-1]
-        cards = self._cards_shown
-        self.cards.show(cards)
-        self.table.show_cursor(not self.cards.has_keys)
         row = frame.labels.index(place.label) if place.label in frame.labels else 0
+        self.side.give_keys(False)
+        self.cards.show(cards_of(frame), row if self.shows_sentences else None)
+        self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).show(data)
         self.fit_parts()
         self.query_one(Crumbs).show(frame, self.run.generated is not None)
@@ -317,7 +365,6 @@ class Explorer(Screen[None]):
         self.query_one(Position).show(self.table.cursor, len(frame))
         self.show_marks()
         self.show_charts()
-        self.query_one(RowSentence).show(frame, self.table.cursor)
         self.follow_cursor()
         self.describe_soon()
         if frame.is_pending:
@@ -382,26 +429,26 @@ class Explorer(Screen[None]):
             zoom=self.zoom,
             gpus=0 if self.view.name else gpus,
             picture=lines_below(charts[:1], width, glyphs),
-            pictures=lines_below(charts, width, glyphs),
+            pictures=lines_below(charts, width, glyphs) + _GROWTH * _grows(charts),
             rows=len(self.frame),
             headline=len(headline),
-            sentence=RowSentence.lines_needed(self.frame, width),
             along_time=self.lanes is not None,
-            cards=int(self._cards_shown is not None),
+            cards=self.cards.cards is not None and not self.shows_sentences,
+            only_cards=self.shows_sentences,
+            split=self.splits.get(self.view.name, 0),
         )
         if now == self._arranged:
             return
         self._arranged = now
         self.query_one(TooSmall).display = now.too_small
-        self.query_one("#middle").display = not now.too_small
+        self.query_one("#middle").display = not (now.too_small or now.only_cards)
         self._show_top()
         self.query_one(Position).styles.width = 18 if now.lines else 12
         self.status.display = now.lines or bool(self.status.message and not now.too_small)
         self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
         _set_height(self.query_one(KeyFigures), now.figures)
-        _set_height(self.query_one(RowSentence), now.sentence)
         self.query_one("#middle").styles.height = now.table or "1fr"
-        below = bool(now.table) and self._cards_shown is not None
+        below = now.only_cards or (bool(now.table) and self.cards.cards is not None)
         self.query_one("#below").display = below and not now.too_small
         self.query_one("#cards_side").styles.width = now.cards_side
         self.query_one("#cards_side").display = bool(now.cards_side)
@@ -410,6 +457,8 @@ class Explorer(Screen[None]):
         self.table.spark_columns = now.sparks
         for chart, lines in zip(self.query(SignalPane), now.charts, strict=True):
             _set_height(chart, lines)
+        # Of two charts above the table the lower one has the time axis of both.
+        self.query(SignalPane).first().time_axis = not now.charts[1]
         for pane, lines in zip(self.query(PicturePane), now.pictures, strict=True):
             _set_height(pane, lines)
         self.show_charts()
@@ -427,7 +476,10 @@ class Explorer(Screen[None]):
     def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
         """Follow the cursor."""
         self.query_one(Position).show(event.row, self.table.rows)
-        self.query_one(RowSentence).show(self.frame, event.row)
+        if self.shows_sentences:
+            self.cards.move_to(event.row)
+        elif self.cards.cards is not None:
+            self.activate_cards(False)
         self.follow_cursor()
         self.describe_soon(self.DETAIL_DELAY)
 
@@ -466,6 +518,14 @@ class Explorer(Screen[None]):
     def on_crumbs_clicked(self) -> None:
         """A click on the breadcrumb edits it."""
         self.action_perform("go")
+
+    def on_cards_pane_clicked(self, event: CardsPane.Clicked) -> None:
+        """A click on a card moves the cursor there; on the cursor's card it opens it."""
+        self.activate_cards(True)
+        if self.shows_sentences:
+            self.table.move_to(self.cards.cursor)
+        if event.is_again:
+            self.action_perform("enter")
 
     def on_frame_table_opened(self) -> None:
         """A click on the cursor's row enters it."""
@@ -555,6 +615,11 @@ class Explorer(Screen[None]):
         prompt = self.query_one(Prompt)
         if prompt.is_open:
             prompt.handler.prompt_changed(event.value)
+
+
+def _grows(charts: Sequence[Chart]) -> bool:
+    """Whether any of the charts shows more with more lines."""
+    return any(isinstance(each, LineChart | SignalRows) for each in charts)
 
 
 def bindings_of(actions: Iterable[Action]) -> list[Binding]:

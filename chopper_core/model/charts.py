@@ -103,6 +103,8 @@ class Card(Struct, frozen=True):
     figures: tuple[str, ...]
     text: str
     address: str
+    note: str = ""
+    """What else is known of it, in a few words."""
 
 
 class Cards(Struct, frozen=True):

@@ -152,8 +152,8 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=(_headline(whole),),
         notes=_notes(run, tree.split(view.path, ("operation", "kernel")), whole),
         charts=(
-            _stacked(parts, rows.labels, order[:_MAX_BARS], used, by),
             _waterfall(whole, used),
+            _stacked(parts, rows.labels, order[:_MAX_BARS], used, by),
         ),
     )
 

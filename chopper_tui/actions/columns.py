@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 
 
+@action(TABLE, ">", title="Columns to the right")
+def right(screen: Explorer, _: str) -> None:
+    """Show further columns: the table moves sideways, and its names stay."""
+    screen.table.scroll_columns(1)
+
+
+@action(TABLE, "<", title="Columns to the left")
+def left(screen: Explorer, _: str) -> None:
+    """Show the columns before again."""
+    screen.table.scroll_columns(-1)
+
+
 @action(TABLE, "C", title="Columns", takes="A,B|+A|-A|default")
 async def columns(screen: Explorer, argument: str) -> None:
     """Choose the columns of this level's tables, kept for later sessions; +A adds one, -A removes
@@ -86,13 +98,15 @@ def column_named(frame: Frame, text: str) -> str:
 
 async def _show_columns(screen: Explorer, names: tuple[str, ...]) -> None:
     view = replace(screen.view, columns=names)
+    added = [name for name in names if name not in shown_columns(screen)]
+    screen.table.added = added[-1] if added else ""
     await screen.go(changed(screen.here, view), "" if names else "default columns")
     if screen.view != view:
         return
     plan = screen.table.layout_plan
     fits = len(plan.columns) if plan is not None else len(names)
     if fits < len(names):
-        screen.say(f"{fits} of {len(names)} columns fit; z gives the table more room")
+        screen.say(f"{fits} of {len(names)} columns fit; > scrolls to the others")
     if view.name:
         return
     screen.columns.pop(view.level, None)

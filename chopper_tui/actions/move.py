@@ -49,10 +49,29 @@ def half_up(screen: Explorer, _: str) -> None:
 @action(MOVE, "g", "home", title="First row", while_busy=True)
 def first(screen: Explorer, _: str) -> None:
     """Move the cursor to the first row."""
-    screen.listing.move_to(0)
+    screen.move_to(0)
 
 
 @action(MOVE, "G", "end", title="Last row", while_busy=True)
 def last(screen: Explorer, _: str) -> None:
     """Move the cursor to the last row."""
-    screen.listing.move_to(screen.listing.rows - 1)
+    screen.move_to(screen.listing.rows - 1)
+
+
+@action(MOVE, "tab", title="Next part")
+def next_pane(screen: Explorer, _: str) -> None:
+    """Give the keys that move to the next part of the screen: the findings, or the detail at the
+    right, which then scrolls."""
+    screen.next_pane()
+
+
+@action(MOVE, ")", title="More lines for pictures")
+async def more(screen: Explorer, _: str) -> None:
+    """Move the line between pictures and table down, in this view and in later sessions."""
+    await screen.move_split(2)
+
+
+@action(MOVE, "(", title="More lines for the table")
+async def less(screen: Explorer, _: str) -> None:
+    """Move the line between pictures and table up, in this view and in later sessions."""
+    await screen.move_split(-2)

@@ -90,7 +90,9 @@ def _config() -> Config:
     from msgspec.structs import replace
 
     from chopper_tui.commands.output import settings
-    from chopper_tui.config import saved_columns
+    from chopper_tui.config import saved_columns, saved_splits
 
     config = settings()
-    return replace(config, columns={**config.columns, **saved_columns()}, remember=True)
+    return replace(
+        config, columns={**config.columns, **saved_columns()}, splits=saved_splits(), remember=True
+    )

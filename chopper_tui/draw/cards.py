@@ -17,7 +17,7 @@ _GAP: Final = 2
 
 
 def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[Line]]:
-    """The lines of each card: its figures at the left, its sentence beside them."""
+    """The lines of each card: its figures at the left, its sentence beside them, its note below."""
     beside = width >= _BESIDE_FROM
     count = max((len(card.figures) for card in cards), default=0)
     widths = [
@@ -29,14 +29,19 @@ def card_lines(cards: Sequence[Card], width: int, glyphs: Glyphs) -> list[list[L
     drawn = []
     for card in cards:
         figures = _figures(card, widths, cells, beside, glyphs)
-        text = wrap(clean(card.text), room, break_on_hyphens=False) or [""]
+        text = [(line, "text") for line in _wrapped(card.text, room)]
+        text += [(line, "dim") for line in _wrapped(card.note, room)]
         lines: list[Line] = []
         for at in range(max(len(text), len(figures))):
             left = figures[at] if at < len(figures) else " " * cells
-            right = text[at] if at < len(text) else ""
-            lines.append([(left, "accent"), (" " * _GAP, "text"), (right, "text")])
+            right = text[at] if at < len(text) else ("", "text")
+            lines.append([(left, "accent"), (" " * _GAP, "text"), right])
         drawn.append(lines)
     return drawn
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(clean(text), width, break_on_hyphens=False)
 
 
 def _figures(card: Card, widths: list[int], cells: int, beside: bool, glyphs: Glyphs) -> list[str]:

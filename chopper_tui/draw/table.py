@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.signals import Signal
 from chopper_core.query.frame import Frame
@@ -101,6 +102,10 @@ class TableLayout(Struct, frozen=True):
     """The names of all rows, where they are few enough to fold what they share."""
     short: Sequence[str] | None = None
     """Those in the cells that there are."""
+    before: int = 0
+    """Columns that are scrolled out at the left."""
+    after: int = 0
+    """Columns without room at the right."""
 
     def spark_x(self, number: int) -> int:
         """The first cell of a sparkline."""
@@ -132,7 +137,7 @@ class TableLayout(Struct, frozen=True):
         if by_name:
             title += glyphs.down if frame.sort.startswith("-") else glyphs.up
         pieces = [
-            (" " * PREFIX, "header"),
+            ((" <"[bool(self.before)] + " >"[bool(self.after)]).ljust(PREFIX), "header"),
             (fit(title, self.name_width, glyphs), "chosen" if by_name else "header"),
         ]
         for column in self.columns:
@@ -190,13 +195,19 @@ def plan(
     full_names: bool = False,
     signals: Sequence[Signal] = (),
     lanes: bool = False,
+    first: int = 0,
+    added: str = "",
 ) -> TableLayout:
     """The layout of a frame; columns that don't fit are left out, least important first.
 
-    With `lanes` the rest of the width is a column of lanes.
+    With `lanes` the rest of the width is a column of lanes. The columns begin with number `first`;
+    of these the one that the rows are sorted by and one just `added` are always there, and those
+    that were chosen before sparklines and the bar of shares.
     """
     wide = width >= _WIDE
-    columns = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
+    everything = [_column(frame, text, glyphs, _BAR) for text in column_texts(frame)]
+    columns = everything[first:]
+    must = {frame.sort.removeprefix("-"), added} & {each.name for each in columns}
     names = None
     if len(frame) <= _MAX_SHORTENED_TOGETHER and not (full_names and frame.level == "kernel"):
         names = row_names(frame, glyphs)
@@ -209,16 +220,38 @@ def plan(
     if lanes:
         sparks = [LaneColumn("", max(_MIN_LANE, width * _LANE_SHARE // 100))]
     shown = _fitting(frame, columns, room - _cells((), sparks))
-    while sparks and len(shown) < min(_MIN_COLUMNS, len(columns)):
+
+    def is_short() -> bool:
+        chosen = {each.name for each in columns} if frame.view.columns else must
+        return len(shown) < min(_MIN_COLUMNS, len(columns)) or not chosen <= {
+            each.name for each in shown
+        }
+
+    while sparks and not lanes and is_short():
         sparks.pop()
         shown = _fitting(frame, columns, room - _cells((), sparks))
+    while lanes and sparks and len(shown) < min(_MIN_COLUMNS, len(columns)):
+        sparks.pop()
+        shown = _fitting(frame, columns, room)
+    if is_short():
+        columns = [replace(each, bar=0) for each in columns]
+        shown = _fitting(frame, columns, room - _cells((), sparks), must)
     name_width = max(min(longest, width - PREFIX - _cells(shown, sparks) - 1), 1)
     if lanes and sparks:
         used = PREFIX + name_width + _cells(shown, [])
         sparks = [LaneColumn("", max(width - used - GAP - 1, 1))]
     short = fitting_names(names, name_width, glyphs) if names is not None else None
     return TableLayout(
-        frame, glyphs, full_names, name_width, tuple(shown), tuple(sparks), names, short
+        frame,
+        glyphs,
+        full_names,
+        name_width,
+        tuple(shown),
+        tuple(sparks),
+        names,
+        short,
+        first,
+        len(everything) - first - len(shown),
     )
 
 
@@ -228,12 +261,15 @@ def _cells(columns: Sequence[Column], sparks: Sequence[SparkColumn]) -> int:
     return sum(GAP + width for width in widths)
 
 
-def _fitting(frame: Frame, columns: Sequence[Column], room: int) -> list[Column]:
-    """The columns that fit, in their order; the chosen ones from the first on."""
+def _fitting(
+    frame: Frame, columns: Sequence[Column], room: int, must: Set[str] = frozenset()
+) -> list[Column]:
+    """The columns that fit, in their order; those that must be there, then from the first on."""
     ranked = list(columns)
     if not frame.view.columns and not frame.view.name:
         head = len(columns[:2])
         ranked[head:] = sorted(columns[head:], key=lambda column: column.name not in _PREFERRED)
+    ranked.sort(key=lambda column: column.name not in must)
     taken = ranked[: fitting([column.cells for column in ranked], room, GAP)]
     return [column for column in columns if column in taken]
 

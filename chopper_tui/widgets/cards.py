@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from textual import events
 from textual.message import Message
 
 from chopper_core.model.charts import Card, Cards
+from chopper_core.query.frame import Frame
+from chopper_core.render.cells import SENTENCES, column_texts, level_title
 from chopper_tui.draw.cards import card_lines
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.widgets.pane import Pane
+
+_MAX_FIGURES: Final = 2
+
+
+def cards_of(frame: Frame) -> Cards | None:
+    """The cards of a frame: its own, or its rows where these are sentences; None without any."""
+    if frame.level not in SENTENCES:
+        return next((each for each in frame.charts if isinstance(each, Cards)), None)
+    columns = column_texts(frame)
+    numbers = [each for each in columns if not each.is_word][:_MAX_FIGURES]
+    # Shares come first, as in the overview: times beside them have several units.
+    numbers.sort(key=lambda each: each.scale.unit != "%")
+    words = [each for each in columns if each.is_word]
+    return Cards(
+        level_title(frame.level) + "s",
+        tuple(
+            Card(
+                tuple(
+                    f"{each.scale.cell(number)} {each.scale.unit}"
+                    for each in numbers
+                    if (number := frame.values[each.metric.name].at(row)) is not None
+                ),
+                frame.labels[row],
+                frame.addresses(row),
+                "  ".join(
+                    f"{each.metric.title} {frame.values[each.metric.name].cell(row)}"
+                    for each in words
+                ),
+            )
+            for row in range(len(frame))
+        ),
+    )
 
 
 class CardsPane(Pane):
@@ -35,10 +70,15 @@ class CardsPane(Pane):
     _owners: Sequence[int] = ()
     """The card of each line; -1: none."""
 
-    def show(self, cards: Cards | None) -> None:
-        """Show cards; the cursor stays on the same one, also after others were shown."""
+    def show(self, cards: Cards | None, row: int | None = None) -> None:
+        """Show cards; the cursor stays on the same one, also after others were shown.
+
+        With a row it is there, and the pane has the keys.
+        """
         self.cards = cards
-        if cards is not None:
+        if row is not None:
+            self.cursor, self.is_active = row, True
+        elif cards is not None:
             before, self._last = self._last, cards
             if before is not None and self.card not in before.cards:
                 self.cursor = 0

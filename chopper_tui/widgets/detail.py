@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Final
 
+from textual import events
+
 from chopper_core.metrics import Metric
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.render.cells import clean, display_name, level_title
@@ -28,15 +30,60 @@ class DetailPane(Pane):
     """The name and the figures of a row."""
 
     detail: Detail | None = None
+    has_keys = False
+    """Whether the keys that move scroll it."""
+    _first = 0
+    """The first line on the screen."""
+    _lines: Sequence[Pieces] = ()
 
     def show(self, detail: Detail | None) -> None:
-        """Show a row's detail."""
+        """Show a row's detail, from its first line on if it is another row's."""
+        if detail is None or self.detail is None or detail.label != self.detail.label:
+            self._first = 0
         self.detail = detail
         self.redraw()
 
+    def give_keys(self, has_keys: bool) -> None:
+        """Scroll with the keys that move, or no longer."""
+        if has_keys != self.has_keys:
+            self.has_keys = has_keys
+            self.redraw()
+
+    @property
+    def page(self) -> int:
+        """Lines that are on the screen at once."""
+        return max(self.size.height - 1, 1)
+
+    def move(self, lines: int) -> None:
+        """Scroll by some lines."""
+        self.move_to(self._first + lines)
+
+    def move_to(self, line: int) -> None:
+        """Scroll to a line, or as near as there is one."""
+        line = max(min(line, len(self._lines) - self.size.height), 0)
+        if line != self._first:
+            self._first = line
+            self.redraw()
+
+    @property
+    def rows(self) -> int:
+        """Its lines."""
+        return len(self._lines)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel scrolls."""
+        event.stop()
+        self.move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel scrolls."""
+        event.stop()
+        self.move(-3)
+
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """As many figures as fit; zeros and unavailable ones in a line each, the address last."""
+        """The figures; zeros and unavailable ones in a line each, the address last."""
         if self.detail is None:
+            self._lines = ()
             return []
         detail, glyphs, room = self.detail, self.glyphs, width - 2
         lines = [*_name(detail, room, glyphs), *_groups(detail, room, glyphs, short=True)]
@@ -44,7 +91,17 @@ class DetailPane(Pane):
             if metrics:
                 lines += [[], [(f"{sign}  ", "text"), (_titles(metrics, room - 3, glyphs), "dim")]]
         lines += [[], *_wrapped(detail.address, room, "dim")]
-        return [[(" ", "text"), *line] for line in lines]
+        self._lines = lines
+        self._first = max(min(self._first, len(lines) - height), 0)
+        shown = lines[self._first : self._first + height]
+        bar = (glyphs.cursor if self.has_keys else " ", "chosen")
+        drawn = [[bar, *line] for line in shown]
+        hidden = len(lines) - len(shown)
+        if hidden:
+            place = f"{self._first + 1}-{self._first + len(shown)} of {len(lines)}"
+            hint = place if self.has_keys else f"{place}, Tab scrolls"
+            drawn[-1] = [bar, (fit(hint, room, glyphs), "dim")]
+        return drawn
 
 
 def full_detail(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:

@@ -1,16 +1,14 @@
-"""The lines under the table: the row's sentence, status and messages, and the main keys."""
+"""The lines under the table: status and messages, and the main keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
 from typing import Final
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import (
-    SENTENCES,
     beginning,
     cell_width,
     clean,
@@ -22,7 +20,6 @@ from chopper_tui.draw.pieces import Pieces, fit, width_of
 from chopper_tui.keymap import Action, key_name
 from chopper_tui.widgets.pane import Pane
 
-_MAX_SENTENCE_LINES: Final = 6
 _MAX_OFFERED: Final = 40
 """Completions that are named; more fit on no line."""
 
@@ -173,40 +170,6 @@ def _hints(actions: Iterable[Action]) -> list[tuple[str, str]]:
         pair = _PAIRS.get(key, key)
         line += [(pair, "strong"), (f" {action.hint}", "dim"), ("  ", "dim")]
     return line[:-1]
-
-
-class RowSentence(Pane):
-    """A row's sentence in full, and the address of its evidence."""
-
-    frame: Frame | None = None
-    row: int = 0
-
-    def show(self, frame: Frame, row: int) -> None:
-        """Show a row."""
-        self.frame, self.row = frame, row
-        self.redraw()
-
-    def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A blank line, the sentence, the address."""
-        if self.frame is None or self.row >= len(self.frame):
-            return []
-        return [[], *_sentence(self.frame, self.row, width)]
-
-    @staticmethod
-    def lines_needed(frame: Frame, width: int) -> int:
-        """The lines of the longest sentence of a frame; 0 where rows are no sentences."""
-        if frame.level not in SENTENCES or not len(frame):
-            return 0
-        longest = max(len(_sentence(frame, row, width)) for row in range(len(frame)))
-        return min(longest, _MAX_SENTENCE_LINES) + 1
-
-
-def _sentence(frame: Frame, row: int, width: int) -> list[Pieces]:
-    sentence: list[Pieces] = [
-        [(" " + line, "strong")] for line in wrap(clean(frame.labels[row]), max(width - 2, 1))
-    ]
-    evidence = wrap(clean(frame.addresses(row)), max(width - 2, 1), break_on_hyphens=False)
-    return sentence + [[(" " + line, "dim")] for line in evidence]
 
 
 class TooSmall(Pane):

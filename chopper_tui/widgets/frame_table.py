@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
+from chopper_core.util.errors import UsageError
 from chopper_tui.draw.table import TableLayout, plan
 from chopper_tui.screen_data import LaneLines, ScreenSignal, Sparks
 from chopper_tui.steps import run_in_thread
@@ -46,6 +47,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     cursor = 0
     shows_cursor = True
     """Whether the cursor's row is marked: another part of the screen may have the keys."""
+    first_column = 0
+    """The first column beside the name: those before it are scrolled out."""
+    added = ""
+    """The column that was added last, which is always in sight."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -79,6 +84,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     ) -> None:
         """Show a frame with the cursor on a row, `offset` rows below the first one."""
         self.signals = signals
+        if self.frame is None or _columns_of(self.frame) != _columns_of(frame):
+            self.first_column = 0
         self.cursor = max(min(row, len(frame) - 1), 0)
         self._lay_out(frame)
         if not self.size.height:
@@ -165,6 +172,19 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         else:
             self.move_to(row)
 
+    def scroll_columns(self, columns: int) -> None:
+        """Move the columns sideways under the pinned name; raises UsageError at an end."""
+        if self.layout_plan is None or self.frame is None:
+            return
+        if columns > 0 and not self.layout_plan.after:
+            raise UsageError("these are the last columns")
+        if columns < 0 and not self.first_column:
+            raise UsageError("these are the first columns")
+        self.first_column += columns
+        self._lay_out(self.frame)
+        self.refresh()
+        self._fill_sparks()
+
     @property
     def _has_lanes(self) -> bool:
         return any(isinstance(sparks, LaneLines) for sparks in self.sparks)
@@ -182,7 +202,15 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             return
         shown = self.signals[: self.spark_columns]
         signals = [each.signal for each in shown]
-        self.layout_plan = plan(frame, self.size.width, self.glyphs, self.full_names, signals)
+        self.layout_plan = plan(
+            frame,
+            self.size.width,
+            self.glyphs,
+            self.full_names,
+            signals,
+            first=self.first_column,
+            added=self.added,
+        )
         pairs = list(zip(shown, self.layout_plan.sparks, strict=False))
         known = [each for each in self.sparks if isinstance(each, Sparks)]
         if len(known) != len(self.sparks) or [(each.signal, each.bins) for each in known] != [
@@ -245,6 +273,10 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         for number, sparks in enumerate(self.sparks):
             x = self.layout_plan.spark_x(number)
             yield from (Region(x, row - top, sparks.bins, 1) for row in rows[number])
+
+
+def _columns_of(frame: Frame) -> tuple[object, ...]:
+    return frame.level, tuple(column.name for column in frame.columns)
 
 
 def _draw(columns: Sequence[Sparks | LaneLines], rows: range) -> None:

@@ -28,6 +28,11 @@ _MIN_SPACED_LINES: Final = 24
 
 _DETAIL_LINES: Final = 16
 """Lines that the detail beside a table needs."""
+_WIDE_DETAIL_LINES: Final = 28
+"""Lines that it has where charts take the rest."""
+_MIN_CHART_LINES: Final = 7
+_MIN_WIDE_PICTURE: Final = 8
+"""Lines of a picture at full width; a shorter one is drawn beside the table."""
 
 
 class Arrangement(Struct, frozen=True):
@@ -38,12 +43,14 @@ class Arrangement(Struct, frozen=True):
     """Whether the breadcrumb, the status and the keys are shown."""
     figures: int = 1
     """Lines of the key figures or the headline."""
-    charts: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
-    """Above the table, two in the pane at the right, two beside the cards."""
+    charts: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
+    """Two above the table, two in the pane at the right, two beside the cards."""
     table: int = 0
     """Lines of the table where cards are below it; 0: the rest."""
     cards_side: int = 0
     """Width of the pane beside the cards."""
+    only_cards: bool = False
+    """Whether cards stand in place of the table."""
     side: int = 0
     """Width of the pane at the right."""
     pictures: tuple[int, int] = (0, 0)
@@ -51,8 +58,6 @@ class Arrangement(Struct, frozen=True):
     gpus: int = 0
     sparks: int = 1
     """Columns of sparklines, where the table has room for them."""
-    sentence: int = 0
-    """Lines under the table for the sentence of the cursor's row."""
 
 
 def arrange(
@@ -66,79 +71,134 @@ def arrange(
     pictures: int = 0,
     rows: int = 0,
     headline: int = 0,
-    sentence: int = 0,
     along_time: bool = False,
-    cards: int = 0,
+    cards: bool = False,
+    only_cards: bool = False,
+    split: int = 0,
 ) -> Arrangement:
     """The arrangement for a size; `gpus` is the number of lines for the row on every GPU.
 
     A view's `picture` replaces the charts of the tree and gets the lines that the table doesn't
     need for its `rows`, up to those it wants; its other charts follow in the rest, up to the lines
-    of all `pictures`. `headline` and `sentence` are the lines of the view's headline and of the
-    longest sentence of a row. A timeline has the full width above the table. `cards` are the lines
-    that cards below the table want: the table has those of its rows, the cards the rest.
+    of all `pictures`. `headline` are the lines of the view's headline. A timeline has the full
+    width above the table. With `cards` below the table it has the lines of its rows, and they the
+    rest; with `only_cards` there is no table. `split` are lines that a person moved up or down.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return Arrangement(too_small=True, lines=False, figures=0)
     if width < _ALL_PARTS_FROM[0] or height < _ALL_PARTS_FROM[1]:
-        return Arrangement(lines=False, figures=0)
+        return Arrangement(lines=False, figures=0, only_cards=only_cards)
     if cards:
-        return _over_cards(width, height, 0 if zoom else picture, rows, headline, zoom)
+        return _over_cards(width, height, picture, rows, headline, zoom, split)
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
+    middle = height - 3 - figures
+    wide = width >= _SIDE_FROM
+    if only_cards:
+        return Arrangement(figures=figures, only_cards=True)
     if along_time:
-        middle = height - 3 - figures
-        side = max(42, width * 40 // 100) if width >= _SIDE_FROM and not zoom else 0
+        side = max(42, width * 40 // 100) if wide and not zoom else 0
         below = 0 if zoom else min(max(rows + 1, _DETAIL_LINES if side else 0), max(middle // 3, 4))
-        above = middle if zoom else min(picture, middle - below)
+        above = middle if zoom else _split(min(picture, middle - below), split, middle)
         return Arrangement(figures=figures, pictures=(above, 0), side=side)
     if zoom:
-        return Arrangement(figures=0, sparks=2 if width >= _SIDE_FROM else 1)
-    middle = height - 3 - figures
-    full = max(middle // 2, 4)
+        return Arrangement(figures=0, sparks=2 if wide else 1)
+    if picture and wide:
+        return _beside_detail(width, middle, figures, chart, picture, pictures, rows, split)
     if picture:
-        most = middle * 3 // 5
-        # A table scrolls; of a picture that is cut the rows below are not seen.
-        whole = picture if picture <= most else 0
-        small = max(middle * 2 // 5, 6, whole, min(picture, middle - rows - 1))
-        room = {"small": small, "full": max(most, small)}.get(chart, 0)
-        if width < _SIDE_FROM:
-            above = max(min(room, picture), min(pictures, middle - rows - 1)) if room else 0
-            return Arrangement(figures=figures, pictures=(above, 0))
-        side = max(42, width * 40 // 100)
+        above = _above_table(middle, chart, picture, pictures, rows)
+        return Arrangement(figures=figures, pictures=(_split(above, split, middle), 0))
+    sparks = 2 if width >= _TWO_SPARKS_FROM else 1
+    full = max(middle // 2, 4)
+    small = 4 if height < 40 else 6
+    if not wide:
+        spare = middle - rows - 1 if rows else 0
+        above = {"small": max(small, spare), "full": max(full, spare)}.get(chart, 0)
+        above = _split(above, split, middle) if above else 0
+        return Arrangement(figures=figures, charts=(above, 0, 0, 0, 0, 0))
+    side = max(42, width * 36 // 100)
+    table = max(rows + 1, min(_WIDE_DETAIL_LINES, middle // 2))
+    above = _split(middle - table, split, middle)
+    if chart != "off" and rows and above >= 2 * _MIN_CHART_LINES:
+        # The table is as high as its rows; curves are read at full width.
         return Arrangement(
             figures=figures,
-            pictures=(0, max(room, middle // 2) if room else 0),
+            charts=(*_two(above), 0, 0, 0, 0),
             side=side,
-            sparks=1 if width < _TWO_SPARKS_FROM else 2,
+            gpus=min(gpus + 3, (middle - above) // 2) if gpus else 0,
+            sparks=sparks,
         )
-    if width < _SIDE_FROM and sentence:
-        return Arrangement(figures=figures, sentence=min(sentence, middle - _MIN_TABLE_LINES))
-    if width < _SIDE_FROM:
-        small = 4 if height < 40 else 6
-        above = {"small": small, "full": full}.get(chart, 0)
-        return Arrangement(figures=figures, charts=(above, 0, 0, 0, 0))
-    side = max(42, width * 36 // 100)
     both = {"small": max(6, min(height // 3, 20)), "full": full}.get(chart, 0)
-    # The lower one has the time axis: two lines more give both the same room for their curves.
-    lower = min(both // 2 + 1, both) if height >= _TWO_CHARTS_FROM else 0
+    both = _split(both, split, middle) if both else 0
+    upper, lower = _two(both) if height >= _TWO_CHARTS_FROM else (both, 0)
     room = middle - both
-    lines = min(gpus + 3, max(room // 3, 0)) if gpus else 0
     return Arrangement(
         figures=figures,
-        charts=(0, both - lower, lower, 0, 0),
+        charts=(0, 0, upper, lower, 0, 0),
         side=side,
-        gpus=lines,
-        sparks=2 if width >= _TWO_SPARKS_FROM else 1,
+        gpus=min(gpus + 3, max(room // 3, 0)) if gpus else 0,
+        sparks=sparks,
     )
 
 
+def _split(lines: int, split: int, middle: int) -> int:
+    """The lines above a table, moved by a person."""
+    return max(min(lines + split, middle - 2), 0) if split else lines
+
+
+def _two(lines: int) -> tuple[int, int]:
+    """Lines for two charts: the lower one has the time axis, which takes two."""
+    lower = min(lines // 2 + 1, lines)
+    return lines - lower, lower
+
+
+def _above_table(middle: int, chart: str, picture: int, pictures: int, rows: int) -> int:
+    """The lines of pictures: what the table doesn't need, and a whole picture where it scrolls."""
+    most = max(middle * 3 // 5, 0)
+    # A table scrolls; of a picture that is cut the rows below are not seen.
+    whole = picture if picture <= middle - _MIN_TABLE_LINES else 0
+    small = max(middle * 2 // 5, 6, whole, min(picture, middle - rows - 1))
+    room = {"small": small, "full": max(most, small)}.get(chart, 0)
+    return max(min(room, picture), min(pictures, middle - rows - 1)) if room else 0
+
+
+def _beside_detail(
+    width: int,
+    middle: int,
+    figures: int,
+    chart: str,
+    picture: int,
+    pictures: int,
+    rows: int,
+    split: int,
+) -> Arrangement:
+    """On a wide terminal: pictures above at full width where they fit, else beside the table."""
+    side = max(42, width * 40 // 100)
+    sparks = 1 if width < _TWO_SPARKS_FROM else 2
+    below = max(rows + 1, _DETAIL_LINES)
+    whole = picture if picture <= middle // 2 else 0
+    above = max(whole, min(pictures, middle - below))
+    if chart == "full" and above:
+        above = max(above, min(pictures, middle * 3 // 5))
+    if chart == "off":
+        return Arrangement(figures=figures, side=side, sparks=sparks)
+    if above < min(picture, _MIN_WIDE_PICTURE):
+        room = middle * 3 // 5 if chart == "full" else middle // 2
+        return Arrangement(
+            figures=figures, pictures=(0, _split(room, split, middle)), side=side, sparks=sparks
+        )
+    above = _split(above, split, middle)
+    return Arrangement(figures=figures, pictures=(above, 0), side=side, sparks=sparks)
+
+
 def _over_cards(
-    width: int, height: int, picture: int, rows: int, headline: int, zoom: bool
+    width: int, height: int, picture: int, rows: int, headline: int, zoom: bool, split: int
 ) -> Arrangement:
     """A picture, the table as high as its rows, and cards in the rest."""
     figures = min(max(headline, 1), _MAX_HEADLINE_LINES[height >= _TWO_CHARTS_FROM])
+    picture = 0 if zoom else picture
     room = height - 3 - figures - picture
     table = min(rows + 1, max(room - _MIN_CARD_LINES, room // 2, 1))
+    table = max(min(table + split, room), 1)
     rest = room - table
     if not zoom and rest >= _MIN_SPACED_LINES:
         # A blank line after the picture, and one after the table.
@@ -146,13 +206,10 @@ def _over_cards(
     if zoom or rest < 2:
         return Arrangement(figures=figures, pictures=(picture, 0), table=room)
     side = width * 36 // 100 if width >= _SIDE_FROM + 20 and rest >= _MIN_CHARTS_BESIDE else 0
-    both = rest
-    # The lower one has the time axis: two lines more give both the same room for their curves.
-    lower = both // 2 + 1 if side else 0
     return Arrangement(
         figures=figures,
         pictures=(picture, 0),
         table=table,
         cards_side=side,
-        charts=(0, 0, 0, both - lower if side else 0, lower),
+        charts=(0, 0, 0, 0, *(_two(rest) if side else (0, 0))),
     )

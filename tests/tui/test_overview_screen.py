@@ -8,12 +8,14 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
+from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import view_module
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.runs import home_of
+from chopper_tui.config import Config, saved_splits
 from chopper_tui.widgets.cards import CardsPane
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
@@ -31,8 +33,12 @@ async def test_the_first_card_leads_to_its_evidence_and_back() -> None:
     async with explorer((120, 40), demo(), view) as at:
         pane = at.explore.query_one(CardsPane)
         assert pane.is_active and pane.cursor == 0 and pane.rows >= 5
-        await at.press("j", "enter")
-        assert at.frame.view.name == "comms"
+        await at.press("j")
+        assert pane.card is not None
+        there = address.parse(pane.card.address)
+        await at.press("enter")
+        assert (at.frame.view.name, at.path) == (there.name, there.path)
+        assert at.frame.view.name not in ("", "overview")
         await at.press("escape")
         assert at.frame.view.name == "overview"
         assert pane.has_keys and pane.cursor == 1
@@ -101,3 +107,54 @@ def test_an_address_that_says_more_than_a_run_stays_as_it_is() -> None:
     assert home_of(View("run")) == View("run", name="overview")
     for view in (View("run", ("0",)), View("run", sort="-kernels"), View("run", name="ranks")):
         assert home_of(view) == view
+
+
+async def test_findings_are_cards_with_the_cursor_of_the_table() -> None:
+    async with explorer((80, 24), demo(), View(demo().name, name="findings")) as at:
+        pane = at.explore.query_one(CardsPane)
+        assert pane.rows == len(at.frame) and "confidence" in at.text()
+        await at.press("j", "j")
+        assert pane.cursor == 2 and at.label == at.frame.labels[2]
+        assert pane.card is not None and pane.card.text == at.label
+        await at.press("enter")
+        assert at.frame.view.name != "findings"
+        await at.press("escape")
+        assert at.frame.view.name == "findings" and pane.cursor == 2
+        await at.command("filter high")
+        assert pane.rows == len(at.frame) < 8
+
+
+async def test_tab_scrolls_the_detail_at_the_right() -> None:
+    async with explorer((120, 30), demo(), View(demo().name)) as at:
+        side = at.explore.side
+        await at.press("tab", "j", "j", "j")
+        assert side.has_keys and at.explore.table.cursor == 0
+        assert f"4-{3 + side.size.height} of {side.rows}" in at.text()
+        await at.press("G", "tab", "j")
+        assert not side.has_keys and at.explore.table.cursor == 1
+
+
+async def test_the_line_between_chart_and_table_moves_and_is_kept() -> None:
+    config = Config(remember=True)
+    app = ChopperApp(lambda _: measured_run(), View("sample.json"), glyphs=UNICODE, config=config)
+    async with explorer((80, 24), app=app) as at:
+        before = at.explore.table.size.height
+        await at.press("(")
+        assert at.explore.table.size.height == before + 2
+        assert saved_splits() == {"": -2}
+        await at.press(")", ")")
+        assert at.explore.table.size.height == before - 2
+
+
+async def test_columns_scroll_sideways_under_the_name() -> None:
+    async with explorer((60, 24), measured_run(), View("sample.json")) as at:
+        await at.command("columns elapsed_ns,kernels,busy_pct,gfx_mhz,power_w,idle_ns,kernel_ns")
+        await at.press("<")
+        assert "first columns" in at.status
+        await at.press(">")
+        plan = at.explore.table.layout_plan
+        assert plan is not None and plan.columns[0].name == "kernels"
+        await at.press(*">>>>>")
+        plan = at.explore.table.layout_plan
+        assert plan is not None and plan.columns[-1].name == "kernel_ns" and not plan.after
+        assert "last columns" in at.status and " 0 " in at.text()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.color import Color, ColorType
 
@@ -25,7 +26,7 @@ from chopper_tui.draw.theme import THEMES, Inks, inks
 from chopper_tui.history import child_of, moved, parent_of, to_sibling, trail_to
 from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.layout import arrange
-from tests.tui.explorer import sample_run
+from tests.tui.explorer import measured_run, sample_run
 
 INK_NAMES = [name for name in Inks.__struct_fields__ if name not in ("heat", "change", "made")]
 LEVELS_OF_SCALES = [*(f"heat{n}" for n in range(16)), *(f"change{n}" for n in range(15))]
@@ -112,10 +113,10 @@ def test_a_plot_has_its_size(gpus: int, glyphs: object) -> None:
 def test_what_has_room() -> None:
     assert arrange(39, 24).too_small and arrange(80, 9).too_small
     assert not arrange(59, 24).lines and not arrange(80, 15).lines
-    assert arrange(80, 24).charts == (4, 0, 0, 0, 0)
+    assert arrange(80, 24).charts == (4, 0, 0, 0, 0, 0)
     assert not any(arrange(80, 24, chart="off").charts)
     assert arrange(119, 40).side == 0 and arrange(120, 40).side >= 40
-    assert all(arrange(120, 40).charts[1:3]) and arrange(120, 20).charts[2] == 0
+    assert all(arrange(120, 40).charts[2:4]) and arrange(120, 20).charts[3] == 0
     assert arrange(159, 40).sparks == 1 and arrange(160, 40).sparks == 2
     assert arrange(200, 60, gpus=1000).gpus < 30
     assert not any(arrange(80, 24, zoom=True).charts)
@@ -135,14 +136,36 @@ def test_a_picture_has_the_lines_that_the_table_does_not_need() -> None:
     assert arrange(80, 24, picture=11, rows=100).pictures == (11, 0)
     assert arrange(80, 24, picture=40, rows=3, chart="off").pictures == (0, 0)
     assert arrange(80, 24, picture=5, rows=100).pictures == (5, 0)
-    beside = arrange(120, 40, picture=12, rows=3)
+    # On a wide terminal at full width where it fits, else beside the table.
+    above = arrange(120, 40, picture=12, pictures=30, rows=3)
+    assert above.pictures == (20, 0) and above.side
+    assert arrange(120, 40, picture=12, pictures=12, rows=100).pictures == (12, 0)
+    beside = arrange(120, 40, picture=40, pictures=40, rows=100)
     assert beside.pictures[0] == 0 and beside.pictures[1] and beside.side
+
+
+def test_a_table_has_the_lines_of_its_rows_and_charts_the_rest() -> None:
+    assert arrange(80, 24, rows=8).charts == (11, 0, 0, 0, 0, 0)
+    assert arrange(80, 24, rows=100).charts == (4, 0, 0, 0, 0, 0)
+    high = arrange(200, 60, rows=8)
+    assert sum(high.charts[:2]) == 28 and not any(high.charts[2:]) and high.side
+    assert not any(arrange(200, 60, rows=100).charts[:2])
+
+
+def test_a_person_moves_the_line_between_pictures_and_table() -> None:
+    assert arrange(80, 24, rows=8, split=2).charts[0] == 13
+    assert arrange(80, 24, rows=8, split=-100).charts[0] == 0
+    assert arrange(80, 24, rows=8, split=100).charts[0] == 18
+    assert arrange(80, 24, picture=4, rows=100, split=3).pictures == (7, 0)
+    before = arrange(80, 24, picture=4, rows=8, headline=2, cards=True)
+    after = arrange(80, 24, picture=4, rows=8, headline=2, cards=True, split=-2)
+    assert after.table == before.table - 2
 
 
 @pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40), (200, 60)])
 @pytest.mark.parametrize("rows", [1, 8, 1000])
 def test_cards_have_what_the_table_leaves(size: tuple[int, int], rows: int) -> None:
-    now = arrange(*size, picture=4, rows=rows, headline=2, cards=1)
+    now = arrange(*size, picture=4, rows=rows, headline=2, cards=True)
     below = size[1] - 3 - now.figures - now.pictures[0] - now.table
     assert below >= 3 and now.table <= rows + 2
     assert sum(now.charts) in (0, below)
@@ -189,9 +212,23 @@ def test_high_contrast_dims_nothing() -> None:
     assert not any(getattr(drawn, name).dim for name in INK_NAMES)
 
 
-def test_the_longest_sentence_has_its_lines_under_the_table() -> None:
-    assert arrange(80, 24, rows=8, sentence=5).sentence == 5 and arrange(
-        80, 24, sentence=5
-    ).charts == (0, 0, 0, 0, 0)
-    assert arrange(80, 24, rows=100, sentence=7).sentence == 7
-    assert arrange(120, 40, rows=8, sentence=5).sentence == 0
+@pytest.mark.parametrize("size", [(40, 10), (60, 16), (80, 24), (200, 60)])
+def test_sentences_are_cards_in_place_of_the_table(size: tuple[int, int]) -> None:
+    assert arrange(*size, rows=8, only_cards=True).only_cards
+
+
+def test_the_sorted_and_the_added_column_are_always_in_sight() -> None:
+    run = measured_run()
+    names = ("elapsed_ns", "kernels", "busy_pct", "gfx_mhz", "power_w", "idle_ns", "kernel_ns")
+    view = View("R", columns=names, sort="-kernel_ns")
+    signals = [run.signal("gfx_mhz"), run.signal("gfx_util_pct")]
+    layout = plan(query(run, view), 60, UNICODE, signals=signals)
+    assert layout.sparks == () and "kernel_ns" in [each.name for each in layout.columns]
+    layout = plan(query(run, replace(view, sort="")), 60, UNICODE, signals=signals, added="idle_ns")
+    assert "idle_ns" in [each.name for each in layout.columns]
+    assert layout.after == len(names) - len(layout.columns)
+    moved = plan(query(run, replace(view, sort="")), 60, UNICODE, first=3)
+    assert moved.columns[0].name == "gfx_mhz" and moved.before == 3
+    assert moved.header()[0][0].startswith("<")
+    # Where all have room, sparklines stay.
+    assert len(plan(query(run, view), 200, UNICODE, signals=signals).sparks) == 2
