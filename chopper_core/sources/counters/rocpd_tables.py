@@ -32,6 +32,9 @@ SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 _PROCESSES: Final = "rocpd_info_process"
 _CHUNK_ROWS: Final = 20_000
+_STEPS: Final = 1_000_000
+_MAX_STEPS: Final = 1_000 * _STEPS
+"""Instructions of SQLite for a chunk of rows; a view that recurses without end takes more."""
 _MOST_CODED: Final = 64
 """Maximum number of guids compared in SQL; the database of one node has fewer."""
 _SUFFIX: Final = r"_?[0-9a-fA-F][0-9a-fA-F_-]{7,}"
@@ -59,6 +62,13 @@ class Relations:
         self._connection = connection
         self._names = _relation_names(path, connection)
         self._guids: list[str] | None = None
+        self._steps = 0
+        connection.set_progress_handler(self._take_steps, _STEPS)
+
+    def _take_steps(self) -> bool:
+        """Count instructions of a statement; True interrupts it."""
+        self._steps += _STEPS
+        return self._steps > _MAX_STEPS
 
     @classmethod
     def opened(cls, path: Path) -> Relations:
@@ -79,6 +89,8 @@ class Relations:
         except SQLITE_ERRORS as error:
             raise DataError(f"{path} can't be opened: {error}.") from error
         connection.text_factory = _text
+        # Views of a foreign file may call no function that does more than compute.
+        connection.execute("PRAGMA trusted_schema = OFF")
         try:
             return cls(path, connection)
         except BaseException:
@@ -93,6 +105,7 @@ class Relations:
 
     def count(self, relation: str) -> int:
         """Return the number of rows."""
+        self._steps = 0
         return sum(
             self._connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0]
             for name in self._sources(relation)
@@ -144,8 +157,10 @@ class Relations:
         else:
             coded = ()
         cursor = self._connection.execute(f'SELECT {", ".join(wanted)} FROM "{name}"', coded)
+        self._steps = 0
         while rows := cursor.fetchmany(_CHUNK_ROWS):
             yield rows
+            self._steps = 0
 
     def _sources(self, relation: str) -> list[str]:
         """Return the view of the relation, or the tables that the view would unite."""

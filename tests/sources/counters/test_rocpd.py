@@ -192,3 +192,25 @@ def test_missing_relations_and_columns(tmp_path: Path) -> None:
     (run,) = read_rocpd(path)
     assert len(run.dispatches) == 6
     assert run.names == ["kernel 2", "kernel 1"] and len(run.agents) == 2
+
+
+@pytest.mark.parametrize("relation", ["rocpd_string", "rocpd_kernel_dispatch"])
+def test_a_view_without_an_end_is_interrupted(
+    relation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chopper_core.sources.counters.rocpd_tables._MAX_STEPS", 3_000_000)
+    path = tmp_path / "hostile.db"
+    minimal_rocpd(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"DROP VIEW {relation}")
+        connection.execute(
+            f"CREATE VIEW {relation} AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 "
+            "FROM n) SELECT id FROM n WHERE id < 0"
+        )
+    connection.close()
+    try:
+        runs = read_rocpd(path)
+    except DataError as error:
+        assert "interrupted" in str(error) or "has no dispatches" in str(error)
+    else:
+        assert any("interrupted" in note for run in runs for note in run.losses.notes)
