@@ -13,6 +13,8 @@ _MAX_SHOWN: Final = 60
 _MAX_KEYS: Final = 6
 _TAR_MAGIC: Final = (257, b"ustar")
 _TAR_NAME_BYTES: Final = 100
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+_ZIP_HEADER_BYTES: Final = 30
 _GIVE_TRACE: Final = "give the Kineto trace of the same run"
 
 _BINARY: Final[Sequence[tuple[bytes, str]]] = (
@@ -96,6 +98,8 @@ def what_is(head: FileHead) -> str:
     for suffix, meaning in _BY_SUFFIX.items():
         if name.endswith((suffix, f"{suffix}.gz")):
             return meaning
+    if head.magic.startswith(_ZIP_MAGIC):
+        return _zip(head)
     if not head.data:
         return head.problem or "is empty"
     for start, meaning in _BINARY:
@@ -126,6 +130,8 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
         if any(category.startswith(prefix) for category in counts):
             return f"is a trace {device}, which is not supported."
     total = sum(counts.values())
+    if '"ph"' not in head.text:
+        return "holds no events of a profiler trace."
     if not any(count for category, count in counts.items() if category):
         return (
             f"is a Chrome trace of another tool: none of its {total} events has a category, as "
@@ -135,6 +141,18 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
         f"has no GPU activity: {total} events, none of them a kernel, copy or memset. Was the "
         "profiler started with ProfilerActivity.CUDA?"
     )
+
+
+def _zip(head: FileHead) -> str:
+    """Tell an archive by its first member, whose name follows a header of 30 bytes."""
+    with head.path.open("rb") as file:
+        header = file.read(_ZIP_HEADER_BYTES)
+        name = file.read(int.from_bytes(header[26:28], "little")).decode("utf-8", "replace")
+    if name.endswith("/data.pkl"):
+        return _BY_SUFFIX[".pt"]
+    if name.startswith(("[Content_Types]", "xl/", "word/")):
+        return "is a spreadsheet or document; export it as CSV"
+    return f"is a zip archive ({name} …); unpack it (unzip FILE -d DIR) and open the directory"
 
 
 def _first_member(data: bytes) -> str:

@@ -61,7 +61,8 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
         if columns & {"dispatch_id", "correlation_id"}:
             return Recognised(FORMAT, COUNTERS)
         return Unusable("has counters, but no ids of dispatches")
-    if has(("kernel_name", "start_timestamp", "end_timestamp")) and "domain" not in columns:
+    is_own = "domain" not in columns and columns & {"kind", "agent_id"}
+    if is_own and has(("kernel_name", "start_timestamp", "end_timestamp")):
         return Recognised(FORMAT, KERNEL_TRACE)
     if has(("domain", "function", "correlation_id", "start_timestamp", "end_timestamp")):
         return Recognised(FORMAT, API_TRACE)

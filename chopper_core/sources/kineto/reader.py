@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from chopper_core.sources.foreign import what_is
+from chopper_core.sources.foreign import what_is, why_no_activity
 from chopper_core.sources.kineto.tables import TraceTables
 from chopper_core.sources.kineto.text import EVENTS_KEY, FOREIGN_KEYS, TraceText
 from chopper_core.sources.registry import Recognised, Unusable
@@ -41,7 +41,7 @@ def recognise(head: FileHead) -> Recognised | Unusable:
     data = head.data
     start = skip_space(data)
     if start == len(data):
-        return Unusable(head.problem or "is empty", is_damaged=True)
+        return Unusable(what_is(head), is_damaged=True)
     opening = data[start : start + 1]
     if opening == b"[" and b'"ph"' in data:
         return _TRACE
@@ -69,7 +69,9 @@ def read(path: Path, progress: Progress = silent, *, piece_bytes: int = PIECE_BY
             progress(f"read {path.name}", source.file_position, source.size_bytes)
         progress(f"read {path.name}", source.size_bytes, source.size_bytes)
     if not any(tables.event_counts.keys()):
-        raise DataError(f"{path} holds no events of a profiler trace.")
+        counts = dict(tables.event_counts)
+        why = why_no_activity(FileHead(path), counts) if counts else "holds no events."
+        raise DataError(f"{path} {why}")
     metadata = {key: _metadata_value(value) for key, value in text.members.items()}
     base_time_ns = _base_time_ns(metadata, losses)
     return _trace(path, source.size_bytes, metadata, base_time_ns, tables, losses)
