@@ -104,6 +104,11 @@ def with_statistic(trail: Trail, view: View) -> Trail:
     )
 
 
+def with_cut(trail: Trail, cut: bool) -> Trail:
+    """The same places, all with or without truncated iterations."""
+    return tuple(replace(place, view=replace(place.view, cut=cut)) for place in trail)
+
+
 def with_baseline(trail: Trail, baseline: Baseline | None) -> Trail:
     """The same places with a baseline for the last one, and its ancestors for those before.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -26,6 +26,22 @@ class Row(Struct, frozen=True):
     operation: str = "op"
     kernel: str = "kernel"
     launch: int | None = None
+
+
+def counted_rows(run: Run, scope: Mapping[str, str]) -> list[int]:
+    """The rows of a scope that count, found row by row: without truncated iterations unless the
+    scope names one."""
+    table = run.table
+    cut = set().union(*run.partial_iterations.values()) if "iteration" not in scope else set()
+    return [
+        row
+        for row in range(len(table))
+        if int(table.iteration[row]) not in cut
+        and all(
+            table.text_of(level, int(table.column(level)[row])) == label
+            for level, label in scope.items()
+        )
+    ]
 
 
 def table_of(rows: Sequence[Row]) -> KernelTable:

@@ -23,7 +23,7 @@ _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
-    "over", "clock", "gpu", "hardware", "from", "to", "at", "mark",
+    "over", "cut", "clock", "gpu", "hardware", "from", "to", "at", "mark",
 )  # fmt: skip
 TIMES = ("from", "to", "at", "mark")
 """The keys of a time window."""
@@ -59,6 +59,7 @@ def parse(address: str) -> View:
             options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
         ),
         window=_parse_window(options),
+        cut=_parse_switch("cut", options.get("cut", "")),
     )
     return as_statistic(view, options["stat"], over) if options.get("stat") else view
 
@@ -78,6 +79,7 @@ def render(view: View) -> str:
         "base": _baseline(view),
         "stat": view.stat,
         "over": ",".join(view.over) if view.stat else "",
+        "cut": "1" if view.cut else "",
         # Names are quoted twice: as parts of a list and as an option.
         "clock": quote(view.overrides.clocks_text(), safe=_PLAIN + "=/"),
         "gpu": quote(view.overrides.gpus_text(), safe=_PLAIN + "=/"),
@@ -113,6 +115,12 @@ def _parse_window(options: dict[str, str]) -> Window:
     if (window.at_ns, window.mark_ns) != (None, None) and not options.get("view"):
         raise UsageError("at= and mark= need a view along time: view=timeline")
     return window
+
+
+def _parse_switch(key: str, value: str) -> bool:
+    if value not in ("", "0", "1"):
+        raise UsageError(f"{key}= takes 1 or 0, not {value!r}")
+    return value == "1"
 
 
 def path_text(view: View) -> str:

@@ -55,7 +55,7 @@ TERMS: Final = {
     "potential saving": "time that a finding would give back",
     "signal": "a figure over time, such as a clock or power",
     "straggler": "a GPU that the others wait for",
-    "truncated": "cut by the start or end of the profiling window",
+    "truncated": "cut by the start or end of the profiling window; it counts only with cut=1",
     "unlabelled": "without evidence in the files for a label at this level",
     "unlinked": "without a launch record in the trace",
 }

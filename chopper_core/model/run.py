@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 from pathlib import PurePath
 from typing import Final
@@ -24,7 +24,7 @@ from chopper_core.model.signals import (
     Signal,
     share_running,
 )
-from chopper_core.model.table import LEVELS, KernelTable, Kind
+from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.tree import Tree
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -129,6 +129,7 @@ class HostClock(Struct, frozen=True):
     method: str
 
 
+_CACHED_SCOPES: Final = 64
 BY_HAND: Final = "hand (*)"
 """How a device was matched that the user named."""
 
@@ -217,9 +218,44 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         # If two threads race, both get the one stored first.
         return self.__dict__.setdefault("_memo", Memo()) if memo is None else memo
 
-    def tree(self, order: tuple[str, ...] = LEVELS) -> Tree:
-        """The tree in an order of the levels, made once."""
+    def tree(self, order: tuple[str, ...] = LEVELS, left_out: tuple[int, ...] = ()) -> Tree:
+        """The tree in an order of the levels, without some iterations, made once."""
+        if left_out:
+            return self.memo(("tree", order, left_out), lambda: self.tree(order).without(left_out))
         return self.memo(("tree", order), lambda: Tree(self.table, order, self.cubes))
+
+    def tree_of(self, view: View) -> Tree:
+        """The tree that the figures of a view are computed from: truncated iterations take no
+        part in it unless the view asks for them."""
+        return self.tree(view.order, self.left_out(view))
+
+    @cached_property
+    def cut_iterations(self) -> frozenset[int]:
+        """The iterations truncated by the profiling window on any GPU."""
+        return frozenset().union(*self.partial_iterations.values())
+
+    def left_out(self, view: View) -> tuple[int, ...]:
+        """The truncated iterations that take no part in the figures of a view, in rising order.
+
+        None where the view takes them in (`cut=1`) or names an iteration, nor where its node has
+        no complete iteration. Raises NoSuchNode.
+        """
+        if view.cut or "iteration" in dict(view.scope) or not (cut := self.truncated(view)):
+            return ()
+        return cut if len(self._iterations(view)) > len(cut) else ()
+
+    def truncated(self, view: View) -> tuple[int, ...]:
+        """The truncated iterations of a view's node, in rising order; raises NoSuchNode."""
+        if not self.cut_iterations:
+            return ()
+        return tuple(sorted(self.cut_iterations & self._iterations(view)))
+
+    def _iterations(self, view: View) -> Set[int]:
+        def found() -> Set[int]:
+            codes = self.tree(view.order).split(view.path, ("iteration",)).codes("iteration")
+            return frozenset(codes.tolist()) - {NO_LABEL}
+
+        return self.memo(("iterations", view.order, view.path), found, keep=_CACHED_SCOPES)
 
     def baseline_run(self, name: str) -> Run:
         """An open run to compare with; raises UsageError for any other."""
@@ -274,7 +310,10 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
 
 def scope_of(run: Run, view: View) -> tuple[int, int]:
-    """First start and last end of a view's node, in ns since the run's first start."""
+    """First start and last end of a view's node, in ns since the run's first start.
+
+    Truncated iterations are part of the time, whether or not they count.
+    """
     node = run.tree(view.order).node(view.path)
     start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
     return start - run.origin_ns, end - run.origin_ns

@@ -7,7 +7,8 @@ another order a node's rows are searched for by their labels, in as few rows as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
+from copy import copy
+from itertools import pairwise, takewhile
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,7 @@ _CACHED_NODES: Final = 32
 """Nodes whose rows are cached, where they are not a slice."""
 _MAX_TIMED_ROWS: Final = 1 << 24
 """Rows up to which the times of all nodes of a level are cached for the next search."""
+_ITERATION: Final = "iteration"
 _TIMED_SHARE: Final = 8
 """A search that matches a smaller part of the rows (1/8) computes only those."""
 
@@ -70,7 +72,11 @@ def in_order(table: KernelTable) -> bool:
 
 
 class Tree:
-    """The tree of a kernel table in one order of the levels."""
+    """The tree of a kernel table in one order of the levels.
+
+    A tree `without` some iterations has them as nodes, but in no node above or beside them: their
+    activities are only in nodes whose path names an iteration.
+    """
 
     def __init__(
         self, table: KernelTable, order: Sequence[str] = LEVELS, cubes: Cubes | None = None
@@ -84,6 +90,15 @@ class Tree:
         self._places = None if cubes is not None else level_order(table)
         self._memo = Memo()
         self._timed: dict[int, tuple[Index, Int64, AnyArray]] = {}
+        self._left_out: tuple[int, ...] = ()
+        self._kept = Memo()
+
+    def without(self, iterations: Sequence[int]) -> Tree:
+        """This tree without some iterations; it shares what this one has computed."""
+        made = copy(self)
+        made._left_out = tuple(iterations)
+        made._kept = Memo()
+        return made
 
     def node(self, path: Sequence[str]) -> Groups:
         """The rows of a node as one group; raises NoSuchNode where there are none."""
@@ -93,7 +108,10 @@ class Tree:
         return self._groups(path, None)
 
     def children(self, path: Sequence[str]) -> Children:
-        """The children of a node, in the order of their codes; activities in order of start."""
+        """The children of a node, in the order of their codes; activities in order of start.
+
+        All iterations are children, also those that take no part in the node.
+        """
         path = tuple(path)
         if len(path) >= len(self.order):
             rows = self._by_start(path)
@@ -112,16 +130,17 @@ class Tree:
     ) -> Groups:
         """A node's rows grouped by each combination of the labels of levels, sorted.
 
-        Rows with one of the codes in `without` (by level) are excluded; raises NoSuchNode where
-        none remain.
+        Rows with one of the codes in `without` (by level) are excluded, also where it names an
+        iteration; raises NoSuchNode where none remain.
         """
         path = tuple(path)
         wanted = self._codes(path)
+        without = self._excluded(wanted, without)
 
         def found() -> tuple[Selection, Index]:
             node = self.node(path)
             kept = np.ones(int(node.sizes()[0]), np.bool_)
-            for level, codes in (without or {}).items():
+            for level, codes in without.items():
                 kept &= ~np.isin(self.table.column(level)[node.selection], codes)
             if not kept.all():
                 node = Groups.single(self.table, node.rows[kept])
@@ -147,7 +166,8 @@ class Tree:
         """All nodes over some levels whose code at `level` is wanted (a mask over the codes)."""
         table = self.table
         cube = None if self._cubes is None else self._cubes.cubes.get(frozenset(levels))
-        if cube is not None:
+        left_out = () if _ITERATION in levels else self._left_out
+        if cube is not None and not left_out:
             cells = np.flatnonzero(wanted[cube.codes[level]])
             return Nodes(
                 np.sum([cube.integers[f"sum {state}"][cells] for state in STATES], axis=0),
@@ -166,6 +186,8 @@ class Tree:
             found = np.flatnonzero(wanted[codes])
             rows, times = rows[found], times[found]
         else:
+            if left_out:
+                matching = matching[~np.isin(table.iteration[matching], left_out)]
             if not are_neighbours:
                 keys = [table.column(name)[matching] for name in reversed(levels)]
                 matching = matching[np.lexsort(keys)]
@@ -189,7 +211,8 @@ class Tree:
         wanted = self._codes(path)
         cells = None
         if self._cubes is not None and not self._is_small(wanted):
-            cells = self._cubes.cells(wanted, [level] if level else [])
+            without = {} if level == _ITERATION else self._excluded(wanted)
+            cells = self._cubes.cells(wanted, [level] if level else [], without)
         if cells is None:
             rows, first = self._grouped(path, level)
             return Groups(self.table, rows, first)
@@ -200,12 +223,12 @@ class Tree:
 
     def _grouped(self, path: tuple[str, ...], level: str | None) -> tuple[Selection, Index]:
         """The rows of a node, and the first position of each group of a level in them."""
-        places = self._places_of(path)
+        places = self._places_of(path) if level == _ITERATION else self._kept_places(path)
         if level is None:
             return self._rows(places), np.zeros(1, np.intp)
         codes = self._key(level)[places]
-        is_next = isinstance(places, slice) and self._is_default((*self.order[: len(path)], level))
-        if not is_next:
+        # With the other levels before it fixed, the codes of the next level rise.
+        if not self._is_default((*self.order[: len(path)], level)):
             order = stable_order(codes)
             at = order + places.start if isinstance(places, slice) else places[order]
             codes, places = codes[order], at
@@ -259,6 +282,42 @@ class Tree:
     def _around(self, wanted: dict[str, int]) -> slice:
         """A slice that contains all rows with the codes."""
         return slice(*self._narrowed(wanted, [*takewhile(lambda level: level in wanted, LEVELS)]))
+
+    def _excluded(
+        self, wanted: Mapping[str, int], more: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[str, Sequence[int]]:
+        """The codes that take no part in a node, by level, with `more` of them."""
+        excluded = dict(more or {})
+        if self._left_out and _ITERATION not in wanted:
+            excluded[_ITERATION] = [*excluded.get(_ITERATION, ()), *self._left_out]
+        return excluded
+
+    def _kept_places(self, path: tuple[str, ...]) -> Selection:
+        """The places of a node's rows without the iterations that take no part in it."""
+        wanted, places = self._codes(path), self._places_of(path)
+        if not self._excluded(wanted):
+            return places
+
+        def kept() -> Selection:
+            if isinstance(places, slice):
+                # The node is the run or a GPU: an iteration is contiguous in each GPU.
+                slices = [(places.start, places.stop)] if "gpu" in wanted else self._gpu_slices()
+                return _joined([part for each in slices for part in self._parts(*each)])
+            return places[~np.isin(self._key(_ITERATION)[places], self._left_out)]
+
+        found = self._kept(("kept", path), kept, keep=_CACHED_NODES)
+        if not isinstance(found, slice) and not len(found):
+            raise self._missing(path)
+        return found
+
+    def _parts(self, low: int, high: int) -> list[tuple[int, int]]:
+        """The slices of a GPU's slice that remain without the iterations left out."""
+        parts = []
+        for code in sorted(self._left_out):
+            begin, end = self._narrowed({_ITERATION: code}, [_ITERATION], low, high)
+            parts.append((low, begin))
+            low = end
+        return [(begin, end) for begin, end in [*parts, (low, high)] if begin < end]
 
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows; raises NoSuchNode where there are none."""
@@ -330,3 +389,10 @@ class Tree:
         more = f" and {len(present) - 12} more" if len(present) > 12 else ""
         wanted = "unlabelled" if text == NO_LABEL_TEXT else text[:80]
         return NoSuchNode(f"no {level} {wanted} here; available: {shown}{more}")
+
+
+def _joined(parts: Sequence[tuple[int, int]]) -> Selection:
+    """Slices in rising order as one selection: a slice where they are adjacent."""
+    if parts and all(end == begin for (_, end), (begin, _) in pairwise(parts)):
+        return slice(parts[0][0], parts[-1][1])
+    return np.concatenate([np.arange(*each) for each in parts] or [np.empty(0, np.intp)])

@@ -65,6 +65,8 @@ class View(Struct, frozen=True):
     """The levels whose labels define the instances; empty: the defaults of `statistic`."""
     window: Window = ALL_TIME
     """Time range, cursor and mark of a view along time."""
+    cut: bool = False
+    """Whether iterations that the profiling window cuts take part in the figures."""
 
     @property
     def level(self) -> str:

@@ -13,6 +13,6 @@ __all__ = ["figures"]
 
 def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
-    node = run.tree(view.order).node(view.path)
+    node = run.tree_of(view).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
     return {name: metric_named(name, run.table, run.counter_info).compute(scope) for name in names}

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Scope, Values, default_columns, metric_named
 from chopper_core.metrics.lookup import reason_notes
-from chopper_core.metrics.time import INSTANCES
+from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.view import View, enter
@@ -17,7 +18,7 @@ from chopper_core.query.differences import is_difference
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.signal_chart import means_of
-from chopper_core.query.statistic import Statistic, instance_levels, leaves_out_cut, statistic_of
+from chopper_core.query.statistic import Statistic, instance_levels, statistic_of
 from chopper_core.util.arrays import Index
 
 NAME: Final = "name"
@@ -30,7 +31,7 @@ def children(run: Run, view: View) -> Frame:
     """The children of a view's node and their figures; view modules and baselines play no part."""
     if view.window:
         interval_of(run, view)
-    tree = run.tree(view.order)
+    tree = run.tree_of(view)
     parent = tree.node(view.path)
     signal = run.signal(view.signal)
     if view.is_leaf:
@@ -41,19 +42,24 @@ def children(run: Run, view: View) -> Frame:
         labels, nodes = list(children.labels), children.groups
     scope = Scope(nodes, parent, run.origin_ns, run.hardware, run.measured)
     computed: dict[str, Values] = {}
-
-    statistic = statistic_of(view, run.partial_iterations)
+    left_out = run.left_out(view)
+    skipped = set(map(str, left_out)) if view.level == "iteration" else set()
+    counted = np.array([label not in skipped for label in labels], np.bool_)
+    statistic = statistic_of(view)
 
     def values(name: str) -> Values:
         if name not in computed:
-            computed[name] = column_of(name, run, statistic).compute(scope)
+            found = column_of(name, run, statistic).compute(scope)
+            if name == SHARE:
+                found = replace(found, missing=~(found.present() & counted))
+            computed[name] = found
         return computed[name]
 
     columns = tuple(column_of(name, run, statistic) for name in names_of(run, view))
     mask = matching(Rows(view.level, labels, values), view.filter)
     shown = np.flatnonzero(mask)
     elapsed = metric_named("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
-    hidden_ns = 0 if mask.all() else int(elapsed[~mask].sum())
+    hidden_ns = int(elapsed[~mask & counted].sum())
     sort = view.sort or ("-elapsed_ns" if view.level in LONGEST_FIRST else "")
     shown = shown[ordered(shown, view.level, labels, sort, values)]
     totals = Scope(parent, parent, run.origin_ns, run.hardware, run.measured)
@@ -87,6 +93,8 @@ def children(run: Run, view: View) -> Frame:
         signal=signal,
         means=means_of(signal, nodes, shown),
         over=instance_levels(view),
+        truncated=run.truncated(view),
+        left_out=left_out,
     )
 
 
@@ -131,9 +139,9 @@ def notes_of(
     run: Run, view: View, labels: Sequence[str], shown: int, hidden_ns: int
 ) -> tuple[str, ...]:
     """Notes on the rows of a node: `shown` are shown, the others have `hidden_ns` in total."""
-    notes = run_notes(run)
-    over = instance_levels(view)
+    notes = run_notes(run, view)
     if view.stat:
+        over = instance_levels(view)
         instances = f"a row's instances (one per {', '.join(over)})"
         notes.insert(0, f"figures are the {view.stat} over {instances}; % is the share of the sum")
     if shown < len(labels):
@@ -141,21 +149,26 @@ def notes_of(
             f"{len(labels) - shown} of {len(labels)} rows filtered out ({hidden_ns / 1e6:.3f} ms); "
             "totals and shares include them"
         )
-    spans_iterations = view.level == "iteration" or (view.stat and "iteration" in over)
-    if spans_iterations or "iteration" in dict(view.scope):
-        wanted = dict(view.scope).get("iteration")
-        cut = sorted({number for numbers in run.partial_iterations.values() for number in numbers})
-        cut = [number for number in cut if wanted in (None, str(number))]
-        if cut:
-            which = f"{', '.join(map(str, cut))} {'is' if len(cut) == 1 else 'are'}"
-            left_out = ", and counted in % only" if leaves_out_cut(view) else ""
-            notes.append(f"iteration {which} truncated by the profiling window{left_out}")
     return tuple(notes)
 
 
-def run_notes(run: Run) -> list[str]:
+def cut_note(run: Run, view: View, where: str = "") -> list[str]:
+    """A note on the truncated iterations of a view's node: whether they take part."""
+    cut, left_out = run.truncated(view), run.left_out(view)
+    if not cut:
+        return []
+    which = f"iteration{'s' * (len(cut) > 1)} {', '.join(map(str, cut))}"
+    verb = "is" if len(cut) == 1 else "are"
+    note = f"{which}{f' {where}' * bool(where)} {verb} truncated by the profiling window"
+    if left_out:
+        return [f"{note}: left out unless cut=1"]
+    is_chosen = view.cut or "iteration" in dict(view.scope)
+    return [note if is_chosen else f"{note}, and there is no complete one"]
+
+
+def run_notes(run: Run, view: View) -> list[str]:
     """Notes on everything that comes from a run."""
-    notes = []
+    notes = cut_note(run, view)
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
     damaged = sum(bool(source.losses) for source in run.sources)

@@ -14,7 +14,7 @@ from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View, baseline_view, enter
-from chopper_core.query.children import children, column_of, names_of, notes_of, ordered
+from chopper_core.query.children import children, column_of, cut_note, names_of, notes_of, ordered
 from chopper_core.query.differences import (
     DELTA,
     RELATIVE,
@@ -87,7 +87,7 @@ def aligned(values: Values, places: Index) -> Values:
 def compared(run: Run, view: View) -> Frame:
     """The frame of a view with a baseline: the rows of both, and their differences."""
     names = each_with_difference(view.columns) or with_differences(names_of(run, view), view.level)
-    statistic = statistic_of(view, run.partial_iterations)
+    statistic = statistic_of(view)
     wanted = tuple(dict.fromkeys(underlying(name) for name in names))
     plain = replace(view, baseline=None, sort="", filter="", columns=wanted)
     ours = children(run, plain)
@@ -128,7 +128,8 @@ def compared(run: Run, view: View) -> Frame:
     mask = matching(Rows(view.level, pairs.labels, values), view.filter)
     shown = np.flatnonzero(mask)
     elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
-    hidden_ns = int(elapsed[~mask].sum())
+    counted = replace(ours, labels=pairs.labels).counted()
+    hidden_ns = int(elapsed[~mask & counted].sum())
     time = names[0]
     sort = view.sort or (f"-{time}{DELTA}" if f"{time}{DELTA}" in names else "")
     shown = shown[ordered(shown, view.level, list(pairs.labels), sort, values)]
@@ -139,6 +140,8 @@ def compared(run: Run, view: View) -> Frame:
     else:
         notes = [*_step_note((run, ours), (other, base)), *_row_notes(pairs, len(renamed))]
     notes.append(f"the baseline is {address.render(base_view)}")
+    if other is not run:
+        notes += cut_note(other, base_view, "of the baseline")
 
     def target(row: int) -> View:
         if pairs.ours[shown[row]] < 0:
@@ -202,7 +205,7 @@ def _row_notes(pairs: Pairs, renamed: int) -> list[str]:
 def _step_note(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> list[str]:
     """A note where the two sides differ in their number of iterations, none elsewhere."""
     steps = [
-        len(run.tree(frame.view.order).split(frame.view.path, ("gpu", "iteration")))
+        len(run.tree_of(frame.view).split(frame.view.path, ("gpu", "iteration")))
         for run, frame in (ours, base)
     ]
     if steps[0] == steps[1]:
@@ -221,7 +224,7 @@ def _renamed(ours: tuple[Run, Frame], base: tuple[Run, Frame]) -> dict[str, str]
     if any(len(common) == len(frame) for _, frame in (ours, base)):
         return {}
     sides = [
-        Side(run.tree(frame.view.order).node(frame.view.path), dict(frame.view.scope).keys())
+        Side(run.tree_of(frame.view).node(frame.view.path), dict(frame.view.scope).keys())
         for run, frame in (ours, base)
     ]
     return renamed_kernels(sides[0], sides[1], common)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import Metric, Values
@@ -12,7 +13,7 @@ from chopper_core.model import address
 from chopper_core.model.charts import Chart
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +67,10 @@ class Frame(Struct, frozen=True, eq=False):
     """Whether a part of it is still being computed."""
     by: str = ""
     """The split that a view module chose, where the view names none and it isn't the default."""
+    truncated: tuple[int, ...] = ()
+    """The iterations of the node that the profiling window cuts."""
+    left_out: tuple[int, ...] = ()
+    """Those of them that take no part in the figures of other rows and in the total."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -80,6 +85,19 @@ class Frame(Struct, frozen=True, eq=False):
     def addresses(self, row: int) -> str:
         """The address of the view that a row opens."""
         return address.render(self.target(row))
+
+    def is_cut(self, row: int) -> bool:
+        """Whether a row is an iteration that the profiling window cuts."""
+        return self.labels[row] in self._cut
+
+    @property
+    def _cut(self) -> frozenset[str]:
+        return frozenset(map(str, self.truncated if self.level == "iteration" else ()))
+
+    def counted(self) -> Mask:
+        """Which rows take part in the total, and are compared with one another."""
+        skipped = self._cut if self.left_out else ()
+        return np.array([label not in skipped for label in self.labels], np.bool_)
 
     def partner(self, row: int) -> str:
         """The name of a row in the baseline, where it differs."""

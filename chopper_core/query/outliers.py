@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import Values
+from chopper_core.util.arrays import Mask
 from chopper_core.util.errors import UsageError
 
 FACTOR: Final = 3.5
@@ -27,13 +28,14 @@ class Outliers(Struct, frozen=True):
     """The largest distance from the median that is no outlier, in the column's unit."""
 
 
-def outliers(values: Values) -> Outliers:
-    """The rows with |x - median| > 3.5 x 1.4826 x MAD; missing values take no part.
+def outliers(values: Values, counted: Mask | None = None) -> Outliers:
+    """The counted rows with |x - median| > 3.5 x 1.4826 x MAD; missing values take no part.
 
     Raises UsageError for too few values, and where half of them are equal: the MAD is then 0 and
     every other value would be an outlier.
     """
-    numbers = np.where(values.present(), values.numbers.astype(np.float64), np.nan)
+    known_rows = values.present() if counted is None else values.present() & counted
+    numbers = np.where(known_rows, values.numbers.astype(np.float64), np.nan)
     known = numbers[np.isfinite(numbers)]
     if len(known) < MIN_VALUES:
         raise UsageError(f"{len(known)} values are too few for outliers, which need {MIN_VALUES}")

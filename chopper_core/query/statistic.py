@@ -3,17 +3,16 @@
 An instance is the part of a row on one GPU in one iteration, and in one layer where the rows are
 operations, kernels or activities; `over` names other levels. A figure is computed for every
 instance as for a node, then the statistic is taken over these figures. Each instance counts once;
-those without the figure don't count, nor do truncated iterations where a row has complete ones.
+those without the figure don't count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Reduces, Scope, Values, numbered
@@ -21,12 +20,11 @@ from chopper_core.metrics.time import INSTANCE_LEVELS, INSTANCES, SHARE
 from chopper_core.model.groups import Groups
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import View
-from chopper_core.util.arrays import Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.arrays import Float64, Index, Int64, Numbers
 
 _FIXED: Final = (Reduces.COMMON, Reduces.MIN, Reduces.MAX)
 """How figures reduce that a statistic leaves alone: points in time, extremes, identities."""
-_ITERATION: Final = "iteration"
-_OVER: Final = ("gpu", _ITERATION)
+_OVER: Final = ("gpu", "iteration")
 _NAMED: Final = ("operation", "kernel", ACTIVITY, "class", "kind")
 """Levels whose rows occur in several layers."""
 _QUANTILES: Final = {"median": 0.5, "p95": 0.95}
@@ -40,24 +38,9 @@ def instance_levels(view: View, level: str = "") -> tuple[str, ...]:
     return view.over or (INSTANCE_LEVELS if (level or view.level) in _NAMED else _OVER)
 
 
-def leaves_out_cut(view: View, level: str = "") -> bool:
-    """Whether truncated iterations are left out: where no row belongs to a single iteration."""
-    over = instance_levels(view, level)
-    is_one = (level or view.level) == _ITERATION or _ITERATION in dict(view.scope)
-    return bool(view.stat) and set(_OVER) <= set(over) and not is_one
-
-
-def statistic_of(
-    view: View, cut: Mapping[int, frozenset[int]] | None = None, level: str = ""
-) -> Statistic | None:
-    """The statistic of a view; None without one.
-
-    `cut` has the truncated iterations of each GPU.
-    """
-    if not view.stat:
-        return None
-    pairs = (cut or {}) if leaves_out_cut(view, level) else {}
-    return Statistic(view.stat, instance_levels(view, level), pairs)
+def statistic_of(view: View, level: str = "") -> Statistic | None:
+    """The statistic of a view; None without one."""
+    return Statistic(view.stat, instance_levels(view, level)) if view.stat else None
 
 
 class Instances(Struct, frozen=True, eq=False):
@@ -67,8 +50,6 @@ class Instances(Struct, frozen=True, eq=False):
     groups: Groups
     node: Index
     """The node of each instance, ascending."""
-    whole: Mask
-    """Which of them count: those of complete iterations."""
 
 
 class Statistic(Struct, frozen=True, dict=True):
@@ -76,7 +57,6 @@ class Statistic(Struct, frozen=True, dict=True):
 
     name: str
     over: tuple[str, ...]
-    cut: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @cached_property
     def _made(self) -> dict[int, Instances]:
@@ -94,25 +74,18 @@ class Statistic(Struct, frozen=True, dict=True):
         """The instances of nodes, computed once for all metrics."""
         if id(nodes) not in self._made:
             groups, node = nodes.split(self.over)
-            self._made[id(nodes)] = Instances(nodes, groups, node, self._whole(groups))
+            self._made[id(nodes)] = Instances(nodes, groups, node)
         return self._made[id(nodes)]
-
-    def _whole(self, groups: Groups) -> Mask:
-        whole = np.ones(len(groups), np.bool_)
-        for gpu, iterations in self.cut.items():
-            is_cut = np.isin(groups.codes(_ITERATION), list(iterations))
-            whole &= ~((groups.codes("gpu") == gpu) & is_cut)
-        return whole if whole.any() else ~whole
 
     def _counts(self, scope: Scope) -> Values:
         made = self.instances(scope.nodes)
-        counts = np.bincount(made.node[made.whole], minlength=len(scope.nodes))
+        counts = np.bincount(made.node, minlength=len(scope.nodes))
         return Values(counts.astype(np.int64))
 
     def _compute(self, metric: Metric, scope: Scope) -> Values:
         made = self.instances(scope.nodes)
         values = metric.compute(replace(scope, nodes=made.groups))
-        return reduced(self.name, values, made.node, len(scope.nodes), made.whole)
+        return reduced(self.name, values, made.node, len(scope.nodes))
 
 
 def named(metric: Metric, name: str) -> Metric:
@@ -132,26 +105,13 @@ def reduced_along(name: str, numbers: Numbers) -> Float64:
     columns = values.reshape(len(values), -1)
     count = columns.shape[1]
     node = np.repeat(np.arange(count), len(values))
-    every = np.ones(values.size, np.bool_)
-    found = reduced(name, numbered(columns.T.ravel()), node, count, every)
+    found = reduced(name, numbered(columns.T.ravel()), node, count)
     return np.where(found.present(), found.numbers, np.nan).astype(np.float64).reshape(rest)
 
 
-def counted_instances(
-    view: View, cut: Mapping[int, frozenset[int]], gpu: Index, iteration: Index, is_one: bool
-) -> Mask:
-    """Which instances count: those of complete iterations, or all where there are none."""
-    counts = np.ones(len(gpu), np.bool_)
-    if is_one or _ITERATION in dict(view.scope):
-        return counts
-    for number, iterations in cut.items():
-        counts &= ~((gpu == number) & np.isin(iteration, list(iterations)))
-    return counts if counts.any() else ~counts
-
-
-def reduced(name: str, values: Values, node: Index, count: int, counted: Mask) -> Values:
-    """One statistic per node, over the values of its counted instances; `node` ascends."""
-    present = values.present() & counted
+def reduced(name: str, values: Values, node: Index, count: int) -> Values:
+    """One statistic per node, over the values of its instances; `node` ascends."""
+    present = values.present()
     numbers, node = values.numbers[present], node[present]
     sizes = np.bincount(node, minlength=count)
     known = np.flatnonzero(sizes)

@@ -58,7 +58,7 @@ def tints(frame: Frame, column: Metric) -> Int8:
     figure by its distance from the median of its column: beyond the limit of `outliers`
     (3.5 x 1.4826 x MAD, the MAD being at least 0.5 % of the median), and far beyond twice that.
     Sums are held against each other only where rows do the same work; missing cells and the row
-    of activities without a label never.
+    of activities without a label never, nor do iterations that are left out.
     """
     values = frame.values[column.name]
     none = np.zeros(len(values), np.int8)
@@ -73,6 +73,7 @@ def tints(frame: Frame, column: Metric) -> Int8:
         )
     if not _comparable(frame, column):
         return none
+    numbers[~frame.counted()] = np.nan
     if NO_LABEL_TEXT in frame.labels:
         numbers[frame.labels.index(NO_LABEL_TEXT)] = np.nan
     return _of_distances(numbers, _least_spread(frame, column, values))

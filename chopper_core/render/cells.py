@@ -41,6 +41,8 @@ def level_title(level: str) -> str:
 
 
 _TWO_NAMES: Final = 15
+_MAX_CUT: Final = 2
+"""Truncated iterations that are named where there is little room."""
 """Cells from which on two names with an arrow between them are both shown."""
 
 
@@ -251,6 +253,16 @@ def statistic_title(frame: Frame) -> str:
     if not frame.view.stat or not frame.over:
         return ""
     return f"{frame.view.stat} per {', '.join(frame.over)}"
+
+
+def cut_title(frame: Frame) -> str:
+    """The truncated iterations of a frame's scope: `it 10 cut, left out`; empty without any."""
+    if not frame.truncated:
+        return ""
+    names = ", ".join(map(str, frame.truncated[:_MAX_CUT]))
+    more = f" +{len(frame.truncated) - _MAX_CUT}" if len(frame.truncated) > _MAX_CUT else ""
+    counted = ", left out" if frame.left_out else ", counted" * frame.view.cut
+    return f"it {names}{more} cut{counted}"
 
 
 def elide(text: str, width: int, glyphs: Glyphs) -> str:

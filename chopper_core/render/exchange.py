@@ -23,7 +23,8 @@ LANE_CELLS: Final = 100
 def as_json(frame: Frame, *, limit: int | None = None) -> str:
     """A frame as JSON of the schema `chopper.frame/1`; missing values are null.
 
-    `held` names the columns of a row whose value is that of the nearest sample outside of it.
+    `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
+    rows, `held` names the columns of a row whose value is that of the nearest sample outside of it.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     document: dict[str, Any] = {
@@ -31,6 +32,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
         "address": frame.address,
         "level": frame.level,
         **_statistic(frame),
+        **({"left_out": list(frame.left_out)} if frame.left_out else {}),
         "columns": [
             {"name": column.name, "unit": column.unit, "title": column.title}
             for column in frame.columns
@@ -40,6 +42,7 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
                 "name": frame.labels[row],
                 **({"base_name": frame.partner(row)} if frame.partner(row) else {}),
                 "address": frame.addresses(row),
+                **({"truncated": True} if frame.is_cut(row) else {}),
                 **frame.row(row),
                 **({"held": held} if (held := _held(frame, row)) else {}),
             }

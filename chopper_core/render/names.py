@@ -25,9 +25,11 @@ _TENSILE_HEAD: Final = 5
 
 
 def row_names(frame: Frame, glyphs: Glyphs) -> tuple[str, ...]:
-    """The names of a frame's rows; a renamed kernel is `old → new`."""
+    """The names of the rows: a renamed kernel is `old → new`, a truncated iteration `9 cut`."""
     count = len(frame)
     names = display_names((*frame.labels, *frame.partners), frame.level)
+    if frame.truncated and frame.level == "iteration":
+        return tuple(f"{n} cut" if frame.is_cut(row) else n for row, n in enumerate(names[:count]))
     if not frame.partners:
         return names
     return tuple(

@@ -59,7 +59,7 @@ _LEVEL_OF: Final = {"kind": "operation"}
 def answer(run: Run, view: View) -> ViewResult:
     """The scope's collectives: by kind or another label, one by one, or the kernels of one."""
     by = view.by or "kind"
-    parent = run.tree(view.order).node(view.path)
+    parent = run.tree_of(view).node(view.path)
     found = collectives_of(run)
     chosen = None if found is None else chosen_in(run, found, parent)
     if chosen is None:

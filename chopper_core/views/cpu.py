@@ -219,7 +219,7 @@ def _chosen(run: Run, text: str) -> tuple[float, CpuSamples]:
 
 
 def _span(run: Run, view: View) -> tuple[int, int]:
-    node = run.tree(view.order).node(view.path)
+    node = run.tree_of(view).node(view.path)
     return int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
 
 
@@ -238,7 +238,7 @@ Own = list[tuple[Metric, Values]]
 
 
 def _by_iteration(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
-    steps = run.tree(view.order).split(view.path, ("iteration",))
+    steps = run.tree_of(view).split(view.path, ("iteration",))
     codes = [int(code) for code in steps.codes("iteration")]
     starts, ends = steps.min("start_ns"), steps.max("end_ns")
     kept = [place for place, code in enumerate(codes) if code != NO_LABEL]

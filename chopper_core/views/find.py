@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import Values
 from chopper_core.model.run import Run
@@ -39,11 +40,12 @@ class Found(Struct, frozen=True):
     nodes: int
 
 
-def find(run: Run, order: tuple[str, ...], text: str, limit: int = 200) -> Found:
-    """Nodes of the run whose name matches `text`: terms as in a filter, regular expressions."""
+def find(run: Run, view: View, text: str, limit: int = 200) -> Found:
+    """Nodes of the run, in the order of a view, whose name matches `text`: terms as in a filter,
+    regular expressions."""
     if not text.strip():
         raise UsageError("find needs a part of a name or a regular expression")
-    tree = run.tree(order)
+    tree, order = run.tree_of(replace(view, path=())), view.order
     hits: list[Hit] = []
     names = nodes = 0
     for level, dictionary in NAMED:

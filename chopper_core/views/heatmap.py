@@ -24,7 +24,6 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.ranks.nodes import node_names
 from chopper_core.views.shared.leads import of_all_gpus
-from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
@@ -60,7 +59,7 @@ def answer(run: Run, view: View) -> ViewResult:
     """A row per GPU: its figure, the spread over the labels, and where it differs from others."""
     figure = metric_named(view.of or USUAL, run.table)
     view = of_all_gpus(view)
-    tree = run.tree(view.order)
+    tree = run.tree_of(view)
     parent = tree.node(view.path)
     gpus = tree.split(view.path, ("gpu",))
     by = view.by or _default_split(tree, view)
@@ -71,11 +70,7 @@ def answer(run: Run, view: View) -> ViewResult:
     names = [str(code) for code in gpus.codes("gpu").tolist()]
     whole = figure.compute(Scope(gpus, parent, run.origin_ns, run.hardware))
     own: Own = [(figure, whole), *_spread(figure, by, numbers, labels)]
-    cut = [place for place, code in enumerate(codes.tolist()) if code in cut_iterations(run)]
-    cut = cut if by == "iteration" and len(cut) < len(codes) else []
-    compared = numbers.copy()
-    compared[:, cut] = np.nan
-    apart, at = _apart(compared)
+    apart, at = _apart(numbers)
     rows = np.arange(len(names))
     usual = others_median(numbers)[rows, at]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -99,17 +94,11 @@ def answer(run: Run, view: View) -> ViewResult:
         total={} if total is None else {figure.name: total},
         nodes=gpus,
         whole=parent,
-        headline=_headline(figure, by, compared, labels, names),
-        notes=(*_cut_notes([labels[place] for place in cut]), *notes),
+        headline=_headline(figure, by, numbers, labels, names),
+        notes=notes,
         charts=(chart,),
         by=by,
     )
-
-
-def _cut_notes(labels: list[str]) -> tuple[str, ...]:
-    if not labels:
-        return ()
-    return (f"iteration {', '.join(labels)} is truncated by the profiling window: not compared",)
 
 
 def _default_split(tree: Tree, view: View) -> str:

@@ -83,7 +83,7 @@ OF_ROOF: Final = column(
 def answer(run: Run, view: View) -> ViewResult:
     """The scope's activities by name, class or operation, the ones with the most time first."""
     by = view.by or "name"
-    tree = run.tree(view.order)
+    tree = run.tree_of(view)
     rows = Partition.of(tree, view, "operation" if by == "operation" else "kernel")
     words, codes_of = _classes(run)
     own: list[tuple[Metric, Values]] = []

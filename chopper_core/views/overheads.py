@@ -122,10 +122,10 @@ def with_parts(table: KernelTable, run: Run) -> KernelTable:
 def answer(run: Run, view: View) -> ViewResult:
     """The scope's time in its parts, by operation, phase, layer, gpu or iteration."""
     by = view.by or "operation"
-    tree = run.tree(view.order)
+    tree = run.tree_of(view)
     table = with_parts(run.table, run)
     if table is not run.table:
-        tree = Tree(table, view.order)
+        tree = Tree(table, view.order).without(run.left_out(view))
     rows = Partition.of(tree, view, by)
     kernels = tree.split(view.path, (by, "kernel"))
     has_matrix = _with_matrix(kernels, rows.nodes.codes(by), by)

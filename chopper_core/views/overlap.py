@@ -12,7 +12,7 @@ from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.view import View, complete_order
-from chopper_core.query.statistic import counted_instances, named, reduced
+from chopper_core.query.statistic import named, reduced
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import quantiles_of, stable_order
@@ -216,9 +216,6 @@ def _figures(
         raise UsageError(
             f"the view overlap has one instance per {', '.join(_LEVELS)}; it takes no other over="
         )
-    gpu, iteration = found.codes("gpu"), found.codes("iteration")
-    is_one = by == "iteration"
-    counted = counted_instances(view, run.partial_iterations, gpu, iteration, is_one)
     order = stable_order(owner)
     own = (
         numbered(100.0 * found.share),
@@ -227,12 +224,10 @@ def _figures(
         Values(found.comm_ns),
     )
     together = np.zeros(len(found), np.intp)
-    whole = [reduced(view.stat, each, together, 1, counted).at(0) for each in own]
+    whole = [reduced(view.stat, each, together, 1).at(0) for each in own]
     total: dict[str, int | float] = {INSTANCES.name: len(found)}
     total |= {m.name: v for m, v in zip(metrics, whole, strict=True) if v is not None}
-    figures = [
-        reduced(view.stat, each.take(order), owner[order], count, counted[order]) for each in own
-    ]
+    figures = [reduced(view.stat, each.take(order), owner[order], count) for each in own]
     return [named(each, view.stat) for each in metrics], figures, total
 
 

@@ -106,9 +106,11 @@ def cached(run: Run, view: View, ask: Callable[[View], ViewResult]) -> ViewResul
 
 def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     """The rows of a result, sorted, filtered, with the columns asked for and the total row."""
+    # Along time there is all of it.
+    counting = replace(view, cut=view.cut or view_module(view.name).SPEC.along_time)
     own = {column.name: (column, values) for column, values in result.columns}
     nodes = result.nodes
-    whole = result.whole or run.tree(view.order).node(view.path)
+    whole = result.whole or run.tree_of(view).node(view.path)
     # Metrics of the registry are those of the rows' activities; other columns are the view's own.
     registered = frozenset(name for name, (each, _) in own.items() if METRICS.get(name) is each)
     registered = frozenset() if nodes is None else registered
@@ -116,7 +118,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     over = instance_levels(view, result.level)
     if nodes is None or not any(name in registered or name not in own for name in names):
         over = ()
-    statistic = statistic_of(view, run.partial_iterations, result.level) if over else None
+    statistic = statistic_of(view, result.level) if over else None
     over = result.over or over
     if statistic and not view.columns:
         names = (*names[:2], INSTANCES, *names[2:])
@@ -175,7 +177,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         notes=(
             *_statistic_note(view, over),
             *result.notes,
-            *run_notes(run),
+            *run_notes(run, counting),
             *filter_note(len(result.labels), len(shown)),
         ),
         target=lambda row: result.opens(int(shown[row])),
@@ -190,6 +192,8 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         ),
         over=over,
         by=result.by,
+        truncated=run.truncated(view),
+        left_out=run.left_out(counting),
     )
 
 

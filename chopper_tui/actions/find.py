@@ -43,7 +43,7 @@ async def _find(screen: Explorer, argument: str) -> None:
     from chopper_tui.widgets.dialogs import option_cells
 
     order, glyphs = screen.view.order, screen.table.glyphs
-    found = await run_in_thread(find_nodes, screen.run, order, argument)
+    found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
     if not found.hits:
         raise UsageError(f"no operation and no kernel of the run matches {argument!r}")
     screen.searched = argument
@@ -106,7 +106,7 @@ async def _go_to_outlier(screen: Explorer, step: int) -> None:
         name = name if name in METRICS else default
     if name not in frame.values:
         frame = await run_in_thread(query, screen.run, replace(screen.view, columns=(name,)))
-    found = outliers(frame.values[name])
+    found = outliers(frame.values[name], frame.counted())
     column = next(each for each in frame.columns if each.name == name)
     glyphs = screen.table.glyphs
 

@@ -13,6 +13,7 @@ from chopper_core.metrics import metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
 from chopper_core.model.view import pivot as pivoted
+from chopper_core.query.children import cut_note
 from chopper_core.query.statistic import instance_levels
 from chopper_core.render.cells import (
     clean,
@@ -27,7 +28,7 @@ from chopper_tui.actions.ask import by, of
 from chopper_tui.actions.columns import column_named
 from chopper_tui.config import CHART_SIZES
 from chopper_tui.draw.figures import detail as detail_of
-from chopper_tui.history import Trail, charted, columns_for, with_statistic
+from chopper_tui.history import Trail, charted, columns_for, with_cut, with_statistic
 from chopper_tui.keymap import TABLE, action
 from chopper_tui.screen_data import next_signal
 from chopper_tui.steps import run_in_thread
@@ -208,6 +209,17 @@ async def stat(screen: Explorer, argument: str) -> None:
     over = ", ".join(instance_levels(replace(screen.view, over=()), level))
     title = f"Figures as a statistic, one instance per {over}"
     screen.choose(title, options, screen.view.stat or SUM, lambda name: stat(screen, name))
+
+
+@action(TABLE, "t", verb="cut", title="Truncated iterations")
+async def truncated(screen: Explorer, _: str) -> None:
+    """Take iterations that the profiling window cuts into the figures; press again to leave them
+    out."""
+    if not screen.run.cut_iterations:
+        raise UsageError("no iteration of this run is truncated by the profiling window")
+    await screen.go(with_cut(screen.here, not screen.view.cut))
+    if not screen.status.is_error:
+        screen.say(next(iter(cut_note(screen.run, screen.view)), "nothing here is truncated"))
 
 
 @action(TABLE, "x", title="Full names")

@@ -159,15 +159,16 @@ class TableLayout(Struct, frozen=True):
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
         pieces.append(((glyphs.cursor if cursor else " ") + " ", "text"))
-        pieces.append((self._fitted(row), "text"))
+        style = "dim" if frame.left_out and frame.is_cut(row) else "text"
+        pieces.append((self._fitted(row), style))
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
             tint = int(column.tints[row])
             room, figure = column.text.split(cell, column.width)
             mark = column.mark(tint, glyphs)
-            pieces.append((" " * (GAP - len(mark)) + room, "text"))
-            pieces.append((mark + figure, INKS[tint]))
+            pieces.append((" " * (GAP - len(mark)) + room, style))
+            pieces.append((mark + figure, INKS[tint] if tint else style))
             if column.bar:
                 pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
         lanes: list[tuple[str, str]] = []

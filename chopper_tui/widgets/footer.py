@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -102,12 +103,17 @@ class Status(Pane):
         return [line]
 
 
+_TRUNCATED: Final = re.compile(r"iterations? [\d, ]+ (is|are) truncated")
+"""The note of which the breadcrumb's line has a short form."""
+
+
 def other_notes(frame: Frame) -> list[str]:
     """The notes of a frame that the screen doesn't show in another way."""
     return [
         note
         for note in frame.notes
         if not note.startswith(("generated", f"{frame.hidden} of", "the baseline is"))
+        and not _TRUNCATED.match(note)
     ]
 
 

@@ -15,6 +15,7 @@ from chopper_core.render.cells import (
     cell_width,
     clean,
     crumb,
+    cut_title,
     elide,
     statistic_title,
     title_of,
@@ -67,6 +68,9 @@ class Crumbs(Pane):
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
             right = [(f"  base {base}", "alert"), *right]
+        cut = cut_title(self.frame)
+        if cut and width >= len(cut) + width_of(right) + _MIN_STEP_CELLS:
+            right = [(f"  {cut}", "alert"), *right]
         if statistic_title(self.frame):
             right = [(f"  {self.frame.view.stat}", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)

@@ -68,8 +68,8 @@ def steps(store: str, ranks: int) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "sort", lambda: show(sorted_by(wide, "-idle_ns"))
     for text in ("1", "1 time>1ms", "1 time>1ms kernels>10"):
         yield "filter as typed", lambda text=text: show(filtered(wide, text))
-    yield "find, the first", lambda: find(run, LEVELS, "attn_fa")  # type: ignore[arg-type]
-    yield "find, the next", lambda: find(run, LEVELS, "mlp")  # type: ignore[arg-type]
+    yield "find, the first", lambda: find(run, View(""), "attn_fa")  # type: ignore[arg-type]
+    yield "find, the next", lambda: find(run, View(""), "mlp")  # type: ignore[arg-type]
     yield "chart of a GPU", lambda: signal_chart(run, wide, 160)  # type: ignore[arg-type]
     yield "chart of a layer", lambda: signal_chart(run, layer, 160)  # type: ignore[arg-type]
 

@@ -182,7 +182,7 @@ def test_all_parts_add_up_to_the_elapsed_time_at_every_node(demo: Run, seed: int
     order = tuple(random.sample(LEVELS, len(LEVELS)))
     path: tuple[str, ...] = ()
     while len(path) <= len(order):
-        frame = query(demo, View(demo.name, path, order, (*PARTS, *STATES, "elapsed_ns")))
+        frame = query(demo, View(demo.name, path, order, (*PARTS, *STATES, "elapsed_ns"), cut=True))
         rows = [frame.row(number) for number in range(len(frame))]
         for row in (*rows, frame.total):
             check_adds_up(row)
@@ -242,7 +242,7 @@ def test_the_energy_of_children_adds_up(demo: Run) -> None:
         (ORDER, ("11", "5", "forward")),
         (ORDER, ("11", "5", "forward", "mlp_up")),
     ):
-        frame = query(demo, View(demo.name, path, order, ("energy_j",)))
+        frame = query(demo, View(demo.name, path, order, ("energy_j",), cut=True))
         children = [frame.row(number)["energy_j"] for number in range(len(frame))]
         total = frame.total["energy_j"]
         assert (total is None) == (None in children), path
@@ -288,7 +288,11 @@ def test_the_quality_of_the_match_is_there_for_every_operation(demo: Run) -> Non
     names = ("counters_matched", "counters_borrowed", "counters_ambiguous", "counters_uncounted")
     for source in demo.counters:
         by_operation = View(
-            demo.name, (str(source.gpu),), ("gpu", "operation", *LEVELS[1:4], "kernel"), names
+            demo.name,
+            (str(source.gpu),),
+            ("gpu", "operation", *LEVELS[1:4], "kernel"),
+            names,
+            cut=True,
         )
         frame = query(demo, by_operation)
         expected = (source.matched, source.borrowed, source.ambiguous, source.unmatched)

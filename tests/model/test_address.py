@@ -46,6 +46,7 @@ views = st.builds(
     filter=st.text(max_size=20),
     signal=st.sampled_from(("", "busy_pct", "gfx_mhz")),
     overrides=st.just(Overrides()) | readings,
+    cut=st.booleans(),
 ) | st.builds(
     as_statistic,
     st.builds(View, run=st.just("run"), filter=st.text(max_size=20)),

@@ -99,8 +99,14 @@ def test_cells_and_rows_agree(made: list[Row], order: list[str], data: st.DataOb
     row = data.draw(st.integers(0, len(made) - 1))
     depth = data.draw(st.integers(0, len(LEVELS) - 1))
     path = [table.text_of(level, int(table.column(level)[row])) for level in order[:depth]]
-    ours = fast.tree(tuple(order)).children(path)
-    theirs = slow.tree(tuple(order)).children(path)
+    left_out: tuple[int, ...] = ()
+    if data.draw(st.booleans()):
+        others = sorted(set(table.iteration.tolist()) - {int(table.iteration[row]), -1})
+        left_out = (
+            tuple(data.draw(st.lists(st.sampled_from(others), unique=True))) if others else ()
+        )
+    ours = fast.tree(tuple(order), left_out).children(path)
+    theirs = slow.tree(tuple(order), left_out).children(path)
     assert ours.groups.cells is not None and theirs.groups.cells is None
     assert ours.labels == theirs.labels
     for groups in (ours.groups, theirs.groups):
@@ -114,6 +120,16 @@ def test_cells_and_rows_agree(made: list[Row], order: list[str], data: st.DataOb
     inside = np.ones(len(table), np.bool_)
     for level, label in zip(order, path, strict=False):
         inside &= table.column(level) == table.code_of(level, label)
+    if "iteration" not in order[: depth + 1]:
+        inside &= ~np.isin(table.iteration, left_out)
+    there = {table.text_of(order[depth], int(c)) for c in table.column(order[depth])[inside]}
+    assert set(ours.labels) == there
+    for tree in (fast.tree(tuple(order), left_out), slow.tree(tuple(order), left_out)):
+        kept = inside & ~np.isin(table.iteration, left_out)
+        own = inside if "iteration" in order[:depth] else kept
+        assert sorted(tree.node(path).rows) == list(np.flatnonzero(own))
+        parts = tree.split(path, ("gpu", "iteration"))
+        assert sorted(parts.rows) == list(np.flatnonzero(own)) and parts.sizes().sum() == own.sum()
     for number, label in enumerate(ours.labels):
         own = inside & (table.column(order[depth]) == table.code_of(order[depth], label))
         for groups in (ours.groups, theirs.groups):
@@ -168,8 +184,9 @@ def test_frames_charts_and_finds_agree(order: tuple[str, ...]) -> None:
         )
         assert figures(fast, view, ["kernels"])["kernels"].at(0) == ours.total["kernels"]
         path = (*path, ours.labels[len(ours.labels) // 2])
+    whole = View("R", order=order)
     for text in ("attn", ".", "!attn !cijk"):
-        ours_found, theirs_found = (find(run, order, text, 10_000) for run in (fast, slow))
+        ours_found, theirs_found = (find(run, whole, text, 10_000) for run in (fast, slow))
         assert set(ours_found.hits) == set(theirs_found.hits)
         assert (ours_found.names, ours_found.nodes) == (theirs_found.names, theirs_found.nodes)
 

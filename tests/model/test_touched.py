@@ -123,7 +123,7 @@ def test_what_a_person_does_with_a_table_needs_its_sums_only(run: Run) -> None:
 
 def test_a_name_is_found_without_a_look_at_all_columns(run: Run) -> None:
     Counted.touched = 0
-    assert find(run, LEVELS, "attn_fa").hits
+    assert find(run, View("R"), "attn_fa").hits
     assert Counted.touched <= ROWS
 
 

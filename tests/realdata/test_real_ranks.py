@@ -50,7 +50,7 @@ def test_bus_bandwidths_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
             events = json.load(file)["traceEvents"]
         kernels = [e for e in events if e.get("cat") == "kernel" and "nccl" in e["name"]]
         ranks.append(sorted(kernels, key=lambda event: event["ts"]))
-    found = query(run, parse("R?view=comms&by=collective"))
+    found = query(run, parse("R?view=comms&by=collective&cut=1"))
     assert len(found) == 21
     for number, events in enumerate(zip(*ranks, strict=True)):
         row = found.row(number)
@@ -65,7 +65,7 @@ def test_bus_bandwidths_of_ddp_by_hand(opened: Open, realdata: Path) -> None:
 
 
 def test_the_others_of_ddp_wait_for_rank_3(opened: Open) -> None:
-    found = query(opened("mi300x_ddp4"), parse("R?view=comms&by=gpu"))
+    found = query(opened("mi300x_ddp4"), parse("R?view=comms&by=gpu&cut=1"))
     rows = rows_of(found)
     assert {gpu: row["times_last"] for gpu, row in rows.items()} == {
         "0": 0,
@@ -96,7 +96,7 @@ def test_real_collectives_tell_a_clock_that_is_ahead(
 
 
 def test_one_of_eight_ranks_knows_no_arrivals(opened: Open) -> None:
-    found = query(opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"), parse("R?view=comms"))
+    found = query(opened("mi300x_resnet_act_ckpt_rank0of8.json.gz"), parse("R?view=comms&cut=1"))
     assert all(
         found.row(n)["last_gpu"] is None for n in range(len(found)) if "last_gpu" in found.values
     )

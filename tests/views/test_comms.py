@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,17 @@ def slowly(run: Run) -> list[list[int]]:
     return sorted(sets, key=lambda own: min(int(table.start_ns[r]) for r in own))
 
 
+def counts(run: Run, own: list[int]) -> bool:
+    """Whether a collective is of a complete iteration."""
+    return not {int(number) for number in run.table.iteration[own]} & run.cut_iterations
+
+
 @pytest.mark.parametrize("gpu", [None, 3])
 def test_each_collective_against_a_plain_loop(run: Run, gpu: int | None) -> None:
     table = run.table
     scope = "" if gpu is None else f":gpu={gpu}"
     found = rows_of(query(run, parse(f"R{scope}?view=comms&by=collective&columns={COLUMNS}")))
-    expected = slowly(run)
+    expected = [own for own in slowly(run) if counts(run, own)]
     assert len(found) == len(expected)
     for row, own in zip(found.values(), expected, strict=True):
         starts = {int(table.gpu[r]): int(table.start_ns[r]) for r in own}
@@ -98,7 +104,7 @@ def test_sums_and_spreads_of_each_split(run: Run, by: str) -> None:
     skews: dict[str, list[int]] = {}
     lasts: dict[str, list[int]] = {}
     caused: dict[str, int] = {}
-    for own in slowly(run):
+    for own in filter(partial(counts, run), slowly(run)):
         for r in own:
             durations.setdefault(label(r), []).append(int(table.duration_ns[r]))
         if len(own) < 8:
@@ -178,11 +184,14 @@ def test_from_a_collective_to_the_activity_on_a_gpu(run: Run) -> None:
 def test_the_slow_gpu_is_named_with_its_numbers(run: Run) -> None:
     found = query(run, parse("R?view=comms&by=gpu"))
     rows = rows_of(found)
+    seen = sum(len(own) == 8 and counts(run, own) for own in slowly(run))
     assert max(rows, key=lambda gpu: rows[gpu]["caused_ns"]) == "5"
-    assert f"GPU 5 arrives last at {rows['5']['times_last']} of 235" in found.headline[1]
+    assert f"GPU 5 arrives last at {rows['5']['times_last']} of {seen}" in found.headline[1]
     share = 100 * rows["5"]["caused_ns"] / sum(row["caused_ns"] for row in rows.values())
     assert f"{share:.0f} % of it for GPU 5" in found.headline[1]
-    assert any("1 of 236 collectives" in note for note in found.notes)
+    taken_in = query(run, parse("R?view=comms&by=gpu&cut=1"))
+    assert "of 235" in taken_in.headline[1]
+    assert any("1 of 236 collectives" in note for note in taken_in.notes)
     boxes = found.charts[0]
     assert isinstance(boxes, BoxChart) and (np.diff(boxes.quantiles, axis=1) >= 0).all()
 
@@ -196,6 +205,8 @@ def test_shares_of_the_durations(run: Run, by: str) -> None:
     found = rows_of(query(run, parse(f"R:gpu=2?view=comms&by={by}&columns={names}")))
     sums: dict[str, dict[str, int]] = {}
     for number, own in enumerate(slowly(run)):
+        if not counts(run, own):
+            continue
         (row,) = (r for r in own if table.gpu[r] == 2)
         level = {"kind": "operation", "collective": "operation"}.get(by, by)
         label = table.text_of(level, int(table.column(level)[row]))
@@ -224,14 +235,17 @@ def test_pictures_of_skew_and_of_each_occurrence(run: Run) -> None:
     table = run.table
     _, skews, lines = query(run, parse("R?view=comms")).charts
     assert isinstance(skews, LineChart) and isinstance(lines, LineChart)
-    starts = [[int(table.start_ns[r]) for r in own] for own in slowly(run) if len(own) == 8]
+    sets = [own for own in slowly(run) if len(own) == 8 and counts(run, own)]
+    starts = [[int(table.start_ns[r]) for r in own] for own in sets]
     expected = sorted(max(own) - min(own) for own in starts)
     assert skews.points
     assert sorted(np.concatenate(skews.x) * 1e6) == pytest.approx(expected, abs=1e-3)
     assert lines.title.startswith("reduce_scatter: ") and len(lines.series) == 8
     for gpu in (0, 5):
         own = np.flatnonzero(
-            (table.gpu == gpu) & (table.operation == table.operations.index("reduce_scatter"))
+            (table.gpu == gpu)
+            & (table.operation == table.operations.index("reduce_scatter"))
+            & ~np.isin(table.iteration, sorted(run.cut_iterations))
         )
         own = own[np.argsort(table.start_ns[own])]
         durations = table.duration_ns[own] / 1e6

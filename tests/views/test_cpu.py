@@ -56,6 +56,8 @@ def plain_samples(run: Run) -> dict[int, dict[int, tuple[int, float]]]:
 @pytest.mark.parametrize("level", [0, 5])
 def test_iterations_are_those_of_a_plain_count(run: Run, level: int) -> None:
     of = f"&of=above:{level}" if level else ""
+    assert query(run, parse(f"R?view=cpu{of}")).labels == ["11", "12"]
+    of += "&cut=1"
     frame = query(run, parse(f"R?view=cpu{of}"))
     assert frame.labels == ["10", "11", "12"]
     samples = plain_samples(run)
@@ -102,7 +104,7 @@ def test_processors_and_cores_are_those_of_a_plain_count(run: Run) -> None:
     begin = int(table.start_ns.min())
     end = int((table.start_ns + table.duration_ns).max())
     inside = [each for time, each in samples.items() if begin <= time <= end]
-    frame = query(run, parse("R?view=cpu&by=cpu"))
+    frame = query(run, parse("R?view=cpu&by=cpu&cut=1"))
     assert len(frame) == 384
     for place in (0, 5, 200, 383):
         cpu, row = int(frame.labels[place]), frame.row(place)
@@ -110,7 +112,7 @@ def test_processors_and_cores_are_those_of_a_plain_count(run: Run) -> None:
         assert row["cpu_busy_pct"] == pytest.approx(fmean(each[cpu][1] for each in inside))
         share = fmean(100.0 * (each[cpu][1] > 0) for each in inside)
         assert row["active_pct"] == pytest.approx(share)
-    frame = query(run, parse("R?view=cpu&by=core"))
+    frame = query(run, parse("R?view=cpu&by=core&cut=1"))
     assert len(frame) == 192
     first, core = frame.row(0), int(frame.labels[0])
     threads = [sum(p > 0 for c, p in each.values() if c == core) for each in inside]

@@ -41,20 +41,20 @@ def test_the_hits_are_the_nodes_whose_names_match(text: str, order: tuple[str, .
             if fits(labels[depth]):
                 own = sum(int(table.column(state)[row]) for state in STATES)
                 expected[tuple(labels[: depth + 1])] += own
-    found = find(run, order, text, limit=10_000)
+    found = find(run, View("", order=order), text, limit=10_000)
     assert {hit.path: hit.elapsed_ns for hit in found.hits} == dict(expected)
     assert found.nodes == len(found.hits)
     times = [hit.elapsed_ns for hit in found.hits]
     assert times == sorted(times, reverse=True)
-    few = find(run, order, text, limit=3)
+    few = find(run, View("", order=order), text, limit=3)
     assert [hit.elapsed_ns for hit in few.hits] == times[:3] and few.nodes == found.nodes
 
 
 def test_nothing_found_and_nothing_asked() -> None:
-    assert find(sample_run(), LEVELS, "no_such_name").nodes == 0
+    assert find(sample_run(), View(""), "no_such_name").nodes == 0
     for text in ("", "  ", "(", "time>1ms"):
         with pytest.raises(UsageError):
-            find(sample_run(), LEVELS, text)
+            find(sample_run(), View(""), text)
 
 
 def test_hits_in_a_table() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from support import Row, run_of
+from support import Row, counted_rows, run_of
 
 from chopper_core.model import tree
 from chopper_core.model.address import parse, render
@@ -27,7 +27,7 @@ def plain_parts(run: Run, scope: str, by: str) -> dict[str, dict[str, float]]:
     """Sums of every part by label, activity by activity."""
     table = run.table
     found: dict[str, dict[str, float]] = {}
-    for row in run.tree().node(parse(f"R{scope}").path).rows.tolist():
+    for row in counted_rows(run, dict(parse(f"R{scope}").scope)):
         sums = found.setdefault(table.text_of(by, int(table.column(by)[row])), {})
         for name in BREAKDOWN:
             value = float(table.measured[name][row])

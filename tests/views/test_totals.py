@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from itertools import product
 from math import isclose
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.run import Run
-from chopper_core.model.view import View
+from chopper_core.model.table import STATES
+from chopper_core.model.view import View, complete_order
 from chopper_core.query.frame import Frame
+from chopper_core.render import render as rendered
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS, view_spec
 from chopper_core.views.query import answer, query
@@ -33,7 +38,7 @@ def _scopes(run: Run) -> list[tuple[str, ...]]:
 
 def _is_total(frame: Frame, name: str) -> bool:
     values, total = frame.values[name], frame.total[name]
-    numbers = values.numbers[values.present()]
+    numbers = values.numbers[values.present() & frame.counted()]
     if total is None or not len(numbers):
         return True
     return isclose(numbers.sum(), total, rel_tol=1e-9, abs_tol=1e-6)
@@ -43,10 +48,14 @@ def _is_total(frame: Frame, name: str) -> bool:
 @pytest.mark.parametrize("which", ["sample", "measured", "demo"])
 def test_the_total_is_that_of_the_rows(run: Run, which: str, name: str, by: str) -> None:
     run = {"sample": sample_run, "measured": measured_run, "demo": lambda: run}[which]()
-    for path in _scopes(run):
+    if which == "measured":
+        # Truncated on one GPU, and so left out on all.
+        run = replace(run, partial_iterations={0: frozenset([10]), 1: frozenset()})
+    for path, cut in product(_scopes(run), (False, True)):
         for columns in ((), tuple(_EXTRA.split(","))):
+            view = View("R", path, name=name, by=by, columns=columns, cut=cut)
             try:
-                frame = query(run, View("R", path, name=name, by=by, columns=columns))
+                frame = query(run, view)
             except ChopperError:
                 continue
             sums = [each.name for each in frame.columns if each.reduces == "sum"]
@@ -71,5 +80,71 @@ def test_the_total_of_a_statistic_is_that_of_the_instances_of_all_rows(
             continue
         if result.nodes is None or not frame.over:
             continue
-        whole = result.whole or run.tree().node(path)
+        whole = result.whole or run.tree_of(view).node(path)
         assert np.array_equal(np.sort(result.nodes.rows), np.sort(whole.rows))
+
+
+TREES = [
+    *[(name,) for name in ("gpu", "iteration", "phase", "layer", "operation", "kernel")],
+    ("gpu", "kernel"),
+    ("operation", "gpu"),
+]
+
+
+@pytest.mark.parametrize("order", TREES, ids=lambda order: ",".join(order))
+@pytest.mark.parametrize("cut", [False, True])
+def test_truncated_iterations_count_only_where_they_are_asked_for(
+    order: tuple[str, ...], cut: bool
+) -> None:
+    """In the tree rows add up to the total: of the complete iterations, or with `cut` of all."""
+    run = replace(sample_run(gpus=3), partial_iterations={2: frozenset([10])})
+    table = run.table
+    counted = np.ones(len(table), np.bool_) if cut else table.iteration != 10
+    elapsed = np.sum([table.column(state) for state in STATES], axis=0)
+    view = View("R", order=complete_order(order), cut=cut)
+    frame = query(run, view)
+    assert frame.total["elapsed_ns"] == elapsed[counted].sum()
+    assert _is_total(frame, "elapsed_ns") and _is_total(frame, "kernels")
+    assert frame.truncated == (10,) and frame.left_out == (() if cut else (10,))
+    path = (frame.labels[-1],)
+    deeper = query(run, replace(view, path=path))
+    own = table.column(order[0]) == table.code_of(order[0], path[0])
+    expected = elapsed[own & (counted | (order[0] == "iteration"))].sum()
+    assert deeper.total["elapsed_ns"] == expected and _is_total(deeper, "elapsed_ns")
+    if cut and order[0] == "gpu":
+        ends = table.start_ns[own] + table.duration_ns[own]
+        assert deeper.total["elapsed_ns"] == ends.max() - table.start_ns[own].min()
+
+
+def test_a_truncated_iteration_is_a_marked_row_without_a_share() -> None:
+    run = replace(sample_run(gpus=2), partial_iterations={1: frozenset([10])})
+    frame = query(run, View("R", ("0",)))
+    assert frame.labels == ["10", "11", "12"] and frame.is_cut(0) and not frame.is_cut(1)
+    assert frame.counted().tolist() == [False, True, True]
+    assert frame.row(0)["share_pct"] is None and frame.row(0)["elapsed_ns"]
+    shares = [frame.row(row)["share_pct"] for row in (1, 2)]
+    assert sum(float(share or 0) for share in shares) == pytest.approx(100)
+    assert "10 cut" in rendered(frame, "text")
+    document = json.loads(rendered(frame, "json"))
+    assert document["left_out"] == [10] and document["rows"][0]["truncated"] is True
+    assert not any("truncated" in row for row in document["rows"][1:])
+    assert any("left out unless cut=1" in note for note in frame.notes)
+    inside = query(run, View("R", ("0", "10")))
+    assert inside.left_out == () and inside.total["elapsed_ns"] == frame.row(0)["elapsed_ns"]
+
+
+def test_a_run_with_nothing_but_truncated_iterations_shows_them() -> None:
+    run = replace(sample_run(gpus=2), partial_iterations={0: frozenset([10, 11, 12])})
+    for name, by in SPLITS:
+        plain, taken_in = (View("R", name=name, by=by, cut=cut) for cut in (False, True))
+        if name in ("throughput", "determinism", "power"):
+            continue  # They have figures of complete iterations only.
+        try:
+            frame = query(run, plain)
+        except ChopperError:
+            continue
+        assert frame.left_out == () and frame.truncated == (10, 11, 12)
+        asked = query(run, taken_in)
+        assert (frame.labels, frame.total) == (asked.labels, asked.total)
+        if name != "timeline":  # It has all time in any case.
+            assert any("there is no complete one" in note for note in frame.notes)

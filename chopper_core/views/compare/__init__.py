@@ -13,6 +13,7 @@ from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
 from chopper_core.model.view import Baseline, View
+from chopper_core.query.children import cut_note
 from chopper_core.query.differences import (
     DELTA,
     delta_of,
@@ -303,12 +304,8 @@ def _notes(both: Sides) -> tuple[str, ...]:
             f"sums are per GPU and iteration: divided by {both.ours.steps} here, by "
             f"{both.base.steps} in the baseline"
         )
-    for side, where in ((both.ours, "here"), (both.base, "in the baseline")):
-        if side.truncated:
-            which = ", ".join(map(str, side.truncated))
-            notes.append(
-                f"iteration {which} {where} is truncated by the profiling window: left out"
-            )
+    if both.base.run is not both.ours.run or both.base.view.path != both.ours.view.path:
+        notes += cut_note(both.base.run, both.base.view, "of the baseline")
     return tuple(notes)
 
 

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -18,7 +17,6 @@ from chopper_core.model.view import View, baseline_view
 from chopper_core.query.compared import Pairs, aligned, matched
 from chopper_core.query.renamed_kernels import Side, renamed_kernels
 from chopper_core.util.errors import NoSuchNode
-from chopper_core.views.shared.matched_kernels import cut_iterations
 
 PLACE: Final = "place"
 _PLACE_LEVELS: Final = ("phase", "layer", "operation")
@@ -38,8 +36,6 @@ class ComparedNode(Struct, frozen=True):
     labels: tuple[str, ...]
     steps: int
     """The number of pairs of a GPU and an iteration in the node."""
-    truncated: tuple[int, ...]
-    """Iterations that the profiling window cuts; left out."""
 
     def values(self, known: Metric) -> Values:
         """A figure of the rows."""
@@ -122,37 +118,23 @@ def sides_of(run: Run, view: View) -> Sides:
     wanted = _PLACE_LEVELS if by == PLACE else (by,)
     # A level that both paths contain splits nothing.
     levels = tuple(level for level in wanted if not (level in ours and level in base)) or wanted
-    own = _compared_node(run, view, levels, by, run is not other)
+    own = _compared_node(run, view, levels, by)
     try:
-        return Sides(by, levels, own, _compared_node(other, there, levels, by, run is not other))
+        return Sides(by, levels, own, _compared_node(other, there, levels, by))
     except NoSuchNode as error:
         raise NoSuchNode(f"the baseline lacks this node: {error}") from None
 
 
-def _compared_node(
-    run: Run, view: View, levels: tuple[str, ...], by: str, is_without_cut: bool
-) -> ComparedNode:
-    tree = run.tree(view.order)
-    node, truncated = tree.node(view.path), cut_iterations(run)
-    # Within one run both sides lack the same iterations; of two runs, truncated ones are left out.
-    if is_without_cut and truncated and "iteration" not in dict(view.scope):
-        kept = node.rows[~np.isin(run.table.iteration[node.rows], list(truncated))]
-    else:
-        kept = np.zeros(0, np.intp)
-    if len(kept):
-        node = Groups.single(run.table, kept)
-        groups, steps = (node.split(each)[0] for each in (levels, _STEP))
-    else:
-        truncated = frozenset()
-        groups, steps = (tree.split(view.path, each) for each in (levels, _STEP))
+def _compared_node(run: Run, view: View, levels: tuple[str, ...], by: str) -> ComparedNode:
+    tree = run.tree_of(view)
+    node = tree.node(view.path)
+    groups, steps = (tree.split(view.path, each) for each in (levels, _STEP))
     texts = [
         [run.table.text_of(level, int(code)) for code in groups.codes(level)] for level in levels
     ]
     parts = tuple(zip(*texts, strict=True))
     labels = tuple(_label(levels, part) if by == PLACE else part[0] for part in parts)
-    return ComparedNode(
-        run, view, node, groups, parts, labels, len(steps), tuple(sorted(truncated))
-    )
+    return ComparedNode(run, view, node, groups, parts, labels, len(steps))
 
 
 def _label(levels: tuple[str, ...], part: tuple[str, ...]) -> str:

@@ -284,9 +284,6 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
     for each, where in ((ours, "here"), (base, "in the baseline")):
         if each is None:
             continue
-        if each.truncated:
-            cut = ", ".join(map(str, each.truncated))
-            notes.append(f"iteration {cut} {where} is truncated by the profiling window: left out")
         if len(each.compared) < len(each.iterations):
             notes.append(
                 f"kernels are compared over {len(each.compared)} of {len(each.iterations)} "

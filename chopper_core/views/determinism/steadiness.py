@@ -15,7 +15,6 @@ from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, run_starts
-from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.samples import TimeSpans, sampled
 
 MAX_COMPARED_ROWS: Final = 1 << 18
@@ -122,7 +121,6 @@ class Steadiness(Struct, frozen=True, eq=False):
     gpus: tuple[int, ...]
     iterations: tuple[int, ...]
     """The complete ones."""
-    truncated: tuple[int, ...]
     compared: tuple[int, ...]
     """The complete iterations whose kernels are compared."""
     places: int
@@ -148,23 +146,22 @@ class Steadiness(Struct, frozen=True, eq=False):
 
 def gpus_of(run: Run, view: View) -> tuple[int, ...]:
     """The GPUs of a view's scope."""
-    codes = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu")
+    codes = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu")
     return tuple(int(gpu) for gpu in codes)
 
 
 def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
     """The figures of a view's scope, cached; `with_cells` also those of single iterations."""
-    key = ("steadiness", view.order, view.path, with_cells)
+    key = ("steadiness", view.order, view.path, view.cut, with_cells)
     return run.memo(key, lambda: _steadiness(run, view, with_cells), _CACHED_SCOPES)
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
-    tree, table = run.tree(view.order), run.table
+    tree, table = run.tree_of(view), run.table
     node, steps = tree.node(view.path), tree.split(view.path, ("gpu", "iteration"))
     gpu_of, number_of = (steps.codes(level).astype(np.int64) for level in ("gpu", "iteration"))
     numbers, gpus = set(number_of.tolist()) - {NO_LABEL}, distinct(gpu_of).tolist()
-    cut = cut_iterations(run)
-    complete = tuple(sorted(numbers - cut))
+    complete = tuple(sorted(numbers - set(() if view.cut else run.truncated(view))))
     is_complete = np.isin(number_of, complete)
     steps_of = [np.flatnonzero(is_complete & (gpu_of == gpu)) for gpu in gpus]
     values = {each.metric.name: np.full(len(gpus), np.nan) for each in FIGURES}
@@ -215,7 +212,6 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
     return Steadiness(
         gpus=tuple(gpus),
         iterations=complete,
-        truncated=tuple(sorted(numbers & cut)),
         compared=compared,
         places=places,
         values=values,

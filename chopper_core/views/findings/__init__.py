@@ -146,10 +146,6 @@ def _headline(context: FindingsContext, findings: int) -> str:
 
 def _notes(context: FindingsContext) -> tuple[str, ...]:
     notes = []
-    if context.truncated:
-        verb = "is" if len(context.truncated) == 1 else "are"
-        which = by_number("iteration", context.truncated)
-        notes.append(f"{which} {verb} truncated by the profiling window: left out")
     if context.irregular:
         which = by_number("iteration", context.irregular)
         notes.append(f"{which} took over {IRREGULAR.value:g} times the median: left out")

@@ -21,7 +21,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.util.grouping import distinct, ranked, sorted_run_mask
 from chopper_core.views.findings.rule import Threshold
 from chopper_core.views.shared.leads import RankLeads, leads
-from chopper_core.views.shared.matched_kernels import compared_iterations, cut_iterations
+from chopper_core.views.shared.matched_kernels import compared_iterations
 
 FEWEST: Final = Threshold(
     "layers or iterations needed to tell one that differs",
@@ -234,11 +234,18 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
 
 def context_of(run: Run, view: View) -> FindingsContext:
     """The context of a view's scope; raises NoSuchNode where it is empty."""
-    view = View(view.run, view.path, view.order, signal=view.signal, overrides=view.overrides)
+    view = View(
+        view.run,
+        view.path,
+        view.order,
+        signal=view.signal,
+        overrides=view.overrides,
+        cut=view.cut,
+    )
     tree, table = run.tree(view.order), run.table
     found = tree.split(view.path, ("iteration",))
     numbers = found.codes("iteration").astype(np.int64)
-    truncated = np.isin(numbers, sorted(cut_iterations(run)))
+    truncated = np.isin(numbers, run.left_out(view))
     whole = (numbers != NO_LABEL) & ~truncated
     if not whole.any():
         whole, truncated = np.ones(len(numbers), np.bool_), np.zeros(len(numbers), np.bool_)

@@ -113,7 +113,7 @@ def _statistic(name: str, statistic: str) -> Metric:
         "ns",
         f"{what} {statistic}",
         f"The {statistic} of {name} over the row's instances: per GPU, iteration and layer for "
-        "operations, else per GPU and iteration; truncated iterations don't count.",
+        "operations, else per GPU and iteration.",
         source=known.source,
         missing_because="no compute in the row",
     )
@@ -129,7 +129,7 @@ STATISTICS: Final = {
 def answer(run: Run, view: View) -> ViewResult:
     """Overheads of launches and causes of idle time, by operation or another level."""
     by = view.by or "operation"
-    rows = Partition.of(run.tree(view.order), view, by)
+    rows = Partition.of(run.tree_of(view), view, by)
     own, total = _columns(run, view, rows)
     figures = {metric.name: values for metric, values in own}
     whole = {metric.name: values.at(0) for metric, values in total}
@@ -178,9 +178,7 @@ def _columns(run: Run, view: View, rows: Partition) -> tuple[Columns, Columns]:
     """All columns but the words: of the rows, and of all of them together."""
     by = rows.level
     over = INSTANCE_LEVELS if by == "operation" else ("gpu", "iteration")
-    one = by == "iteration" or "iteration" in dict(view.scope)
-    cut = {} if one else run.partial_iterations
-    found = launches_of(run, rows.whole.selection, by, rows.nodes.codes(by), over, cut)
+    found = launches_of(run, rows.whole.selection, by, rows.nodes.codes(by), over)
     return _figures(rows.scope(run), found), _figures(rows.whole_scope(run), found.together())
 
 
@@ -244,10 +242,10 @@ def _queues_and_notes(run: Run, view: View, parent: Groups) -> tuple[Queues, tup
     """The queues and clock notes of a scope; those of the last scope are cached."""
 
     def make() -> tuple[Queues, tuple[str, ...]]:
-        gpus = run.tree(view.order).split(view.path, ("gpu",)).codes("gpu").tolist()
+        gpus = run.tree_of(view).split(view.path, ("gpu",)).codes("gpu").tolist()
         return _queues(run, parent, gpus), _clock_notes(run, parent)
 
-    return run.memo(("launch queues", view.order, view.path), make, keep=1)
+    return run.memo(("launch queues", view.order, view.path, view.cut), make, keep=1)
 
 
 def _queues(run: Run, parent: Groups, gpus: list[int]) -> Queues:

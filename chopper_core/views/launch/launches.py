@@ -29,8 +29,6 @@ class LaunchInstances(Struct, frozen=True, eq=False):
     label: Index
     instance: Int64
     """Which instance each is, the same number under every label."""
-    counts: Mask
-    """Whether it counts: its iteration isn't truncated, or all are."""
     sums: Mapping[str, Int64]
     linked: Mask
     """Whether any activity has a launch record."""
@@ -52,14 +50,13 @@ class LaunchInstances(Struct, frozen=True, eq=False):
             for name, values in self.sums.items()
         }
         nowhere = np.zeros(count, np.intp)
-        return LaunchInstances(nowhere, numbers, either(self.counts), sums, either(self.linked))
+        return LaunchInstances(nowhere, numbers, sums, either(self.linked))
 
     def statistic(self, name: str, statistic: str, count: int, of_launches: bool) -> Float64:
         """The mean or median of a sum over the instances of each of so many labels."""
-        there = self.counts & self.linked if of_launches else self.counts
         values, label = self.sums[name], self.label
-        if not there.all():
-            values, label = values[there], label[there]
+        if of_launches and not self.linked.all():
+            values, label = values[self.linked], label[self.linked]
         if statistic == "median":
             return quantiles_of(values, label, count, (0.5,))[:, 0]
         number = np.bincount(label, minlength=count)
@@ -93,12 +90,7 @@ class LaunchSums(Struct, frozen=True, eq=False):
 
 
 def launches_of(
-    run: Run,
-    rows: Selection,
-    level: str,
-    labels: Codes,
-    over: Sequence[str],
-    cut: Mapping[int, frozenset[int]],
+    run: Run, rows: Selection, level: str, labels: Codes, over: Sequence[str]
 ) -> LaunchSums:
     """Sums by the labels of a level, whose codes rise, and by their instances.
 
@@ -127,7 +119,7 @@ def launches_of(
         comm_wait.astype(np.int64),
         latency.astype(np.int64),
         least,
-        _instances(parts, count, spans, cut),
+        _instances(parts, count, spans),
     )
 
 
@@ -195,13 +187,10 @@ def _summed(table: KernelTable, rows: Selection, code: AnyArray, waited: Int64) 
 
 
 def _instances(
-    parts: Sequence[Part],
-    count: int,
-    spans: Sequence[tuple[int, int]],
-    cut: Mapping[int, frozenset[int]],
+    parts: Sequence[Part], count: int, spans: Sequence[tuple[int, int]]
 ) -> LaunchInstances:
     """The instances of all parts, label after label."""
-    (low_gpu, gpus), (low_iteration, iterations), *others = spans
+    (_, gpus), (_, iterations), *others = spans
     within = int(np.prod([width for _, width in others], dtype=np.int64))
     of_gpu = within * iterations
     code = np.concatenate([codes for codes, _, _ in parts])
@@ -212,17 +201,12 @@ def _instances(
     order = np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(len(code))
     label, gpu = (np.repeat(each, size) for each in np.divmod(np.arange(gpus * count), gpus))
     inner = code[order] - of_gpu * (gpu * count + label)
-    counts = np.ones(len(code), np.bool_)
-    for each, numbers in cut.items():
-        is_cut = np.isin(inner // within + low_iteration, list(numbers))
-        counts &= ~((gpu + low_gpu == each) & is_cut)
     sums = {
         name: np.concatenate([values[place] for _, _, values in parts])[order]
         for place, name in enumerate(OVERHEADS)
     }
     linked = np.concatenate([linked for _, linked, _ in parts])[order]
-    counts = counts if counts.any() else ~counts
-    return LaunchInstances(label, of_gpu * gpu + inner, counts, sums, linked)
+    return LaunchInstances(label, of_gpu * gpu + inner, sums, linked)
 
 
 def _under_comm(run: Run, rows: Selection) -> tuple[Index, Int64]:

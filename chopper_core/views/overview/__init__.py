@@ -299,12 +299,11 @@ def _cards(step: Step) -> Cards:
 
 def _notes(step: Step) -> tuple[str, ...]:
     notes = []
-    if step.left_out:
-        verb = "is" if len(step.left_out) == 1 else "are"
-        notes.append(
-            f"{by_number('iteration', step.left_out)} {verb} truncated by the profiling window, "
-            "or missing on a GPU: left out"
-        )
+    truncated = step.run.truncated(step.view)
+    lacking = [number for number in step.left_out if number not in truncated]
+    if lacking:
+        verb = "is" if len(lacking) == 1 else "are"
+        notes.append(f"{by_number('iteration', lacking)} {verb} missing on a GPU: left out")
     if step.irregular:
         notes.append(
             f"{by_number('iteration', step.irregular)} took over {IRREGULAR_TIMES:g} times the "

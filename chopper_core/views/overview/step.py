@@ -16,7 +16,6 @@ from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.views.overheads import LOSSES, THEORY, parts_of, with_parts, without_flops
-from chopper_core.views.shared.matched_kernels import cut_iterations
 from chopper_core.views.shared.tokens import tokens_in
 
 PARTS: Final = {THEORY: "theoretical", **LOSSES}
@@ -150,7 +149,7 @@ def step_of(run: Run, view: View) -> Step:
     codes = by_iteration.codes("iteration").astype(np.int64)
     found, counts = np.unique(codes[codes != NO_LABEL], return_counts=True)
     everywhere = found[counts == len(gpus)]
-    whole = [code for code in everywhere.tolist() if code not in cut_iterations(run)]
+    whole = [code for code in everywhere.tolist() if code not in run.left_out(view)]
     # Of a run with nothing but cut iterations, these are shown.
     kept = whole or everywhere.tolist() or found.tolist()
     took = _times_of(by_iteration, gpus, codes, kept).max(axis=0)

@@ -87,7 +87,7 @@ def options_of(text: str) -> Options:
 
 
 def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
-    rows = Partition.of(run.tree(view.order), view, "gpu")
+    rows = Partition.of(run.tree_of(view), view, "gpu")
     scope = rows.scope(run)
     energy_j, token_mj = step_energy(run, view, options.tokens)
     own = _columns(run, found, options)
@@ -232,11 +232,12 @@ def step_energy(run: Run, view: View, given: float | None = None) -> tuple[Float
 
 def _energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float64, Mask]:
     """GPUs, iterations, J of each GPU in each iteration, and whether it is whole there."""
-    scoped = run.tree(view.order).split(view.path, ("gpu", "iteration"))
+    scoped = run.tree_of(view).split(view.path, ("gpu", "iteration"))
     gpus = np.unique(scoped.codes("gpu")).tolist()
     iterations = [n for n in np.unique(scoped.codes("iteration")).tolist() if n != NO_LABEL]
     energy = np.full((len(gpus), len(iterations)), np.nan)
     whole = np.zeros(energy.shape, np.bool_)
+    cut = run.truncated(view)
     steps = run.tree().split((), ("gpu", "iteration"))
     scope = Scope(steps, steps, run.origin_ns, run.hardware, run.measured)
     values = METRICS["energy_j"].compute(scope)
@@ -247,14 +248,14 @@ def _energy_of_steps(run: Run, view: View) -> tuple[list[int], list[int], Float6
         if gpu in gpus and iteration in iterations:
             at = gpus.index(gpu), iterations.index(iteration)
             energy[at] = values.numbers[row] if present[row] else np.nan
-            whole[at] = iteration not in run.partial_iterations.get(gpu, frozenset())
+            whole[at] = view.cut or iteration not in cut
     return gpus, iterations, energy, whole
 
 
 def _by_label(
     run: Run, view: View, found: list[GpuSamples], options: Options, by: str
 ) -> ViewResult:
-    rows = Partition.of(run.tree(view.order), view, by)
+    rows = Partition.of(run.tree_of(view), view, by)
     scope = rows.scope(run)
     energy = METRICS["energy_j"].compute(scope)
     joules = np.where(energy.present(), energy.numbers, np.nan)

@@ -280,9 +280,6 @@ def _hotter(stand: RankLeads) -> str:
 def notes(stand: RankLeads) -> tuple[str, ...]:
     """What is left out, and the accuracy of the GPUs' clocks."""
     said = []
-    if stand.left_out:
-        cut = ", ".join(map(str, stand.left_out))
-        said.append(f"iteration {cut} is truncated by the profiling window and left out")
     if stand.compared is not None and stand.compared[0] < stand.compared[1]:
         few, all_of_them = stand.compared
         said.append(

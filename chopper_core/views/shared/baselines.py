@@ -48,17 +48,17 @@ def candidates(run: Run, view: View) -> ViewResult:
 
 
 def _others(run: Run, view: View) -> list[Candidate]:
-    own_ns = _time_of(run, view.order, view.path)
+    own_ns = _time_of(run, view)
     found = []
     for name, other in run.others.items():
         with suppress(NoSuchNode):
-            time = _time_of(other, view.order, view.path)
+            time = _time_of(other, view)
             found.append(Candidate(name, _beside(view, Baseline(name)), time, own_ns - time))
     return found
 
 
 def _same_elsewhere(run: Run, view: View) -> list[Candidate]:
-    tree, own_ns = run.tree(view.order), _time_of(run, view.order, view.path)
+    tree, own_ns = run.tree(view.order), _time_of(run, view)
     found = []
     for depth, (level, label) in enumerate(view.scope):
         others = tree.children(view.path[:depth]).labels if level in _STEP else ()
@@ -67,7 +67,7 @@ def _same_elsewhere(run: Run, view: View) -> list[Candidate]:
             if text == label:
                 continue
             with suppress(NoSuchNode):
-                time = _time_of(run, view.order, path)
+                time = _time_of(run, replace(view, path=path))
                 beside = _beside(view, Baseline("", path))
                 found.append(Candidate(f"{level}={text}", beside, time, own_ns - time))
     return found
@@ -78,17 +78,20 @@ def _children(run: Run, view: View) -> list[Candidate]:
     level = view.level
     if level not in _STEP:
         return []
-    children = run.tree(view.order).children(view.path)
-    times = children.groups.elapsed_ns.tolist()
+    children = run.tree_of(view).children(view.path)
+    labels, times = list(children.labels), children.groups.elapsed_ns.tolist()
+    if level == "iteration" and (left_out := set(map(str, run.left_out(view)))):
+        kept = [place for place, label in enumerate(labels) if label not in left_out]
+        labels, times = [labels[place] for place in kept], [times[place] for place in kept]
     middle = int(np.argsort(times, kind="stable")[(len(times) - 1) // 2])
     found = []
-    for row, label in enumerate(children.labels):
+    for row, label in enumerate(labels):
         base = middle if level == "gpu" else row - 1
         if base in (row, -1):
             continue
-        paths = [(*view.path, text) for text in (label, children.labels[base])]
+        paths = [(*view.path, text) for text in (label, labels[base])]
         beside = _beside(replace(view, path=paths[0]), Baseline("", paths[1]))
-        text = f"{level}={label} beside {level}={children.labels[base]}"
+        text = f"{level}={label} beside {level}={labels[base]}"
         found.append(Candidate(text, beside, times[base], times[row] - times[base]))
     return found
 
@@ -107,7 +110,6 @@ _DELTA: Final = column(
 )
 
 
-def _time_of(run: Run, order: tuple[str, ...], path: tuple[str, ...]) -> int:
-    """The time of a node; raises NoSuchNode."""
-    node = run.tree(order).node(path)
-    return int(node.elapsed_ns[0])
+def _time_of(run: Run, view: View) -> int:
+    """The time of a view's node; raises NoSuchNode."""
+    return int(run.tree_of(view).node(view.path).elapsed_ns[0])

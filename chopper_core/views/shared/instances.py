@@ -93,11 +93,11 @@ class Overlaps(Struct, frozen=True, eq=False, dict=True):
 
 def overlaps_in(run: Run, view: View) -> Overlaps:
     """The instances of a view's scope; those of the whole run are found once."""
-    node = run.tree(view.order).node(view.path)
+    node = run.tree_of(view).node(view.path)
     if {"kernel", ACTIVITY} & {level for level, _ in view.scope}:
         return _found(run, view)
-    everything = run.memo(("overlaps",), lambda: _found(run, View(view.run)))
-    if not view.path:
+    everything = run.memo(("overlaps",), lambda: _found(run, View(view.run, cut=True)))
+    if not view.path and not run.left_out(view):
         return everything
     inside = np.zeros(len(run.table), np.bool_)
     inside[node.selection] = True
@@ -109,7 +109,7 @@ def _found(run: Run, view: View) -> Overlaps:
     # The code of a missing operation is -1: the name that is none.
     copies = np.array([name.startswith(FSDP) for name in (*table.operations, "")], np.bool_)
     visit = run.memo(("visits",), lambda: visits(table, copies[table.operation]))
-    found = instances(run.tree(view.order).node(view.path), visit)
+    found = instances(run.tree_of(view).node(view.path), visit)
     masked = found.beside_ns
     columns = (found.row, found.start_ns, found.elapsed_ns, found.beside_ns)
     if not copies.any():

@@ -30,7 +30,6 @@ from chopper_core.views.shared.lateness import lateness_of
 from chopper_core.views.shared.matched_kernels import (
     Occurrences,
     compared_iterations,
-    cut_iterations,
     occurrences_of,
     within,
 )
@@ -69,8 +68,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """The scope on all GPUs, without iterations that are left out or have nothing matched."""
     view: View
     without: Mapping[str, Sequence[int]]
-    """Codes by level that are left out of it."""
-    left_out: tuple[int, ...]
+    """Codes by level that are left out of it, besides truncated iterations."""
     compared: tuple[int, int] | None
     """How many iterations of how many are compared, where they are too many."""
     gpus: tuple[int, ...]
@@ -101,7 +99,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
     def split(self, level: str) -> Groups:
         """The scope by the labels of a level."""
-        return self.run.tree(self.view.order).split(self.view.path, (level,), self.without)
+        return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
 
     @cached_property
     def set_of(self) -> tuple[int, ...]:
@@ -324,26 +322,18 @@ class Straggler(Struct, frozen=True):
 def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     """The GPUs in a view's scope, and the view without a GPU of its own; raises UsageError."""
     view = of_all_gpus(view)
-    node = run.tree(view.order).node(view.path)
+    node = run.tree_of(view).node(view.path)
     compared = compared_iterations(run, view)
     peers = occurrences_of(run, compared)
     if sum(len(own.gpus) for own in peers) < 2:
         raise UsageError("the run has compute on one GPU only; ranks compares several")
-    if view.path:
+    if view.path or run.left_out(view):
         peers = tuple(within(run, own, node) for own in peers)
     if not any(map(len, peers)):
         raise UsageError(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )
-    left_out = sorted(cut_iterations(run)) if not compared else []
-    if left_out:
-        cut = [np.isin(run.table.iteration[own.rows[:, 0]], left_out) for own in peers]
-        together = np.concatenate(cut)
-        if together.all() or not together.any():
-            left_out = []
-        else:
-            peers = tuple(own.take(~gone) for own, gone in zip(peers, cut, strict=True))
-    return _side_by_side(run, view, node, (tuple(left_out), compared), peers), view
+    return _side_by_side(run, view, node, compared, peers), view
 
 
 def of_all_gpus(view: View) -> View:
@@ -362,18 +352,17 @@ def _side_by_side(
     run: Run,
     view: View,
     node: Groups,
-    chosen: tuple[tuple[int, ...], tuple[int, ...]],
+    compared: tuple[int, ...],
     peers: tuple[Occurrences, ...],
 ) -> RankLeads:
-    left_out, compared = chosen
     table = run.table
     gpus = np.sort(np.concatenate([own.gpus for own in peers])).astype(np.int64)
     seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))
-    tree = run.tree(view.order)
+    tree = run.tree_of(view)
     there = tree.split(view.path, ("iteration",)).codes("iteration")
     without = {
         "gpu": [gpu.index for gpu in run.gpus if gpu.index not in gpus],
-        "iteration": [*left_out, *sorted(set(there.tolist()) - set(seen.tolist()))],
+        "iteration": sorted(set(there.tolist()) - set(seen.tolist())),
     }
     without = {level: codes for level, codes in without.items() if codes}
 
@@ -413,7 +402,6 @@ def _side_by_side(
         node=whole,
         view=view,
         without=without,
-        left_out=left_out,
         compared=(len(compared), len(there)) if compared else None,
         gpus=numbers,
         peers=peers,

@@ -74,16 +74,13 @@ def occurrences_of(run: Run, iterations: tuple[int, ...] = ()) -> tuple[Occurren
 
 def compared_iterations(run: Run, view: View) -> tuple[int, ...]:
     """The iterations of a scope that are compared where those of the run are too many, else ()."""
-    tree = run.tree(view.order)
     whole = run.tree().split((), ("iteration",))
     if int(whole.sizes().sum()) <= MAX_MATCHED:
         return ()
-    scope = tree.split(view.path, ("iteration",))
+    scope = run.tree_of(view).split(view.path, ("iteration",))
     numbers, sizes = whole.codes("iteration").tolist(), whole.sizes().tolist()
     costs = dict(zip(numbers, sizes, strict=True))
-    cut = cut_iterations(run)
     here = [int(code) for code in scope.codes("iteration")]
-    here = [code for code in here if code not in cut] or here
     fitting = max(1, int(MAX_MATCHED * len(here) / sum(costs[code] for code in here)))
     if fitting >= len(here):
         return tuple(here)
@@ -97,11 +94,6 @@ def within(run: Run, found: Occurrences, node: Groups) -> Occurrences:
     inside[node.selection] = True
     chosen: Mask = np.logical_or.reduce(inside[found.rows], axis=1)
     return found.take(chosen)
-
-
-def cut_iterations(run: Run) -> frozenset[int]:
-    """The iterations truncated by the profiling window on any GPU."""
-    return frozenset().union(*run.partial_iterations.values())
 
 
 def _matched(run: Run, iterations: tuple[int, ...]) -> tuple[Occurrences, ...]:

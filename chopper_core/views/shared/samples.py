@@ -132,7 +132,7 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     Of GPUs and iterations the span from the first start to the last end; of what lies deeper the
     time in which any of its activities runs.
     """
-    tree = run.tree(view.order)
+    tree = run.tree_of(view)
     levels = {level for level, _ in view.scope}
     if levels <= {"gpu", "iteration"}:
         groups = tree.split(view.path, ("gpu",))

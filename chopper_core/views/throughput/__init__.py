@@ -244,10 +244,8 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     there[place] = True
     there = there.reshape(shape)
     step = np.repeat(place, steps.sizes())
-    cut = {
-        number for gpu in gpus.tolist() for number in run.partial_iterations.get(gpu, frozenset())
-    }
-    whole = np.array([number not in cut for number in iterations.tolist()], np.bool_)
+    # The tokens of a truncated step are unknown: only who asks for it has its rate.
+    whole = ~np.isin(iterations, () if view.cut else run.truncated(view))
     return Steps(
         gpus.tolist(),
         iterations.tolist(),

@@ -1,0 +1,51 @@
+"""Truncated iterations on the screen: said in one place, taken in by a key, never an outlier."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import numbered
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.query.outliers import outliers
+from tests.support import sample_run
+from tests.tui.explorer import explorer
+
+
+def cut_run(*iterations: int) -> Run:
+    """The sample run of which the profiler cuts iterations on the last GPU."""
+    run = sample_run(gpus=2, iterations=8)
+    return replace(run, partial_iterations={0: frozenset(), 1: frozenset(iterations)})
+
+
+async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
+    async with explorer((120, 40), run=cut_run(10), view=View("sample.json", ("0",))) as at:
+        top = at.text().splitlines()
+        assert "it 10 cut, left out" in top[0] and "10 cut" in at.text()
+        assert "truncated" not in at.text()
+        less = at.frame.total["elapsed_ns"]
+        await at.press("t")
+        assert at.frame.view.cut and at.frame.address.endswith("?cut=1")
+        assert "it 10 cut, counted" in at.text().splitlines()[0]
+        first = at.frame.row(0)["elapsed_ns"]
+        assert at.frame.total["elapsed_ns"] == less + first
+        await at.press("escape")
+        assert at.frame.view.cut and at.frame.left_out == ()
+        await at.press("t")
+        assert not at.frame.view.cut and at.frame.left_out == (10,)
+        await at.press("enter", "enter")
+        assert "it 10 cut" in at.text().splitlines()[0] and at.frame.left_out == ()
+
+
+async def test_a_run_without_them_says_so() -> None:
+    async with explorer((80, 24), run=cut_run()) as at:
+        await at.press("t")
+        assert "no iteration of this run is truncated" in at.text()
+        assert "cut" not in at.text().splitlines()[0]
+
+
+def test_one_that_is_left_out_is_no_outlier() -> None:
+    times = numbered([1.0, 10.0, 11.0, 12.0, 13.0, 10.5])
+    assert outliers(times).rows == (0,)
+    assert outliers(times, np.array([False, *[True] * 5])).rows == ()
