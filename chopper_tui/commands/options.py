@@ -16,7 +16,8 @@ An ADDRESS is RUN[:level=label/...][?key=value&...], in quotes, for instance
 Its keys: view (a screen, such as kernels), by (the split of its rows), of
 (its figure); order, columns, sort, filter, metric (the charted signal); base
 (the baseline: another path of the run, or another run); stat and over
-(a statistic over GPUs, iterations, layers); from and to, at and mark (times,
+(a statistic over GPUs, iterations, layers); cut (1 counts truncated
+iterations); from and to, at and mark (times,
 such as 12.5ms); clock, gpu and hardware (as the options, with commas between).
 """
 
