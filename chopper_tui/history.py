@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -20,6 +20,8 @@ class Place(Struct, frozen=True):
     """The row under the cursor; None: the first."""
     offset: int = 0
     """The cursor's distance from the first row on the screen."""
+    is_passed: bool = False
+    """Whether its level says nothing and was passed through on the way in."""
 
 
 Columns = Mapping[str, tuple[str, ...]]
@@ -52,6 +54,13 @@ def child_of(
     return (*trail, Place(replace(view, columns=names)))
 
 
+def passed(trail: Trail, labels: Sequence[str], columns: Columns) -> Trail:
+    """On from the last place through levels that say nothing, which have one label each."""
+    for label in labels:
+        trail = child_of((*trail[:-1], replace(trail[-1], is_passed=True)), label, columns)
+    return trail
+
+
 def dressed(trail: Trail, columns: Columns) -> Trail:
     """The same places with the columns chosen for their levels; the last may have its own."""
     last = trail[-1].view
@@ -75,8 +84,11 @@ def columns_for(level: str, view: View, columns: Columns) -> tuple[str, ...]:
 
 
 def parent_of(trail: Trail) -> Trail:
-    """To the parent, as it was left; at the root, the trail itself."""
-    return trail[:-1] or trail
+    """To the parent, as it was left, back through passed levels; at the root, the trail itself."""
+    parent = trail[:-1]
+    while len(parent) > 1 and parent[-1].is_passed:
+        parent = parent[:-1]
+    return parent or trail
 
 
 def changed(trail: Trail, view: View) -> Trail:

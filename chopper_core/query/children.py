@@ -98,6 +98,21 @@ def children(run: Run, view: View) -> Frame:
     )
 
 
+def silent_levels(run: Run, view: View) -> tuple[str, ...]:
+    """The labels of the levels below a view's node that say nothing: one value each.
+
+    They lead to the next level that splits; empty where the node's own children do, and where
+    nothing below it does.
+    """
+    tree, path = run.tree(view.order), view.path
+    while len(path) < len(view.order):
+        labels = tree.children(path).labels
+        if len(labels) > 1:
+            return path[len(view.path) :]
+        path = (*path, labels[0])
+    return ()
+
+
 def names_of(run: Run, view: View) -> tuple[str, ...]:
     """The columns of a view, by default those of its level, with a statistic the instances too."""
     if view.columns:

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from chopper_core.model import address
 from chopper_core.model.view import View, filtered, sibling, with_view
+from chopper_core.query.children import silent_levels
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.completions import address_completions
-from chopper_tui.history import Trail, changed, charted, child_of, parent_of, to_sibling
+from chopper_tui.history import Trail, changed, charted, child_of, parent_of, passed, to_sibling
 from chopper_tui.keymap import WALK, action
 from chopper_tui.steps import run_in_thread
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 @action(WALK, "enter", "right", "l", verb="in", title="Enter the row", hint="in")
 async def enter(screen: Explorer, _: str) -> None:
-    """Enter the row under the cursor: its children become the table."""
+    """Enter the row under the cursor: its children become the table. Levels with one value only
+    are passed through; Up comes back the same way."""
     label, table = screen.table.label, screen.table
     if screen.view.name:
         await _enter_evidence(screen)
@@ -32,7 +34,13 @@ async def enter(screen: Explorer, _: str) -> None:
     if label is None:
         raise UsageError("there is no row to enter")
     partner = screen.frame.partner(table.cursor)
-    await screen.go(child_of(screen.here, label, screen.columns, partner))
+    trail = child_of(screen.here, label, screen.columns, partner)
+    labels: tuple[str, ...] = ()
+    if not trail[-1].view.is_leaf:
+        labels = await run_in_thread(silent_levels, screen.run, trail[-1].view)
+    through = passed(trail, labels, screen.columns)
+    levels = " and ".join(level for level, _ in through[-1].view.scope[len(trail) - 1 :])
+    await screen.go(through, f"passed through {levels}: one value only" if labels else "")
 
 
 async def _enter_evidence(screen: Explorer) -> None:

@@ -67,9 +67,36 @@ async def test_down_to_a_single_activity_and_no_farther() -> None:
         assert "whole run" in at.status
 
 
+async def test_levels_with_one_value_are_passed_through_both_ways() -> None:
+    async with explorer(run=sample_run(gpus=1, iterations=1, layers=3)) as at:
+        assert at.frame.level == "gpu"
+        await at.press("enter")
+        assert at.frame.level == "phase"
+        (iteration,) = [label for level, label in at.frame.view.scope if level == "iteration"]
+        assert f"it {iteration}" in at.text()
+        assert "passed through iteration" in at.status
+        await at.press("enter")
+        assert at.frame.level == "layer"
+        await at.press("escape")
+        assert at.frame.level == "phase"
+        await at.press("escape")
+        assert at.path == ()
+        # An address still leads to the level itself, and up from it goes level by level.
+        await at.command(f"go {at.frame.view.run}:gpu=0")
+        assert at.frame.level == "iteration"
+
+
+async def test_levels_that_split_are_not_passed_through() -> None:
+    async with explorer(run=sample_run(gpus=1, iterations=2)) as at:
+        await at.press("enter")
+        assert at.frame.level == "iteration"
+        await at.press("enter")
+        assert at.frame.level == "phase"
+
+
 async def test_the_cursor_stays_within_the_rows() -> None:
     async with explorer(run=sample_run(gpus=1, iterations=1, layers=60)) as at:
-        await at.press("enter", "enter", "enter")
+        await at.press("enter", "enter")
         table = at.explore.table
         assert table.rows == 60
         await at.press("k")
