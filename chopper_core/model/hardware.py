@@ -175,6 +175,8 @@ class Hardware(Struct, frozen=True):
     """Words in the names of variants with other specifications."""
     sources: tuple[str, ...] = ()
     """Sources of the figures."""
+    memory_mhz: float = nan
+    """The memory's clock under load, as its driver reports it; NaN where it isn't known."""
 
     def __hash__(self) -> int:
         return hash(self.name)

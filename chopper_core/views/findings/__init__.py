@@ -16,6 +16,7 @@ from chopper_core.metrics import Values, column, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.views.findings.context import (
+    EXPLAINED,
     GENERAL,
     IRREGULAR,
     SMALLEST_SAVING,
@@ -41,10 +42,13 @@ MODULES: Final = (
     "host",
     "late_host",
     "clock",
+    "low_clock",
     "throttled",
+    "slow_on_a_gpu",
     "slow_operations",
     "iteration",
     "contention",
+    "copies",
     "products",
     "imbalance",
     "missing",
@@ -61,9 +65,24 @@ SAVING: Final = column(
     "stake_ns",
     "ns",
     "saving",
-    "Potential saving: the most by which an iteration would be shorter without it, mean over "
-    "the complete iterations. Findings overlap: two savings don't add up.",
+    "Potential saving: by how much an iteration would be shorter without it, mean over the "
+    "complete iterations; an estimate. Findings overlap: two savings don't add up.",
     missing_because="the impact can't be estimated",
+)
+LOW: Final = column(
+    "stake_low_ns",
+    "ns",
+    "at least",
+    "The low end of the potential saving's range: what else would wait then, and what other work "
+    "would gain a lower clock or busier links, is allowed for.",
+    missing_because=SAVING.missing_because,
+)
+HIGH: Final = column(
+    "stake_high_ns",
+    "ns",
+    "at most",
+    "The high end of the potential saving's range.",
+    missing_because=SAVING.missing_because,
 )
 SHARE: Final = column(
     "stake_pct",
@@ -95,12 +114,15 @@ def answer(run: Run, view: View) -> ViewResult:
     found = _find(context)
     findings = [finding for _, finding in found]
     savings = [finding.saving_ns for finding in findings]
+    ranges = [_range(*each) for each in found]
     shares = [None if saving is None else 100 * context.share(saving) for saving in savings]
     return ViewResult(
         level="finding",
         labels=[finding.sentence for finding in findings],
         columns=(
             (SAVING, _rounded(savings)),
+            (LOW, _rounded([low for low, _ in ranges])),
+            (HIGH, _rounded([high for _, high in ranges])),
             (SHARE, numbered(shares)),
             (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
             (RULE, worded([rule.name for rule, _ in found])),
@@ -120,7 +142,27 @@ def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
         for finding in rule.find(context)
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
     ]
+    found = [each for each in found if not any(_explains(other, each) for other in found)]
     return sorted(found, key=lambda each: -1.0 if (s := each[1].saving_ns) is None else s)[::-1]
+
+
+def _explains(one: tuple[FindingRule, Finding], other: tuple[FindingRule, Finding]) -> bool:
+    """Whether a finding is the cause of most of what another says of the same GPU."""
+    (rule, cause), (its_rule, effect) = one, other
+    return (
+        its_rule.name in rule.explains
+        and cause.gpu == effect.gpu
+        and (cause.saving_ns or 0.0) >= EXPLAINED.share * (effect.saving_ns or 0.0)
+    )
+
+
+def _range(rule: FindingRule, finding: Finding) -> tuple[float | None, float | None]:
+    """The ends of the potential saving's range."""
+    if (saving := finding.saving_ns) is None:
+        return None, None
+    low, high = finding.low_ns, finding.high_ns
+    low = rule.holds[0] * saving if low is None else low
+    return low, rule.holds[1] * saving if high is None else high
 
 
 def _with_baseline(evidence: View, view: View) -> View:
@@ -164,20 +206,28 @@ def tables() -> dict[str, str]:
     return {
         "columns": _table(
             ("column", "meaning"),
-            ((f"`{each.name}`", each.definition) for each in (SAVING, SHARE, TOTAL)),
+            ((f"`{each.name}`", each.definition) for each in (SAVING, LOW, HIGH, SHARE, TOTAL)),
         ),
         "confidence": _table(
             ("confidence", "meaning"), ((each.text, text) for each, text in MEANING.items())
         ),
         "rules": _table(
-            ("rule", "looks for", "potential saving", "needs"),
-            ((f"`{each.name}`", each.looks_for, each.saving, each.needs) for each in RULES),
+            ("rule", "looks for", "potential saving", "its range", "needs"),
+            (
+                (f"`{each.name}`", each.looks_for, each.saving, _parts(each), each.needs)
+                for each in RULES
+            ),
         ),
         "thresholds": _table(
             ("rule", "threshold", "value", "why"),
             ((rule, each.name, f"{each.value:g} {each.unit}", each.why) for rule, each in limits),
         ),
     }
+
+
+def _parts(rule: FindingRule) -> str:
+    low, high = rule.holds
+    return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -54,7 +54,13 @@ LEAST_SPREAD: Final = Threshold(
     "% of the median",
     "a MAD near zero would make everything an outlier",
 )
-GENERAL: Final = (SMALLEST_SAVING, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
+EXPLAINED: Final = Threshold(
+    "cause of another finding",
+    60.0,
+    "% of its saving",
+    "a GPU whose lag is mostly one operation's is told once, with the operation",
+)
+GENERAL: Final = (SMALLEST_SAVING, EXPLAINED, IRREGULAR, FEWEST, ROBUST_Z, LEAST_SPREAD)
 """Thresholds that several rules share."""
 CELL: Final = LEVELS[:5]
 """The levels of a cell: the kernels of one operation, layer, phase, iteration and GPU."""
@@ -290,11 +296,16 @@ def _iteration_times(cells: Groups) -> tuple[Int64, Float64]:
     return iterations.astype(np.int64), took
 
 
-def outlier_limit(values: Float64, least: Threshold) -> float:
-    """The value above which one of several stands out, by robust z and by a least excess in %."""
+def outlier_limit(
+    values: Float64, least: Threshold, least_spread: float = LEAST_SPREAD.share
+) -> float:
+    """The value above which one of several stands out, by robust z and by a least excess in %.
+
+    `least_spread` is the smallest spread assumed, as a share of the median.
+    """
     middle = float(np.median(values))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
-    spread = max(spread, LEAST_SPREAD.share * middle)
+    spread = max(spread, least_spread * middle)
     return middle + max(ROBUST_Z.value * spread, least.share * middle)
 
 

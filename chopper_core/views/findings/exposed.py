@@ -7,19 +7,27 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.model.table import Kind, Phase
 from chopper_core.util.arrays import Int64
+from chopper_core.util.grouping import run_starts
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.phrases import listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.shared.collective_figures import chosen_in
+from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import collectives_of
 
 EXPOSED: Final = Threshold(
     "exposed communication",
-    5.0,
+    2.0,
     "% of the iteration",
-    "the first gather and the last reduction of a sharded step can't be hidden; they alone stay "
-    "below this",
+    "without waiting for later GPUs, and without its ends: the same as for other causes",
+)
+ENDS: Final = Threshold(
+    "ends of the step",
+    3.0,
+    "% of the iteration, at most",
+    "nothing can hide the first two gathers of a sharded step and the last two reductions; larger "
+    "ones could be split",
 )
 
 _MAX_LISTED: Final = 3
@@ -27,9 +35,11 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "exposed",
-    saving="exposed communication less the part that is waiting for later GPUs, mean over GPUs",
+    saving="exposed communication less the part that is waiting for later GPUs and less its first "
+    "and last collectives, mean over GPUs",
+    holds=(0.3, 1.5),
     needs="collectives",
-    thresholds=(EXPOSED,),
+    thresholds=(EXPOSED, ENDS),
 )
 def exposed(context: FindingsContext) -> Iterator[Finding]:
     """Communication that no compute hides."""
@@ -41,7 +51,9 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         return
     waiting = context.per_iteration(float(chosen.exposed_ns.sum()))
     each = context.per_iteration(total)
-    if context.share(each) < EXPOSED.share:
+    ends = min(_ends_ns(context, chosen), ENDS.share * context.step_ns)
+    saving = each - waiting - ends
+    if context.share(saving) < EXPOSED.share:
         return
     is_complete = bool(chosen.complete.all())
     wait = f"; {time(waiting)} of it is waiting for later GPUs" if waiting else ""
@@ -54,9 +66,30 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
         ),
         evidence=context.with_view("comms", "phase", sort="-exposed_comm_ns"),
         confidence=confidence(measured=is_complete, repeated=context.repeats),
-        saving_ns=each - waiting,
+        saving_ns=saving,
+        high_ns=each - waiting,
         total_ns=total,
     )
+
+
+def _ends_ns(context: FindingsContext, chosen: Chosen) -> float:
+    """Exposed time of the first two and last two collectives of forward and backward, but waiting.
+
+    Per GPU and iteration.
+    """
+    table, rows = context.table, context.node.rows
+    trains = np.isin(table.phase[rows], (Phase.OPTIMIZER, Phase.DATA), invert=True)
+    own = rows[(table.kind[rows] == Kind.COMM) & trains]
+    if not len(own):
+        return 0.0
+    own = own[np.lexsort((table.start_ns[own], table.iteration[own], table.gpu[own]))]
+    waits = np.zeros(len(table), np.int64)
+    waits[chosen.rows] = chosen.exposed_ns
+    first = run_starts(table.gpu[own], table.iteration[own])
+    last = np.append(first[1:], len(own)) - 1
+    places = np.unique([first, np.minimum(first + 1, last), last, np.maximum(last - 1, first)])
+    ends = own[places]
+    return context.per_iteration(float((table.exposed_comm_ns[ends] - waits[ends]).sum()))
 
 
 def _largest(context: FindingsContext, per_cell: Int64) -> str:

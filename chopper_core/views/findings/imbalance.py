@@ -7,62 +7,87 @@ from typing import Final
 
 import numpy as np
 
+from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import beyond_others
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 
 IMBALANCE: Final = Threshold(
-    "compute beyond the mean",
-    5.0,
-    "% of the mean",
-    "GPUs of one product differ by a few percent in their clocks alone",
+    "compute beyond that of the others",
+    1.0,
+    "% of it",
+    "only where there is as much more work: GPUs of one product differ by a few percent in their "
+    "clocks alone",
 )
 IMBALANCE_COST: Final = Threshold(
     "cost of imbalance", 1.0, "% of the iteration", "the same as for a straggler"
 )
 
 _MIN_MORE_WORK: Final = 0.01
+_MIN_EXPLAINED: Final = 0.5
+"""The part of the longer compute that more work has to explain."""
 
 
 @rule(
     "imbalance",
-    saving="its compute beyond the mean of the GPUs",
+    saving="its compute beyond the median of its peers, those that run the same operations of the "
+    "same layers",
+    holds=(0.7, 1.25),
     needs="two GPUs or more",
     thresholds=(IMBALANCE, IMBALANCE_COST),
+    explains=("straggler", "gpu-operation"),
 )
 def imbalance(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that has more to compute than the others: more kernels or more FLOPs."""
     if len(context.gpus) < 2:
         return
-    busy = context.by_gpu_and_iteration(
-        lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns")
-    ).mean(axis=1)
-    most, mean = int(busy.argmax()), float(busy.mean())
-    saving = float(busy[most]) - mean
-    if saving < IMBALANCE.share * mean or context.share(saving) < IMBALANCE_COST.share:
+    busy, kernels, flops = _work(context)
+    more = [beyond_peers(context, each) for each in (busy, kernels, flops)]
+    usual = np.maximum(busy - more[0], 1.0)
+    most = int(np.nan_to_num(more[0]).argmax())
+    saving = float(np.nan_to_num(more[0])[most])
+    longer = saving / usual[most]
+    if longer < IMBALANCE.share or context.share(saving) < IMBALANCE_COST.share:
         return
-    kernels = context.by_gpu_and_iteration(
-        lambda nodes: nodes.sizes() - nodes.sum("collectives") - nodes.sum("copies")
-    ).sum(axis=1)
-    flops = context.by_gpu_and_iteration(lambda nodes: nodes.known("model_flops")[0]).sum(axis=1)
     more_kernels, more_flops = (
-        each[most] / max(float(np.median(np.delete(each, most))), 1.0) - 1
-        for each in (kernels, flops)
+        float(np.nan_to_num(more[at][most] / max(each[most] - more[at][most], 1.0)))
+        for at, each in ((1, kernels), (2, flops))
     )
-    if max(more_kernels, more_flops) < _MIN_MORE_WORK:
+    if max(more_kernels, more_flops) < max(_MIN_MORE_WORK, _MIN_EXPLAINED * longer):
         return
-    more = f"{percent(more_kernels)} more kernels"
+    text = f"{percent(more_kernels)} more kernels"
     if more_flops >= more_kernels:
-        more = f"{percent(more_flops)} more FLOPs"
+        text = f"{percent(more_flops)} more FLOPs"
     count = len(context.iterations)
     yield Finding(
         sentence=(
             f"GPU {context.gpus[most]} computes for {time(busy[most])}{context.each}, "
-            f"{percent(saving / mean)} more than the mean of the GPUs, and has {more} than the "
-            "others"
+            f"{percent(longer)} more than the other GPUs, and has {text}"
         ),
         evidence=context.with_view("kernels", "operation", gpu=str(context.gpus[most])),
         confidence=confidence(measured=True, repeated=count > 1),
         saving_ns=saving,
         total_ns=saving * count,
+        gpu=context.gpus[most],
     )
+
+
+def _work(context: FindingsContext) -> tuple[Float64, Float64, Float64]:
+    """Compute time, compute kernels and FLOPs of each GPU, per iteration."""
+    figures = (
+        lambda nodes: nodes.sum("compute_ns") + nodes.sum("overlap_ns"),
+        lambda nodes: nodes.sizes() - nodes.sum("collectives") - nodes.sum("copies"),
+        lambda nodes: nodes.known("model_flops")[0],
+    )
+    busy, kernels, flops = (context.by_gpu_and_iteration(each).mean(axis=1) for each in figures)
+    return busy, kernels, flops
+
+
+def beyond_peers(context: FindingsContext, values: Float64) -> Float64:
+    """Each GPU's value less the median of its peers'; NaN without peers."""
+    if context.leads is not None:
+        places = np.searchsorted(context.leads.gpus, context.gpus)
+        if len(context.leads.gpus) == len(context.gpus) and (np.diff(places) == 1).all():
+            return context.leads.beyond_peers(values)
+    return beyond_others(values)

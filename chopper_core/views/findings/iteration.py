@@ -15,10 +15,12 @@ from chopper_core.views.findings.rule import Finding, Threshold, confidence, rul
 
 LONGER: Final = Threshold(
     "longer iteration",
-    5.0,
+    3.0,
     "% of the median",
-    "a rule of thumb: iterations of a steady run vary by 1 to 2 %",
+    "iterations of a steady run vary by 1 to 2 %, which the deviation from the median allows for",
 )
+STEADY: Final = 0.005
+"""The least spread of iterations assumed, as a share of the median."""
 
 _PARTS: Final = {
     "compute": ("compute_ns", "overlap_ns"),
@@ -32,6 +34,7 @@ _PARTS: Final = {
 @rule(
     "iteration",
     saving="their time beyond the median, spread over all iterations",
+    holds=(0.8, 1.2),
     needs="four iterations or more",
     thresholds=(LONGER,),
 )
@@ -69,7 +72,7 @@ def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:
         return iterations, took, np.zeros(0, np.intp)
     numbers = context.run.table.iteration
     first = numbers.min(where=numbers != NO_LABEL, initial=np.iinfo(numbers.dtype).max)
-    slow = (took > outlier_limit(took, LONGER)) & (iterations != first)
+    slow = (took > outlier_limit(took, LONGER, STEADY)) & (iterations != first)
     return iterations, took, np.flatnonzero(slow)
 
 

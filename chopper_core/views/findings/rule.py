@@ -65,7 +65,13 @@ class Finding(Struct, frozen=True):
     evidence: View
     confidence: Confidence
     saving_ns: float | None = None
-    """The most by which an iteration would be shorter without it; None if it can't be estimated."""
+    """By how much an iteration would be shorter without it; None if it can't be estimated."""
+    low_ns: float | None = None
+    """The least that it would be shorter; None: the part of the estimate that the rule states."""
+    high_ns: float | None = None
+    """The most that it would be shorter; likewise."""
+    gpu: int | None = None
+    """The one GPU that it is about."""
     total_ns: float | None = None
     """GPU time affected, summed over GPUs and analysed iterations."""
 
@@ -80,19 +86,31 @@ class FindingRule(Struct, frozen=True):
     looks_for: str
     saving: str
     """How the potential saving is estimated."""
+    holds: tuple[float, float]
+    """The range of the saving, in parts of the estimate, which holds what was planted."""
     needs: str
     """The data it needs beyond a trace."""
     thresholds: tuple[Threshold, ...]
+    explains: tuple[str, ...]
+    """Rules whose findings about the same GPU a finding of this one replaces, as the cause of
+    most of what they say."""
     find: Find
 
 
 def rule(
-    name: str, *, saving: str, needs: str = "", thresholds: tuple[Threshold, ...] = ()
+    name: str,
+    *,
+    saving: str,
+    holds: tuple[float, float] = (0.5, 1.3),
+    needs: str = "",
+    thresholds: tuple[Threshold, ...] = (),
+    explains: tuple[str, ...] = (),
 ) -> Callable[[Find], FindingRule]:
     """Turn a function into a rule; the first paragraph of its docstring says what it looks for."""
 
     def decorate(find: Find) -> FindingRule:
         paragraph = cleandoc(find.__doc__ or "").partition("\n\n")[0]
-        return FindingRule(name, " ".join(paragraph.split()), saving, needs, thresholds, find)
+        looks_for = " ".join(paragraph.split())
+        return FindingRule(name, looks_for, saving, holds, needs, thresholds, explains, find)
 
     return decorate

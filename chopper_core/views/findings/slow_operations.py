@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.align.operations import VOCABULARY
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Mask
@@ -17,11 +18,12 @@ from chopper_core.views.findings.context import (
     FEWEST,
     SMALLEST_SAVING,
     FindingsContext,
+    combined,
     outlier_limit,
     summed,
 )
 from chopper_core.views.findings.iteration import slow_iterations
-from chopper_core.views.findings.phrases import listed, percent, time
+from chopper_core.views.findings.phrases import count, listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 
 SLOWER: Final = Threshold(
@@ -50,22 +52,61 @@ class SlowPart(Struct, frozen=True):
     ratio: float
     excess_ns: float
     """Summed over GPUs and iterations."""
+    more: int = 0
+    """How many kernels more it runs there, per GPU and iteration."""
 
 
 @rule(
     "layer",
     saving="kernel time there beyond the median of the other layers, mean over GPUs",
+    holds=(0.7, 1.25),
     needs="labelled layers",
     thresholds=(SLOWER, CONSISTENT),
 )
 def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
-    """Operations that take longer in one layer than in the others, wherever they run."""
-    found: dict[tuple[int, int], list[SlowPart]] = {}
-    for part in _slow_parts(context, "layer"):
-        found.setdefault((part.operation, part.where), []).append(part)
-    for (operation, layer), parts in found.items():
-        evidence = _by_level(context, operation, "layer")
+    """Operations that take longer in one layer than in the others, wherever they run, or that
+    only one layer has."""
+    found: dict[int, list[SlowPart]] = {}
+    for part in (*_slow_parts(context, "layer"), *_only_there(context)):
+        found.setdefault(part.where, []).append(part)
+    for layer, parts in found.items():
+        if len({part.operation for part in parts}) == 1:
+            evidence = tree_by(context, parts[0].operation, "layer")
+        else:
+            view = context.at(layer=str(layer))
+            evidence = replace(view, order=_split(view, "operation"), sort="-kernel_ns")
         yield from _slower(context, parts, f"layer {layer}", "layers", evidence)
+
+
+def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
+    """Operations that one layer has and no other, neither the first layer nor the last.
+
+    What runs before the first layer and after the last may be taken for theirs.
+    """
+    codes = context.codes("layer")
+    chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
+    layers = np.unique(codes[chosen])
+    if len(layers) < FEWEST.value:
+        return
+    names, place = context.together("phase", "operation", "layer")
+    owner = combined([names[:, 0], names[:, 1]])[1]
+    inner = np.isin(names[:, 2], layers[1:-1])
+    alone = (np.bincount(owner, weights=names[:, 2] != NO_LABEL)[owner] == 1) & inner
+    sums = summed(place[chosen], context.cells.sum("duration_ns")[chosen], len(names))
+    cells = np.bincount(place[chosen], minlength=len(names))
+    kernels = summed(place[chosen], context.cells.sizes()[chosen], len(names))
+    spots = len(context.gpus) * len(context.iterations)
+    alone &= cells >= CONSISTENT.share * spots
+    alone &= sums >= SMALLEST_SAVING.share * context.step_ns * spots
+    for row in np.flatnonzero(alone).tolist():
+        yield SlowPart(
+            phase=int(names[row, 0]),
+            operation=int(names[row, 1]),
+            where=int(names[row, 2]),
+            ratio=np.inf,
+            excess_ns=float(sums[row]),
+            more=round(float(kernels[row]) / int(cells[row])),
+        )
 
 
 @rule(
@@ -74,6 +115,7 @@ def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
     "over all iterations",
     needs="labelled iterations",
     thresholds=(SLOWER, CONSISTENT),
+    explains=("iteration",),
 )
 def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer in one iteration than in the others, on every GPU.
@@ -83,11 +125,12 @@ def slow_in_an_iteration(context: FindingsContext) -> Iterator[Finding]:
     iterations, _, slow = slow_iterations(context)
     found: dict[int, list[SlowPart]] = {}
     for part in _slow_parts(context, "iteration"):
-        if part.where not in iterations[slow]:
-            found.setdefault(part.where, []).append(part)
+        found.setdefault(part.where, []).append(part)
     for iteration, parts in found.items():
+        if iteration in iterations[slow] and len({part.operation for part in parts}) > 1:
+            continue
         if len({part.operation for part in parts}) == 1:
-            evidence = _by_level(context, parts[0].operation, "iteration")
+            evidence = tree_by(context, parts[0].operation, "iteration")
         else:
             view = context.at(iteration=str(iteration))
             evidence = replace(view, order=_split(view, "operation"), sort="-kernel_ns")
@@ -106,7 +149,7 @@ def _slower(
     subject = f"{next(iter(names.values()))} takes" if is_one else f"{len(names)} operations take"
     sizes = listed(
         (
-            f"{'' if is_one else f'{names[part.operation]} '}{percent(part.ratio - 1)} longer in "
+            f"{'' if is_one else f'{names[part.operation]} '}{_how(part)} in "
             f"{context.phase(part.phase)}"
             for part in sorted(parts, key=lambda part: -part.excess_ns)
         ),
@@ -124,7 +167,14 @@ def _slower(
     )
 
 
-def _by_level(context: FindingsContext, operation: int, level: str) -> View:
+def _how(part: SlowPart) -> str:
+    if np.isinf(part.ratio):
+        return f"{count(part.more, 'kernel')} only there"
+    longer = f"{percent(part.ratio - 1)} longer"
+    return f"{longer}, with {count(part.more, 'more kernel')}" if part.more > 0 else longer
+
+
+def tree_by(context: FindingsContext, operation: int, level: str) -> View:
     """The layers, or iterations, of an operation by the mean of their kernels."""
     view = context.at(operation=context.text("operation", operation))
     columns = ("mean_ns", "max_ns", "kernels", "kernel_ns")
@@ -146,6 +196,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     pairs, every = context.together("phase", "operation")
     owner, codes = every[chosen], codes[chosen]
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
+    kernels = context.cells.sizes()[chosen]
     spot = context.gpu_place[chosen]
     spots = len(context.gpus)
     if level == "layer":
@@ -162,9 +213,17 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
             continue
         cell = spot[own] * len(columns) + column
         times = summed(cell, duration[own], spots * len(columns)).reshape(spots, len(columns))
+        sizes = summed(cell, kernels[own], spots * len(columns)).reshape(spots, len(columns))
         # Where a GPU or an iteration lacks one of them, there is nothing to compare.
-        times = times[(times > 0).all(axis=1)]
+        whole = (times > 0).all(axis=1)
+        times, sizes = times[whole], sizes[whole]
         for place in np.flatnonzero(_outlying(times)).tolist() if len(times) else ():
+            more = round(float(np.median(sizes[:, place] - _middle(np.delete(sizes, place, 1)))))
+            at_border = level == "layer" and place in (0, len(columns) - 1)
+            name = context.text("operation", int(pairs[pair][1]))
+            if more and (level == "iteration" or (at_border and not VOCABULARY.match(name))):
+                # Other kernels that go by the same general name are no operation that is slow.
+                continue
             usual = _middle(np.delete(times, place, axis=1))
             yield SlowPart(
                 phase=int(pairs[pair][0]),
@@ -172,6 +231,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
                 where=int(columns[place]),
                 ratio=float(times[:, place].sum() / usual.sum()),
                 excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
+                more=more,
             )
 
 

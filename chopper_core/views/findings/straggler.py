@@ -70,6 +70,7 @@ def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Fin
         confidence=confidence(measured=bool(text), repeated=len(late.when) > 1),
         saving_ns=saving,
         total_ns=saving * len(context.iterations),
+        gpu=leads.gpus[late.place],
     )
 
 

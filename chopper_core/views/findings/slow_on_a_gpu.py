@@ -1,0 +1,170 @@
+"""Operations that take longer on one GPU than on its peers, and memory that is slow there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from chopper_core.metrics import is_measured
+from chopper_core.model.table import Phase
+from chopper_core.model.view import View
+from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.util.arrays import Float64, Index, Mask
+from chopper_core.util.grouping import others_median
+from chopper_core.views.findings.context import ROBUST_Z, SMALLEST_SAVING, FindingsContext
+from chopper_core.views.findings.peers import Peers, matrix_operations, peers_of
+from chopper_core.views.findings.phrases import listed, percent, time
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.slow_operations import tree_by
+from chopper_core.views.shared.table_view import by_level
+
+SLOWER_HERE: Final = Threshold(
+    "operation slower on one GPU",
+    6.0,
+    "%",
+    "beyond all of that GPU's compute; what runs beside a kernel slows it by as much by chance",
+)
+EVERYWHERE: Final = Threshold(
+    "iterations in which it is slower",
+    75.0,
+    "%",
+    "what happens now and then is a matter of what ran beside it",
+)
+MEMORY_BOUND: Final = Threshold(
+    "slow memory: operations without matrix products that are slower",
+    60.0,
+    "% of their time, and less than half as much of the others",
+    "one slow operation is that operation's, all that memory bounds are the memory's",
+)
+_MIN_OPERATION: Final = 0.002
+"""Of the iteration; shorter operations vary too much to tell what is usual."""
+_MIN_COMPARED: Final = 0.1
+"""Of an operation's time, without communication beside it."""
+_LOWER_MEMORY_CLOCK: Final = 0.98
+_MAX_LISTED: Final = 3
+
+
+@rule(
+    "gpu-operation",
+    saving="kernel time there beyond the median of the GPU's peers, less what all of its compute "
+    "takes longer",
+    holds=(0.6, 1.25),
+    needs="two GPUs or more",
+    thresholds=(SLOWER_HERE, EVERYWHERE, MEMORY_BOUND),
+    explains=("straggler", "imbalance", "iteration"),
+)
+def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
+    """Operations that take longer on one GPU than on its peers, one by one or all that memory
+    bounds."""
+    peers = peers_of(context)
+    if peers is None:
+        return
+    ratio = 1 + peers.excess_ns / np.maximum(peers.usual_ns, 1.0)
+    own = ratio / np.maximum(peers.general, 1.0)
+    counts = peers.took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
+    counts &= peers.usual_ns >= _MIN_COMPARED * peers.took_ns
+    if not counts.any():
+        return
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(own[counts] - 1)))
+    limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
+    with np.errstate(invalid="ignore"):
+        each = peers.by_iteration / np.maximum(peers.general, 1.0)[:, None] > 1 + limit / 2
+    often = each.sum(axis=2) / np.maximum(np.isfinite(peers.by_iteration).sum(axis=2), 1)
+    slow = counts & (own > 1 + limit) & (often >= EVERYWHERE.share)
+    excess = np.where(slow, peers.took_ns * (1 - 1 / np.maximum(own, 1.0)), 0.0)
+    excess /= len(context.iterations)
+    matrix = matrix_operations(context, peers.pairs)
+    for place in np.flatnonzero(slow.any(axis=0)).tolist():
+        saving = float(excess[:, place].sum())
+        if context.share(saving) < SMALLEST_SAVING.share:
+            continue
+        chosen = np.flatnonzero(slow[:, place])
+        gpu = context.gpus[place]
+        if _is_memory(peers, slow[:, place], counts[:, place], matrix, place):
+            text = _memory(context, peers, chosen, place)
+        else:
+            text = _operations(context, peers, chosen, own[:, place], excess[:, place], gpu)
+        yield Finding(
+            sentence=f"{text}; {time(saving)}{context.each}",
+            evidence=_evidence(context, peers, chosen, gpu),
+            confidence=confidence(measured=True, repeated=len(context.iterations) > 1),
+            saving_ns=saving,
+            total_ns=saving * len(context.iterations),
+            gpu=gpu,
+        )
+
+
+def _is_memory(peers: Peers, slow: Mask, counts: Mask, matrix: Mask, place: int) -> bool:
+    """Whether what is slow on a GPU is what memory bounds, and hardly anything else."""
+    usual = peers.usual_ns[:, place] * counts
+
+    def share(where: Mask) -> float:
+        return float(usual[where & slow].sum()) / max(float(usual[where].sum()), 1.0)
+
+    of_memory = share(~matrix)
+    return of_memory >= MEMORY_BOUND.share and share(matrix) < of_memory / 2
+
+
+def _memory(context: FindingsContext, peers: Peers, chosen: Index, place: int) -> str:
+    longer = float(peers.excess_ns[chosen, place].sum() / peers.usual_ns[chosen, place].sum())
+    return (
+        f"GPU {context.gpus[place]} has slower memory{_memory_clock(context, place)}: operations "
+        f"without matrix products take {percent(longer)} longer than on the other GPUs"
+    )
+
+
+def _memory_clock(context: FindingsContext, place: int) -> str:
+    """The memory clock of a GPU, if it is lower than the others'."""
+    mhz = _by_gpu(context, "mem_mhz")
+    if mhz is None:
+        return ""
+    usual = float(others_median(mhz)[place])
+    if not mhz[place] < _LOWER_MEMORY_CLOCK * usual:
+        return ""
+    return f" (memory clock {mhz[place]:,.0f} vs {usual:,.0f} MHz)"
+
+
+def _by_gpu(context: FindingsContext, name: str) -> Float64 | None:
+    """A signal's mean on each GPU; None where it isn't known of all."""
+    if not is_measured(name, context.table):
+        return None
+    labels, nodes = by_level(context.node, "gpu")
+    values = context.figure(name, nodes)
+    if labels != [str(gpu) for gpu in context.gpus] or not values.present().all():
+        return None
+    return values.numbers.astype(np.float64)
+
+
+def _operations(
+    context: FindingsContext, peers: Peers, chosen: Index, own: Float64, excess: Float64, gpu: int
+) -> str:
+    order = chosen[np.argsort(-excess[chosen], kind="stable")]
+    names = list(dict.fromkeys(int(code) for code in peers.pairs[order, 1]))
+    if (peers.pairs[chosen, 0] == Phase.OPTIMIZER).all() and len(names) > 1:
+        longer = float(excess[chosen].sum()) * len(context.iterations)
+        took = float(peers.took_ns[chosen, context.gpus.index(gpu)].sum())
+        return (
+            f"GPU {gpu} takes longer in the optimizer than the other GPUs: its kernels there take "
+            f"{percent(longer / max(took - longer, 1.0))} longer"
+        )
+    is_one = len(names) == 1
+    what = context.text("operation", names[0]) if is_one else f"{len(names)} operations"
+    sizes = listed(
+        (
+            f"{'' if is_one else context.text('operation', peers.pairs[row, 1]) + ' '}"
+            f"{percent(float(own[row]) - 1)} longer in {context.phase(int(peers.pairs[row, 0]))}"
+            for row in order.tolist()
+        ),
+        _MAX_LISTED,
+    )
+    verb = "takes" if is_one else "take"
+    return f"{what} {verb} longer on GPU {gpu} than on the other GPUs: {sizes}"
+
+
+def _evidence(context: FindingsContext, peers: Peers, chosen: Index, gpu: int) -> View:
+    names = {int(code) for code in peers.pairs[chosen, 1]}
+    if len(names) == 1:
+        return tree_by(context, names.pop(), "gpu")
+    return context.with_view("kernels", "operation", sort="-kernel_ns", gpu=str(gpu))
