@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals, Points
 from chopper_core.align.labels import Labels, Order, between
 from chopper_core.align.modules import Modules
-from chopper_core.model.table import NO_LABEL, Phase, Rule
+from chopper_core.model.table import MODEL_PHASES, NO_LABEL, Phase, Rule
 
 _LAYER: Final = re.compile(r"^Layer[ _]?(\d{1,9})$")
 _FSDP: Final = re.compile(
@@ -25,6 +26,8 @@ _SERVES: Final = re.compile(
     r"|(?:forward|backward)_prefetch)\b"
 )
 _ROOT_GROUP: Final = -2
+_OUTSIDE: Final = re.compile(r"^(?:ie|ln|lp|lnp|cel)(?: \(recompute\))?$")
+"""Operations of a model that belong to no layer: embedding, last norm, head, loss."""
 _HOOKS: Final = re.compile(
     r"^FSDP::(?P<step>pre_forward|post_forward|pre_backward|post_backward_reduce)\b"
 )
@@ -65,16 +68,34 @@ def label_layers(
     labels.fill(modules.layers.innermost(points), Rule.MODULE)
     labels.fill(modules.layers.innermost(forward), Rule.AUTOGRAD)
 
-    # Only forward and backward work can take a neighbour's layer.
-    body = np.isin(phases.codes, (Phase.FORWARD, Phase.BACKWARD))
+    outside = labels.missing() & (modules.holders.innermost(points) != NOWHERE)
+    labels.rules[outside] = Rule.MODULE
+    of_outside = labels.missing() & ~outside & (modules.holders.innermost(forward) != NOWHERE)
+    labels.rules[of_outside] = Rule.AUTOGRAD
+    outside |= of_outside
+    outside |= serves == _ROOT_GROUP
+    labels.rules[serves == _ROOT_GROUP] = Rule.FSDP
+
+    # Only the model's work can take a neighbour's layer.
+    body = np.isin(phases.codes, MODEL_PHASES)
     step = np.where(body, iterations.codes.astype(np.int64) * len(Phase) + phases.codes, -1)
-    may = body & (serves != _ROOT_GROUP)
+    may = body & ~outside
     between(
         labels,
         order,
         lambda before, after: may & (step[before] == step) & (step[after] == step),
     )
     return labels
+
+
+def mark_outside(layers: Labels, operations: Labels, names: Sequence[str]) -> None:
+    """Note the rule of activities whose operation lies outside the layers of a model.
+
+    They have a rule and no layer; activities of an unknown layer have neither.
+    """
+    known = np.array([_OUTSIDE.match(name) is not None for name in (*names, "")], np.bool_)
+    outside = layers.missing() & known[operations.codes]
+    layers.rules[outside] = operations.rules[outside]
 
 
 def annotated_layers(host: Host) -> Intervals:

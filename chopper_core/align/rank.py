@@ -16,7 +16,7 @@ from chopper_core.align.inference import read_inference
 from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
-from chopper_core.align.layers import label_layers
+from chopper_core.align.layers import label_layers, mark_outside
 from chopper_core.align.model_work import activity_tokens, at_steps, model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
@@ -79,6 +79,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     operations, operation_names = label_operations(
         host, links, backward, modules, collectives, kind, iterations, phases, order
     )
+    mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
     work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))

@@ -56,6 +56,7 @@ class Rule(IntEnum):
     """The rule that found a label, the most reliable first; `text` is for people."""
 
     NONE = 0
+    """No label; an activity with a rule and without a layer is known to lie outside the layers."""
     ANNOTATION = 1
     FSDP = 2
     MODULE = 3

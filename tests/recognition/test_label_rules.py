@@ -11,7 +11,7 @@ import pytest
 from chopper_core.align.inference import batch_of
 from chopper_core.align.phases import kernel_phase, range_phase
 from chopper_core.model.address import parse
-from chopper_core.model.table import Phase
+from chopper_core.model.table import Phase, Rule
 from chopper_core.views.query import query
 from tests.align.traces import (
     ADAM,
@@ -450,6 +450,58 @@ def test_layers_are_places_in_a_whole_forward(case: str, tmp_path: Path) -> None
     build(trace)
     found = align(trace, tmp_path).texts("layer")
     assert "".join("-" if each == "none" else each for each in found) == expected
+
+
+def language_model(trace: TinyTrace, *, with_loss_module: bool) -> None:
+    """A model of embedding, two blocks, norm and head; the head hangs on the outer module."""
+    trace.module("LlamaForCausalLM_0", 10, 500)
+    trace.module("LlamaModel_0", 20, 300)
+    trace.module("Embedding_0", 30, 50)
+    trace.op("aten::embedding", 31, 49)
+    trace.launch(ADD, 35)
+    at = 60
+    for number in range(2):
+        trace.module(f"LlamaDecoderLayer_{number}", at, at + 80)
+        trace.module(f"LlamaAttention_{number}", at + 10, at + 70)
+        trace.op("aten::mm", at + 20, at + 40)
+        trace.launch(GEMM, at + 25)
+        at += 90
+    trace.module("LlamaRMSNorm_9", 250, 270)
+    trace.launch("rms_norm_kernel", 255)
+    trace.op("aten::mul", 280, 290)
+    trace.launch(ADD, 282)
+    trace.module("Linear_9", 320, 360)
+    trace.op("aten::linear", 321, 350)
+    trace.launch(GEMM, 330)
+    if with_loss_module:
+        trace.module("CrossEntropyLoss_0", 520, 560)
+    trace.op("aten::cross_entropy_loss", 530, 550)
+    trace.launch(SOFTMAX, 535)
+
+
+@pytest.mark.parametrize("with_loss_module", [False, True])
+def test_what_lies_outside_the_layers_is_known_to(tmp_path: Path, with_loss_module: bool) -> None:
+    trace = TinyTrace()
+    language_model(trace, with_loss_module=with_loss_module)
+    found = align(trace, tmp_path)
+    operations = ["ie", "LlamaAttention", "LlamaAttention", "ln", "mul", "lp", "cel"]
+    assert found.texts("operation") == operations
+    assert found.texts("layer") == ["none", "0", "1", "none", "none", "none", "none"]
+    # Each has the rule that shows it, which an unknown layer lacks.
+    assert all(each.rules["layer_rule"] != Rule.NONE for each in found.activities)
+
+
+def test_an_unknown_layer_has_no_rule(tmp_path: Path) -> None:
+    trace = TinyTrace()
+    trace.note("ProfilerStep#1", 0, 1000)
+    blocks(trace, [0, 1], 10)
+    trace.op("aten::mm", 300, 320)
+    trace.launch(ADD, 305)
+    trace.module("Linear_3", 400, 450)
+    trace.launch(GEMM, 410)
+    found = align(trace, tmp_path)
+    assert found.texts("layer") == ["0", "1", "none", "none"]
+    assert [each.rules["layer_rule"] for each in found.activities[2:]] == [Rule.NONE] * 2
 
 
 def test_batches_are_counted_once_per_step(tmp_path: Path) -> None:

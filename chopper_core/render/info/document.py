@@ -207,7 +207,8 @@ def _coverage(run: Run, level: str) -> dict[str, Any]:
         for rule in np.argsort(-by_rule)
         if by_rule[rule] > 0
     }
-    labelled = weights[table.column(level) != NO_LABEL].sum()
+    # What lies outside the layers of a model has a rule, and no layer.
+    labelled = weights[(table.column(level) != NO_LABEL) | (rules != Rule.NONE)].sum()
     return {"labelled_pct": 100.0 * float(labelled) / whole, "rules": shares}
 
 

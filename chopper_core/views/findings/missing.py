@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.column_names import CYCLES
-from chopper_core.model.table import MODEL_PHASES, NO_LABEL
+from chopper_core.model.groups import elapsed_of_rows
+from chopper_core.model.table import MODEL_PHASES, NO_LABEL, KernelTable, Rule, Selection
 from chopper_core.model.view import View
+from chopper_core.util.arrays import Int64
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import by_number, count, percent
 from chopper_core.views.findings.rule import Confidence, Finding, Threshold, rule
@@ -99,12 +101,20 @@ def _labels(context: FindingsContext) -> Gaps:
             within = np.isin(nodes.codes("phase"), MODEL_PHASES)
         whole = float(elapsed[within].sum())
         known = float(elapsed[within & (nodes.codes(level) != NO_LABEL)].sum())
+        if level == "layer" and known:
+            known += float(nodes.sum_of(_outside_layers)[within].sum())
         if whole and known < COVERAGE.share * whole:
             part = "the model's time" if level == "layer" else "the time"
             yield (
                 f"the {level} is unknown for {percent(1 - known / whole)} of {part}: {hidden}",
                 context.at(),
             )
+
+
+def _outside_layers(table: KernelTable, rows: Selection) -> Int64:
+    """The time of activities that are known to belong to no layer: embedding, head, loss."""
+    outside = (table.layer[rows] == NO_LABEL) & (table.layer_rule[rows] != Rule.NONE)
+    return np.where(outside, elapsed_of_rows(table, rows), 0)
 
 
 def _launches(context: FindingsContext) -> Gaps:
