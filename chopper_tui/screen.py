@@ -19,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from chopper_core.model import address
-from chopper_core.model.charts import Chart, Lanes, LineChart, SignalRows
+from chopper_core.model.charts import Chart, HeatMap, Lanes, LineChart, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
@@ -91,6 +91,8 @@ class Explorer(Screen[None]):
         self.chart = config.chart or CHART_SIZES[0]
         self.picture = 0
         """Which of a view's charts is shown."""
+        self.column = 0
+        """The column of a heat map's cursor."""
         self.left: dict[object, Place] = {}
         """Views that were left for another view of the same scope, as they were."""
         self.latest: dict[str, str] = {}
@@ -407,7 +409,23 @@ class Explorer(Screen[None]):
     def _show_pictures(self) -> None:
         for pane in self.query(PicturePane):
             if pane.display:
-                pane.show(self._pictures, self.table.cursor)
+                pane.show(self._pictures, *self._cell)
+
+    @property
+    def heat_map(self) -> HeatMap | None:
+        """The heat map, if the view is one whose cells open something."""
+        charts = self.frame.charts
+        found = charts[0] if charts and isinstance(charts[0], HeatMap) else None
+        return found if found is not None and found.opens is not None else None
+
+    @property
+    def _cell(self) -> tuple[int, int | None]:
+        """The cursor in the picture: the table's row, and the column of a heat map."""
+        heat, label = self.heat_map, self.table.label
+        if heat is None or label is None:
+            return self.table.cursor, None
+        row = heat.labels.index(label) if label in heat.labels else -1
+        return row, min(self.column, len(heat.columns) - 1)
 
     @property
     def _pictures(self) -> Sequence[Chart]:
@@ -485,6 +503,8 @@ class Explorer(Screen[None]):
 
     def follow_cursor(self) -> None:
         """Show what the timeline's cursor points at."""
+        if self.heat_map is not None:
+            self._show_pictures()
         if self.lanes is not None:
             self._show_pictures()
             row, width = self.table.cursor, self.size.width
@@ -538,6 +558,19 @@ class Explorer(Screen[None]):
         if event.name in self.lanes.lanes and event.name in self.frame.labels:
             self.table.move_to(list(self.frame.labels).index(event.name))
         self._perform_at("at", event.cell)
+
+    def on_picture_pane_cell_clicked(self, event: PicturePane.CellClicked) -> None:
+        """A click on a cell of a heat map puts the cursor there; on the cursor's it opens it."""
+        heat = self.heat_map
+        if heat is None or heat.labels[event.row] not in self.frame.labels:
+            return
+        row = list(self.frame.labels).index(heat.labels[event.row])
+        if (row, event.column) == (self.table.cursor, self.column):
+            self.action_perform("open_cell")
+            return
+        self.column = event.column
+        self.table.move_to(row)
+        self.follow_cursor()
 
     def on_picture_pane_turned(self, event: PicturePane.Turned) -> None:
         """The wheel zooms the timeline around the pointer."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.view import View
 from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Float64, Int64
 
@@ -73,6 +74,12 @@ class HeatMap(Struct, frozen=True, eq=False):
     """Rows x columns."""
     has_own_rows: bool = False
     """Whether its rows differ from those of the table."""
+    signed: bool = False
+    """Whether its figure is a difference."""
+    labels: tuple[str, ...] = ()
+    """The rows of the table that the rows are of, by their labels."""
+    opens: Callable[[int, int], View] | None = None
+    """The view that a cell opens, by row and column; None: its cells open nothing."""
 
 
 class BoxChart(Struct, frozen=True, eq=False):

@@ -78,7 +78,8 @@ def _plain(thing: object) -> Any:
     if isinstance(thing, tuple):
         return [_plain(part) for part in thing]
     if isinstance(thing, Struct):
-        own = {name: _plain(getattr(thing, name)) for name in thing.__struct_fields__}
+        fields = ((name, getattr(thing, name)) for name in thing.__struct_fields__)
+        own = {name: _plain(value) for name, value in fields if not callable(value)}
         name = type(thing).__name__
         return {"kind": _KINDS.get(name, name), **own}
     return thing

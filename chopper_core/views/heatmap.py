@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Scope, Values, column, metric_named, numbered, worded
 from chopper_core.model.charts import HeatMap
@@ -85,7 +87,10 @@ def answer(run: Run, view: View) -> ViewResult:
         (_difference(figure), _like(figure, apart)),
     ]
     total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware)).at(0)
-    chart, notes = _chart(run, figure, by, numbers, labels, names, cells)
+    charts, notes = _charts(run, figure, by, numbers, labels, names, cells)
+    if len(charts) > 1:
+        opens = _opens(view, by, texts, names, _drawn(by, cells))
+        charts = tuple(replace(chart, labels=tuple(names), opens=opens) for chart in charts)
     return ViewResult(
         level="gpu",
         labels=names,
@@ -96,9 +101,21 @@ def answer(run: Run, view: View) -> ViewResult:
         whole=parent,
         headline=_headline(figure, by, numbers, labels, names),
         notes=notes,
-        charts=(chart,),
+        charts=charts,
         by=by,
     )
+
+
+def _opens(
+    view: View, by: str, texts: list[str], names: list[str], drawn: Index
+) -> Callable[[int, int], View]:
+    """The view of a cell of the chart: the GPU's part with the column's label."""
+
+    def opened(row: int, column: int) -> View:
+        own = child_of(view, "gpu", names[row])
+        return child_of(own, by, texts[int(drawn[column])])
+
+    return opened
 
 
 def _default_split(tree: Tree, view: View) -> str:
@@ -229,7 +246,14 @@ def _by_node(run: Run, names: list[str], numbers: Float64) -> tuple[tuple[str, .
     return different, np.vstack(medians)
 
 
-def _chart(
+def _drawn(by: str, cells: Groups) -> Index:
+    """The labels that the chart has, in its order: of many those with the largest durations."""
+    times = np.bincount(ranked(cells.codes(by))[1], weights=cells.sum("duration_ns"))
+    order = np.argsort(-times, kind="stable")
+    return order[:_MAX_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_MAX_DRAWN])
+
+
+def _charts(
     run: Run,
     figure: Metric,
     by: str,
@@ -237,11 +261,9 @@ def _chart(
     labels: list[str],
     names: list[str],
     cells: Groups,
-) -> tuple[HeatMap, tuple[str, ...]]:
-    codes = cells.codes(by)
-    times = np.bincount(ranked(codes)[1], weights=cells.sum("duration_ns"))
-    order = np.argsort(-times, kind="stable")
-    drawn = order[:_MAX_DRAWN] if by in _LARGEST_FIRST else np.sort(order[:_MAX_DRAWN])
+) -> tuple[tuple[HeatMap, ...], tuple[str, ...]]:
+    """The figure, and below it how it differs from that of the other GPUs."""
+    drawn = _drawn(by, cells)
     scale, unit = (1e6, "ms") if figure.unit == "ns" else (1.0, figure.unit)
     title, rows = f"{figure.title} of each GPU and {by}", tuple(f"GPU {name}" for name in names)
     if len(names) > _MAX_ROWS:
@@ -260,8 +282,22 @@ def _chart(
         numbers[:, drawn] / scale,
         has_own_rows=len(names) > _MAX_ROWS,
     )
+    charts: tuple[HeatMap, ...] = (chart,)
+    if not chart.has_own_rows and len(names) > 1:
+        charts = (chart, _differences(chart, figure, by, numbers[:, drawn]))
     if len(labels) <= _MAX_DRAWN:
-        return chart, ()
-    return chart, (
+        return charts, ()
+    return charts, (
         f"the chart has the {_MAX_DRAWN} of {len(labels)} {by}s with the largest durations",
     )
+
+
+def _differences(chart: HeatMap, figure: Metric, by: str, numbers: Float64) -> HeatMap:
+    """Each cell against the median of the other GPUs at the same place, in % of it."""
+    beyond, usual = beyond_others(numbers), others_median(numbers)
+    title = f"difference of {figure.title} from the other GPUs at each {by}"
+    if figure.unit == "%":
+        return replace(chart, title=title, unit="points", numbers=beyond, signed=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        percent = np.where(usual > 0, 100.0 * beyond / usual, np.nan)
+    return replace(chart, title=title, unit="%", numbers=percent, signed=True)

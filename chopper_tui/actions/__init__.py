@@ -14,6 +14,7 @@ from chopper_tui.actions import (  # noqa: F401 (importing a module declares its
     compare,
     export,
     find,
+    heat,
     move,
     program,
     shape,

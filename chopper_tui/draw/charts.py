@@ -32,18 +32,20 @@ from chopper_core.render.names import display_names, fitting_names
 from chopper_core.util.arrays import Float64, Int64
 from chopper_tui.draw.cards import draw_cards
 from chopper_tui.draw.composition import draw_composition
+from chopper_tui.draw.heat import cell_at, draw_heat, lines_wanted
 from chopper_tui.draw.pieces import painted_line
 from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
-from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, scale_ends, short_number
+from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, short_number
 from chopper_tui.draw.timeline import cut, draw_lanes
 from chopper_tui.draw.timeline import rows_of as lanes_rows
 
-SERIES_INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
-"""Styles of series in order; without colour the glyphs tell series apart."""
+SERIES_INKS: Final = (
+    *("accent", "second", "third", "fourth", "fifth", "sixth"),
+    *("seventh", "eighth", "ninth", "tenth"),
+)
+"""Styles of series in order, one hue each; without colour the glyphs tell series apart."""
 _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
 _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
-_MIN_NUMBERED_WIDTH: Final = 9
-"""Width from which a cell of a heat map shows its number."""
 _MAX_LABEL: Final = 40
 _MIN_LABEL: Final = 8
 _TEXT_SIZE: Final = (100, 14)
@@ -53,10 +55,17 @@ _MIN_LINE_CHART: Final = 7
 """Lines of a line chart below another chart, with its axis."""
 
 
-def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int = 0) -> list[Line]:
+def draw(
+    picture: Chart,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+    selected: int = 0,
+    column: int | None = None,
+) -> list[Line]:
     """A chart as at most `height` lines of at most `width` cells, its title first.
 
-    `selected` is the row of the cursor, for charts that show it.
+    `selected` and `column` are the row and the column of the cursor, for charts that show it.
     """
     lines: list[Line]
     if isinstance(picture, Lanes):
@@ -70,10 +79,7 @@ def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int 
         return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
     if isinstance(picture, BarChart | BoxChart) and picture.level:
         picture = replace(picture, labels=display_names(picture.labels, picture.level))
-    title = _title(picture, width, glyphs)
-    spare = height - len(picture.labels) if isinstance(picture, BarChart) else 0
-    if len(title) > max(height // 3, spare, 1):
-        title = title[:1]
+    title = _title(picture, width, glyphs)[: _title_lines(picture, width, height, glyphs)]
     room = height - len(title)
     match picture:
         case BarChart():
@@ -81,14 +87,29 @@ def draw(picture: Chart, width: int, height: int, glyphs: Glyphs, selected: int 
         case BoxChart():
             lines = _boxes(picture, width, room, glyphs)
         case HeatMap():
-            lines = _heat(picture, width, room, glyphs)
+            cell = None if column is None else (selected, column)
+            lines = draw_heat(picture, width, room, glyphs, cell)
         case LineChart():
             lines = _curves(picture, width, room, glyphs)
     return [cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
 
 
+def _title_lines(
+    picture: BarChart | BoxChart | HeatMap | LineChart, width: int, height: int, glyphs: Glyphs
+) -> int:
+    """The lines of a title with its legend; of those that take too many, the first."""
+    lines = len(_title(picture, width, glyphs))
+    spare = height - len(picture.labels) if isinstance(picture, BarChart) else 0
+    return 1 if lines > max(height // 3, spare, 1) else lines
+
+
 def draw_below(
-    pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs, selected: int = 0
+    pictures: Sequence[Chart],
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+    selected: int = 0,
+    column: int | None = None,
 ) -> list[Line]:
     """The first chart, and below it as many of the next ones as fit.
 
@@ -96,6 +117,17 @@ def draw_below(
     """
     if isinstance(pictures[0], Lanes):
         return draw(pictures[0], width, height, glyphs, selected)
+    drawn: list[Line] = []
+    for picture, lines in zip(pictures, _heights(pictures, width, height, glyphs), strict=False):
+        if drawn:
+            drawn.append([])
+        own = draw(picture, width, lines, glyphs, selected, column)
+        drawn += [*own, *([[]] * (lines - len(own)))]
+    return drawn
+
+
+def _heights(pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs) -> list[int]:
+    """The lines of each chart that fits, from the first on."""
     wanted: list[int] = []
     for picture in pictures:
         lines = _lines_there(picture, width, glyphs, bool(wanted))
@@ -103,16 +135,25 @@ def draw_below(
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
-    growing = [at for at in range(len(wanted)) if isinstance(pictures[at], LineChart | SignalRows)]
+    grow = LineChart | SignalRows | HeatMap
+    growing = [at for at in range(len(wanted)) if isinstance(pictures[at], grow)]
     for turn, at in enumerate(growing):
         wanted[at] += (spare + turn) // len(growing)
-    drawn: list[Line] = []
-    for picture, lines in zip(pictures, wanted, strict=False):
-        if drawn:
-            drawn.append([])
-        own = draw(picture, width, lines, glyphs, selected)
-        drawn += [*own, *([[]] * (lines - len(own)))]
-    return drawn
+    return wanted
+
+
+def heat_cell(
+    pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs, x: int, y: int
+) -> tuple[int, int] | None:
+    """The row and the column at a cell of heat maps below one another; None beside them."""
+    top = 0
+    for picture, lines in zip(pictures, _heights(pictures, width, height, glyphs), strict=False):
+        if isinstance(picture, HeatMap):
+            above = top + _title_lines(picture, width, lines, glyphs)
+            if above <= y < top + lines:
+                return cell_at(picture, width, lines - (above - top), glyphs, x, y - above)
+        top += lines + 1
+    return None
 
 
 def lines_below(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
@@ -166,7 +207,7 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
         case BoxChart():
             return title + len(picture.labels) + 1
         case HeatMap():
-            return title + len(picture.rows) + 2
+            return title + lines_wanted(picture)
         case LineChart():
             return _TEXT_SIZE[1]
 
@@ -192,13 +233,14 @@ def _title(
         (clean(picture.title), "strong"),
         (f", {picture.unit}" if picture.unit else "", "dim"),
     ]
-    fills = _FILLS[glyphs.name]
     legend: list[Line] = []
     match picture:
         case BarChart() if len(picture.series) > 1:
-            legend = _legend([each.name for each in picture.series], fills)
+            names = [each.name for each in picture.series]
+            legend = _legend(names, _fills(glyphs), _inks_of(picture))
         case LineChart() if 1 < len(picture.series) <= len(_MARKERS[glyphs.name]):
-            legend = _legend([each.name for each in picture.series], _MARKERS[glyphs.name])
+            names = [each.name for each in picture.series]
+            legend = _legend(names, _MARKERS[glyphs.name], SERIES_INKS)
     lines, used = [title], sum(cell_width(text) for text, _ in title)
     for entry in legend:
         size = sum(cell_width(text) for text, _ in entry)
@@ -210,12 +252,16 @@ def _title(
     return lines
 
 
-def _legend(names: Sequence[str], marks: str) -> list[Line]:
+def _fills(glyphs: Glyphs) -> str:
+    """What fills the parts of bars: in colours alike, else patterns."""
+    return _FILLS[glyphs.name][:1] if glyphs.in_colour else _FILLS[glyphs.name]
+
+
+def _legend(names: Sequence[str], marks: str, inks: Sequence[str]) -> list[Line]:
     """An entry per series: its mark and its name."""
-    inks = (SERIES_INKS[number % len(SERIES_INKS)] for number in range(len(names)))
     return [
-        [(f"  {marks[number % len(marks)]}", ink), (f" {clean(name)}", "dim")]
-        for number, (name, ink) in enumerate(zip(names, inks, strict=True))
+        [(f"  {marks[number % len(marks)]}", inks[number % len(inks)]), (f" {clean(name)}", "dim")]
+        for number, name in enumerate(names)
     ]
 
 
@@ -253,7 +299,8 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
     span = (above + below) or 1.0
     zero = round(below / span * room)
-    fills = _FILLS[glyphs.name]
+    fills = _fills(glyphs)
+    inks = _inks_of(picture)
     lines: list[Line] = []
     for row in range(shown):
         line: Line = [
@@ -263,20 +310,30 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
         if len(picture.series) == 1 and not below:
             line.append((bar(parts[0, row] / span, room, glyphs), "accent"))
         else:
-            left = _stack(np.maximum(-parts[:, row], 0.0) / span * room, fills)
+            left = _stack(np.maximum(-parts[:, row], 0.0) / span * room, fills, inks)
             line.append((" " * (zero - sum(len(text) for text, _ in left)), "text"))
-            line += [*reversed(left), *_stack(np.maximum(parts[:, row], 0.0) / span * room, fills)]
+            right = _stack(np.maximum(parts[:, row], 0.0) / span * room, fills, inks)
+            line += [*reversed(left), *right]
         lines.append(line)
     if shown < count and height > 0:
         lines.append(_left_out(count - shown, "rows"))
     return lines
 
 
-def _stack(lengths: Float64, fills: str) -> Line:
+def _inks_of(picture: BarChart | LineChart) -> tuple[str, ...]:
+    """The inks of series: of parts above and below zero those of differences."""
+    if isinstance(picture, BarChart) and len(picture.series) == 2:
+        above, below = (series.numbers for series in picture.series)
+        if not (above < 0).any() and (below < 0).any() and not (below > 0).any():
+            return ("above", "below")
+    return SERIES_INKS
+
+
+def _stack(lengths: Float64, fills: str, inks: Sequence[str]) -> Line:
     """The stacked parts of a bar, rounded so that their total length is exact."""
     ends = np.rint(np.cumsum(lengths)).astype(int)
     return [
-        (fills[number % len(fills)] * size, SERIES_INKS[number % len(SERIES_INKS)])
+        (fills[number % len(fills)] * size, inks[number % len(inks)])
         for number, size in enumerate(np.diff(ends, prepend=0).tolist())
         if size
     ]
@@ -315,72 +372,6 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
     axis = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
     lines.append([(" " * (label_width + 1) + axis, "dim")])
     return lines
-
-
-def _heat(picture: HeatMap, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A line per row, one or more cells per column, taller for larger values; numbers if they fit.
-
-    Outliers are drawn as the end of the scale, which then says so.
-    """
-    count = len(picture.rows)
-    room_for = max(height - 2, 0)
-    shown = count if count <= room_for else max(room_for - 1, 0)
-    label_width = _label_width(picture.rows, width)
-    labels = _padded(picture.rows, label_width, glyphs)
-    room = max(width - label_width - 1, 1)
-    columns = len(picture.columns)
-    known = picture.numbers[np.isfinite(picture.numbers)]
-    least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    low, high = scale_ends(known)
-    wide = max(min(room // max(columns, 1), _MIN_NUMBERED_WIDTH), 1)
-    numbered = wide == _MIN_NUMBERED_WIDTH
-    # More columns than cells: each cell shows the largest value of its columns.
-    bins = min(columns, room)
-    owner = np.arange(columns) * bins // max(columns, 1)
-    lines: list[Line] = []
-    for row in range(shown):
-        line: Line = [(labels[row] + " ", "text")]
-        for cell in range(bins):
-            own = picture.numbers[row, owner == cell]
-            own = own[np.isfinite(own)]
-            if not len(own):
-                line.append((pad(glyphs.missing, wide)[:wide], "dim"))
-                continue
-            number = float(own.max())
-            share = (number - low) / (high - low) if high > low else 0.5
-            level = round(min(max(share, 0.0), 1.0) * (len(glyphs.spark) - 1))
-            if numbered:
-                line.append((glyphs.spark[level], "accent"))
-                text = short_number(number if abs(number) >= 0.01 else round(number, 3))
-                line.append((f" {pad(text, wide - 2)}"[: wide - 1], "text"))
-            else:
-                line.append((glyphs.spark[level] * wide, "accent"))
-        lines.append(line)
-    if shown < count and height > 2:
-        left = f"{count - shown} more rows need more room"
-        own = picture.has_own_rows
-        lines.append([(left, "dim")] if own else _left_out(count - shown, "rows"))
-    if columns:
-        lines.append([(" " * (label_width + 1) + _columns_axis(picture, bins, wide), "dim")])
-    ends = ("<=" if least < low else "", ">=" if most > high else "")
-    scale = [(" " * (label_width + 1), "text"), (f"{ends[0]}{short_number(low)} ", "dim")]
-    scale += [(glyphs.spark, "accent"), (f" {ends[1]}{short_number(high)} {picture.unit}", "dim")]
-    if any(ends):
-        scale.append((f"  all: {short_number(least)} to {short_number(most)}", "dim"))
-    lines.append(scale)
-    return lines
-
-
-def _columns_axis(picture: HeatMap, bins: int, wide: int) -> str:
-    """The names of all columns if they fit, else of the first and the last."""
-    names = [clean(name) for name in picture.columns]
-    title = f"  {clean(picture.x_title)}"
-    if len(names) == bins and max(map(cell_width, names)) < wide:
-        return "".join(pad(name, wide) for name in names) + title
-    first, last = names[0], names[-1]
-    if len(names) == 1:
-        return first + title
-    return first + last.rjust(max(bins * wide - cell_width(first), cell_width(last) + 1)) + title
 
 
 def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:

@@ -10,7 +10,7 @@ from typing import Final
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.model.charts import Chart, Lanes
+from chopper_core.model.charts import Chart, HeatMap, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
@@ -108,6 +108,14 @@ class PicturePane(Pane):
             self.name = name
             """The label of the line."""
 
+    class CellClicked(Message):
+        """A cell of a heat map was clicked."""
+
+        def __init__(self, row: int, column: int) -> None:
+            super().__init__()
+            self.row = row
+            self.column = column
+
     class Turned(Message):
         """The wheel was turned over the lanes."""
 
@@ -118,18 +126,19 @@ class PicturePane(Pane):
 
     pictures: Sequence[Chart] = ()
     selected = 0
+    column: int | None = None
     drawn: Sequence[Pieces] = ()
 
-    def show(self, pictures: Sequence[Chart], selected: int = 0) -> None:
+    def show(self, pictures: Sequence[Chart], selected: int = 0, column: int | None = None) -> None:
         """Show the first of some pictures, and the others below it where there is room.
 
-        Some show the row that the cursor is on.
+        Some show the row that the cursor is on, some the column too.
         """
-        if not (pictures and isinstance(pictures[0], Lanes)):
+        if not (pictures and isinstance(pictures[0], Lanes | HeatMap)):
             selected = 0
         is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
-        if not is_same or selected != self.selected:
-            self.pictures, self.selected = pictures, selected
+        if not is_same or (selected, column) != (self.selected, self.column):
+            self.pictures, self.selected, self.column = pictures, selected, column
             self.draw_soon()
 
     @property
@@ -149,6 +158,14 @@ class PicturePane(Pane):
             line = "".join(text for text, _ in pieces)
             name = line[2 : 1 + label_width(lanes)].strip()
             self.post_message(self.Clicked(_cell(lanes, event.x), name))
+            return
+        first = self.pictures[0] if self.pictures else None
+        if isinstance(first, HeatMap) and first.opens is not None:
+            cell = drawing.heat_cell(
+                self.pictures, self.room, self.size.height, self.glyphs, event.x - 1, event.y
+            )
+            if cell is not None:
+                self.post_message(self.CellClicked(*cell))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Post the cell."""
@@ -178,7 +195,9 @@ class PicturePane(Pane):
         self.redraw()
 
     def _lines(self, width: int, height: int) -> list[Pieces]:
-        drawn = drawing.draw_below(self.pictures, width - 2, height, self.glyphs, self.selected)
+        drawn = drawing.draw_below(
+            self.pictures, width - 2, height, self.glyphs, self.selected, self.column
+        )
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.model.charts import (
     BarChart,
@@ -14,9 +18,10 @@ from chopper_core.model.charts import (
     Series,
     SignalRows,
 )
+from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.draw.charts import draw, draw_below, lines_below
+from chopper_tui.draw.charts import draw, draw_below, heat_cell, lines_below
 
 NAN = float("nan")
 
@@ -67,6 +72,80 @@ def test_a_heat_map_of_few_columns_has_its_numbers() -> None:
     assert "▁ 0" in lines[1] and "█ 850.5" in lines[1]
     assert "66.2" in lines[2] and lines[2].rstrip().endswith("–")
     assert lines[-1].split() == ["0", UNICODE.spark, "850.5", "ms"]
+
+
+COLOURED = UNICODE.coloured(True)
+
+
+def test_in_colours_a_map_has_a_background_per_cell_and_tall_rows() -> None:
+    picture = heat([[1.0, 2.0, 3.0], [4.0, NAN, 16.0]], 3)
+    lines = draw(picture, 20, 10, COLOURED)
+    assert [ink for _, ink in lines[1][1:]] == ["heat0", "heat1", "heat2"]
+    assert [ink for _, ink in lines[4][1:]] == ["heat3", "dim", "heat15"]
+    assert lines[1] != lines[2] and lines[1][1:] == lines[2][1:] == lines[3][1:]
+    # Of wide cells the number is on the colour.
+    assert (" 16      ", "text/heat15") in draw(picture, 33, 10, COLOURED)[5]
+
+
+def test_where_rows_do_not_fit_a_line_holds_two_by_half_blocks() -> None:
+    picture = heat(np.arange(16.0).reshape(16, 1).repeat(3, axis=1), 3)
+    lines = draw(picture, 20, 11, COLOURED)
+    assert len(lines) == 11 and lines[1][1] == ("▀▀▀▀", "heat0/heat1")
+    assert lines[8][1] == ("▀▀▀▀", "heat14/heat15")
+    # Without colours, and in ASCII, a line can't hold two.
+    for glyphs in (UNICODE, ASCII.coloured(True)):
+        assert text(picture, 20, 11, glyphs)[8].startswith("9 more rows")
+
+
+def test_differences_have_a_scale_around_zero_that_noise_does_not_fill() -> None:
+    picture = replace(heat([[-40.0, 0.0, 0.1], [40.0, 1.0, NAN]], 3), signed=True, unit="%")
+    line, other = draw(picture, 20, 5, COLOURED)[1:3]
+    assert [ink for _, ink in line[1:]] == ["change0", "change7", "change7"]
+    assert other[1][1] == "change14"
+    small = draw(replace(picture, numbers=picture.numbers / 1000), 20, 5, COLOURED)
+    assert {ink for _, ink in small[1][1:]} == {"change7"}
+
+
+@pytest.mark.parametrize("wide", [40, 60, 79, 120, 200])
+@pytest.mark.parametrize("columns", [1, 7, 33, 64, 250])
+def test_ticks_are_at_even_distances_under_their_columns(wide: int, columns: int) -> None:
+    picture = heat(np.arange(2.0 * columns).reshape(2, columns), columns)
+    lines = text(picture, wide, 6)
+    room = wide - len("GPU 0 ")
+    cell = max(min(room // columns, 9), 1)
+    places = {int(m[0]): m.start() - 6 for m in re.finditer(r"\d+", lines[3])}
+    numbers = sorted(places)
+    assert numbers[0] == 0 and len({b - a for a, b in pairwise(numbers)}) <= 1
+    bins = min(columns, room)
+    assert all(begin == number * bins // columns * cell for number, begin in places.items())
+
+
+def test_the_cursor_is_in_the_map_and_in_words() -> None:
+    picture = replace(heat([[1.0, 2.0], [3.0, 4.5]], 2), opens=lambda row, column: View("r"))
+    for glyphs in (UNICODE, COLOURED, ASCII):
+        lines = draw(picture, 24, 8, glyphs, 1, 1)
+        shown = ["".join(piece for piece, _ in line) for line in lines]
+        assert any("[4.5]" in line and "GPU 1" in line for line in shown)
+        assert shown[-1].endswith("GPU 1, layer 1: 4.5 ms")
+        assert shown[-3].split()[:2] == ["0", "1"] and ("1", "strong") in lines[-3]
+
+
+@pytest.mark.parametrize("size", [(30, 7), (80, 12), (120, 40)])
+def test_a_click_finds_the_cell_that_is_drawn_there(size: tuple[int, int]) -> None:
+    numbers = np.arange(40.0).reshape(8, 5)
+    picture = replace(heat(numbers, 5), opens=lambda row, column: View("r"))
+    width, height = size
+    for y, line in enumerate(draw_below([picture], width, height, COLOURED)):
+        x = 0
+        for piece, ink in line:
+            cell = heat_cell([picture], width, height, COLOURED, x, y)
+            if ink.startswith("heat") and "GPU" in line[0][0]:
+                assert cell is not None
+                level = round(numbers[cell] / 39 * 15)
+                assert ink.split("/")[0] in (f"heat{level}", f"heat{level}")
+            elif "GPU" in piece:
+                assert cell is None
+            x += cell_width(piece)
 
 
 def test_what_lies_far_out_does_not_flatten_a_heat_map_and_is_said() -> None:

@@ -57,6 +57,10 @@ def codes(sent: str) -> set[int]:
     return {int(code or 0) for found in _SGR.findall(sent) for code in re.split("[;:]", found)}
 
 
+def words(text: str) -> list[str]:
+    return sorted(re.findall(r"[A-Za-z]{2,}|\d+(?:\.\d+)?", text))
+
+
 def name_of(view: View) -> str:
     base = "-base" * bool(view.baseline and not view.name)
     return view.name or f"level{len(view.path)}{base}"
@@ -76,7 +80,8 @@ async def test_fewer_colours_and_ascii_show_the_same(
         if colours is NONE:
             monkeypatch.setenv("NO_COLOR", "1")
         text, sent = await shown(view, colours, UNICODE)
-        assert text == rich
+        # Without colours patterns tell kinds apart; every word and figure is the same.
+        assert text == rich if colours else words(text) == words(rich)
         assert codes(sent) <= _CODES[colours]
         # The cursor, and the header or what alerts, stand out without a colour of their own.
         assert codes(sent) & {7} and codes(sent) & {1, 4}

@@ -1,0 +1,120 @@
+"""The heat map's cursor: its column, its cell, its figure and its iteration."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from chopper_core.metrics import metric_named
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.view import View, at_level, pivot
+from chopper_core.util.errors import UsageError
+from chopper_tui.keymap import WALK, action
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+
+_HEATMAP: Final = "heatmap"
+FIGURES: Final = (
+    *("elapsed_ns", "gfx_mhz", "gfx_util_pct", "power_w", "exposed_comm_ns", "idle_ns"),
+    *("hotspot_c", "kernels"),
+)
+"""The figures that a key goes through, as far as the run has them."""
+
+_heat = partial(action, WALK, view=_HEATMAP)
+
+
+@_heat("left", "h", title="Cell to the left", hint="cell")
+def cell_left(screen: Explorer, _: str) -> None:
+    """Heat map: move the cursor a column to the left."""
+    _step(screen, -1)
+
+
+@_heat("right", "l", title="Cell to the right")
+def cell_right(screen: Explorer, _: str) -> None:
+    """Heat map: move the cursor a column to the right."""
+    _step(screen, 1)
+
+
+@_heat("enter", title="Enter the cell", hint="in")
+async def open_cell(screen: Explorer, _: str) -> None:
+    """Heat map: go to what the GPU has at the column of the cursor."""
+    heat = _map_of(screen)
+    label = screen.table.label
+    if heat.opens is None or label not in heat.labels:
+        raise UsageError("there is no cell to enter")
+    view = heat.opens(heat.labels.index(label), screen.column)
+    before = screen.here
+    await screen.go(screen.trail_to(replace(view, run=screen.view.run)))
+    if not screen.status.is_error:
+        screen.entries.append((screen.view, before))
+
+
+@_heat("m", title="Next figure of the heat map", hint="figure")
+async def next_figure(screen: Explorer, _: str) -> None:
+    """Heat map: show the next figure; :of chooses any."""
+    table = screen.run.table
+    current = screen.view.of or FIGURES[0]
+    place = FIGURES.index(current) if current in FIGURES else -1
+    for name in (*FIGURES[place + 1 :], *FIGURES[: place + 1]):
+        try:
+            metric = metric_named(name, table)
+        except UsageError:
+            continue
+        await screen.change(replace(screen.view, of="" if name == FIGURES[0] else name))
+        if not screen.status.is_error:
+            screen.say(f"{metric.title}; m shows the next figure, :of any")
+            return
+
+
+@_heat(",", title="Previous iteration of the heat map")
+async def previous_iteration(screen: Explorer, _: str) -> None:
+    """Heat map: show the previous iteration alone; before the first, all of them."""
+    await _step_iteration(screen, -1)
+
+
+@_heat(".", title="Next iteration of the heat map", hint="iteration")
+async def next_iteration(screen: Explorer, _: str) -> None:
+    """Heat map: show the next iteration alone; after the last, all of them."""
+    await _step_iteration(screen, 1)
+
+
+def _map_of(screen: Explorer) -> HeatMap:
+    heat = screen.heat_map
+    if heat is None:
+        raise UsageError("there are no cells: this heat map has quantiles of the GPUs")
+    return heat
+
+
+def _step(screen: Explorer, step: int) -> None:
+    heat = _map_of(screen)
+    screen.column = min(max(screen.column + step, 0), len(heat.columns) - 1)
+    screen.follow_cursor()
+
+
+async def _step_iteration(screen: Explorer, step: int) -> None:
+    view, table = screen.view, screen.run.table
+    codes = sorted(
+        {int(code) for code in screen.run.tree().split((), ("iteration",)).codes("iteration")}
+    )
+    labels = [table.text_of("iteration", code) for code in codes]
+    if view.by == "iteration" or len(labels) < 2:
+        raise UsageError("the heat map has no iterations to step through")
+    here = dict(view.scope).get("iteration")
+    place = labels.index(here) + step if here in labels else (0 if step > 0 else len(labels) - 1)
+    if 0 <= place < len(labels):
+        there = _in_iteration(view, labels[place])
+        await screen.go(screen.trail_to(there), f"iteration {labels[place]}")
+        return
+    depth = view.order.index("iteration")
+    await screen.go(screen.trail_to(replace(view, path=view.path[:depth])), "all iterations")
+
+
+def _in_iteration(view: View, label: str) -> View:
+    """The same view of one iteration."""
+    if "iteration" in dict(view.scope):
+        return at_level(view, "iteration", label)
+    split = pivot(view, "iteration")
+    return replace(split, path=(*split.path, label))

@@ -1,0 +1,84 @@
+"""The heat map's cursor: it walks the cells, says them, and enters what it points at."""
+
+from __future__ import annotations
+
+import pytest
+
+from chopper_core.model.view import View
+from chopper_core.render.glyphs import UNICODE
+from tests.tui.explorer import explorer, measured_run
+
+HEAT = View("sample.json", name="heatmap")
+
+
+async def test_arrows_walk_the_cells_and_enter_goes_to_the_gpu_and_layer() -> None:
+    async with explorer((80, 30), measured_run(), HEAT) as at:
+        heat = at.explore.heat_map
+        assert heat is not None
+        await at.press("down", "l", "right", "left", "l")
+        row, column = 1, 2
+        name = heat.columns[column]
+        number = heat.numbers[row, column]
+        assert f"GPU 1, layer {name}: {number:.3g} ms"[:24] in at.text()
+        await at.press("enter")
+        assert dict(at.frame.view.scope) == {"gpu": "1", "layer": name}
+        assert sum(at.frame.elapsed_ns.tolist()) == pytest.approx(number * 1e6)
+        await at.press("escape")
+        assert at.frame.view.name == "heatmap" and at.explore.column == column
+
+
+async def test_the_cursor_stays_within_the_columns() -> None:
+    async with explorer((80, 24), measured_run(), HEAT) as at:
+        await at.press("h")
+        assert at.explore.column == 0
+        columns = len(at.explore.heat_map.columns)  # type: ignore[union-attr]
+        await at.press(*["l"] * (columns + 2))
+        assert at.explore.column == columns - 1
+
+
+async def test_m_cycles_the_figures_that_the_run_has_and_comes_back() -> None:
+    async with explorer((80, 24), measured_run(), HEAT) as at:
+        seen = [at.frame.view.of]
+        for _ in range(7):
+            await at.press("m")
+            seen.append(at.frame.view.of)
+        assert seen[:4] == ["", "gfx_mhz", "gfx_util_pct", "power_w"]
+        assert "hotspot_c" not in seen and "" in seen[1:]
+
+
+async def test_points_and_commas_step_through_the_iterations() -> None:
+    async with explorer((80, 24), measured_run(), HEAT) as at:
+        totals = []
+        for _ in range(3):
+            await at.press(".")
+            totals.append((dict(at.frame.view.scope)["iteration"], at.frame.parent_ns))
+        assert [label for label, _ in totals] == ["10", "11", "12"]
+        await at.press(".")
+        assert at.frame.view.path == () and at.status == "all iterations"
+        assert at.frame.parent_ns == sum(time for _, time in totals)
+        await at.press(",")
+        assert dict(at.frame.view.scope) == {"iteration": "12"}
+
+
+async def test_a_click_moves_the_cursor_and_a_second_one_enters() -> None:
+    async with explorer((80, 30), measured_run(), HEAT) as at:
+        line = next(y for y, text in enumerate(at.lines()) if text.startswith(" GPU 2"))
+        spot = at.lines()[line].index("GPU 2") + 40
+        await at.pilot.click(offset=(spot, line))
+        await at.settle()
+        assert at.label == "2" and at.explore.column > 0
+        column = at.explore.column
+        await at.pilot.click(offset=(spot, line))
+        await at.settle()
+        assert dict(at.frame.view.scope)["gpu"] == "2"
+        assert at.explore.column == column
+
+
+@pytest.mark.parametrize("by", ["operation", "kernel", "phase", "iteration"])
+async def test_every_split_enters_its_cell(by: str) -> None:
+    view = View("sample.json", name="heatmap", by=by)
+    async with explorer((120, 40), measured_run(), view, UNICODE) as at:
+        heat = at.explore.heat_map
+        assert heat is not None
+        await at.press("l", "enter")
+        assert dict(at.frame.view.scope) == {"gpu": "0", by: heat.columns[1]}
