@@ -93,13 +93,16 @@ class ChopperApp(App[None], inherit_bindings=False):
         *,
         glyphs: Glyphs | None = None,
         config: Config = DEFAULTS,
+        as_text: bool = False,
     ) -> None:
         """Load a run with `load`, in a thread, and show the view `start` of it.
 
         An opening of them may have begun already.
+        With `as_text` the screen is read as text: patterns tell apart what colours do else.
         Without `glyphs` the locale and standard error, where Textual draws, decide on them.
         """
         super().__init__(ansi_color=True)
+        self._as_text = as_text
         self._glyphs = glyphs or glyphs_of(sys.__stderr__ or sys.stderr)
         self.failure: ChopperError | None = None
         """Why the run or the view can't be shown; the app has left then."""
@@ -127,7 +130,7 @@ class ChopperApp(App[None], inherit_bindings=False):
     @property
     def glyphs(self) -> Glyphs:
         """The characters to draw with."""
-        return self._glyphs.coloured(self.inks.has_colours)
+        return self._glyphs.coloured(self.inks.has_colours and not self._as_text)
 
     @property
     def actions(self) -> tuple[Action, ...]:

@@ -31,7 +31,7 @@ class Tint(IntEnum):
 
 INKS: Final = ("text", "below", "far_below", "above", "far_above", "poor", "very_poor")
 """The ink of each tint, by its name."""
-_PEERS: Final = ("gpu", "node", "iteration", "layer", "activity", "lane")
+_PEERS: Final = ("gpu", "node", "iteration", "layer", "activity")
 """Levels whose rows do the same work, so that each can be held against the others."""
 _UTILISATIONS: Final = ("busy_pct", "gfx_util_pct", "gpu_util_pct")
 _GOOD_PCT: Final = 80.0

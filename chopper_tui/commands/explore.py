@@ -61,7 +61,8 @@ def _play(view: View, options: Namespace) -> int:
     keys = keys_of(options.play)
     # Loaded first: processes can't be started under the app, which captures standard error.
     run = open_with_progress(view, options)
-    app = ChopperApp(lambda _: run, view, glyphs=ASCII if options.ascii else UNICODE)
+    shown = ASCII if options.ascii else UNICODE
+    app = ChopperApp(lambda _: run, view, glyphs=shown, as_text=True)
     write(play(app, keys, options.size))
     return 0
 

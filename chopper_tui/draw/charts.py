@@ -33,18 +33,12 @@ from chopper_core.util.arrays import Float64, Int64
 from chopper_tui.draw.cards import draw_cards
 from chopper_tui.draw.composition import draw_composition
 from chopper_tui.draw.heat import cell_at, draw_heat, lines_wanted
-from chopper_tui.draw.pieces import painted_line
+from chopper_tui.draw.pieces import SERIES_INKS, painted_line, series_fills
 from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
 from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, short_number
 from chopper_tui.draw.timeline import cut, draw_lanes
 from chopper_tui.draw.timeline import rows_of as lanes_rows
 
-SERIES_INKS: Final = (
-    *("accent", "second", "third", "fourth", "fifth", "sixth"),
-    *("seventh", "eighth", "ninth", "tenth"),
-)
-"""Styles of series in order, one hue each; without colour the glyphs tell series apart."""
-_FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
 _MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MAX_LABEL: Final = 40
 _MIN_LABEL: Final = 8
@@ -237,7 +231,7 @@ def _title(
     match picture:
         case BarChart() if len(picture.series) > 1:
             names = [each.name for each in picture.series]
-            legend = _legend(names, _fills(glyphs), _inks_of(picture))
+            legend = _legend(names, series_fills(glyphs), _inks_of(picture))
         case LineChart() if 1 < len(picture.series) <= len(_MARKERS[glyphs.name]):
             names = [each.name for each in picture.series]
             legend = _legend(names, _MARKERS[glyphs.name], SERIES_INKS)
@@ -250,11 +244,6 @@ def _title(
         lines[-1].extend(entry)
         used += size
     return lines
-
-
-def _fills(glyphs: Glyphs) -> str:
-    """What fills the parts of bars: in colours alike, else patterns."""
-    return _FILLS[glyphs.name][:1] if glyphs.in_colour else _FILLS[glyphs.name]
 
 
 def _legend(names: Sequence[str], marks: str, inks: Sequence[str]) -> list[Line]:
@@ -299,7 +288,7 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
     span = (above + below) or 1.0
     zero = round(below / span * room)
-    fills = _fills(glyphs)
+    fills = series_fills(glyphs)
     inks = _inks_of(picture)
     lines: list[Line] = []
     for row in range(shown):

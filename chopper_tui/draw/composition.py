@@ -10,10 +10,9 @@ from msgspec import Struct
 from chopper_core.model.charts import Composition
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs
+from chopper_tui.draw.pieces import SERIES_INKS, series_fills
 from chopper_tui.draw.signal_plot import Line
 
-INKS: Final = ("accent", "second", "third", "fourth", "fifth", "sixth")
-FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
 _LEAST_SHARE: Final = 0.0005
 """Smaller parts are not listed: their figure would be 0.0 %."""
 _GAP: Final = 2
@@ -68,9 +67,9 @@ def draw_composition(picture: Composition, width: int, glyphs: Glyphs) -> list[L
 def _bar(lengths: np.ndarray, glyphs: Glyphs) -> Line:
     """The parts of a bar, rounded so that their total length is exact."""
     ends = np.rint(np.cumsum(np.maximum(lengths, 0.0))).astype(int)
-    fills = FILLS[glyphs.name]
+    fills = series_fills(glyphs)
     return [
-        (fills[number % len(fills)] * size, INKS[number % len(INKS)])
+        (fills[number % len(fills)] * size, SERIES_INKS[number % len(SERIES_INKS)])
         for number, size in enumerate(np.diff(ends, prepend=0).tolist())
         if size
     ]
@@ -81,7 +80,7 @@ def _entries(
 ) -> list[_Entry]:
     """The parts that are large enough to be listed."""
     entries = []
-    fills = FILLS[glyphs.name]
+    fills = series_fills(glyphs)
     shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
     for place, series in enumerate(picture.series):
         if np.abs(shares[:, place]).max() < _LEAST_SHARE:
@@ -92,7 +91,7 @@ def _entries(
             figure = f"{change:+.1f} {picture.unit}"
         elif width >= _WITH_TIMES_FROM:
             figure = f"{_number(numbers[0, place], picture.unit)} {figure}"
-        mark, ink = fills[place % len(fills)], INKS[place % len(INKS)]
+        mark, ink = fills[place % len(fills)], SERIES_INKS[place % len(SERIES_INKS)]
         entries.append(_Entry(mark, ink, clean(series.name), figure))
     return entries
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from chopper_core.render.ansi import Paint
 from chopper_core.render.cells import cell_width, elide, pad
@@ -10,6 +11,19 @@ from chopper_core.render.glyphs import Glyphs
 
 Pieces = Sequence[tuple[str, str]]
 """A line: pieces of text, each with the name of its ink."""
+
+
+SERIES_INKS: Final = (
+    *("accent", "second", "third", "fourth", "fifth", "sixth"),
+    *("seventh", "eighth", "ninth", "tenth"),
+)
+"""Inks of series in order, one hue each; without colour the fills tell series apart."""
+_FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%~:"}
+
+
+def series_fills(glyphs: Glyphs) -> str:
+    """What fills the parts of bars: in colours alike, else patterns."""
+    return _FILLS[glyphs.name][:1] if glyphs.in_colour else _FILLS[glyphs.name]
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:

@@ -19,6 +19,7 @@ from chopper_core.render.cells import (
     clean,
     column_texts,
     display_name,
+    elide,
     fitting,
     level_title,
     pad,
@@ -35,6 +36,8 @@ GAP: Final = 2
 _WIDE: Final = 110
 _BAR: Final = 6
 _SPARK: Final = 12
+_MAX_WORD: Final = 24
+"""Cells of a column of words, such as kernels."""
 _WIDE_SPARK: Final = 15
 _MIN_LANE: Final = 24
 _LANE_SHARE: Final = 40
@@ -60,6 +63,8 @@ class Column(Struct, frozen=True):
     """Cells of a bar after the figure; 0: none."""
     tints: Int8
     """The `Tint` of each row."""
+    names_kernels: bool = False
+    """Whether its words are kernels, which have short names."""
 
     @property
     def name(self) -> str:
@@ -164,8 +169,10 @@ class TableLayout(Struct, frozen=True):
         for column in self.columns:
             values = frame.values[column.name]
             number, cell = values.at(row), column.text.cell(values, row, glyphs)
+            if column.names_kernels:
+                cell = display_name(cell, "kernel")
             tint = int(column.tints[row])
-            room, figure = column.text.split(cell, column.width)
+            room, figure = column.text.split(elide(cell, column.width, glyphs), column.width)
             mark = column.mark(tint, glyphs)
             pieces.append((" " * (GAP - len(mark)) + room, style))
             pieces.append((mark + figure, INKS[tint] if tint else style))
@@ -289,10 +296,12 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     present = values.numbers[values.present()]
     extremes = [present.min().item(), present.max().item()] if len(present) else []
     if values.words is not None:
-        shown = (clean(values.words[int(code)]) for code in set(present.tolist()))
+        kernels = frame.view.by == "kernel" or name == "at_kernel"
+        words = (clean(values.words[int(code)]) for code in set(present.tolist()))
+        shown = (display_name(word, "kernel") if kernels else word for word in words)
         widths = sorted(cell_width(word) for word in shown)
-        width = max(cell_width(header), *widths, 1)
-        return Column(text, header, width, 0, tints(frame, text.metric))
+        width = max(cell_width(header), min(max(widths, default=1), _MAX_WORD))
+        return Column(text, header, width, 0, tints(frame, text.metric), kernels)
     mark = "~" if values.extrapolated is not None and values.extrapolated.any() else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_width(cell) for cell in (header, *cells))
