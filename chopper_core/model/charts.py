@@ -148,6 +148,8 @@ class LaneCells(Struct, frozen=True, eq=False):
     """The duration of each cell."""
     spans: tuple[Span, ...]
     """Activities wide enough for a label."""
+    class_ns: Int64 | None = None
+    """Classes x cells: the time in which compute of each class runs; None where none is told."""
 
 
 class Band(Struct, frozen=True):
@@ -204,6 +206,8 @@ class Lanes(Struct, frozen=True, eq=False):
     """Maximum number of strips."""
     missing: str
     """Why there are no strips."""
+    classes: tuple[str, ...] = ()
+    """The classes of compute."""
 
 
 def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from chopper_core.model.units import Unit
 from chopper_core.render.ansi import Paint
 from chopper_core.render.cells import cell_width, elide, pad
 from chopper_core.render.glyphs import Glyphs
@@ -24,6 +25,34 @@ _FILLS: Final = {"unicode": "█▓▒░▚▞▌▖▀▝", "ascii": "#=+-ox*%
 def series_fills(glyphs: Glyphs) -> str:
     """What fills the parts of bars: in colours alike, else patterns."""
     return _FILLS[glyphs.name][:1] if glyphs.in_colour else _FILLS[glyphs.name]
+
+
+_HUES: Final[dict[Unit, str]] = {
+    Unit.MHZ: "clock",
+    Unit.PERCENT: "use",
+    Unit.WATTS: "power",
+    Unit.CELSIUS: "warm",
+}
+TONES: Final = 3
+
+
+def hue_of(unit: str) -> str:
+    """The hue of a signal over time by its unit: clocks, use and power are told apart."""
+    return _HUES.get(Unit(unit), "clock")
+
+
+def toned(text: str, hue: str, levels: str) -> list[tuple[str, str]]:
+    """A line of levels in the tones of a hue: the higher, the lighter; blanks break no piece."""
+    pieces: list[tuple[str, str]] = []
+    ink = f"{hue}0"
+    for char in text:
+        place = levels.find(char)
+        ink = ink if place < 0 else f"{hue}{place * TONES // len(levels)}"
+        if pieces and pieces[-1][1] == ink:
+            pieces[-1] = (pieces[-1][0] + char, ink)
+        else:
+            pieces.append((char, ink))
+    return pieces
 
 
 def fit(text: str, width: int, glyphs: Glyphs) -> str:

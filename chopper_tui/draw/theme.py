@@ -8,7 +8,9 @@ and asides are dim.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace  # noqa: TID251 (what Textual has is one)
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -63,6 +65,8 @@ class Inks(Struct, frozen=True, kw_only=True):
     very_poor: Style = Style(bold=True)
     heat: tuple[str, ...] = ()
     """The colours of a scale of magnitude from low to high; none without colours."""
+    tones: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """The colours of signals over time, from low to high: of clocks, use, power, heat."""
     change: tuple[str, ...] = ()
     """The colours of a scale of differences, from below over none to above."""
     made: dict[str, Style] = field(default_factory=dict)
@@ -76,7 +80,8 @@ class Inks(Struct, frozen=True, kw_only=True):
     def of(self, name: str) -> Style:
         """The ink of a name.
 
-        `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale,
+        `heat7` (0 to 15) and `change7` (0 to 14) are cells filled with a level of a scale, `clock2`
+        (0 to 2) is a tone of a signal,
         `front/back` is one on the other, and `cursor+above` the second ink over the first.
         """
         style = self.made.get(name)
@@ -91,6 +96,9 @@ class Inks(Struct, frozen=True, kw_only=True):
         front, on, back = name.partition("/")
         if on:
             return self._on(front, self._colour(back))
+        hue = self.tones.get(name.rstrip("0123456789"))
+        if hue is not None:
+            return Style(color=hue[int(name[-1])])
         ground = self._level(name)
         if ground is not None:
             return Style(color=ground, bgcolor=ground)
@@ -138,6 +146,14 @@ def _series(*colours: str) -> dict[str, Any]:
     return dict(zip(_FILLED[1:10], (Style(color=colour) for colour in colours), strict=True))
 
 
+def _tones(*hues: tuple[int, int, int]) -> dict[str, tuple[str, ...]]:
+    """The tones of signals, of a terminal's 256 colours."""
+    names = ("clock", "use", "power", "warm")
+    return {
+        name: tuple(f"color({code})" for code in hue) for name, hue in zip(names, hues, strict=True)
+    }
+
+
 def _tints(below: str, above: str, poor: str, bold: bool = True) -> dict[str, Any]:
     """The inks of cells that stand out; those far out are bold."""
     hues = {"below": below, "above": above, "poor": poor}
@@ -174,6 +190,8 @@ _DARK: Final = Inks(
     **_tints("color(74)", "color(214)", "color(209)"),
     heat=CIVIDIS,
     change=diverging("#56b4e9", "#23272d", "#f0a000"),
+    # Of the 256 colours, whose codes are short: there are many of them.
+    tones=_tones((67, 74, 117), (65, 71, 114), (131, 173, 215), (96, 139, 182)),
 )
 _LIGHT: Final = Inks(
     dim=Style(color="#6b7280"),
@@ -191,6 +209,7 @@ _LIGHT: Final = Inks(
     **_tints("color(25)", "color(130)", "color(124)"),
     heat=CIVIDIS[::-1],
     change=diverging("#0072b2", "#eef0f2", "#d55e00"),
+    tones=_tones((110, 67, 25), (108, 71, 28), (180, 172, 130), (182, 133, 90)),
 )
 _CONTRAST: Final = Inks(
     dim=Style(),
@@ -218,6 +237,12 @@ _ANSI: Final = Inks(
     **_tints("cyan", "yellow", "red"),
     heat=("blue", "cyan", "green", "yellow", "bright_white"),
     change=("bright_cyan", "cyan", "bright_black", "yellow", "bright_yellow"),
+    tones={
+        "clock": ("blue", "cyan", "bright_cyan"),
+        "use": ("green", "green", "bright_green"),
+        "power": ("red", "yellow", "bright_yellow"),
+        "warm": ("magenta", "magenta", "bright_magenta"),
+    },
 )
 _INKS: Final = {"dark": _DARK, "light": _LIGHT, "contrast": _CONTRAST, "ansi": _ANSI}
 _MANY_COLOURS: Final = ("256", "truecolor")

@@ -14,9 +14,12 @@ from chopper_core.model.window import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
+from chopper_tui.draw.pieces import TONES, hue_of, toned
 from chopper_tui.draw.signal_plot import Line
 
 KIND_INKS: Final = ("accent", "second", "third")
+CLASS_INKS: Final = ("accent", "seventh", "fifth", "eighth", "tenth", "ninth")
+"""Of the classes of compute."""
 _FILLS: Final = {
     "unicode": ("▁▂▃▄▅▆▇█", "░▒▓", "⠄⠤⠶⠿"),
     "ascii": (".=#", "xX", "oO"),
@@ -111,8 +114,8 @@ def draw_lanes(
         _lane(picture.cells(row, bins), bins, glyphs, columns, row == selected) for row in places
     ]
     scaled = strips[: parts.strips] if parts.strip_lines == 1 else ()
-    both = any(ink == _BOTH_INK for line in drawn for _, ink in line)
-    title = _legend(picture, places, scaled, both, width, glyphs)
+    used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
+    title = _legend(picture, places, scaled, used, width, glyphs)
     lines: list[Line] = [cut(title, width, glyphs)]
     lines += _axis(picture.seen, bins, room, glyphs)
     owner = picture.owners[selected]
@@ -160,7 +163,7 @@ def _legend(
     picture: Lanes,
     places: range,
     scaled: Sequence[Strip],
-    both: bool,
+    used: set[str],
     width: int,
     glyphs: Glyphs,
 ) -> Line:
@@ -169,11 +172,20 @@ def _legend(
     if len(places) < len(picture.lanes):
         whole = f"{places.start + 1}-{places.stop} of {len(picture.lanes)} {picture.title}  "
         line.append((whole, "strong"))
-    for number, kind in enumerate(picture.kinds):
-        fill = _FILLS[glyphs.name][number]
-        line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
-    if both:
-        line += [(_BOTH[glyphs.name], _BOTH_INK), (" both ", "dim")]
+    if glyphs.in_colour:
+        names = dict(zip(CLASS_INKS, picture.classes, strict=False))
+        names = names or {KIND_INKS[0]: picture.kinds[0]}
+        names |= dict(zip(KIND_INKS[1:], picture.kinds[1:], strict=True))
+        names |= {_BOTH_INK: "compute + comm" if "comm" in picture.kinds else "both"}
+        fill = _FILLS[glyphs.name][0][-1]
+        for ink, name in names.items():
+            line += [(fill, ink), (f" {name}  ", "dim")] if ink in used else []
+    else:
+        for number, kind in enumerate(picture.kinds):
+            fill = _FILLS[glyphs.name][number]
+            line += [(fill[-1], KIND_INKS[number]), (f" {kind} ", "dim")]
+        if _BOTH_INK in used:
+            line += [(_BOTH[glyphs.name], _BOTH_INK), (" both ", "dim")]
     best = line
     for meaning in ("main kind, full=busy", "full=busy"):
         for units in (True, False):
@@ -320,27 +332,42 @@ def _within(span: Span, width: int, marks: Marks, glyphs: Glyphs) -> str:
 def _lane(
     cells: LaneCells, bins: int, glyphs: Glyphs, columns: _Columns, is_selected: bool
 ) -> Line:
-    """In each cell the kind with most time, as full as the share of time in which anything runs."""
+    """In each cell the kind with most time, as full as the share of time in which anything runs.
+
+    In colours compute has those of its classes, and names stand on the colour of their lane.
+    """
     fills, marks = _FILLS[glyphs.name], _MARKS[glyphs.name]
     kinds = cells.kind_ns.argmax(axis=0)
     busy = cells.busy_ns > 0
     share = cells.busy_ns / np.maximum(cells.width_ns, 1)
     chars, inks = [" "] * bins, ["text"] * bins
+    classes = cells.class_ns.argmax(axis=0) if cells.class_ns is not None else None
     for place in np.flatnonzero(busy).tolist():
-        fill = fills[kinds[place]]
+        fill = fills[0 if glyphs.in_colour else kinds[place]]
         chars[place] = fill[_level(float(share[place]), len(fill))]
         inks[place] = KIND_INKS[kinds[place]]
+        if kinds[place] == 0 and classes is not None and glyphs.in_colour:
+            inks[place] = CLASS_INKS[classes[place]]
     # Of two that run at once, a small lead in time means nothing.
     at_once = 2 * (cells.kind_ns.sum(axis=0) - cells.busy_ns) > cells.busy_ns
     for place in np.flatnonzero(at_once).tolist():
-        chars[place], inks[place] = _BOTH[glyphs.name], _BOTH_INK
+        inks[place] = _BOTH_INK
+        if not glyphs.in_colour:
+            chars[place] = _BOTH[glyphs.name]
     for span in cells.spans:
         if at_once[span.begin : span.end].any():
             continue
         if span.begins:
-            chars[span.begin] = marks.begin
+            chars[span.begin] = marks.edge if glyphs.in_colour else marks.begin
+            if glyphs.in_colour:
+                inks[span.begin] = f"text/{inks[span.begin]}"
         if span.end - span.begin < _MIN_NAMED_WIDTH:
             continue
+        if glyphs.in_colour:
+            within = range(span.begin + 1, span.end)
+            chars[span.begin + 1 : span.end] = " " * len(within)
+            for place in within:
+                inks[place] = f"text/{inks[place]}"
         name, room = display_name(span.text, "kernel"), span.end - span.begin - 3
         if len(name) > room and span.short:
             name = clean(span.short)
@@ -388,7 +415,11 @@ def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
         below = (height - 1 - row) * len(levels)
         own = np.clip(filled - below, 0, len(levels))
         text = "".join(" " if level <= 0 else levels[level - 1] for level in own.tolist())
-        lines.append([(_label(labels[row], room, glyphs) + " ", "dim"), (text, "spark")])
+        label = (_label(labels[row], room, glyphs) + " ", "dim")
+        tone = (height - 1 - row) * TONES // height
+        hue = hue_of(strip.unit)
+        drawn = toned(text, hue, levels) if height == 1 else [(text, f"{hue}{tone}")]
+        lines.append([label, *drawn])
     return lines
 
 

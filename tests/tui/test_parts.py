@@ -28,7 +28,9 @@ from chopper_tui.widgets.header import path_pieces
 from chopper_tui.widgets.layout import arrange
 from tests.tui.explorer import measured_run, sample_run
 
-INK_NAMES = [name for name in Inks.__struct_fields__ if name not in ("heat", "change", "made")]
+INK_NAMES = [
+    name for name in Inks.__struct_fields__ if name not in ("heat", "change", "tones", "made")
+]
 LEVELS_OF_SCALES = [*(f"heat{n}" for n in range(16)), *(f"change{n}" for n in range(15))]
 LABELS = st.lists(st.text(min_size=1), max_size=7)
 

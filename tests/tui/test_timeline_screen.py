@@ -344,3 +344,33 @@ async def test_the_mouse_points_and_zooms(size: tuple[int, int]) -> None:
         pane.post_message(PicturePane.Turned(bins // 4, False))
         await at.settle()
         assert abs(seen(at).length_ns - before.length_ns) <= 2
+
+
+def test_in_colours_kinds_and_classes_have_hues_and_names_stand_on_them() -> None:
+    kinds = np.array([[100] * 12 + [90, 0, 0], [0] * 12 + [80, 100, 0], [0] * 14 + [50]])
+    classes = np.zeros((6, 15), np.int64)
+    classes[1, :12] = classes[0, 12] = 1
+    busy = np.array([100] * 14 + [50])
+    spans = (Span(0, 12, "attn_fwd"), Span(13, 14, "k"))
+    cells = LaneCells(kinds, busy, np.full(15, 100), spans, classes)
+    picture = Lanes(
+        title="lanes",
+        lanes=("GPU 0 s0",),
+        owners=("GPU 0",),
+        kinds=("compute", "comm", "copy"),
+        seen=Interval(0, 1500, 1450, None, 1500),
+        pointed=(),
+        signals=0,
+        cells=lambda row, bins: cells,
+        bands=lambda row, bins: (),
+        strips=lambda row, bins: (),
+        missing="nothing",
+        classes=("GEMM", "attention", "elementwise", "copies", "optimizer", "other"),
+    )
+    glyphs = UNICODE.coloured(True)
+    lines = draw_lanes(picture, 25, 6, glyphs)
+    _, *lane = lines[3]
+    assert lane[0] == ("▏ attn_fwd  ", "text/seventh")
+    assert [ink for _, ink in lane[1:]] == ["fourth", "text/second", "cursor"]
+    assert ("█", "seventh") in lines[0] and "accent" not in [ink for _, ink in lines[0]]
+    assert "attention" in "".join(text for text, _ in lines[0])

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import Lanes
 from chopper_core.model.run import Run
@@ -23,6 +24,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
 from chopper_core.views.timeline import next_start
 from chopper_core.views.timeline.chart import cells_of
+from chopper_core.views.timeline.classes import CLASS_NAMES, busy_by_class
 from chopper_core.views.timeline.lanes import Lane, lane_of, lanes_of
 from chopper_tui.export import printed
 from tests.support import Row, run_of, sample_run
@@ -358,6 +360,7 @@ def work_of(count: int, bins: int, begin: int, end: int) -> int:
     ]
     run = run_of(rows)
     lane = counted(lane_of(run.table, np.argsort(run.table.start_ns), 0, 0))
+    busy_by_class(run, lane)  # Once per lane, as the lane itself.
     Counted.looked_at = 0
     cells_of(run, lane, begin, end, bins)
     lane.running((begin + end) // 2)
@@ -368,10 +371,50 @@ def test_the_work_goes_with_the_cells_and_not_with_the_activities() -> None:
     whole = (0, 10**9)
     few, many = work_of(500, 80, *whole), work_of(8000, 80, *whole)
     # Sixteen times the activities are four steps more in each search.
-    assert 0 < many <= few + 4 * 81 * 5 * 2
+    assert 0 < many <= few + 4 * 81 * (5 + len(CLASS_NAMES)) * 2
     assert many < 8000 * 3
     assert work_of(8000, 160, *whole) <= 2.2 * many
     assert work_of(8000, 80, 4 * 10**8, 4 * 10**8 + 10**5) <= 1.5 * many
+
+
+@settings(deadline=None)
+@given(ROWS, st.integers(0, 250), st.integers(1, 120), st.integers(1, 13))
+def test_compute_by_class_is_what_a_slow_count_finds(
+    rows: list[Row], begin: int, length: int, bins: int
+) -> None:
+    run = run_of(rows)
+    cuts = [begin + length * cell // bins for cell in range(bins + 1)]
+    for lane in lanes_of(run, rows[0].gpu, whole=True):
+        cells = cells_of(run, lane, begin, begin + length, bins)
+        assert cells.class_ns is not None and len(cells.class_ns) == len(CLASS_NAMES)
+        own = [r for r in rows if r.gpu == lane.gpu and r.kind == Kind.COMPUTE]
+        for cell, (low, high) in enumerate(pairwise(cuts)):
+            # No row of these has a name of a known class.
+            assert cells.class_ns[-1, cell] == slow_busy(own, low, high)
+        assert not cells.class_ns[:-1].any()
+
+
+def test_the_classes_of_compute_are_those_of_the_kernels() -> None:
+    run = sample_run()
+    lane = lanes_of(run, 0, whole=True)[0]
+    busy = busy_by_class(run, lane)
+    for number, name in enumerate(CLASS_NAMES):
+        own = [
+            row
+            for row in lane.rows.tolist()
+            if run.table.kind[row] == Kind.COMPUTE
+            and (kernel_class(run.table.names[run.table.kernel[row]]) == name.lower())
+        ]
+        if name in ("GEMM", "attention", "optimizer"):
+            assert busy[number].before_ns[-1] == run.table.duration_ns[own].sum()
+    assert busy[0].before_ns[-1] > 0 and busy[1].before_ns[-1] > 0
+
+
+def test_several_gpus_have_a_lane_each_and_one_has_its_streams() -> None:
+    run = sample_run()
+    assert lanes_picture(run, parse("R?view=timeline")).lanes[:2] == ("GPU 0", "GPU 1")
+    assert lanes_picture(run, parse("R:gpu=1?view=timeline")).lanes[0].startswith("GPU 1 s")
+    assert lanes_picture(run, parse("R?view=timeline&by=stream")).lanes[0].startswith("GPU 0 s")
 
 
 def test_phases_are_told_apart_where_layers_meet() -> None:
@@ -406,8 +449,8 @@ def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
 
 
 def test_lanes_are_those_of_the_rows(run: Run) -> None:
-    every = lanes_picture(run, parse("R?view=timeline&from=100ms&to=300ms"))
-    view = parse("R?view=timeline&from=100ms&to=300ms&filter=s11&sort=-lane_ns")
+    every = lanes_picture(run, parse("R?view=timeline&by=stream&from=100ms&to=300ms"))
+    view = parse("R?view=timeline&by=stream&from=100ms&to=300ms&filter=s11&sort=-lane_ns")
     found, some = query(run, view), lanes_picture(run, view)
     assert list(some.lanes) == list(found.labels) and len(found) == 8
     assert list(some.lanes) != sorted(some.lanes)

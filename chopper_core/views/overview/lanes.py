@@ -14,6 +14,7 @@ from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import stable_order
 from chopper_core.views.overview.step import Step
 from chopper_core.views.timeline.chart import KIND_NAMES, cells_of, spans_of
+from chopper_core.views.timeline.classes import CLASS_NAMES
 from chopper_core.views.timeline.lanes import EVERY_STREAM, Lane, edges, lane_of
 
 _CACHED: Final = 128
@@ -58,6 +59,7 @@ def lanes_chart(step: Step, gpus: Sequence[int], labels: Sequence[str]) -> Lanes
         strips=lambda row, bins: (),
         signals=0,
         missing="",
+        classes=CLASS_NAMES,
     )
 
 

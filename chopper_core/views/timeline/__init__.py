@@ -183,6 +183,7 @@ def answer(run: Run, view: View) -> ViewResult:
         shown=tuple(shown),
         headline=(_headline(seen),),
         notes=_notes(run, lanes, left_out, seen),
+        by=split_of(run, view),
         charts=(lanes_chart(run, view, seen, lanes, labels, pointed),),
     )
 
@@ -190,8 +191,14 @@ def answer(run: Run, view: View) -> ViewResult:
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
     """The lanes of a view's scope, and the number of GPUs left out."""
     gpus = gpus_of(run, view)
-    lanes = [lane for gpu in gpus[:MAX_GPUS] for lane in lanes_of(run, gpu, whole=view.by == "gpu")]
+    whole = split_of(run, view) == "gpu"
+    lanes = [lane for gpu in gpus[:MAX_GPUS] for lane in lanes_of(run, gpu, whole=whole)]
     return lanes, max(len(gpus) - MAX_GPUS, 0)
+
+
+def split_of(run: Run, view: View) -> str:
+    """What a lane is: by default a GPU where the scope has several, else a stream."""
+    return view.by or ("gpu" if len(gpus_of(run, view)) > 1 else "stream")
 
 
 def label_of(lane: Lane) -> str:

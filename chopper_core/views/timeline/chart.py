@@ -14,6 +14,7 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import run_starts
+from chopper_core.views.timeline.classes import CLASS_NAMES, busy_by_class
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     BusyTime,
@@ -83,6 +84,7 @@ def lanes_chart(
         strips=strips,
         signals=len(names),
         missing="no clock, no power: no telemetry of this GPU",
+        classes=CLASS_NAMES,
     )
 
 
@@ -94,6 +96,7 @@ def cells_of(run: Run, lane: Lane, begin: int, end: int, bins: int) -> LaneCells
         busy_ns=lane.busy.between(cut),
         width_ns=np.diff(cut),
         spans=_named(run, lane, begin, end, bins),
+        class_ns=np.stack([each.between(cut) for each in busy_by_class(run, lane)]),
     )
 
 
