@@ -59,6 +59,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     return {
         "view": (EXPLORE, *VIEWS, INFO),
         "at": (),
+        "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),
         "by": by,
         "of": (*known.figures, ALL) if known is not None and known.of else (),
         "find": tuple(run.table.operations[:_MAX_OFFERED]),

@@ -52,6 +52,7 @@ T = TypeVar("T")
 
 _GROWTH = 1000
 """Lines that charts which can grow would take."""
+_MAX_HISTORY = 100
 _BINS_UNSEEN = 100
 """Cells of the time axis while the timeline is hidden."""
 
@@ -84,7 +85,10 @@ class Explorer(Screen[None]):
         self.run = run
         self.data = data
         self.trail: Trail = dressed(trail_to(data.frame.view), self.columns)
-        self.last_trail: Trail | None = None
+        self.past: list[Trail] = []
+        """Where a person was before, the latest last."""
+        self.future: list[Trail] = []
+        """Where they came back from, the next last."""
         self.marks: Marks = ()
         self.searched = ""
         """The text that was found or filtered last."""
@@ -95,8 +99,8 @@ class Explorer(Screen[None]):
         """The column of a heat map's cursor."""
         self.left: dict[object, Place] = {}
         """Views that were left for another view of the same scope, as they were."""
-        self.latest: dict[str, str] = {}
-        """Digit → the view that it opened last."""
+        self.failed_view = ""
+        """The view that the last digit asked for and that this scope doesn't have."""
         self.entries: list[tuple[View, Trail]] = []
         """The evidence that rows of views led to, and the trail to come back on."""
         self.zoom = False
@@ -339,7 +343,8 @@ class Explorer(Screen[None]):
         """Show the data of the last place of a trail."""
         before, after = self.view, trail[-1].view
         if (before.path, before.name) != (after.path, after.name):
-            self.last_trail = self.here
+            self.past = [*self.past[-_MAX_HISTORY:], self.here]
+            self.future = []
         if (before.name, before.by) != (after.name, after.by):
             self.picture = 0
         self.trail = trail
@@ -535,9 +540,14 @@ class Explorer(Screen[None]):
 
     # The mouse
 
-    def on_crumbs_clicked(self) -> None:
-        """A click on the breadcrumb edits it."""
-        self.action_perform("go")
+    def on_crumbs_clicked(self, event: Crumbs.Clicked) -> None:
+        """A click on a step goes there, one on a view opens it; beside them the path is edited."""
+        if event.digit:
+            self.action_perform("view", event.digit)
+        elif event.depth is None or event.depth >= len(self.trail) - 1:
+            self.action_perform("go")
+        else:
+            self.action_perform("ascend", str(event.depth))
 
     def on_cards_pane_clicked(self, event: CardsPane.Clicked) -> None:
         """A click on a card moves the cursor there; on the cursor's card it opens it."""
@@ -606,9 +616,14 @@ class Explorer(Screen[None]):
         """Let one of (id, title, explanation) options be chosen."""
         self.open_dialog(Chooser(title, options, current), then)
 
-    def read(self, title: str, text: Text) -> None:
-        """Show a text until a key closes it."""
-        self.open_dialog(Reader(title, text))
+    def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
+        """Show a text until a key closes it; a digit may open another view at once."""
+
+        def open_view(digit: str) -> None:
+            if digit:
+                self.action_perform("view", digit)
+
+        self.open_dialog(Reader(title, text, open_view if passes_digits else None))
 
     def open_prompt(
         self, handler: PromptHandler, sign: str, text: str = "", complete: Complete | None = None

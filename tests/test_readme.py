@@ -16,6 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.render import render
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.sources.registry import Family, formats_table
+from chopper_core.views import OVERVIEW
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.app import ChopperApp
@@ -169,14 +170,15 @@ def test_the_guided_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     shown = {}
     for name, count in STOPS.items():
         run = demo_run()
-        app = ChopperApp(lambda progress, run=run: run, View(run.name), glyphs=UNICODE)
+        start = View(run.name, name=OVERVIEW)
+        app = ChopperApp(lambda progress, run=run: run, start, glyphs=UNICODE)
         shown[name] = play(app, keys[:count], (80, 24))
     check("tour-kernels", f"```\n{shown['kernels']}```")
     truth = json.loads((ROOT / "demo_data" / "fsdp2" / "truth.json").read_text())
     slow = truth["slow_gpu"]["rank"]
     assert f"GPU {slow} is the straggler" in shown["ranks"]
-    assert f"GPU {slow} › compare" in shown["compare"]
-    assert f"GPU {slow} › mlp_dp › compare" in shown["kernels"]
+    assert re.match(rf" \S+ › GPU {slow} .*8 compare", shown["compare"])
+    assert re.match(rf" \S+ › GPU {slow} › mlp_dp .*8 compare", shown["kernels"])
     text = README.read_text(encoding="utf-8")
     told = re.search(r"`([^`]+)`<!-- keys of the tour -->", text)
     assert told and told[1].split() == [key_name(key) for key in keys]

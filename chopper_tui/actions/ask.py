@@ -35,20 +35,17 @@ async def view(screen: Explorer, argument: str) -> None:
         screen.choose("View", options, current, lambda name: view(screen, name))
         return
     names = SCREENS.get(argument, (argument,))
-    if current in names:
-        name = names[(names.index(current) + 1) % len(names)]
-    else:
-        name = screen.latest.get(argument, names[0])
-    if argument in SCREENS:
-        screen.latest[argument] = name
+    failed = screen.failed_view if screen.failed_view in names else current
+    # Pressed again: the next one, also after one that this scope doesn't have.
+    name = names[(names.index(failed) + 1) % len(names)] if failed in names else names[0]
+    screen.failed_view = ""
     if name == INFO:
         await _show_info(screen)
         return
     asked = "" if name == EXPLORE else view_spec(name).name
     await _show_view(screen, asked)
     if screen.view.name != asked and argument in SCREENS:
-        # A view that fails here must not block the digit's next one.
-        screen.latest[argument] = names[(names.index(name) + 1) % len(names)]
+        screen.failed_view = name
 
 
 @action(ASK, title="Split the view by", takes="WORD")
@@ -92,6 +89,9 @@ async def _show_view(screen: Explorer, name: str) -> None:
     here = screen.here
     screen.left[_key_of(screen.view)] = here[-1]
     place = screen.left.get(_key_of(asked), Place(asked))
+    if place.view.baseline != asked.baseline:
+        # A baseline holds for all views of the scope, also for those that were left without it.
+        place = replace(place, view=replace(place.view, baseline=asked.baseline, sort=""))
     await screen.go(with_statistic((*here[:-1], place), asked))
 
 
@@ -121,7 +121,7 @@ async def _show_info(screen: Explorer) -> None:
     for line in (await run_in_thread(info.as_text, screen.run)).splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         text.append("\n".join(wrap(line, width, subsequent_indent=indent)) + "\n")
-    screen.read("Info", text)
+    screen.read("Info", text, passes_digits=True)
 
 
 def _key_of(view: View) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

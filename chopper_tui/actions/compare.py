@@ -62,3 +62,7 @@ async def compare(screen: Explorer, _: str) -> None:
     else:
         message = f"baseline {baseline_title(view)}" if view.baseline else count
         await screen.go(screen.trail_to(view), message)
+    if view.baseline is not None and screen.view.baseline == view.baseline:
+        # They are compared; the next marks are of another comparison.
+        screen.marks = ()
+        screen.show_marks()

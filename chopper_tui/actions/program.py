@@ -72,7 +72,7 @@ def help_(screen: Explorer, _: str) -> None:
     screen.read("Help", help_text(actions, screen.frame, screen.size.width))
 
 
-@action(CHOPPER, title="Colours", takes="dark|light|contrast|ansi")
+@action(CHOPPER, title="Theme", takes="dark|light|contrast|ansi")
 def theme(screen: Explorer, argument: str) -> None:
     """Choose colours: for a dark or a light terminal, of high contrast, or the terminal's own
     16."""

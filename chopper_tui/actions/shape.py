@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import metric_named
 from chopper_core.model.run import Run
+from chopper_core.model.signals import Signal
+from chopper_core.model.units import Unit
 from chopper_core.model.view import STATISTICS, SUM, as_statistic, filtered, sorted_by
 from chopper_core.model.view import pivot as pivoted
 from chopper_core.query.children import cut_note
@@ -68,7 +70,8 @@ class FilterHandler:
         """Keep the filter."""
         self._screen.close_prompt()
         self._screen.searched = text if text.strip() else self._screen.searched
-        self.prompt_changed(text)
+        self._text = text
+        self._screen.steps.add(self._finish)
 
     def prompt_cancelled(self) -> None:
         """Restore the filter that was there before."""
@@ -84,6 +87,14 @@ class FilterHandler:
     async def _filter(self) -> None:
         if self._text != self._screen.view.filter or self._screen.status.is_error:
             await self._screen.change(filtered(self._screen.view, self._text))
+
+    async def _finish(self) -> None:
+        """Filter by the text; an invalid one stays open for editing."""
+        await self._filter()
+        error = self._screen.status.message if self._screen.status.is_error else ""
+        if error and self._text != self._screen.view.filter:
+            self._screen.open_prompt(self, "/", self._text)
+            self._screen.say(error, error=True)
 
     async def _restore(self) -> None:
         if self._before is not None:
@@ -118,7 +129,11 @@ async def sort(screen: Explorer, argument: str) -> None:
         return
     options = [("", "default order", f"by {level_title(frame.level)}, as in the run")]
     options.append(("name", "name", "alphabetical"))
-    options += [(f"-{c.name}", c.title, c.definition) for c in frame.columns]
+    titles = [column.title for column in frame.columns]
+    for column in frame.columns:
+        is_unique = titles.count(column.title) == 1
+        title = column.title if is_unique else f"{column.title} ({column.name})"
+        options.append((f"-{column.name}", title, column.definition))
     current = frame.sort if frame.sort in [key for key, _, _ in options] else f"-{frame.sort}"
     screen.choose("Sort by", options, current, lambda chosen: _sort_by(screen, chosen))
 
@@ -251,6 +266,18 @@ async def detail(screen: Explorer, _: str) -> None:
     screen.read(f"{level_title(found.level)} {name}"[:width], text)
 
 
+@action(TABLE, "!", title="Notes")
+def notes(screen: Explorer, _: str) -> None:
+    """Show the notes on this table: what is left out, unknown, or estimated."""
+    from rich.text import Text
+
+    if not screen.frame.notes:
+        raise UsageError("there are no notes on this table")
+    width = max(min(screen.size.width * 96 // 100 - 6, 100), 8)
+    lines = ["\n".join(wrap(clean(note), width)) for note in screen.frame.notes]
+    screen.read("Notes", Text("\n\n".join(lines)))
+
+
 @action(TABLE, "z", title="Table alone")
 def zoom(screen: Explorer, _: str) -> None:
     """Give the table the whole screen, or show the other parts again."""
@@ -294,6 +321,14 @@ async def next_metric(screen: Explorer, _: str) -> None:
         await metric(screen, next_signal(screen.run, screen.frame.signal.name))
 
 
+def _range_of(signal: Signal) -> str:
+    """The range of a signal, in the unit that suits it."""
+    scale = Unit(signal.unit).scale(signal.high, True)
+    low, high = signal.low / scale.divisor, signal.high / scale.divisor
+    decimals = scale.decimals if scale.divisor > 1 else 0
+    return f"{low:.{min(decimals, 1)}f}-{high:.{min(decimals, 1)}f} {scale.text}"
+
+
 def signal_options(run: Run) -> list[tuple[str, str, str]]:
     """The signals over time of a run as options: with their ranges and definitions."""
     signals = [run.signal(name) for name in run.signal_names]
@@ -301,7 +336,7 @@ def signal_options(run: Run) -> list[tuple[str, str, str]]:
     return [
         (
             signal.name,
-            f"{signal.title:<{widest}}  {signal.low:.0f}-{signal.high:.0f} {signal.unit}",
+            f"{signal.title:<{widest}}  {_range_of(signal)}",
             metric_named(signal.name).definition.partition(", mean over")[0]
             if signal.name in run.measured
             else "Share of time in which such work ran, from the trace",

@@ -60,13 +60,13 @@ async def _zoom(screen: Explorer, factor: float, around: str) -> None:
     await _show(screen, replace(near, at_ns=seen.at_ns))
 
 
-@_timeline("a", "H", title="Pan left")
+@_timeline("a", title="Pan left")
 async def pan_left(screen: Explorer, _: str) -> None:
     """Timeline: move the window half its length earlier."""
     await _move(screen, lambda seen: panned(seen, -_PAN))
 
 
-@_timeline("d", "L", title="Pan right", hint="pan")
+@_timeline("d", title="Pan right", hint="pan")
 async def pan_right(screen: Explorer, _: str) -> None:
     """Timeline: move the window half its length later."""
     await _move(screen, lambda seen: panned(seen, _PAN))
@@ -153,19 +153,19 @@ async def chart_in(screen: Explorer, _: str) -> None:
     await _move_chart(screen, lambda seen: zoomed(seen, 1 / _ZOOM))
 
 
-@_chart("_", "W", title="Zoom the chart out")
+@_chart("-", "_", title="Zoom the chart out")
 async def chart_out(screen: Explorer, _: str) -> None:
     """Chart of the tree: show twice the time, even beyond the scope, which is marked."""
     await _move_chart(screen, lambda seen: zoomed(seen, _ZOOM))
 
 
-@_chart("a", "H", title="Pan the chart left")
+@_chart("a", title="Pan the chart left")
 async def chart_earlier(screen: Explorer, _: str) -> None:
     """Chart of the tree: move half its length earlier."""
     await _move_chart(screen, lambda seen: panned(seen, -_PAN))
 
 
-@_chart("d", "L", title="Pan the chart right")
+@_chart("d", title="Pan the chart right")
 async def chart_later(screen: Explorer, _: str) -> None:
     """Chart of the tree: move half its length later."""
     await _move_chart(screen, lambda seen: panned(seen, _PAN))

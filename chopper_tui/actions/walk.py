@@ -72,6 +72,15 @@ async def up(screen: Explorer, _: str) -> None:
         raise UsageError("this is the whole run; q quits")
 
 
+@action(WALK, title="Up to a step of the path", takes="DEPTH")
+async def ascend(screen: Explorer, argument: str) -> None:
+    """Go up to the ancestor at a depth of the path, 0 for the run; a click on the breadcrumb does
+    it."""
+    if not argument.isdecimal() or int(argument) >= len(screen.trail):
+        raise UsageError(f"the path has the depths 0 to {len(screen.trail) - 1}")
+    await screen.go(screen.here[: int(argument) + 1])
+
+
 @action(WALK, "[", title="Previous sibling")
 async def previous_sibling(screen: Explorer, _: str) -> None:
     """Go to the sibling above the scope in its parent's table."""
@@ -118,12 +127,31 @@ async def _go_to_gpu(screen: Explorer, step: int) -> None:
     await screen.go((*parents, replace(here[len(trail) - 1], view=view)), message)
 
 
-@action(WALK, "-", title="Previous view")
+@action(WALK, "H", title="Back")
 async def back(screen: Explorer, _: str) -> None:
-    """Go back to the previous view; again: return to this one."""
-    if screen.last_trail is None:
-        raise UsageError("there is no previous view yet")
-    await screen.go(charted(screen.last_trail, screen.view.signal))
+    """Go back to where you were before, step by step."""
+    await _go_in_history(screen, screen.past, "this is where you began")
+
+
+@action(WALK, "L", title="Forward")
+async def forward(screen: Explorer, _: str) -> None:
+    """Go forward again, after going back."""
+    await _go_in_history(screen, screen.future, "this is the latest view")
+
+
+async def _go_in_history(screen: Explorer, source: list[Trail], end: str) -> None:
+    if not source:
+        raise UsageError(end)
+    trail, here = charted(source[-1], screen.view.signal), screen.here
+    past, future = screen.past, screen.future
+    await screen.go(trail)
+    if screen.view != trail[-1].view:
+        return
+    # A step in the history is no new one.
+    is_back = source is past
+    source.pop()
+    (future if is_back else past).append(here)
+    screen.past, screen.future = past, future
 
 
 @action(WALK, "ctrl+g", title="Go to an address", takes="ADDRESS", while_busy=True)

@@ -291,6 +291,8 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
     name = text.metric.name
     header = text.header
     if frame.sort.removeprefix("-") == name:
+        # In ASCII the arrow is a letter, which must not read as a part of the unit.
+        header += " " * glyphs.is_ascii
         header += glyphs.down if frame.sort.startswith("-") else glyphs.up
     values = frame.values[name]
     present = values.numbers[values.present()]

@@ -190,13 +190,15 @@ class ColumnChooser(Dialog[tuple[str, ...]]):
         mark = self._mark if each.name in self._order else " "
         head = f"{mark} {each.title:<{self._widest}}  "
         room = min(self.app.size.width, _COLUMNS_WIDTH) - len(head) - 8
-        return _option(head, textwrap.shorten(each.definition, max(room, 1), placeholder=" …"), 0)
+        return _option(head, each.definition, room)
 
 
 def _option(title: str, why: str, room: int) -> Text:
     """An option and its explanation, shortened to `room` cells; 0: as it is."""
     if room and len(why) > room:
-        why = textwrap.shorten(why, max(room, 1), placeholder=" …")
+        short = textwrap.shorten(why, max(room, 1), placeholder=" …")
+        # Where not even a word fits, its beginning says more than a lone ellipsis.
+        why = short if len(short) > len(" …") else f"{why[: max(room - 1, 0)]}…"
     return Text.assemble(title, (why, "dim"), no_wrap=True, overflow="crop")
 
 
@@ -211,12 +213,23 @@ class Reader(Dialog[None]):
         Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
         Binding("g,home", "edge(0)", show=False),
         Binding("G,end", "edge(1)", show=False),
+        *(Binding(str(digit), f"digit('{digit}')", show=False) for digit in range(10)),
     ]
 
-    def __init__(self, title: str, text: Text) -> None:
+    def __init__(
+        self, title: str, text: Text, open_view: Callable[[str], None] | None = None
+    ) -> None:
+        """Show a text; digits close it and open a view, where that is given."""
         super().__init__()
         self._title = title
         self._text = text
+        self._open_view = open_view
+
+    def action_digit(self, digit: str) -> None:
+        """Close, and open the view of a digit; its own one closes alone."""
+        if self._open_view is not None:
+            self.dismiss(None)
+            self._open_view("" if digit == "0" else digit)
 
     def compose(self) -> ComposeResult:
         """The text in a frame."""

@@ -98,7 +98,7 @@ class Status(Pane):
             text = f"note: {notes[0]}"
             if len(notes) > 1 or len(text) > room:
                 title = "note" if len(notes) == 1 else f"{len(notes)} notes"
-                text = beginning(f"{title} (i): {notes[0]}", room, glyphs)
+                text = beginning(f"{title} (!): {notes[0]}", room, glyphs)
             line.append((text, "alert"))
         return [line]
 
@@ -161,18 +161,18 @@ class KeyLine(Pane):
         taken = {key for action in own for key in action.keys}
         general = [a for a in self._actions if not a.view and a.keys[0] not in taken]
         shown = [*general[:2], *own, *general[2:]] if own else general
-        line = _hints(shown)
+        line = _hints(shown, self.glyphs)
         while len(shown) > 1 and width_of(line) > width:
             last = len(shown) - 1 - (shown[-1].id == "command")
             shown.pop(last)
-            line = _hints(shown)
+            line = _hints(shown, self.glyphs)
         return [line]
 
 
-def _hints(actions: Iterable[Action]) -> list[tuple[str, str]]:
+def _hints(actions: Iterable[Action], glyphs: Glyphs) -> list[tuple[str, str]]:
     line = [(" ", "text")]
     for action in actions:
-        key = key_name(action.keys[0])
+        key = action.keys[0] if glyphs.is_ascii else key_name(action.keys[0])
         pair = _PAIRS.get(key, key)
         line += [(pair, "strong"), (f" {action.hint}", "dim"), ("  ", "dim")]
     return line[:-1]
@@ -183,7 +183,9 @@ class TooSmall(Pane):
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The smallest size."""
-        return [[(fit("too small: 40x10 needed", width, self.glyphs), "text")]]
+        texts = ("too small: 40x10 needed", "40x10 needed", "40x10")
+        text = next((each for each in texts if len(each) <= width), texts[-1])
+        return [[(fit(text, width, self.glyphs), "text")]]
 
 
 def pointed_text(frame: Frame, lanes: Lanes, row: int, width: int, glyphs: Glyphs) -> str:

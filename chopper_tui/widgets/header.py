@@ -7,6 +7,7 @@ from pathlib import PurePath
 from textwrap import wrap
 from typing import Final
 
+from textual import events
 from textual.message import Message
 
 from chopper_core.query.frame import Frame
@@ -22,6 +23,7 @@ from chopper_core.render.cells import (
 )
 from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.pieces import Pieces, fit, width_of
+from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
 
@@ -39,12 +41,37 @@ class Crumbs(Pane):
     is_edited = False
     """Whether the address is edited in its place: only the mark of generated data is left."""
 
-    class Clicked(Message):
-        """The breadcrumb was clicked."""
+    _strip: Pieces = ()
+    """The strip of views as it is drawn, the last thing of the line but for marks."""
+    _strip_at = 0
+    """Its first cell."""
 
-    def on_click(self) -> None:
-        """Post the click."""
-        self.post_message(self.Clicked())
+    class Clicked(Message):
+        """The breadcrumb was clicked: on a step, its depth, or on the strip, its digit."""
+
+        def __init__(self, depth: int | None = None, digit: str = "") -> None:
+            super().__init__()
+            self.depth = depth
+            self.digit = digit
+
+    def on_click(self, event: events.Click) -> None:
+        """Post the step or the view that was clicked."""
+        x = self._strip_at
+        for text, _ in self._strip:
+            if x <= event.x < x + cell_width(text) and text.strip():
+                self.post_message(self.Clicked(digit=text.split()[0]))
+                return
+            x += cell_width(text)
+        self.post_message(self.Clicked(self._depth_at(event.x)))
+
+    def _depth_at(self, x: int) -> int | None:
+        """The depth of the step at a cell, where the path is drawn whole; None past the last."""
+        end = 1
+        for depth, step in enumerate(self._names(self.frame) if self.frame else ()):
+            end += cell_width(step) + 3
+            if x < end - 3:
+                return depth
+        return None
 
     def show(self, frame: Frame, generated: bool) -> None:
         """Show the path of a frame."""
@@ -74,15 +101,46 @@ class Crumbs(Pane):
         if statistic_title(self.frame):
             right = [(f"  {self.frame.view.stat}", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)
-        left = [(" ", "text"), *self._steps(self.frame, room)]
+        steps = self._names(self.frame)
+        needed = sum(map(cell_width, steps)) + 3 * (len(steps) - 1)
+        self._strip = strip_of_views(self.frame.view.name, room - needed)
+        if self._strip:
+            right = [("  ", "text"), *self._strip, (" " * bool(right), "text"), *right]
+            room = max(width - width_of(right) - 1, 0)
+        elif self.frame.view.name:
+            steps = [*steps, title_of(self.frame.view)]
+        left = [(" ", "text"), *path_pieces(steps, room, self.glyphs)]
         gap = " " * (width - width_of(left) - width_of(right))
+        self._strip_at = width_of(left) + len(gap) + 2
         return [[*left, (gap, "text"), *right]]
 
-    def _steps(self, frame: Frame, room: int) -> Pieces:
+    def _names(self, frame: Frame) -> list[str]:
+        """The run and the steps of the path."""
         view = frame.view
         run = clean(PurePath(view.run.rstrip("/")).name or view.run)
-        steps = [run, *(crumb(level, label) for level, label in view.scope)]
-        return path_pieces(steps + [title_of(view)] * bool(view.name), room, self.glyphs)
+        return [run, *(crumb(level, label) for level, label in view.scope)]
+
+
+def strip_of_views(current: str, room: int) -> Pieces:
+    """The views by their digits, the current one lit, in as many words as there is room for.
+
+    The words are all names, or digits with the current one's name, or that alone; else none.
+    """
+    current = current or EXPLORE
+    named: list[tuple[str, str]] = []
+    short: list[tuple[str, str]] = []
+    own: list[tuple[str, str]] = []
+    for digit in sorted(SCREENS):
+        names = SCREENS[digit]
+        is_here = current in names
+        text, ink = f"{digit} {current if is_here else names[0]}", "chosen" if is_here else "dim"
+        named += [(text, ink), ("  ", "text")]
+        short += [(text if is_here else digit, ink), (" ", "text")]
+        own += [(text, ink)] if is_here else []
+    for pieces in (named[:-1], short[:-1], own):
+        if width_of(pieces) + 3 <= room:
+            return pieces
+    return []
 
 
 class Position(Pane):

@@ -49,7 +49,7 @@ _STEPS = (
     ("pivot: choose", "p"),
     ("pivot: by operation", ":pivot operation\r"),
     ("drill in the pivot", "\r"),
-    ("back from the pivot", "-"),
+    ("back from the pivot", "H"),
     ("the view before", ":go {start}\r"),
     ("next signal", "M"),
 )

@@ -148,12 +148,21 @@ async def test_a_gpu_without_the_scope_shows_its_nearest_ancestor() -> None:
 
 async def test_the_last_view_and_back() -> None:
     async with explorer() as at:
-        await at.press("-")
-        assert "no previous view" in at.status
-        await at.press("j", "enter", "enter", "-")
-        assert at.path == ("1",)
-        await at.press("-")
+        await at.press("H")
+        assert "where you began" in at.status
+        await at.press("j", "enter", "enter", "3", "H", "H")
+        assert at.path == ("1",) and not at.frame.view.name
+        await at.press("L")
         assert at.path == ("1", "10")
+        await at.press("L")
+        assert at.frame.view.name == "kernels"
+        await at.press("L")
+        assert "latest" in at.status
+        await at.press("H", "H", "H")
+        assert at.path == ()
+        # A new step forgets what came after.
+        await at.press("5", "L")
+        assert "latest" in at.status
 
 
 async def test_a_filter_works_while_it_is_typed() -> None:
@@ -283,7 +292,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_detail_and_help_open_and_close() -> None:
     async with explorer() as at:
-        for key, text in (("i", "sample.json:gpu=0"), ("?", "Walk the tree")):
+        for key, text in (("i", "sample.json:gpu=0"), ("?", "Move")):
             await at.press(key)
             assert isinstance(at.app.screen, Reader) and text in at.text()
             await at.press("j", "pagedown", "G", "g", "escape")
@@ -305,7 +314,9 @@ async def test_the_wide_screen_tells_all_of_the_row() -> None:
 async def test_the_screen_shows_the_cells_of_show() -> None:
     async with explorer((200, 60), view=View("sample.json", DEEP[:4])) as at:
         rows = as_text(at.frame).splitlines()[2 : 2 + len(at.frame)]
-        shown = [line for line in at.lines() if any(label in line for label in at.frame.labels)]
+        lines = at.lines()
+        first = next(row for row, line in enumerate(lines) if line.startswith(" ▌"))
+        shown = lines[first : first + len(at.frame)]
         for row, expected in enumerate(rows):
             line = shown[row]
             assert expected.split()[0] in line

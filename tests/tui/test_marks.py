@@ -98,7 +98,8 @@ async def test_a_marked_row_and_the_cursors() -> None:
         assert at.path == ("2",) and at.frame.view.baseline == Baseline("", ("0",))
         assert "baseline GPU 0" in at.status and "Δ time" in at.text()
         assert at.frame.address == "sample.json:gpu=2?base=gpu=0"
-        await at.press("-")
+        assert at.explore.marks == ()
+        await at.press("H")
         assert at.path == () and at.frame.view.baseline is None
 
 

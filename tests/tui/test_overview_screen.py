@@ -17,6 +17,8 @@ from chopper_tui.app import ChopperApp
 from chopper_tui.commands.runs import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.header import Crumbs
+from chopper_tui.widgets.prompt import Prompt
 from tests.demo import demo_run
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -158,3 +160,80 @@ async def test_columns_scroll_sideways_under_the_name() -> None:
         plan = at.explore.table.layout_plan
         assert plan is not None and plan.columns[-1].name == "kernel_ns" and not plan.after
         assert "last columns" in at.status and " 0 " in at.text()
+
+
+async def test_a_digit_means_its_first_view_and_again_the_next() -> None:
+    async with explorer((200, 50), measured_run(), View("sample.json")) as at:
+        await at.press("4")
+        assert at.frame.view.name == "overheads" and "4 overheads" in at.text().splitlines()[0]
+        await at.press("4")
+        assert at.frame.view.name == "launch" and "4 launch" in at.text().splitlines()[0]
+        await at.press("1", "4")
+        assert at.frame.view.name == "overheads"
+
+
+async def test_a_digit_goes_on_after_a_view_that_the_scope_lacks() -> None:
+    run = replace(measured_run(), cpu=(), measured={})
+    async with explorer((80, 24), run, View("sample.json")) as at:
+        await at.press("7")
+        assert at.status and at.frame.view.name == ""
+        await at.press("7", "7")
+        assert at.frame.view.name == "determinism"
+
+
+async def test_digits_hold_under_info() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json")) as at:
+        await at.press("0", "0")
+        assert "Info" in at.text()
+        await at.press("3")
+        assert at.frame.view.name == "kernels" and "Info" not in at.text()
+        await at.press("0", "0", "0")
+        assert at.frame.view.name == "overview" and "Info" not in at.text()
+
+
+async def test_the_baseline_stays_when_another_view_is_opened() -> None:
+    async with explorer((120, 30), measured_run(), View("sample.json")) as at:
+        await at.press("3", "1", "j", "enter", "b", "}")
+        baseline = at.frame.view.baseline
+        assert baseline is not None
+        await at.press("8", "1", "3", "1")
+        assert at.frame.view.baseline == baseline
+
+
+async def test_an_invalid_filter_stays_open_with_its_text() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json")) as at:
+        await at.press("/")
+        await at.type("gemm(")
+        await at.press("enter")
+        assert at.explore.query_one(Prompt).is_open and "gemm(" in at.text()
+        assert "invalid" in at.status
+        await at.press("escape")
+        assert at.frame.view.filter == ""
+
+
+@pytest.mark.parametrize(("size", "text"), [((30, 8), "needed"), ((15, 5), "40x10 needed")])
+async def test_too_small_a_terminal_says_so_whole(size: tuple[int, int], text: str) -> None:
+    async with explorer(size) as at:
+        assert text in at.text() and "…" not in at.text()
+
+
+async def test_a_click_on_the_strip_or_on_a_step_goes_there() -> None:
+    view = View("sample.json", ("3", "11", "backward"))
+    async with explorer((200, 50), measured_run(), view) as at:
+        crumbs = at.explore.query_one(Crumbs)
+        line = at.text().splitlines()[0]
+        await at.pilot.click(Crumbs, offset=(line.index("3 kernels") + 1, 0))
+        await at.settle()
+        assert at.frame.view.name == "kernels" and at.path == view.path
+        await at.press("1")
+        await at.pilot.click(Crumbs, offset=(at.text().splitlines()[0].index("it 11"), 0))
+        await at.settle()
+        assert at.path == ("3", "11") and crumbs.display
+
+
+async def test_notes_and_ranges_have_units() -> None:
+    async with explorer((120, 40), demo(), View(demo().name)) as at:
+        await at.press("!")
+        assert "Notes" in at.text() and "generated" in at.text()
+        await at.press("escape", "m")
+        assert "158548885504" not in at.text() and "GB" in at.text()

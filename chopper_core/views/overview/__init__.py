@@ -43,8 +43,14 @@ SPEC: Final = ViewSpec(
 _MAX_GPUS: Final = 64
 """Of more GPUs, rows are nodes, where their hosts are known."""
 _MAX_CARDS: Final = 12
-_LEAST_MS: Final = 1e5
-"""From which a step is written in ms."""
+_UNITS: Final = (
+    (7.2e12, "h", 3.6e12),
+    (6e11, "min", 6e10),
+    (1e10, "s", 1e9),
+    (1e5, "ms", 1e6),
+    (0.0, "µs", 1e3),
+)
+"""From which time a step is written in which unit of how many ns."""
 _COMPUTING: Final = "it is being computed"
 
 STEP: Final = column(
@@ -247,7 +253,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
         parts = [each.states_of(each.whole) for each in known]
     elif len({has_counted(each) for each in parts}) > 1:
         parts = [without_counted(each) for each in parts]
-    unit, scale = ("ms", 1e6) if step.mean_ns >= _LEAST_MS else ("µs", 1e3)
+    unit, scale = next((name, ns) for least, name, ns in _UNITS if step.mean_ns >= least)
     series = tuple(
         Series(
             title,
@@ -258,7 +264,7 @@ def _composition(step: Step, base: Step | None) -> Composition:
         for name, title in titles_of(parts[0]).items()
         if any(own[name][0] for own in parts)
     )
-    what = "mean iteration of a GPU" if step.iterations else "mean time of a GPU"
+    what = f"mean {step.word} of a GPU"
     labels = ["step" if step.iterations else "time"]
     if base is not None:
         labels.append(PurePath(base.view.run).name if base.run is not step.run else "baseline")

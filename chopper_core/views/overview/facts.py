@@ -49,7 +49,7 @@ def _figures(step: Step) -> tuple[_Figure, ...]:
     communicates = int(step.whole.sum("collectives")[0]) > 0
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
     return (
-        _Figure(step.median_ns, time, before="iteration " if step.iterations else "time "),
+        _Figure(step.median_ns, time, before=f"{step.word} "),
         _Figure(step.tokens_per_s(), _thousands, after=" tok/s"),
         _Figure(theory, _percent, after=" of peak", is_share=True),
         _Figure(exposed, _percent, before="exposed ", is_share=True),
@@ -119,7 +119,7 @@ def _iterations(step: Step) -> str:
     known = used + len(step.left_out) + len(step.irregular)
     if not known:
         return "no iterations"
-    return count(known, "iteration") if used == known else f"{used} of {known} iterations"
+    return count(known, step.word) if used == known else f"{used} of {known} {step.word}s"
 
 
 def _sources(step: Step) -> str:

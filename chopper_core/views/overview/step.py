@@ -11,7 +11,7 @@ from msgspec import Struct
 from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, Phase
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
@@ -67,6 +67,14 @@ class Step(Struct, frozen=True, eq=False):
     """The first start in each iteration."""
     ends_ns: Int64
     """The last end in each iteration."""
+
+    @property
+    def word(self) -> str:
+        """The word for an iteration: inference has steps."""
+        if not self.iterations:
+            return "time"
+        phases = set(np.unique(self.nodes.table.phase[self.whole.selection]).tolist())
+        return "step" if phases & {Phase.PREFILL, Phase.DECODE} else "iteration"
 
     @property
     def slowest_ns(self) -> Int64:

@@ -282,7 +282,7 @@ def _by_iteration(steps: Steps, stat: str) -> Columns:
         (STATE, worded(["steady" if whole else "cut" for whole in steady.tolist()])),
         (SLOWEST, worded([f"GPU {steps.gpus[row]}" for row in slowest.tolist()])),
         (SPREAD, numbered(spread)),
-        (TOKENS_IN, numbered(np.where(steady, tokens, np.nan))),
+        (TOKENS_IN, _counted(np.where(steady, tokens, np.nan))),
         (SPAN, Values(steps.span_ns.max(axis=0))),
         *_part_columns(steps, means, stat),
     ]
@@ -294,6 +294,14 @@ def _by_iteration(steps: Steps, stat: str) -> Columns:
         if np.isfinite(found := _rate(steps)):
             total[RATE.name] = found
     return [str(number) for number in steps.iterations], own, total
+
+
+def _counted(numbers: Float64) -> Values:
+    """Numbers as integers, where all that are known are whole."""
+    known = np.isfinite(numbers)
+    if (numbers[known] % 1 == 0).all():
+        return Values(np.where(known, numbers, 0).astype(np.int64), ~known)
+    return numbered(numbers)
 
 
 def _stated(metric: Metric, stat: str) -> Metric:
@@ -328,7 +336,7 @@ def _by_gpu(steps: Steps, stat: str) -> Columns:
         (named(ITERATION, stat) if stat else MEDIAN, numbered(took)),
         (RATE, numbered(1e9 * mean_tokens / median)),
         (SPREAD, numbered(spread)),
-        (TOKENS_IN, numbered(mean_tokens)),
+        (TOKENS_IN, _counted(mean_tokens)),
         *_part_columns(steps, means, stat),
     ]
     total: dict[str, int | float] = {}
