@@ -30,9 +30,11 @@ _EPOCH: Final = "epoch"
 TELEMETRY_SCHEMA: Final = "chopper.telemetry/1"
 
 
-def attach_counters(run: Run, paths: Sequence[Path], progress: Progress) -> Run:
-    """Attach the counters of its kernels to a run."""
-    found = find_counters(paths)
+def attach_counters(
+    run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] = ()
+) -> Run:
+    """Attach the counters of its kernels to a run; `ranges` are traces that hold CUPTI ranges."""
+    found = find_counters(paths, ranges)
     run = _skipping(run, found)
     if not found.files:
         return run

@@ -17,7 +17,7 @@ from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
-from chopper_core.sources.foreign import what_is
+from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.shared.text import FileHead
@@ -75,20 +75,12 @@ def open_run(
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
-        from chopper_core.sources.counters.files import find_counters, read_found
-
         if not all(path.exists() for path in paths):
             raise
-        found = find_counters(paths)
-        dispatch_runs = read_found(found, paths, progress)
-        if not dispatch_runs:
+        run = _counted(name, (), progress, overrides)
+        if run is None:
             raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
-        run = _of_dispatches(name, dispatch_runs, overrides)
-        left = [*((file.path, file.reason) for file in found.skipped)]
-        left += [(path, "") for path in found.unknown]
-        run = replace(run, skipped=(*run.skipped, *((str(path), why) for path, why in left)))
-        run = _attached(run, paths, progress, with_counters=False)
-        return _check_overrides(_named(run))
+        return run
     skipped = [(str(file.path), file.reason) for file in discovery.skipped]
     failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
     read: list[tuple[TraceFile, Run]] = []
@@ -96,18 +88,45 @@ def open_run(
     outcomes: Sequence[Run | ChopperError] = (
         read_ranks(traces, progress) if read_ranks else read_all(traces, read_rank, progress, jobs)
     )
+    ranges: list[Path] = []
     for trace, outcome in zip(discovery.traces, outcomes, strict=True):
         if isinstance(outcome, Run):
             read.append((trace, outcome))
+        elif isinstance(outcome, OnlyRangesError):
+            ranges.append(trace.path)
         else:
             failed.append((str(trace.path), str(outcome)))
     if not read:
-        raise DataError(" ".join(reason for _, reason in failed[:3]))
+        counted = _counted(name, ranges, progress, overrides) if ranges else None
+        if counted is None:
+            raise DataError(" ".join(reason for _, reason in failed[:3]))
+        return replace(counted, failed=(*failed, *counted.failed))
     progress("merge ranks", 0, 1)
     run = replace(_joined(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
-    run = _attached(_with_overrides(run, overrides), paths, progress)
+    run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
+    return _check_overrides(_named(run))
+
+
+def _counted(
+    name: str, ranges: Sequence[Path], progress: Progress, overrides: Overrides
+) -> Run | None:
+    """The run of the counters, or kernel traces, at the paths; None without any.
+
+    `ranges` are traces that hold CUPTI ranges.
+    """
+    from chopper_core.sources.counters.files import find_counters, read_found
+
+    paths = paths_of(name)
+    found = find_counters(paths, ranges)
+    dispatch_runs = read_found(found, paths, progress)
+    if not dispatch_runs:
+        return None
+    run = _of_dispatches(name, dispatch_runs, overrides)
+    left = [*((str(file.path), file.reason) for file in found.skipped)]
+    left += [(str(path), "") for path in found.unknown]
+    run = _attached(replace(run, skipped=(*run.skipped, *left)), paths, progress, None)
     return _check_overrides(_named(run))
 
 
@@ -249,9 +268,11 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
 
 
 def _attached(
-    run: Run, paths: Sequence[Path], progress: Progress, *, with_counters: bool = True
+    run: Run, paths: Sequence[Path], progress: Progress, ranges: Sequence[Path] | None
 ) -> Run:
     """The run with the counters and telemetry at the paths, and the parts of its time.
+
+    `ranges` are traces that hold CUPTI ranges; None leaves out counters, of which the run is made.
 
     A source that can't be used is named in `Run.failed`; the run stays as it is without it.
     """
@@ -261,8 +282,8 @@ def _attached(
         # The readers of all formats take longer to import than a small trace takes to read.
         from chopper_core.ingest.attach import attach_counters, attach_cpu, attach_telemetry
 
-        if with_counters:
-            run = attach_counters(run, paths, progress)
+        if ranges is not None:
+            run = attach_counters(run, paths, progress, ranges)
         run = attach_telemetry(run, paths, progress)
         run = attach_cpu(run, paths, progress)
     table = run.table.without_measured(*PASSING)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chopper_core.align.rank import align_rank
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
-from chopper_core.sources.foreign import why_no_activity
+from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import Trace, by_rank
@@ -52,7 +52,8 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
                 f"{sum(trace.event_counts.values())} events, none of them a kernel, copy or "
                 "memset. Profilers write those last: copy or write the file again."
             )
-        raise DataError(f"{path} {why_no_activity(FileHead(path), trace.event_counts)}")
+        why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
+        raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
     ranks = [_of_rank(each, str(path)) for each in by_rank(trace)]
     return ranks[0] if len(ranks) == 1 else _merged(ranks)
 

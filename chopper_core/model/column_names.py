@@ -114,5 +114,5 @@ def is_counter(name: str) -> bool:
 
 
 def is_counted(name: str) -> bool:
-    """Whether a measured column is a counter, including derived ones (`MfmaUtil`)."""
-    return name[:1].isupper()
+    """Whether a measured column is a counter, including derived ones (`MfmaUtil`) and CUPTI's."""
+    return name[:1].isupper() or "__" in name

@@ -8,7 +8,10 @@ from typing import Final
 
 from chopper_core.sources.shared.json_stream import members, skip_space
 from chopper_core.sources.shared.text import FileHead
+from chopper_core.util.errors import DataError
 
+CUPTI_RANGE: Final = "cuda_profiler_range"
+"""The category of events of CUPTI's range profiler, which records no kernels beside them."""
 _MAX_SHOWN: Final = 60
 _MAX_KEYS: Final = 6
 _TAR_MAGIC: Final = (257, b"ustar")
@@ -79,7 +82,6 @@ _OTHER_DEVICES: Final[Mapping[str, str]] = {
     "privateuse1": "of a device with its own PyTorch backend",
     "glow": "of Glow",
 }
-_COUNTED_RANGES: Final = "cuda_profiler_range"
 _CHROME: Final[Sequence[tuple[str, str]]] = (
     (
         '"BeginNs"',
@@ -90,6 +92,10 @@ _CHROME: Final[Sequence[tuple[str, str]]] = (
     ('"xla', "is a trace of the XLA profiler (JAX, TensorFlow), which is not supported"),
     ('"viztracer', "is a trace of VizTracer, which has no GPU activity"),
 )
+
+
+class OnlyRangesError(DataError):
+    """A Kineto trace has counters of CUPTI ranges, but no activity of a GPU."""
 
 
 def what_is(head: FileHead) -> str:
@@ -124,8 +130,8 @@ def why_no_activity(head: FileHead, counts: Mapping[str, int]) -> str:
     for mark, meaning in _CHROME:
         if mark in head.text:
             return f"{meaning}."
-    if counts.get(_COUNTED_RANGES):
-        return f"has {counts[_COUNTED_RANGES]} ranges with CUPTI counters, but no kernel."
+    if counts.get(CUPTI_RANGE):
+        return f"has {counts[CUPTI_RANGE]} ranges with CUPTI counters, but no kernel."
     for prefix, device in _OTHER_DEVICES.items():
         if any(category.startswith(prefix) for category in counts):
             return f"is a trace {device}, which is not supported."

@@ -39,6 +39,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
         "counters.device_samples",
         "counters.pmc_csv",
         "counters.rocprofv3_csv",
+        "counters.cupti_ranges",
     ),
     Family.TELEMETRY: (
         "telemetry.zeus",

@@ -316,6 +316,7 @@ def events(*found: dict[str, Any], **keys: Any) -> str:
     return doc(**keys, traceEvents=list(found))
 
 
+CUPTI = KERNEL | {"cat": "cuda_profiler_range", "args": {"smsp__cycles_active.sum": 7}}
 V1 = {"ph": "X", "name": "k", "pid": 6, "tid": 0, "ts": "5", "dur": "1", "args": {"BeginNs": "5"}}
 RPD = {"ph": "X", "name": "k", "pid": "2", "tid": "0", "ts": "5", "dur": "1",
        "args": {"desc": "KernelExecution"}}  # fmt: skip
@@ -324,6 +325,12 @@ TRACES: list[Case] = [
     ("rank0.json", json.dumps([KERNEL]), "Kineto trace: 1 activities of device 2"),
     ("rank0.json.gz", events(KERNEL, schemaVersion=1), "Kineto trace: 1 activities"),
     ("anything", events(KERNEL), "Kineto trace: 1 activities"),
+    (
+        "c.json",
+        events(CUPTI),
+        "CUPTI ranges: 1 dispatches, 0 timed, {'smsp__cycles_active_sum': 7.0}",
+    ),
+    ("c.json", events(CUPTI | {"cat": "cuda_profiler"}), "refused: has no GPU activity: 1 events"),
     ("cpu.json", events(CALL), "refused: has no GPU activity: 1 events, none of them a kernel"),
     ("v1.json", events(V1), "refused: is a Chrome trace of rocprof v1; give its results.csv"),
     ("rpd.json", json.dumps([{}, RPD]), "refused: is a Chrome trace made from an RPD file"),

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 
 from chopper_core.sources.counters import (
+    cupti_ranges,
     device_samples,
     pmc_csv,
     rocpd,
@@ -26,7 +27,14 @@ from chopper_core.sources.counters import (
 from chopper_core.sources.counters.passes import ProcessRun, joined_runs
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.ranks import rank_in_name
-from chopper_core.sources.registry import Family, FoundFiles, SkippedFile, SourceFile, discover
+from chopper_core.sources.registry import (
+    Family,
+    FoundFiles,
+    SkippedFile,
+    SourceFile,
+    SourceFormat,
+    discover,
+)
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
@@ -36,7 +44,8 @@ _PART_FOLDER: Final = re.compile(
 )
 _PROCESS_FILE: Final = re.compile(r"\d+_\w+")
 _DOMAIN: Final = re.compile(
-    r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|\w*?(?:marker|hip|hsa|rccl)\w*_trace)$"
+    r"[_-]?(?:counter_collection|kernel_trace|agent_info|results|"
+    r"(?:marker|hip|hsa|rccl)(?:_(?:api|core|runtime|compiler|amd|ext|image|finalize|control))*_trace)$"
 )
 _SUFFIXES: Final = re.compile(r"(?:\.(?:csv|json|db|gz))+$", re.IGNORECASE)
 _COMPUTE_PART: Final = re.compile(r"(?:results_)?pmc_perf_\d+|pmc_dispatch_info|timestamps")
@@ -47,21 +56,28 @@ _BY_CHOICE: Final = (rocpd.NAME, rocprofv3_json.NAME, rocprofv3_csv.NAME)
 """Formats of rocprofv3 by preference: a process is read from the first that it has."""
 
 
-def find_counters(paths: Sequence[Path]) -> FoundFiles:
+def find_counters(paths: Sequence[Path], ranges: Sequence[Path] = ()) -> FoundFiles:
     """Look for counter files at the paths: files, or directories and all below them.
 
-    Raises DataError if a path doesn't exist.
+    `ranges` are traces that turned out to hold CUPTI ranges. Raises DataError if a path doesn't
+    exist.
     """
     found = discover(paths, Family.COUNTERS)
     used: list[SourceFile] = []
     skipped = list(found.skipped)
-    for file in found.files:
-        reason = _why_read_already(file, found.files)
+    known = {file.path for file in found.files}
+    more = [
+        SourceFile(path, path, cast("SourceFormat", cupti_ranges), cupti_ranges.FORMAT, "")
+        for path in ranges
+        if path not in known
+    ]
+    for file in (*found.files, *more):
+        reason = _why_read_already(file, found.files) or _why_of_no_use(file, found.files)
         if reason is None:
             used.append(file)
         else:
             skipped.append(SkippedFile(file.path, reason))
-    return FoundFiles(used, skipped, found.unknown)
+    return FoundFiles(used, skipped, [path for path in found.unknown if path not in ranges])
 
 
 def read_counters(paths: Sequence[Path], progress: Progress = silent) -> list[DispatchRun]:
@@ -117,7 +133,8 @@ class _Unit(Struct, frozen=True):
 
 
 def _units(files: Sequence[SourceFile]) -> Iterator[_Unit]:
-    for file in _of(files, rocpd.NAME) + _of(files, rocprofv3_json.NAME):
+    alone = (rocpd.NAME, rocprofv3_json.NAME, cupti_ranges.NAME)
+    for file in (file for name in alone for file in _of(files, name)):
         yield _unit(file, file.read)
     sysinfos = _of(files, pmc_csv.NAME, pmc_csv.SYSTEM)
     for file in _of(files, pmc_csv.NAME, pmc_csv.COUNTERS):
@@ -228,3 +245,21 @@ def _why_read_already(file: SourceFile, files: Sequence[SourceFile]) -> str | No
         if other.source.NAME in better and beside and _prefix(other.path) == _prefix(path):
             return f"is of the same process as {other.path.name}, which is read instead"
     return None
+
+
+def _why_of_no_use(file: SourceFile, files: Sequence[SourceFile]) -> str | None:
+    """Return why an API trace or agent description says nothing here; None if it does."""
+    path, csv = file.path, rocprofv3_csv
+    if file.source.NAME != csv.NAME or file.role not in (csv.API_TRACE, csv.AGENTS):
+        return None
+    dispatches = [*_of(files, csv.NAME, csv.COUNTERS), *_of(files, csv.NAME, csv.KERNEL_TRACE)]
+    if file.role == csv.AGENTS:
+        is_used = any(other.path.is_relative_to(path.parent) for other in dispatches)
+        return None if is_used else "describes GPUs, but no dispatches of theirs are here"
+    own = (path.parent, _prefix(path))
+    if not any((other.path.parent, _prefix(other.path)) == own for other in dispatches):
+        return "has API calls of a process whose kernels aren't here"
+    calls = [each.path for each in _of(files, csv.NAME, csv.API_TRACE)]
+    if path in csv.host_side([each for each in calls if (each.parent, _prefix(each)) == own]):
+        return None
+    return "has API calls, which are read only beside roctx ranges (rocprofv3 --marker-trace)"

@@ -108,8 +108,8 @@ def read_process(process: CsvProcess, progress: Progress = silent) -> DispatchRu
         (process.counters, _read_counter_rows),
     ):
         if path is not None:
-            host_side = () if runs else _host_side(process.api_traces)
-            runs.append(_read(path, read, agents, host_side, progress))
+            api_traces = () if runs else host_side(process.api_traces)
+            runs.append(_read(path, read, agents, api_traces, progress))
     if not any(len(run.dispatches) for run in runs):
         names = " and ".join(str(run.paths[0]) for run in runs)
         raise DataError(f"{names} has no dispatches; was the program profiled to its end?")
@@ -205,7 +205,7 @@ def _dispatch_columns(batch: CsvBatch, table: DispatchTable) -> Columns:
     return columns
 
 
-def _host_side(api_traces: Sequence[Path]) -> list[Path]:
+def host_side(api_traces: Sequence[Path]) -> list[Path]:
     """Return the traces of roctx and of launches; none without roctx."""
     domains = {path: _domain(path) for path in api_traces}
     if not any(domain.startswith(_MARKER) for domain in domains.values()):

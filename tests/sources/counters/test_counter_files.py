@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.files import find_counters, read_counters
+from chopper_core.sources.counters.files import _prefix, find_counters, read_counters
 from chopper_core.util.errors import DataError
 from tests.sources.counters.counter_writers import counter_rows, minimal_rocpd, write_csv
 
@@ -121,6 +121,36 @@ def test_a_repeated_pass_of_one_program_is_no_second_program(tmp_path: Path) -> 
     (run,) = read_counters([tmp_path])
     assert len(run.dispatches) == 3 and run.dispatches.counters["SQ_WAVES"].tolist() == [1, 1, 1]
     assert "measured again" in " ".join(run.join_notes)
+
+
+def write_calls(path: Path, domain: str) -> None:
+    columns = ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id"]
+    times = ["Start_Timestamp", "End_Timestamp"]
+    write_csv(path, [*columns, *times], [[domain, "layer 0", 1, 1, 1, 5, 9]])
+
+
+def test_api_traces_and_agents_that_are_not_used_are_named(tmp_path: Path) -> None:
+    write_trace(tmp_path / "1_kernel_trace.csv", KERNELS, 0)
+    write_calls(tmp_path / "1_hip_api_trace.csv", "HIP_RUNTIME_API_EXT")
+    write_calls(tmp_path / "2_hip_api_trace.csv", "HIP_RUNTIME_API_EXT")
+    write_csv(tmp_path / "1_agent_info.csv", ["Node_Id", "Agent_Type"], [[4, "GPU"]])
+    write_csv(tmp_path / "other/2_agent_info.csv", ["Node_Id", "Agent_Type"], [[4, "GPU"]])
+    reasons = {file.path.name: file.reason for file in find_counters([tmp_path]).skipped}
+    assert "only beside roctx ranges" in reasons.pop("1_hip_api_trace.csv")
+    assert "whose kernels aren't here" in reasons.pop("2_hip_api_trace.csv")
+    assert "no dispatches of theirs" in reasons.pop("2_agent_info.csv") and not reasons
+    write_calls(tmp_path / "1_marker_api_trace.csv", "MARKER_CORE_API")
+    reasons = {file.path.name: file.reason for file in find_counters([tmp_path]).skipped}
+    assert "1_hip_api_trace.csv" not in reasons and "1_marker_api_trace.csv" not in reasons
+    (run,) = read_counters([tmp_path])
+    assert "layer 0" in run.names and run.paths[0].name == "1_kernel_trace.csv"
+
+
+@pytest.mark.parametrize("domain", ["hip_api", "hip_runtime_api", "hsa_core_api", "marker_api"])
+@pytest.mark.parametrize("prefix", ["1", "out_12", "my_hip_app", "decode"])
+def test_files_of_one_process_share_their_prefix(prefix: str, domain: str) -> None:
+    names = (f"{prefix}_kernel_trace.csv", f"{prefix}_{domain}_trace.csv", f"{prefix}_results.db")
+    assert {_prefix(Path(name)) for name in names} == {prefix}
 
 
 COMPUTE_COLUMNS = ["Dispatch_ID", "GPU_ID", "Grid_Size", "Workgroup_Size", "Kernel_Name"]
