@@ -134,7 +134,8 @@ class Host:
             found = np.zeros(len(names), np.bool_)
             used = self._names
             found[used] = [pattern.search(names[code]) is not None for code in used.tolist()]
-            self._masks[pattern.pattern] = found[self.ranges.name]
+            labels = self.ranges.category != HostCategory.FRAME
+            self._masks[pattern.pattern] = found[self.ranges.name] & labels
         return self._masks[pattern.pattern]
 
     @cached_property

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
 from chopper_core.align.host import Host, Links, link
+from chopper_core.align.host_time import host_time
 from chopper_core.align.inference import read_inference
 from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
@@ -31,6 +32,7 @@ from chopper_core.model.column_names import (
     REQUESTS,
     TOKENS,
 )
+from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
@@ -48,6 +50,7 @@ class AlignedRank(Struct, frozen=True):
     partial_iterations: frozenset[int]
     findings: Mapping[str, int]
     """Counts of incomplete items, by display name."""
+    host_time: HostTime = NO_HOST_TIME
 
 
 def align_rank(trace: Trace) -> AlignedRank:
@@ -68,6 +71,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             ),
         )
     }
+    idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
     host = Host(trace)
     backward = link_backward(host)
     modules = read_modules(host, backward)
@@ -132,6 +136,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         table=used_names(table.take(np.lexsort((table.start_ns, node)))),
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
+        host_time=idle,
         findings={
             **_unlinked(table, links),
             "collectives without arguments": collectives.without_arguments,

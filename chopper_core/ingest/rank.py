@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
+from chopper_core.model.host_time import HostTime, joined
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
@@ -63,10 +64,12 @@ def _merged(ranks: Sequence[Run]) -> Run:
     first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)])
     gpus: list[Gpu] = []
     tables: list[KernelTable] = []
+    host_times: list[HostTime] = []
     sources: list[Source] = []
     partial: dict[int, frozenset[int]] = {}
     for at, rank in zip(first.tolist(), ranks, strict=False):
         gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
+        host_times.append(rank.host_time.from_gpu(at))
         tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
         # Losses are those of the file: once is enough.
         losses = rank.sources[0].losses if not sources else ()
@@ -75,6 +78,7 @@ def _merged(ranks: Sequence[Run]) -> Run:
     return replace(
         ranks[0],
         table=concatenate(tables),
+        host_time=joined(host_times),
         gpus=tuple(gpus),
         sources=tuple(sources),
         partial_iterations=partial,
@@ -103,6 +107,7 @@ def _of_rank(trace: Trace, path: str) -> Run:
     return Run(
         name=path,
         table=aligned.table,
+        host_time=aligned.host_time,
         gpus=gpus,
         sources=(source,),
         generated=trace.generated,

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from chopper_core.model.column_names import is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of
+from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memo import Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.signals import (
@@ -189,6 +190,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Signals from telemetry, on the run's clock."""
     cpu: tuple[CpuSamples, ...] = ()
     """Samples of the hosts' processors."""
+    host_time: HostTime = NO_HOST_TIME
+    """The idle time of the GPUs by where the hosts were."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None

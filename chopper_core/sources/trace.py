@@ -42,6 +42,8 @@ class HostCategory(IntEnum):
     """A Python frame of an `nn.Module` call (`nn.Module: Linear_3`)."""
     RECOMPUTE = 3
     """A Python frame or range that recomputes activations in backward."""
+    FRAME = 4
+    """Any other Python frame, if it is long."""
 
 
 class Activities(Struct, frozen=True):

@@ -2,9 +2,10 @@
 
 A store is a directory: `kernels.arrow` (the kernel table, sorted by level), `measured.arrow` (its
 measured columns), `operations.arrow` (sums over sets of levels, for large tables), `series.arrow`
-(signals over time), `cpu.arrow` (CPU samples), `run.json` (everything else), and `store.json` with
-the version, and the size and checksum of each of the others. Columns are uncompressed, so that they
-can be memory-mapped and only the pages in use are read. docs/store.md gives the reasons.
+(signals over time), `cpu.arrow` (CPU samples), `host.arrow` (idle time by where the hosts were),
+`run.json` (everything else), and `store.json` with the version, and the size and checksum of each
+of the others. Columns are uncompressed, so that they can be memory-mapped and only the pages in use
+are read. docs/store.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from chopper_core.model.hardware import CounterInfo, Hardware
+from chopper_core.model.host_time import HostStack, HostTime
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import (
     CounterSource,
@@ -43,9 +45,10 @@ SERIES: Final = "series.arrow"
 CPU: Final = "cpu.arrow"
 RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
-FILES: Final = frozenset((KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS))
+HOST: Final = "host.arrow"
+FILES: Final = frozenset((KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, HOST))
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
-_NOT_IN_JSON: Final = ("table", "measured", "cpu", "others", "cubes")
+_NOT_IN_JSON: Final = ("table", "measured", "cpu", "host_time", "others", "cubes")
 """Fields of a run that have their own files or are computed."""
 
 
@@ -87,6 +90,7 @@ class StoredRun(Struct, frozen=True):
     patterns: Mapping[str, int]
     cpu: tuple[CpuSource, ...]
     """CPU samples without their arrays."""
+    host_stacks: tuple[HostStack, ...]
     places: Mapping[str, Mapping[str, Place]]
     """File → column → its place in the file."""
 
@@ -157,6 +161,8 @@ def fingerprint() -> str:
         IntegralCurve,
         Signal,
         CpuSamples,
+        HostTime,
+        HostStack,
     )
     for kind in (*kinds, Hardware):
         parts += [kind.__name__, *kind.__struct_fields__]

@@ -16,12 +16,14 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
+from chopper_core.model.host_time import HostTime
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import KernelTable
 from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
+    HOST,
     KERNELS,
     MEASURED,
     OPERATIONS,
@@ -124,12 +126,13 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         )
         signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
         cpu = _cpu(columns_of(contents[CPU], places[CPU]), stored.cpu)
+        host = HostTime(stored.host_stacks, **columns_of(contents[HOST], places[HOST]))
         cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
         summary = Cubes(table, cubes)
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
-    run = Run(table=table, measured=signals, cpu=cpu, cubes=summary, **fields)
+    run = Run(table=table, measured=signals, cpu=cpu, host_time=host, cubes=summary, **fields)
     return replace(run, name=str(folder))
 
 

@@ -19,6 +19,7 @@ from chopper_core.model.tree import in_order, level_order
 from chopper_core.store.format import (
     CPU,
     CPU_ARRAYS,
+    HOST,
     KERNELS,
     MEASURED,
     OPERATIONS,
@@ -100,6 +101,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         OPERATIONS: write_arrow(folder / OPERATIONS, _cells(cubes)),
         SERIES: write_lists(folder / SERIES, _series(run)),
         CPU: write_lists(folder / CPU, _samples(run)),
+        HOST: write_arrow(folder / HOST, run.host_time.columns()),
     }
     fields = {name: getattr(run, name) for name in run_fields()}
     stored = StoredRun(
@@ -113,6 +115,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         tuple((cube.levels, len(cube)) for cube in cubes),
         cubes[0].patterns if cubes else {},
         tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
+        tuple(run.host_time.stacks),
         places,
     )
     write_file(folder / RUN, msgspec.json.encode(stored))

@@ -139,7 +139,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
         if category == "Operator" and is_named_range(name, args):
             kind = 1
         if category == "python_function":
-            kind = frame_kind(name)
+            kind = frame_kind(name, event.get("dur"))
         if category in (*HOST_DEVICE, *FORWARD_BACKWARD) and phase in ("s", "f"):
             flow = "ac2g" if category in HOST_DEVICE else "fwdbwd"
             flow_ids[flow][phase].add(integer(event.get("id")))
@@ -222,12 +222,14 @@ def is_named_range(name: str, args: dict[str, Any]) -> bool:
     return "::" not in name and not is_node and args.get("Sequence number", -1) == -1
 
 
-def frame_kind(name: str) -> int | None:
+def frame_kind(name: str, took_us: Any) -> int | None:
     if name.startswith("nn.Module: "):
         return 2
     file, _, function = name.rpartition(": ")
     recomputes = function in ("recompute_fn", "backward") and "checkpoint.py(" in file
-    return 3 if recomputes else None
+    if recomputes:
+        return 3
+    return 4 if isinstance(took_us, int | float | Decimal) and took_us >= 100 else None
 
 
 def nanoseconds(value: Any) -> int | None:

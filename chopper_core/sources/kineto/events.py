@@ -103,10 +103,10 @@ _TYPED_OPERATOR: Final = re.compile(
 
 
 class FrameKinds(dict[str, int]):
-    """The kind of host range of a Python frame, by its name; ABSENT for frames not kept."""
+    """The kind of host range of a Python frame, by its name."""
 
     def __missing__(self, name: str) -> int:
-        kind = ABSENT
+        kind = HostCategory.FRAME
         if name.startswith(_MODULE_PREFIX):
             kind = HostCategory.MODULE
         elif _RECOMPUTE_FRAME.search(name):

@@ -44,6 +44,7 @@ from chopper_core.sources.trace import (
     Activities,
     Collective,
     Flows,
+    HostCategory,
     HostRanges,
     Launches,
     LaunchShape,
@@ -64,6 +65,7 @@ _INPUTS: Final = ("shapes", "types", "values")
 _IN_TABLES: Final = frozenset(
     (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
 ) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
+_MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
 
@@ -151,7 +153,11 @@ class TraceTables:
         self._add_launches(groups.launches)
         self._add_ranges(self._ranges, groups.ranges, RANGE_CATEGORIES, "cat")
         kinds = self._frame_kinds
-        frames = [frame for frame in groups.frames if kinds[frame.name] != ABSENT]
+        frames = [
+            frame
+            for frame in groups.frames
+            if kinds[frame.name] != HostCategory.FRAME or _is_long(frame.dur)
+        ]
         self._unused_counts[FRAME_CATEGORY] += len(groups.frames) - len(frames)
         self._add_ranges(self._frames, frames, kinds, "name")
         for kind, events_of_kind in groups.flows.items():
@@ -364,6 +370,14 @@ def _codes(codes: Mapping[Any, int], keys: Sequence[Any]) -> Int32:
 
 def _names_rank(event: Event) -> bool:
     return event.args is not None and event.args.rank != ABSENT
+
+
+def _is_long(duration_us: Any) -> bool:
+    """Whether a Python frame can be a cause of idle time that counts."""
+    try:
+        return bool(duration_us >= _MIN_FRAME_US)
+    except TypeError:
+        return False
 
 
 def _thread_key(value: Any) -> int | str:

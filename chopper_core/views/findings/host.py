@@ -11,6 +11,7 @@ from msgspec import Struct
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.host_causes import host_charges
 
 HOST_LATE: Final = Threshold(
     "idle before launch calls",
@@ -26,8 +27,16 @@ LAUNCH_LATE: Final = Threshold(
     "queue runs empty",
 )
 PHASE: Final = Threshold(
-    "phase that counts", 5.0, "% of the iteration", "a shorter phase can't be a problem by itself"
+    "phase that counts", 2.0, "% of the iteration", "a shorter phase can't be a problem by itself"
 )
+
+CAUSE: Final = Threshold(
+    "cause of idle time",
+    10.0,
+    "% of the idle time",
+    "of operators that a host launches one by one none has as much",
+)
+_MAX_CAUSES: Final = 3
 
 
 class LatePhase(Struct, frozen=True):
@@ -42,12 +51,12 @@ class LatePhase(Struct, frozen=True):
     "host-bound",
     saving="idle time before the launch calls of these phases, mean over GPUs",
     needs="launch records",
-    thresholds=(HOST_LATE, PHASE),
+    thresholds=(HOST_LATE, PHASE, CAUSE),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
     late = host_bound_phases(context)
-    return _waiting(context, late, "host-bound", "before launch calls")
+    return _waiting(context, late, "host-bound", before_launch=True)
 
 
 @rule(
@@ -59,7 +68,7 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
 def launch_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits after launch calls."""
     late = _late_phases(context, "idle_launch_ns", LAUNCH_LATE)
-    return _waiting(context, late, "launch-bound", "after launch calls")
+    return _waiting(context, late, "launch-bound", before_launch=False)
 
 
 def host_bound_phases(context: FindingsContext) -> list[LatePhase]:
@@ -81,10 +90,11 @@ def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> lis
 
 
 def _waiting(
-    context: FindingsContext, late: list[LatePhase], bound: str, where: str
+    context: FindingsContext, late: list[LatePhase], bound: str, *, before_launch: bool
 ) -> Iterator[Finding]:
     if not late:
         return
+    where = f"{'before' if before_launch else 'after'} launch calls"
     total = sum(phase.idle_ns for phase in late)
     each = context.per_iteration(total)
     shares = [f"{percent(phase.idle_ns / phase.elapsed_ns)} of the phase" for phase in late]
@@ -99,10 +109,26 @@ def _waiting(
         )
         sentence = f"the step is {idle}: {listed(parts)}"
         evidence = context.with_view("launch", "phase")
+    doing = _doing(context, late) if before_launch else ""
     yield Finding(
-        sentence=sentence,
+        sentence=f"{sentence}{doing}",
         evidence=evidence,
         confidence=confidence(measured=True, repeated=context.repeats),
         saving_ns=each,
         total_ns=total,
     )
+
+
+def _doing(context: FindingsContext, late: list[LatePhase]) -> str:
+    """The largest causes of the idle time, by where the hosts are meanwhile."""
+    charges, table = host_charges(context.run), context.table
+    inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
+    inside &= np.isin(table.iteration[charges.row], context.iterations)
+    sums = charges.sums(np.where(inside, 0, -1), 1)[0]
+    order = np.argsort(-sums, kind="stable")[:_MAX_CAUSES].tolist()
+    named = [
+        f"{charges.causes[at].text} {percent(sums[at] / sums.sum())}"
+        for at in order
+        if sums[at] >= CAUSE.share * sums.sum() > 0
+    ]
+    return f"; the hosts are meanwhile in {', '.join(named)}" if named else ""

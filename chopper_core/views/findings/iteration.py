@@ -41,6 +41,7 @@ _PARTS: Final = {
 def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
     """Iterations that take longer than the others."""
     iterations, took, slow = slow_iterations(context)
+    slow = slow[~np.isin(iterations[slow], _delayed(context))]
     if not len(slow):
         return
     usual = float(np.median(took))
@@ -60,6 +61,19 @@ def differing_iterations(context: FindingsContext) -> Iterator[Finding]:
         saving_ns=lost / len(iterations),
         total_ns=lost * len(context.gpus),
     )
+
+
+def _delayed(context: FindingsContext) -> list[int]:
+    """Iterations that one GPU makes slow, which is a finding already."""
+    leads = context.leads
+    if leads is None:
+        return []
+    return [
+        leads.iterations[at]
+        for late in leads.stragglers
+        for at in (*late.delayed, *late.when)
+        if len(late.delayed) < len(leads.iterations)
+    ]
 
 
 def slow_iterations(context: FindingsContext) -> tuple[Int64, Float64, Index]:

@@ -15,6 +15,7 @@ from chopper_core.views.findings.context import SMALLEST_SAVING, FindingsContext
 from chopper_core.views.findings.host import host_bound_phases
 from chopper_core.views.findings.phrases import by_number, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.host_causes import host_charges
 
 LATE_HOST: Final = Threshold(
     "late host at one place",
@@ -67,6 +68,8 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
     # A host that is always late is another finding.
     always = [phase.code for phase in host_bound_phases(context)]
     is_late[np.isin(names[:, 0], always)] = False
+    for gpu, those in _stragglers(context):
+        is_late[:, context.gpus.index(gpu), np.isin(context.iterations, those)] = False
     places = [
         LatePlace(
             context.gpus[gpu],
@@ -86,6 +89,18 @@ def late_host(context: FindingsContext) -> Iterator[Finding]:
             of_phase.setdefault(place.phase, []).append(place)
     for late in of_phase.values():
         yield _once(context, late[0]) if len(late) == 1 else _repeatedly(context, late)
+
+
+def _stragglers(context: FindingsContext) -> list[tuple[int, list[int]]]:
+    """GPUs whose hosts hold the others back, and in which iterations: findings already."""
+    leads = context.leads
+    if leads is None or leads.delays_ns is None:
+        return []
+    return [
+        (leads.gpus[late.place], [leads.iterations[at] for at in late.when])
+        for late in leads.stragglers
+        if late.cause == "host"
+    ]
 
 
 def _idle_by_place(context: FindingsContext) -> tuple[Float64, Int64]:
@@ -130,6 +145,19 @@ def _layers(context: FindingsContext, place: LatePlace) -> str:
     return ", outside layers" if (context.codes("layer") != NO_LABEL).any() else ""
 
 
+def _doing(context: FindingsContext, places: list[LatePlace]) -> str:
+    """Where the hosts are meanwhile, as a part of a phrase."""
+    charges, table = host_charges(context.run), context.table
+    inside = np.zeros(len(charges.row), np.bool_)
+    for place in places:
+        here = table.gpu[charges.row] == place.gpu
+        here &= table.iteration[charges.row] == place.iteration
+        here &= table.phase[charges.row] == place.phase
+        inside |= here & np.isin(table.layer[charges.row], place.layers or (NO_LABEL,))
+    cause = charges.main(charges.sums(np.where(inside, 0, -1), 1)[0])
+    return "" if cause is None else f", in {cause.text}"
+
+
 def _once(context: FindingsContext, place: LatePlace) -> Finding:
     labels = {
         "gpu": str(place.gpu),
@@ -146,8 +174,8 @@ def _once(context: FindingsContext, place: LatePlace) -> Finding:
     return Finding(
         sentence=(
             f"GPU {place.gpu}'s host is late in {context.phase(place.phase)}{when}"
-            f"{_layers(context, place)}: the GPU is idle for {time(place.idle_ns)} before launch "
-            f"calls there (usually {usual})"
+            f"{_layers(context, place)}{_doing(context, [place])}: the GPU is idle for "
+            f"{time(place.idle_ns)} before launch calls there (usually {usual})"
         ),
         evidence=context.with_view("launch", by, **labels),
         confidence=confidence(measured=True, repeated=False),
@@ -172,8 +200,9 @@ def _repeatedly(context: FindingsContext, late: list[LatePlace]) -> Finding:
     phase = late[0].phase
     return Finding(
         sentence=(
-            f"hosts are late at {len(late)} places in {context.phase(phase)}, but not elsewhere; "
-            f"GPUs are idle there for {time(total)} before launch calls: {named}{more}"
+            f"hosts are late at {len(late)} places in {context.phase(phase)}"
+            f"{_doing(context, late)}, but not elsewhere; GPUs are idle there for {time(total)} "
+            f"before launch calls: {named}{more}"
         ),
         evidence=context.with_view(
             "launch", "gpu", sort="-idle_host_ns", phase=context.text("phase", phase)

@@ -1,4 +1,4 @@
-"""The GPUs that the others wait for, and whether clock, kernels or host is the cause."""
+"""The GPUs that the others wait for, and whether clock, kernels, host or copies are the cause."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import is_measured
+from chopper_core.metrics import METRICS, Scope, is_measured
+from chopper_core.model.host_time import HostState
+from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import others, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
+    LOW_CLOCK_RATIO,
     MIN_DELAY_SHARE,
     MIN_ONCE_SHARE,
     RankLeads,
     Straggler,
+    sums_by,
 )
 from chopper_core.views.shared.table_view import by_level
 
@@ -32,6 +37,12 @@ ONCE: Final = Threshold(
     "% of that iteration",
     "in a steady run no GPU holds the others up for as much, even once",
 )
+ONE_PLACE: Final = Threshold(
+    "place of slower kernels",
+    60.0,
+    "% of the longer time",
+    "a lower clock slows all operations; one that has most of it is named",
+)
 
 
 @rule(
@@ -39,7 +50,7 @@ ONCE: Final = Threshold(
     saving="by how much it delays the others, or its time beyond its peers' median if that is "
     "longer",
     needs="two GPUs or more",
-    thresholds=(STRAGGLER, ONCE),
+    thresholds=(STRAGGLER, ONCE, ONE_PLACE),
 )
 def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""
@@ -51,19 +62,18 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Finding:
-    when = recurrence(late.when, leads.iterations)
     text, own = _why(context, leads, late)
-    # A mean over the iterations that it delays counts for all of them.
+    # A mean over some iterations counts for all of them.
     own *= len(late.when) / len(leads.iterations)
     saving = max(own, late.delay_ns) if leads.delays_ns is not None else own
     wait = ""
     if leads.delays_ns is not None:
-        delay = float(leads.delays_ns[late.place, list(late.when)].mean())
         verb = "wait" if len(leads.gpus) > 2 else "waits"
         whom = others(len(leads.gpus) - 1) if len(leads.peers) == 1 else "its peers"
         each = _each(context, late, leads)
-        wait = f"; {whom} {verb} {time(delay)}{each} for it in collectives, exposed"
+        wait = f"; {whom} {verb} {time(late.once_ns)}{each} for it in collectives, exposed"
     reason = text or "comes last, but nothing in its own work explains the lag"
+    when = recurrence(late.when, leads.iterations)
     return Finding(
         sentence=f"GPU {leads.gpus[late.place]} {reason}{when}{wait}",
         evidence=context.with_view("ranks"),
@@ -76,49 +86,130 @@ def _finding(context: FindingsContext, leads: RankLeads, late: Straggler) -> Fin
 
 def _each(context: FindingsContext, late: Straggler, leads: RankLeads) -> str:
     """The unit of a mean over the iterations that it delays."""
-    if len(late.when) == 1 < len(leads.iterations):
-        return ""
-    return context.each
+    return "" if len(late.when) == 1 < len(leads.iterations) else context.each
 
 
 def _why(context: FindingsContext, leads: RankLeads, late: Straggler) -> tuple[str, float]:
-    """Why a GPU lags, and its time beyond its peers' in each iteration that it delays."""
+    """Why a GPU lags, and its time beyond its peers' in each iteration with the cause."""
     at, place = list(late.when), late.place
     extra = {word: float(np.nan_to_num(v[place])) for word, v in leads.extra(at).items()}
-    total = extra["work"] + sum(max(extra[word], 0.0) for word in ("host", "launch"))
-    work = leads.each_work_ns[:, at].mean(axis=1)
-    longer = float(np.nan_to_num(leads.beyond_peers(work)[place]))
-    share = longer / max(float(work[place]) - longer, 1.0)
+    total = extra.pop("work") + sum(max(own, 0.0) for own in extra.values())
     each = _each(context, late, leads)
-    same = f"the same kernels take {percent(share)} longer, {time(longer)}{each}"
+    more = f"{time(extra.get(late.cause or '', 0.0))} more than the others"
 
-    def idle(values: np.ndarray) -> str:
-        return time(float(values[place, at].mean()))
+    def taken(values: Float64) -> str:
+        return f"{time(float(values[place, at].mean()))}{each}"
 
     match late.cause:
-        case "clock":
-            usual = float(leads.peers_median(leads.mhz)[place])
-            lower = (usual - leads.mhz[place]) / usual
-            text = (
-                f"runs at a {percent(lower)} lower clock ({leads.mhz[place]:,.0f} vs "
-                f"{usual:,.0f} MHz){_hotter(context, leads, place)}: {same}"
-            )
-        case "kernels":
-            clock = " at the same clock" if np.isfinite(leads.mhz[place]) else ""
-            text = f"has slower kernels{clock}: {same}"
+        case "clock" | "kernels":
+            text = f"{_slower(context, leads, late)}{_where_slower(leads, late)}"
         case "host":
             text = (
-                f"is held back by its host: it is idle for {idle(leads.each_host_ns)}{each} "
-                f"before launch calls, {time(extra['host'])} more than the others"
+                f"is held back by its host{_doing(leads, late, HostState.LATE)}: it is idle for "
+                f"{taken(leads.each_host_ns)} before launch calls, {more}"
             )
         case "launch":
             text = (
-                f"is late after its launch calls: it is idle for {idle(leads.each_launch_ns)}"
-                f"{each} there, {time(extra['launch'])} more than the others"
+                f"is late after its launch calls: it is idle for {taken(leads.each_launch_ns)} "
+                f"there, {more}"
             )
+        case "copies":
+            doing = _doing(leads, late, HostState.LATE, HostState.COPYING)
+            text = f"copies{doing} for {taken(leads.each_copy_ns)} beside nothing else, {more}"
         case _:
             return "", 0.0
     return text, total
+
+
+def _slower(context: FindingsContext, leads: RankLeads, late: Straggler) -> str:
+    at, place = list(late.when), late.place
+    work = leads.each_work_ns[:, at].mean(axis=1)
+    longer = float(np.nan_to_num(leads.beyond_peers(work)[place]))
+    share = longer / max(float(work[place]) - longer, 1.0)
+    same = f"the same kernels take {percent(share)} longer, {time(longer)}"
+    same += _each(context, late, leads)
+    if late.cause == "clock":
+        usual = float(leads.peers_median(leads.mhz)[place])
+        lower = (usual - leads.mhz[place]) / usual
+        return (
+            f"runs at a {percent(lower)} lower clock ({leads.mhz[place]:,.0f} vs {usual:,.0f} MHz)"
+            f"{_hotter(context, leads, place)}: {same}"
+        )
+    flops = _by_gpu(leads, "model_flops")
+    beyond = np.nan_to_num(leads.beyond_peers(flops)[place] / leads.peers_median(flops)[place])
+    if 2 * beyond > share > 0:
+        return f"has more work: {percent(float(beyond))} more FLOPs, and {same}"
+    memory = _metric(leads, "mem_mhz")
+    usual = float(leads.peers_median(memory)[place])
+    if memory[place] < LOW_CLOCK_RATIO * usual:
+        return (
+            f"runs at a {percent(1 - float(memory[place]) / usual)} lower memory clock "
+            f"({memory[place]:,.0f} vs {usual:,.0f} MHz): {same}"
+        )
+    clock = " at the same clock" if np.isfinite(leads.mhz[place]) else ""
+    return f"has slower kernels{clock}: {same}"
+
+
+def _where_slower(leads: RankLeads, late: Straggler) -> str:
+    """The operation or phase that has most of the longer time, as the end of a phrase."""
+    found = leads.peers[leads.set_of[late.place]]
+    column = found.gpus.index(leads.gpus[late.place])
+    table, first = leads.table, found.rows[:, 0]
+    iterations = [leads.iterations[at] for at in late.when]
+    chosen = found.take(np.isin(table.iteration[first], iterations))
+    first = chosen.rows[:, 0]
+    phase = table.phase[first].astype(np.int64) + 1
+    operations = len(table.operations) + 1
+    for codes in (phase * operations + table.operation[first] + 1, phase * operations):
+        sums = sums_by(codes, chosen.durations_ns(), int(codes.max(initial=0)) + 1)
+        extra = sums[:, column] - np.median(np.delete(sums, column, axis=1), axis=1)
+        most, positive = int(extra.argmax()), np.maximum(extra, 0).sum()
+        # Of what has most of the time anyway it says nothing.
+        share, usual = extra[most] / max(positive, 1.0), sums[most].sum() / sums.sum()
+        if share >= ONE_PLACE.share and share > 2 * usual:
+            at_phase, operation = divmod(most, operations)
+            where = table.text_of("phase", at_phase - 1)
+            if operation:
+                where = f"{table.text_of('operation', operation - 1)} in {where}"
+            return f", {percent(float(share))} of that in {where}"
+    return ""
+
+
+def _doing(leads: RankLeads, late: Straggler, *states: HostState) -> str:
+    """Where its host spends most of the time beyond its peers', as a part of a phrase."""
+    charges = host_charges(leads.run)
+    if not charges.causes:
+        return ""
+    table = leads.table
+    peers = leads.peers[leads.set_of[late.place]].gpus
+    gpu, iteration = table.gpu[charges.row], table.iteration[charges.row]
+    place = np.searchsorted(peers, gpu).astype(np.intp)
+    inside = np.isin(gpu, peers) & np.isin(iteration, [leads.iterations[at] for at in late.when])
+    sums = charges.sums(np.where(inside, place, -1), len(peers), states)
+    column = peers.index(leads.gpus[late.place])
+    cause = charges.main(sums[column] - np.median(np.delete(sums, column, axis=0), axis=0))
+    return "" if cause is None else f" in {cause.text}"
+
+
+def _by_gpu(leads: RankLeads, name: str) -> Float64:
+    """The sum of a measured column by GPU; NaN where it isn't known."""
+    nodes = leads.split("gpu")
+    sums, known = nodes.known(name)[:2]
+    values = np.full(len(leads.gpus), np.nan)
+    values[np.searchsorted(leads.gpus, nodes.codes("gpu"))] = np.where(known > 0, sums, np.nan)
+    return values
+
+
+def _metric(leads: RankLeads, name: str) -> Float64:
+    """A metric by GPU; NaN where it isn't known."""
+    values = np.full(len(leads.gpus), np.nan)
+    if is_measured(name, leads.table):
+        nodes = leads.split("gpu")
+        scope = Scope(nodes, leads.node, leads.run.origin_ns, leads.run.hardware)
+        found = METRICS[name].compute(scope)
+        places = np.searchsorted(leads.gpus, nodes.codes("gpu"))
+        values[places] = np.where(found.present(), found.numbers, np.nan)
+    return values
 
 
 def _hotter(context: FindingsContext, leads: RankLeads, place: int) -> str:

@@ -89,6 +89,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
     """Idle time before launch calls, as above."""
     each_launch_ns: Float64
     """The rest of the idle time, as above."""
+    each_copy_ns: Float64
+    """Exposed copies, as above."""
     mhz: Float64
     """NaN where it isn't known."""
 
@@ -194,13 +196,41 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         late: list[Straggler] = []
         for place in chosen[np.argsort(-mean[chosen], kind="stable")].tolist():
             own = self.delays_ns[place]
-            when = np.flatnonzero(own > _SAME_DELAY * own.max())
-            delay = float(own[when].mean())
-            cause = self._cause(place, when, _MIN_EXPLAINED * delay)
-            beside = max((self.delays_ns[one.place, when].mean() for one in late), default=0.0)
+            delayed = np.flatnonzero(own > _SAME_DELAY * own.max())
+            delay = float(own[delayed].mean())
+            when, cause = self._explained(place, delayed, delay)
+            beside = max((self.delays_ns[one.place, delayed].mean() for one in late), default=0.0)
             if not late or (cause and delay > _MIN_BESIDE * beside):
-                late.append(Straggler(place, float(mean[place]), tuple(when.tolist()), cause))
+                late.append(
+                    Straggler(
+                        place,
+                        float(mean[place]),
+                        tuple(delayed.tolist()),
+                        delay,
+                        tuple(when.tolist()),
+                        cause,
+                    )
+                )
         return tuple(late)
+
+    def _explained(self, place: int, delayed: Index, delay_ns: float) -> tuple[Index, str | None]:
+        """The iterations in which a GPU that delays some takes longer than its peers, and why.
+
+        The end of an iteration delays the next one.
+        """
+        before = np.setdiff1d(delayed[delayed > 0] - 1, delayed)
+        least = _MIN_EXPLAINED * delay_ns
+        cause = self._cause(place, delayed, least)
+        if cause is None and len(before):
+            cause = self._cause(place, before, least)
+        cause = cause or self._cause(place, delayed, MIN_CAUSE_SHARE * self.typical_ns)
+        if cause is None:
+            return delayed, None
+        word = "work" if cause in ("clock", "kernels") else cause
+        extra = self.beyond_peers(self.each[word])[place]
+        when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
+        # Before the first activity of a trace no time can be idle.
+        return np.union1d(when, delayed[:1]) if delayed[0] == 0 else when, cause
 
     def _last_by_leads(self) -> tuple[Straggler, ...]:
         """The GPU with the least lead, where no collectives show who waits for whom."""
@@ -212,9 +242,10 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         ahead = float(others_lead(own, own.gpus.index(self.gpus[place])).mean())
         if ahead <= _MIN_LAG_SHARE * self.typical_ns:
             return ()
-        when = tuple(range(len(self.iterations)))
-        cause = self._cause(place, when, MIN_CAUSE_SHARE * self.typical_ns)
-        return (Straggler(place, ahead, when, cause),)
+        everywhere = np.arange(len(self.iterations))
+        when, cause = self._explained(place, everywhere, ahead)
+        always = tuple(everywhere.tolist())
+        return (Straggler(place, ahead, always, ahead, tuple(when.tolist()), cause),)
 
     def beyond_peers(self, values: Numbers) -> Float64:
         """Each GPU's value less the median of its peers; NaN without any."""
@@ -229,16 +260,22 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         """The median of each GPU's peers; NaN without any."""
         return np.asarray(values, np.float64) - self.beyond_peers(values)
 
-    def extra(self, when: Sequence[int] | Index = ()) -> dict[str, Float64]:
-        """Work, host and launch time beyond the peers' per iteration, in some iterations or all."""
-        at = np.asarray(when, np.intp) if len(when) else slice(None)
-        each = {
+    @property
+    def each(self) -> dict[str, Float64]:
+        """The times that can make a GPU late, as GPUs x iterations."""
+        return {
             "work": self.each_unhindered_ns,
             "host": self.each_host_ns,
             "launch": self.each_launch_ns,
+            "copies": self.each_copy_ns,
         }
+
+    def extra(self, when: Sequence[int] | Index = ()) -> dict[str, Float64]:
+        """These times beyond the peers', mean over some iterations or all."""
+        at = np.asarray(when, np.intp) if len(when) else slice(None)
         return {
-            word: self.beyond_peers(values[:, at].mean(axis=1)) for word, values in each.items()
+            word: self.beyond_peers(values[:, at].mean(axis=1))
+            for word, values in self.each.items()
         }
 
     def causes(self) -> list[str | None]:
@@ -254,7 +291,7 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         """What a GPU takes longer for than its peers, in some iterations; None where it is less."""
         extra = {word: float(np.nan_to_num(own[place])) for word, own in self.extra(when).items()}
         word = max(extra, key=lambda name: extra[name])
-        if extra[word] <= min(least, MIN_CAUSE_SHARE * self.typical_ns):
+        if extra[word] <= least:
             return None
         if word != "work":
             return word
@@ -313,10 +350,14 @@ class Straggler(Struct, frozen=True):
     """Its place in `RankLeads.gpus`."""
     delay_ns: float
     """By how much it delays the others, mean over all iterations."""
-    when: tuple[int, ...]
+    delayed: tuple[int, ...]
     """The places in `RankLeads.iterations` of those that it delays."""
+    once_ns: float
+    """By how much it delays those that it delays."""
+    when: tuple[int, ...]
+    """The places of those with its cause; the end of one delays the next one."""
     cause: str | None
-    """`clock`, `kernels`, `host` or `launch`; None without a cause."""
+    """`clock`, `kernels`, `host`, `launch` or `copies`; None without a cause."""
 
 
 def leads(run: Run, view: View) -> tuple[RankLeads, View]:
@@ -413,6 +454,7 @@ def _side_by_side(
         each_unhindered_ns=unhindered,
         each_host_ns=summed("idle_host_ns"),
         each_launch_ns=summed("idle_launch_ns", "idle_unknown_ns"),
+        each_copy_ns=summed("exposed_copy_ns"),
         mhz=mhz,
     )
 
