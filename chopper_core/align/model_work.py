@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from math import prod
+from math import isnan, prod
 from typing import Final
 
 import numpy as np
@@ -81,6 +81,7 @@ def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[C
     call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(links.points)
     is_matrix = host.of_class(*_MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
+    works = _with_masks(host, works, rows, call[rows])
     work_flops, work_element = works.flops, works.element
     flops[rows], element[rows] = work_flops[call[rows]], work_element[call[rows]]
     several = rows[np.bincount(call[rows], minlength=len(works.rows))[call[rows]] > 1]
@@ -99,6 +100,42 @@ def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[C
     element[np.isnan(flops)] = np.nan
     masked = call[rows[np.isnan(work_flops[call[rows]])]]
     return ModelWork(flops, element, len(distinct(masked)))
+
+
+_CAUSAL_KERNEL: Final = re.compile(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
+_FULL_KERNEL: Final = re.compile(
+    r"fmha_(?:fwd|bwd)_hd\d+_(?:bf16|fp16)(?!\w*causal)|GenericAttentionMask(?:<false|ILb0E)"
+)
+_FLASH_KERNEL: Final = re.compile(
+    r"flash_(?:fwd|bwd)\w*_kernel<.*_kernel_traits<.*>, (?:true|false), (?P<causal>true|false)\b"
+)
+"""FlashAttention's kernels: after the traits come dropout and causal."""
+
+
+def causal_in(kernel: str) -> bool | None:
+    """Whether a kernel's name says that its attention is causal; None if it doesn't say."""
+    if match := _FLASH_KERNEL.search(kernel):
+        return match["causal"] == "true"
+    if _FULL_KERNEL.search(kernel):
+        return False
+    return True if _CAUSAL_KERNEL.search(kernel) else None
+
+
+def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
+    """The works, with those of attention whose kernels' names say if they are causal."""
+    open_works = [place for place, work in enumerate(works.distinct) if isnan(work.flops)]
+    if not open_works:
+        return works
+    said = host.by_kernel(lambda name: {None: 0, False: 1, True: 2}[causal_in(name)])[rows]
+    work, known = works.work.copy(), list(works.distinct)
+    places: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero((said > 0) & np.isin(works.work[call], open_works)).tolist():
+        key = int(works.work[call[row]]), int(said[row])
+        if key not in places:
+            places[key] = len(known)
+            known.append(known[key[0]].masked(key[1] == 2))
+        work[call[row]] = places[key]
+    return Works(works.rows, work, known)
 
 
 def _works(host: Host) -> Works:

@@ -16,6 +16,7 @@ from chopper_core.align.intervals import NOWHERE, Intervals, parents
 from chopper_core.align.steps import ANNOTATIONS
 from chopper_core.model.table import NO_LABEL
 from chopper_core.util.arrays import Index, Int64, Mask
+from chopper_core.util.grouping import distinct
 
 _FRAME: Final = re.compile(r"^nn\.Module: (?P<class>.+)_(?P<number>\d{1,9})$")
 _BLOCK: Final = re.compile(r"(?:DecoderLayer|TransformerBlock|Block|EncoderLayer|Layer)$")
@@ -154,7 +155,7 @@ def _holders(parent: Index, is_block: Mask) -> Mask:
     """The calls that hold blocks, without blocks and what they hold."""
     holds = np.zeros(len(parent), np.bool_)
     above = parent[is_block]
-    while len(above := np.unique(above[above != NOWHERE])):
+    while len(above := distinct(above[above != NOWHERE])):
         holds[above] = True
         above = parent[above]
     return holds & ~is_block

@@ -29,6 +29,8 @@ BACKWARD_PER_FORWARD: Final = 2.5
 _BACKWARD: Final = re.compile(r"backward", re.IGNORECASE)
 _HEADS_AFTER_SEQUENCE: Final = re.compile(r"^flash_attn::")
 _NUMBER_WITH_POINT: Final = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
+_SHARE: Final = {False: 1.0, True: 0.5}
+"""The part of the scores that attention computes, by whether it is causal."""
 _TRUTH: Final = {"True": True, "False": False, "true": True, "false": False}
 
 
@@ -70,10 +72,16 @@ class Work(Struct, frozen=True):
     """The floating-point operations of a call, and the type of its operands."""
 
     flops: float
-    """Of one part; NaN if the trace doesn't show whether attention is causal."""
+    """Of one part; NaN if the inputs don't show whether attention is causal."""
     element: ElementType
     parts: int = 1
     """Equal parts, each computed by separate kernels."""
+    dense: float = nan
+    """Of attention without a mask, where `flops` is NaN."""
+
+    def masked(self, causal: bool) -> Work:
+        """The work of attention that is known to be causal or not."""
+        return Work(self.dense * _SHARE[causal], self.element, self.parts)
 
 
 def operator_work(name: str, inputs: Inputs) -> Work | None:
@@ -132,9 +140,21 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     pairs = float(query[0] * query[head] * query[sequence] * key[sequence])
     # Backward recomputes the scores, and computes four gradient products.
     widths = 3 * query[3] + 2 * value[3] if is_backward else query[3] + value[3]
+    dense = Work(nan, inputs.type_of(*places[:2]), dense=2.0 * pairs * widths)
     causal = _is_causal(inputs.values)
-    share = nan if causal is None else 0.5 if causal else 1.0
-    return Work(2.0 * pairs * widths * share, inputs.type_of(*places[:2]))
+    if causal is None and (query[sequence] == 1 or _has_mask(name, inputs.shapes)):
+        causal = False
+    return dense if causal is None else dense.masked(causal)
+
+
+def _has_mask(name: str, shapes: Sequence[Shape]) -> bool:
+    """Whether the inputs contain a mask of their own: PyTorch allows none beside a causal one.
+
+    It follows the value in PyTorch's forward operators, and has the scores' last two sizes.
+    """
+    if _BACKWARD.search(name) or _HEADS_AFTER_SEQUENCE.search(name) or len(shapes) < 4:
+        return False
+    return len(shapes[3]) >= 2 and shapes[3][-1] in (1, shapes[1][2])
 
 
 def _is_causal(values: Sequence[str]) -> bool | None:

@@ -181,6 +181,41 @@ def test_attention_of_unknown_mask_is_said(tiny: TinyTrace, tmp_path: Path) -> N
                                                                 None]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kernel", "share"),
+    [
+        ("_ZN5aiter33fmha_fwd_hd128_bf16_causal_rtneE", 0.5),
+        ("_ZN5aiter26fmha_fwd_hd128_bf16_rtneE", 1.0),
+        ("void ck_tile::FmhaFwdKernel<SimplifiedGenericAttentionMask<true> >()", 0.5),
+        ("void ck_tile::FmhaFwdKernel<SimplifiedGenericAttentionMask<false> >()", 1.0),
+        (
+            "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128>"
+            ", false, true, false, false, true, true>(Flash_fwd_params)",
+            0.5,
+        ),
+        (
+            "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128>"
+            ", true, false, true, false, true, true>(Flash_fwd_params)",
+            1.0,
+        ),
+        (FLASH, None),
+        ("attn_fwd", None),
+    ],
+)
+def test_a_kernel_s_name_says_if_attention_is_causal(
+    tiny: TinyTrace, tmp_path: Path, kernel: str, share: float | None
+) -> None:
+    inputs = {"Input Dims": [[1, 2, 8, 16]] * 3 + [[]], "Input type": ["float"] * 3 + ["Scalar"]}
+    tiny.op("aten::_scaled_dot_product_flash_attention", 0, 10, **inputs)
+    tiny.launch(kernel, 1)
+    whole = 2 * 2 * 2 * 8 * 8 * 16
+    expected = None if share is None else share * whole
+    assert [flops for _, flops, _ in works(tiny, tmp_path)] == [expected]
+    findings = align(tiny, tmp_path).findings
+    (said,) = (name for name in findings if "attentions without FLOPs" in name)
+    assert findings[said] == (share is None)
+
+
 def test_the_same_product_in_fp32_is_8_times_as_near_to_its_peak(
     tiny: TinyTrace, tmp_path: Path
 ) -> None:

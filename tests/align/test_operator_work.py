@@ -333,3 +333,29 @@ def test_a_convolution_of_odd_steps_has_no_count(values: tuple[str, ...]) -> Non
 def test_an_empty_product_takes_nothing() -> None:
     assert flops_of("aten::mm", [[0, 4], [4, 5]]) == 0
     assert work_of(SDPA, [[2, 8, 0, 16]] * 3, CAUSAL) == Work(0.0, ElementType.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "is_full"),
+    [
+        # A mask of its own: PyTorch allows none beside a causal one.
+        ("aten::scaled_dot_product_attention", [[2, 8, 64, 16]] * 3 + [[2, 1, 64, 64]], True),
+        ("aten::scaled_dot_product_attention", [[2, 8, 64, 16]] * 3 + [[64, 64]], True),
+        ("aten::scaled_dot_product_attention", [[2, 8, 64, 16]] * 3 + [[]], False),
+        # One query sees all keys.
+        (SDPA, [[2, 8, 1, 16], [2, 8, 64, 16], [2, 8, 64, 16]], True),
+        # The fourth input of a backward is no mask.
+        (f"{SDPA}_backward", [[2, 8, 64, 16]] * 6, False),
+    ],
+)
+def test_inputs_that_show_that_attention_is_not_causal(
+    name: str, shapes: list[list[int]], is_full: bool
+) -> None:
+    work = work_of(name, shapes, (), [BF16] * 3)
+    assert work is not None
+    if is_full:
+        queries, keys = shapes[0][2], shapes[1][2]
+        assert work.flops == 2 * 2 * 2 * 8 * queries * keys * 16
+    else:
+        assert isnan(work.flops)
+        assert work.masked(True).flops * 2 == work.masked(False).flops > 0
