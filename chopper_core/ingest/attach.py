@@ -21,7 +21,9 @@ from chopper_core.render.cells import clean
 from chopper_core.sources.counters.files import find_counters, read_found
 from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.dispatches import CLOCK_BOOTTIME
+from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
+from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.signals import ClockDomain, SignalSamples, Telemetry
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
@@ -213,9 +215,12 @@ def _epoch_correction(run: Run, gpus: Mapping[int, int]) -> int:
 
 def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
     """Describe every telemetry file at the paths as `text` or `json`; None without any."""
-    files = discover([path for path in paths if path.exists()], Family.TELEMETRY).files
+    found = discover([path for path in paths if path.exists()], Family.TELEMETRY)
+    files = found.files
     if not files:
         return None
+    skipped = {str(file.path): file.reason for file in found.skipped}
+    skipped |= {str(path): what_is(FileHead(path)) for path in found.unknown}
     tables: list[Telemetry] = []
     failed: list[dict[str, str]] = []
     for file in files:
@@ -230,14 +235,23 @@ def telemetry_report(paths: Sequence[Path], format_name: str) -> str | None:
     failed += [{"path": str(path), "reason": reason} for path, reason in twice.items()]
     read = [_described(table) for table in tables if table.path not in twice]
     if format_name == "json":
-        found = {"schema": TELEMETRY_SCHEMA, "telemetry": read, "failed": failed}
-        return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        left_out = [{"path": path, "reason": reason} for path, reason in skipped.items()]
+        document = {
+            "schema": TELEMETRY_SCHEMA,
+            "telemetry": read,
+            "failed": failed,
+            "skipped": left_out,
+        }
+        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     lines = ["no traces and no counters: this telemetry belongs to no run"]
     for each in read:
         lines += ["", *_lines(each)]
     if failed:
         lines += ["", "files that could not be used"]
         lines += [f"  {clean(reason)}" for reason in dict.fromkeys(i["reason"] for i in failed)]
+    if skipped:
+        lines += ["", "files not read"]
+        lines += [f"  {clean(path)}: {clean(reason)}" for path, reason in skipped.items()]
     return "\n".join(lines) + "\n"
 
 

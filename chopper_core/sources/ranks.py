@@ -32,6 +32,8 @@ EXPECTED: Final = (
     "RPD database"
 )
 
+_MAX_NAMED: Final = 3
+"""So many files of a directory without traces are named in an error."""
 _RANK_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -156,8 +158,14 @@ def _with_hints(files: Sequence[Path]) -> list[TraceFile]:
 
 def _nothing_found(paths: Sequence[Path], skipped: Sequence[SkippedFile]) -> str:
     if len(paths) == 1 and not paths[0].is_dir() and skipped:
-        return f"{paths[0]} {skipped[0].reason or what_is(FileHead(paths[0]))}."
+        return f"{paths[0]} {_reason(skipped[0])}."
     places = ", ".join(str(path) for path in paths)
     files = "file" if len(skipped) == 1 else "files"
     looked_at = f" among {len(skipped):,} {files}" if skipped else ""
-    return f"{places} holds no traces{looked_at}; {EXPECTED}."
+    named = "".join(f" {file.path.name} {_reason(file)}." for file in skipped[:_MAX_NAMED])
+    named += " …" * (len(skipped) > _MAX_NAMED)
+    return f"{places} holds no traces{looked_at}; {EXPECTED}.{named}"
+
+
+def _reason(file: SkippedFile) -> str:
+    return file.reason or what_is(FileHead(file.path))

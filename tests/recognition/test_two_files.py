@@ -101,3 +101,20 @@ def test_every_file_of_a_directory_is_read_or_named(tmp_path: Path) -> None:
     assert all(reason for reason in named.values())
     assert "'gpu_current' in its name" in named["gpu_current_3.csv"]
     assert "Chakra" in named["traces.et"] and "totals" in named["1_kernel_stats.csv"]
+
+
+def test_a_directory_of_telemetry_names_what_it_leaves_out(tmp_path: Path) -> None:
+    put(tmp_path, "power_3.csv", SAMPLES)
+    put(tmp_path, "gpu_current_3.csv", SAMPLES)
+    put(tmp_path, "train.log", "step 1\n")
+    report = telemetry_report([tmp_path], "text") or ""
+    assert "gpu_current_3.csv: has no headings, and 'gpu_current' in its name" in report
+    assert "train.log: is text of no known tool" in report
+    document = json.loads(telemetry_report([tmp_path], "json") or "")
+    assert len(document["skipped"]) == 2 and len(document["telemetry"]) == 1
+
+
+def test_a_directory_without_anything_to_read_says_what_is_there(tmp_path: Path) -> None:
+    put(tmp_path, "rank0.html", "<html>")
+    with pytest.raises(DataError, match=r"among 1 file; .* rank0.html is an HTML page"):
+        open_run(str(tmp_path), jobs=1)
