@@ -131,9 +131,35 @@ _launch_total(
 _launch_total(
     "idle_launch_ns",
     "idle launch",
-    "Idle time from the launch call on: launched, but not started yet.",
+    "Idle time from the launch call on: launched, but not started yet. The sum of idle_latency_ns "
+    "and idle_queued_ns.",
     _ACCOUNTING,
 )
+_launch_total(
+    "idle_latency_ns",
+    "launch lat.",
+    "Launch latency: idle time from the launch call on, before activities that were launched into "
+    "an empty queue, while nothing ran on the GPU.",
+    _ACCOUNTING,
+)
+
+
+@metric(
+    "idle_queued_ns",
+    Unit.NS,
+    "in queue",
+    source=_ACCOUNTING,
+    missing="no activity of the row has a launch record",
+)
+def queued(scope: Scope) -> Values:
+    """Idle time in which the next activity waits in the queue: it was launched while earlier work
+    still ran, and didn't start when that ended. The dispatch of the next kernel, or a wait for an
+    event of the host, another stream or another GPU; the trace doesn't tell which."""
+    nodes = scope.nodes
+    waits = nodes.sum("idle_launch_ns") - nodes.sum("idle_latency_ns")
+    return Values(waits, nodes.sum("unlinked") == nodes.sizes())
+
+
 _charged(
     "idle_unknown_ns",
     "idle unkn.",

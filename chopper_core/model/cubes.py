@@ -27,7 +27,7 @@ _MAX_DENSE: Final = 1 << 26
 """Combinations of labels up to which a dense array counts them."""
 _MAX_LOOKUP: Final = 1 << 22
 _SAMPLE_ROWS: Final = 1 << 18
-_SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes")
+_SUMS: Final = ("kernels", "collectives", "copies", "unlinked", "known_bytes", "idle_latency_ns")
 SUMMED: Final = (*ADDITIVE, "duration_ns", *_SUMS)
 LOWEST: Final = ("start_ns", "duration_ns", "stream", "launch_ns")
 HIGHEST: Final = ("end_ns", "duration_ns", "stream", "launch_ns", "bytes")

@@ -226,6 +226,12 @@ def _index(texts: Sequence[str], text: str) -> int | None:
 Selection = slice | Index
 """Rows of a table: a contiguous slice, which is never copied, or any rows."""
 
+
+def _latency(idle_launch_ns: AnyArray, start_ns: AnyArray, launch_ns: AnyArray) -> AnyArray:
+    """Idle time after a launch call at which nothing ran: it is all the time since that call."""
+    return np.where(idle_launch_ns == start_ns - launch_ns, idle_launch_ns, 0)
+
+
 DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = {
     "end_ns": lambda column: column("start_ns") + column("duration_ns"),
     "kernels": lambda column: np.equal(column("category"), Category.KERNEL),
@@ -233,6 +239,9 @@ DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = 
     "copies": lambda column: np.equal(column("kind"), Kind.COPY),
     "unlinked": lambda column: np.equal(column("launch_ns"), NO_TIME),
     "known_bytes": lambda column: np.maximum(column("bytes"), 0),
+    "idle_latency_ns": lambda column: _latency(
+        column("idle_launch_ns"), column("start_ns"), column("launch_ns")
+    ),
 }
 """Columns derived from others, activity by activity."""
 

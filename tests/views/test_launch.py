@@ -131,7 +131,7 @@ def test_causes_of_a_table_made_by_hand() -> None:
         0,
         30,
     )
-    assert queued["main_cause"] == "queued idle"
+    assert queued["main_cause"] == "waits in queue"
     assert rows["unknown"]["idle_unknown_ns"] == 40
     assert rows["unknown"]["main_cause"] == "no launch record"
     assert (after["launch_overhead_ns"], after["call_overhead_ns"], after["comm_wait_ns"]) == (

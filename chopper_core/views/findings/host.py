@@ -20,7 +20,7 @@ HOST_LATE: Final = Threshold(
     "a host that runs ahead of its GPU leaves less than 1 %; a tenth is no single hiccup",
 )
 LAUNCH_LATE: Final = Threshold(
-    "idle after launch calls",
+    "launch latency (idle_latency_ns)",
     5.0,
     "% of the phase",
     "a launch takes 4 to 8 µs to reach the GPU; if that shows at all, kernels are short or the "
@@ -61,13 +61,13 @@ def host_bound(context: FindingsContext) -> Iterator[Finding]:
 
 @rule(
     "launch-bound",
-    saving="idle time from the launch calls on, mean over GPUs",
+    saving="launch latency, mean over GPUs",
     needs="launch records",
     thresholds=(LAUNCH_LATE, PHASE),
 )
 def launch_bound(context: FindingsContext) -> Iterator[Finding]:
-    """Phases in which the GPU waits after launch calls."""
-    late = _late_phases(context, "idle_launch_ns", LAUNCH_LATE)
+    """Phases in which the GPU waits after launch calls, with nothing else in its queue."""
+    late = _late_phases(context, "idle_latency_ns", LAUNCH_LATE)
     return _waiting(context, late, "launch-bound", before_launch=False)
 
 

@@ -48,31 +48,13 @@ COMM_WAIT: Final = column(
     missing_because=_UNLINKED,
     reduces="sum",
 )
-LATENCY: Final = column(
-    "idle_latency_ns",
-    "ns",
-    "latency",
-    "The part of idle_launch_ns before activities that were launched while nothing ran on the "
-    "GPU: the time from the launch call to the start.",
-    missing_because=_UNLINKED,
-    reduces="sum",
-)
-QUEUED: Final = column(
-    "idle_queued_ns",
-    "ns",
-    "queued idle",
-    "The part of idle_launch_ns before activities that were launched while something still ran: "
-    "the activity was in the queue, and yet the GPU was idle. The dispatch of the next kernel, or "
-    "a wait for an event of the host, another stream or another GPU; the trace doesn't tell which.",
-    missing_because=_UNLINKED,
-    reduces="sum",
-)
 CAUSE: Final = column(
     "main_cause",
     "",
     "main cause",
     "The largest cause of time without compute: host late (idle_host_ns), launch "
-    "latency (idle_latency_ns), queued idle (idle_queued_ns), no launch record (idle_unknown_ns), "
+    "latency (idle_latency_ns), waits in queue (idle_queued_ns), no launch record "
+    "(idle_unknown_ns), "
     "copies (exposed_copy_ns), and communication: that the row is (exposed_comm_ns) or waits for "
     "(comm_wait_ns).",
     missing_because="the row is compute that never waited",
@@ -96,8 +78,8 @@ LEAST: Final = column(
 )
 CAUSES: Final = {
     "idle_host_ns": "host late",
-    LATENCY.name: "launch latency",
-    QUEUED.name: "queued idle",
+    "idle_latency_ns": "launch latency",
+    "idle_queued_ns": "waits in queue",
     "idle_unknown_ns": "no launch record",
     "exposed_comm_ns": "communication",
     "exposed_copy_ns": "copies",
@@ -199,8 +181,8 @@ def _figures(scope: Scope, launches: LaunchSums) -> Columns:
         (COMM_WAIT, Values(launches.comm_wait_ns, unlinked)),
         (METRICS["idle_ns"], found["idle_ns"]),
         (METRICS["idle_host_ns"], found["idle_host_ns"]),
-        (LATENCY, Values(launches.latency_ns, unlinked)),
-        (QUEUED, Values(nodes.sum("idle_launch_ns") - launches.latency_ns, unlinked)),
+        (METRICS["idle_latency_ns"], found["idle_latency_ns"]),
+        (METRICS["idle_queued_ns"], found["idle_queued_ns"]),
         (METRICS["idle_unknown_ns"], found["idle_unknown_ns"]),
         (METRICS["exposed_comm_ns"], found["exposed_comm_ns"]),
         (METRICS["exposed_copy_ns"], found["exposed_copy_ns"]),
@@ -301,9 +283,9 @@ def _headline(
 
 def _notes(whole: dict[str, int | float | None]) -> tuple[str, ...]:
     notes = []
-    if whole[QUEUED.name]:
+    if whole["idle_queued_ns"]:
         notes.append(
-            "queued idle: the trace can't tell the dispatch of the next kernel from a wait for "
+            "waits in queue: the trace can't tell the dispatch of the next kernel from a wait for "
             "an event of the host, another stream or another GPU"
         )
     if whole["idle_unknown_ns"]:

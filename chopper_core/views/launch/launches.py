@@ -73,8 +73,6 @@ class LaunchSums(Struct, frozen=True, eq=False):
 
     comm_wait_ns: Int64
     """The part of their call overhead during which communication ran on their GPU."""
-    latency_ns: Int64
-    """Their idle time from the launch call on, where nothing ran at that call."""
     least_ns: Int64
     """The shortest time from a launch call to a start; `NEVER` where there is none."""
     each: LaunchInstances
@@ -83,7 +81,6 @@ class LaunchSums(Struct, frozen=True, eq=False):
         """The same with all labels as one."""
         return LaunchSums(
             self.comm_wait_ns.sum(keepdims=True),
-            self.latency_ns.sum(keepdims=True),
             self.least_ns.min(keepdims=True),
             self.each.together(),
         )
@@ -101,7 +98,7 @@ def launches_of(
     low = int(labels[0])
     place = np.zeros(int(labels[-1]) - low + 1, np.intp)
     place[labels.astype(np.intp) - low] = np.arange(count)
-    comm_wait, latency = np.zeros(count), np.zeros(count)
+    comm_wait = np.zeros(count)
     least = np.full(count, NEVER, np.int64)
     parts = []
     # The arrays of one GPU fit into the processor's cache.
@@ -109,15 +106,11 @@ def launches_of(
         label = place[table.column(level)[own] - low]
         waited = waited_ns(table, own)
         np.minimum.at(least, label, waited)
-        idle = table.idle_launch_ns[own]
-        at_once = np.flatnonzero((idle == waited) & (idle > 0))
-        latency += np.bincount(label[at_once], weights=idle[at_once], minlength=count)
         beside, wait = _under_comm(run, own)
         comm_wait += np.bincount(label[beside], weights=wait, minlength=count)
         parts.append(_summed(table, own, _codes(table, own, label, over, spans, count), waited))
     return LaunchSums(
         comm_wait.astype(np.int64),
-        latency.astype(np.int64),
         least,
         _instances(parts, count, spans),
     )

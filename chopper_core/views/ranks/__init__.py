@@ -260,11 +260,27 @@ def _cause_sentence(stand: RankLeads) -> str:
             return f"host-bound: {late} beyond the others' median; {kernels}"
         case "launch":
             return (
-                f"launch-bound: idle after launch calls is {launch / 1e6:+.3f} ms per iteration "
+                f"{_idle_kind(stand)} is {launch / 1e6:+.3f} ms per iteration "
                 f"beyond the others' median; {kernels}"
             )
         case _:
             return f"no cause exceeds 1 % of the iteration: {kernels}; {late}"
+
+
+def _idle_kind(stand: RankLeads) -> str:
+    """The largest part of the straggler's idle time that its host doesn't explain."""
+    nodes = stand.split("gpu")
+    place = nodes.codes("gpu").tolist().index(stand.gpus[stand.behind])
+    latency, after, unknown = (
+        int(nodes.sum(name)[place])
+        for name in ("idle_latency_ns", "idle_launch_ns", "idle_unknown_ns")
+    )
+    kinds = {
+        "launch-bound: launch latency": latency,
+        "waits in queue: idle while launched work waits": after - latency,
+        "idle: time before activities without a launch record": unknown,
+    }
+    return max(kinds, key=lambda kind: kinds[kind])
 
 
 def _hotter(stand: RankLeads) -> str:
