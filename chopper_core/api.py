@@ -101,16 +101,17 @@ class OpenRun:
     def frame(self, view: str | View = "") -> ResultFrame:
         """The frame of a view: an address below the run, or a `View`.
 
-        Raises NoSuchNode or UsageError where the view doesn't fit the run.
+        A view that has nothing to show for the run has no rows and a note that says why. Raises
+        NoSuchNode or UsageError where the address doesn't fit the run.
         """
-        from chopper_core.views.query import query
+        from chopper_core.views.query import frame_of
 
         asked = self.view(view) if isinstance(view, str) else view
         run = self.run
         baseline = asked.baseline.run if asked.baseline is not None else ""
         if baseline not in ("", self.name) and baseline not in run.others:
             run = replace(run, others={**run.others, baseline: open(baseline).run})
-        found = query(run, asked)
+        found = frame_of(run, asked)
         return ResultFrame(**{name: getattr(found, name) for name in Frame.__struct_fields__})
 
     def kernels(

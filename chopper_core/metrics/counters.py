@@ -45,6 +45,8 @@ FABRIC: Final = ("TCC_EA0_", "TCC_EA_")
 READS_OF_128_B: Final = "TCC_BUBBLE_sum"
 
 _ADDITIVE: Final = (SUM, ONE_INSTANCE)
+_COUNTS: Final = re.compile(r"Wavefronts$|TOTAL_\w+_OPS$")
+"""Derived counters that are counts."""
 _AMOUNTS: Final = ("KB",)
 """Units of derived counters that can be added up."""
 
@@ -259,33 +261,53 @@ def lacking(metric: Metric, measured: Container[str]) -> tuple[str, ...]:
 
 
 def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
-    """The metric of a hardware counter under its own name: its sum over the node.
+    """The metric of a hardware counter under its own name.
 
-    A figure that the profiler derived, or a maximum, can't be added up: a node has it only where
-    one activity has it.
+    Counts add up over the node. A figure that the profiler derived, or an extreme over instances,
+    doesn't: a node has its mean over the dispatches, weighted with their durations.
     """
     known = info or counter_info(name)
-    adds = known.aggregation in _ADDITIVE or known.unit in _AMOUNTS
+    adds = known.aggregation in _ADDITIVE or known.unit in _AMOUNTS or bool(_COUNTS.match(name))
 
     def compute(scope: Scope) -> Values:
+        if not adds:
+            return _mean_over_dispatches(scope, name)
         amount, count = scope.nodes.known(name)
-        return Values(amount, (count == 0) if adds else (count != 1))
+        return Values(amount, count == 0)
 
     description = known.description.rstrip(". ") or f"The hardware counter {name}"
-    unmatched = "no dispatch of the counter runs was matched with the row"
+    how = "summed over the activities" if adds else "duration-weighted mean over the dispatches"
     return Metric(
         name,
         unit_of_file(known.unit),
-        name,
-        Reduces.SUM if adds else Reduces.ONE,
-        f"{description}: {known.aggregation}{', summed over the activities' if adds else ''}.",
+        name if adds else f"mean {name}",
+        Reduces.SUM if adds else Reduces.MEAN,
+        f"{description}: {known.aggregation}, {how}.",
         compute,
         "counters",
-        unmatched
-        if adds
-        else f"{unmatched}, or several were: {known.aggregation}, it can't be added up",
+        "no dispatch of the counter runs was matched with the row",
         theme=Theme.COUNTERS,
     )
+
+
+def _mean_over_dispatches(scope: Scope, name: str) -> Values:
+    """The mean of a counter over each node, weighted with the durations in the counter run, else
+    in the trace; missing where there are several values and no durations."""
+    nodes, table = scope.nodes, scope.nodes.table
+    amount, weight, single, count = np.zeros((4, len(nodes)))
+    for rows, group in nodes.pieces() if name in table.measured else ():
+        values = table.measured[name][rows]
+        lasted = table.measured.get(TIME, table.duration_ns)[rows]
+        there = np.isfinite(values)
+        weights = np.where(there & np.isfinite(lasted), lasted, 0.0)
+        values = np.where(there, values, 0.0)
+        amount += np.bincount(group, weights * values, len(nodes))
+        weight += np.bincount(group, weights, len(nodes))
+        single += np.bincount(group, values, len(nodes))
+        count += np.bincount(group, there, len(nodes))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(count == 1, single, amount / weight)
+    return Values(mean, (count == 0) | ((count > 1) & (weight == 0)))
 
 
 def _match_count(state: Match, title: str, kernels: str) -> None:

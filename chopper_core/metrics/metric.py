@@ -35,7 +35,6 @@ class Reduces(StrEnum):
     DISTINCT = "distinct count"
     PRODUCT = "product of ratios"
     INSTANCES = "ratio of two instances"
-    ONE = "value of one activity"
     OF_SUMS = "statistic of sums"
     OF_MEANS = "statistic of ratios"
 

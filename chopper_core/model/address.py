@@ -25,6 +25,8 @@ KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
     "over", "cut", "clock", "gpu", "hardware", "from", "to", "at", "mark",
 )  # fmt: skip
+_TREE = "explore"
+"""The name of the tree as a view, which needs none."""
 TIMES = ("from", "to", "at", "mark")
 """The keys of a time window."""
 _PLAIN = "(),<>:*+[]{}@~!;|"
@@ -52,7 +54,7 @@ def parse(address: str) -> View:
         filter=options.get("filter", ""),
         signal=options.get("metric", ""),
         baseline=parse_baseline(options["base"], order) if options.get("base") else None,
-        name=options.get("view", ""),
+        name="" if options.get("view") == _TREE else options.get("view", ""),
         by=options.get("by", ""),
         of=options.get("of", ""),
         overrides=parse_overrides(

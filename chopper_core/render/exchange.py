@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import Lanes
-from chopper_core.query.frame import Frame
+from chopper_core.query.frame import Cell, Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
 _KINDS: Final = {"SignalRows": "Rows", "Interval": "Stretch"}
@@ -43,12 +44,12 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
                 **({"base_name": frame.partner(row)} if frame.partner(row) else {}),
                 "address": frame.addresses(row),
                 **({"truncated": True} if frame.is_cut(row) else {}),
-                **frame.row(row),
+                **_finite(frame.row(row)),
                 **({"held": held} if (held := _held(frame, row)) else {}),
             }
             for row in range(count)
         ],
-        "total": dict(frame.total),
+        "total": _finite(frame.total),
         **({"pictures": [_plain(each) for each in frame.charts]} if frame.charts else {}),
         **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
@@ -56,6 +57,14 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
     import json
 
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(cells: Mapping[str, Cell | None]) -> dict[str, Cell | None]:
+    """Cells with null for what is no number."""
+    return {
+        name: None if isinstance(cell, float) and not math.isfinite(cell) else cell
+        for name, cell in cells.items()
+    }
 
 
 def _held(frame: Frame, row: int) -> list[str]:

@@ -21,6 +21,12 @@ class UsageError(ChopperError):
     exit_code = 2
 
 
+class NothingToShow(UsageError):
+    """A view has no rows for a run or a scope; the text is the reason."""
+
+    exit_code = 0
+
+
 class NoSuchNode(ChopperError):
     """An address is valid, but the run has no such node."""
 

@@ -38,6 +38,10 @@ import, so that each is imported when its specification or its rows are needed.
 
 def view_module(name: str) -> ViewModule:
     """The module of a view; raises UsageError for an unknown name."""
+    if name == "info":
+        raise UsageError(
+            "info is no table: `chopper info RUN` prints it, 0 in the explorer shows it"
+        )
     if name not in VIEWS:
         raise UsageError(f"unknown view {name!r}; the views are {', '.join(VIEWS)}")
     return cast("ViewModule", import_module(f"chopper_core.views.{name}"))

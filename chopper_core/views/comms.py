@@ -14,7 +14,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.util.errors import NoSuchNode, NothingToShow
 from chopper_core.util.grouping import distinct, quantiles_along, quantiles_of, ranked, run_starts
 from chopper_core.views.shared import collective_columns as columns
 from chopper_core.views.shared.collective_figures import (
@@ -63,7 +63,7 @@ def answer(run: Run, view: View) -> ViewResult:
     found = collectives_of(run)
     chosen = None if found is None else chosen_in(run, found, parent)
     if chosen is None:
-        raise UsageError("no collectives: the scope has no communication kernels")
+        raise NothingToShow("no collectives: the scope has no communication kernels")
     if view.of:
         return _members(chosen, view)
     if by == COLLECTIVE:

@@ -16,7 +16,7 @@ from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -201,7 +201,7 @@ def _chosen(run: Run, text: str) -> tuple[float, CpuSamples]:
     placed = [samples for samples in run.cpu if samples.offset_ns is not None]
     if not placed:
         reasons = "; ".join(f"{Path(each.path).name}: {each.method}" for each in run.cpu)
-        raise UsageError(f"{_NO_SAMPLES}{f' ({reasons})' if reasons else ''}")
+        raise NothingToShow(f"{_NO_SAMPLES}{f' ({reasons})' if reasons else ''}")
     level, name = 0.0, ""
     for part in filter(None, text.split(",")):
         match = _OPTION.fullmatch(part)
@@ -322,7 +322,7 @@ def _by_cpu(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
 
 def _by_core(run: Run, view: View, use: Use) -> tuple[list[str], Own]:
     if not len(use.core_names):
-        raise UsageError(f"no rows by core: {_NO_CORES}")
+        raise NothingToShow(f"no rows by core: {_NO_CORES}")
     threads = use.busy_threads
     busy = np.zeros(len(use.core_names))
     np.add.at(busy, use.cores, np.nan_to_num(_means(use.percent)))

@@ -16,7 +16,7 @@ from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.model.tree import Tree
 from chopper_core.model.view import View, pivot
 from chopper_core.util.arrays import Float64, Index, Int64, Mask
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import (
     beyond_others,
     distinct,
@@ -140,7 +140,7 @@ def _matrix(
     numbers[row, place] = np.where(values.present(), values.numbers, np.nan)
     if not np.isfinite(numbers).any():
         reason = f": {figure.missing_because}" if figure.missing_because else ""
-        raise UsageError(f"{figure.name} is unknown for the whole scope{reason}")
+        raise NothingToShow(f"{figure.name} is unknown for the whole scope{reason}")
     return numbers, codes
 
 

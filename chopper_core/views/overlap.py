@@ -14,7 +14,7 @@ from chopper_core.model.table import LEVELS, NO_LABEL
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.statistic import named, reduced
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.util.grouping import quantiles_of, stable_order
 from chopper_core.views.shared.instances import Effect, Overlaps, effect, overlaps_in
 from chopper_core.views.shared.table_view import child_of
@@ -151,7 +151,7 @@ def answer(run: Run, view: View) -> ViewResult:
     """The scope's operations by a label, or their instances one by one."""
     found = overlaps_in(run, view)
     if not len(found):
-        raise UsageError("no overlap: the scope has no compute operations")
+        raise NothingToShow("no overlap: the scope has no compute operations")
     if view.by == INSTANCE:
         return _one_by_one(run, view, found)
     return _together(run, view, found, view.by or "operation")

@@ -23,7 +23,7 @@ from chopper_core.query.frame import Frame
 from chopper_core.query.signal_chart import means_of
 from chopper_core.query.statistic import instance_levels, statistic_of
 from chopper_core.util.arrays import Float64, Index
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_module, view_spec, view_specs
 from chopper_core.views.spec import Previewed, ViewResult, ViewSpec
 
@@ -54,6 +54,37 @@ def preview(run: Run, view: View) -> Frame:
     return replace(_frame(run, view, module.preview(run, view)), is_pending=True)
 
 
+def frame_of(run: Run, view: View) -> Frame:
+    """The frame of a view as `query`; where it has nothing to show, no rows and the reason."""
+    try:
+        return query(run, view)
+    except NothingToShow as reason:
+        return _without_rows(run, view, str(reason))
+
+
+def _without_rows(run: Run, view: View, reason: str) -> Frame:
+    by = view_module(view.name).SPEC.by
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=view.by or (by[0] if by else "row"),
+        columns=(),
+        labels=(),
+        values={},
+        total={},
+        sort="",
+        hidden=0,
+        hidden_ns=0,
+        parent_ns=0,
+        elapsed_ns=np.zeros(0, np.int64),
+        notes=(reason, *run_notes(run, view)),
+        target=lambda row: view,
+        signal=run.signal(view.signal),
+        means=_no_means,
+        sparks=False,
+    )
+
+
 def answer(run: Run, view: View) -> ViewResult:
     """The rows of a named view, from the run's cache; raises UsageError for wrong options."""
     module = view_module(view.name)
@@ -70,7 +101,7 @@ def answer(run: Run, view: View) -> ViewResult:
 def _check(run: Run, view: View, spec: ViewSpec) -> None:
     """Raise UsageError where the run or the view's options don't fit."""
     if not run.table.has_times:
-        raise UsageError(f"the view {spec.name} needs times: {NO_TIMES}")
+        raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
     if view.by and view.by not in spec.by:
         choices = f"takes by={', '.join(spec.by)}" if spec.by else "takes no by="
         raise UsageError(f"the view {spec.name} {choices}, not {view.by!r}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from chopper_core.util.errors import DataError, UsageError
+from chopper_tui.commands import info
 from chopper_tui.commands.options import ADDRESSES, add_printing_options
 from chopper_tui.commands.output import glyphs, width, write
 from chopper_tui.commands.runs import home_of, open_with_progress, view_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from chopper_core.model.view import View
     from chopper_core.query.frame import Frame
 
+INFO: Final = "info"
+"""The screen of the explorer that is no table."""
 DESCRIPTION: Final = "Print a view as text, markdown, CSV or JSON."
 _FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
@@ -37,6 +40,9 @@ def run(options: Namespace) -> int:
     from chopper_tui.export import printed
 
     view = view_of(options.address, options)
+    if view.name == INFO:
+        options.run, options.format = view.run, "json" if options.format == "json" else "text"
+        return info.run(options)
     if options.columns:
         view = replace(view, columns=tuple(name for name in options.columns.split(",") if name))
     is_read = sys.stdout.isatty() and not (options.output or options.format or options.chart)
@@ -65,11 +71,11 @@ def run(options: Namespace) -> int:
 
 def _frame(run: Run, view: View, plain: View) -> Frame:
     """The frame of a view; where the run has no overview, that of the tree."""
-    from chopper_core.views.query import query
+    from chopper_core.views.query import frame_of, query
 
+    if view == plain:
+        return frame_of(run, view)
     try:
         return query(run, view)
     except UsageError:
-        if view == plain:
-            raise
-        return query(run, plain)
+        return frame_of(run, plain)

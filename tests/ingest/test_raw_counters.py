@@ -1,10 +1,12 @@
-"""Raw counters as columns: sums where they can be added up, one activity's figure where not."""
+"""Raw counters as columns: sums where they can be added up, means over dispatches where not."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
@@ -13,6 +15,7 @@ from chopper_core.store.reader import read_store
 from chopper_core.store.writer import write_store
 from chopper_core.util.errors import UsageError
 from chopper_core.views.query import query
+from tests.support import Row, run_of
 
 HEADINGS = "Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,MfmaUtil,FETCH_SIZE,TCC_HIT[3],TCC_REQ_max"
 ROWS = ("0,2,copy,64,50,12.5,7,90", "1,2,copy,64,30,2.5,8,80", "2,2,add,16,20,1,9,70")
@@ -39,14 +42,26 @@ def test_what_adds_up_is_summed(run: Run) -> None:
     }
 
 
-def test_percentages_and_largest_instances_are_never_added_up(run: Run) -> None:
-    assert rows(run, "MfmaUtil,TCC_REQ_max") == {"copy": (None, None), "add": (20, 70)}
+def test_percentages_and_largest_instances_are_means_weighted_with_durations(run: Run) -> None:
+    # Without durations several dispatches have no mean.
+    assert rows(run, "MfmaUtil,TCC_REQ_max")["copy"] == (None, None)
+    assert rows(run, "MfmaUtil,TCC_REQ_max")["add"] == (20, 70)
     frame = query(run, parse("R?order=kernel&columns=MfmaUtil,FETCH_SIZE,TCC_REQ_max"))
     util, fetched, largest = frame.columns
     assert (util.unit, fetched.unit) == ("%", "KB")
-    assert "derived by the profiler, it can't be added up" in util.missing_because
+    assert "derived by the profiler, duration-weighted mean over" in util.definition
+    assert (util.title, fetched.title) == ("mean MfmaUtil", "FETCH_SIZE")
     assert "maximum over instances" in largest.definition
-    assert frame.total["MfmaUtil"] is None and frame.total["FETCH_SIZE"] == 16.0
+    assert frame.total["FETCH_SIZE"] == 16.0
+
+
+def test_a_mean_over_dispatches_by_hand() -> None:
+    made = run_of([Row(0, 10, kernel="a"), Row(20, 30, kernel="a"), Row(60, 9, kernel="b")])
+    values = np.array([50.0, 30.0, np.nan])
+    timed = replace(made, table=made.table.with_measured({"MfmaUtil": values}))
+    assert rows(timed, "MfmaUtil") == {"a": ((10 * 50 + 30 * 30) / 40,), "b": (None,)}
+    waves = replace(made, table=made.table.with_measured({"Wavefronts": values}))
+    assert rows(waves, "Wavefronts")["a"] == (80,)
 
 
 def test_a_store_knows_what_the_counters_are(run: Run, tmp_path: Path) -> None:

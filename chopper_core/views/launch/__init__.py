@@ -233,7 +233,8 @@ def _queues_and_notes(run: Run, view: View, parent: Groups) -> tuple[Queues, tup
 def _queues(run: Run, parent: Groups, gpus: list[int]) -> Queues:
     """GPUs of the node, edges of time over it, and the depth of each GPU's queue between them."""
     begin, end = int(parent.min("start_ns")[0]), int(parent.max("end_ns")[0])
-    edges = np.linspace(begin, max(end, begin + _BINS), _BINS + 1).astype(np.int64)
+    # Times since the epoch are too large for a float to hold them to the nanosecond.
+    edges = begin + np.linspace(0, max(end - begin, _BINS), _BINS + 1).astype(np.int64)
     of_gpus = [queue_of(run.table, _rows_of(run, gpu), edges) for gpu in gpus]
     return gpus, edges, np.stack(of_gpus)
 

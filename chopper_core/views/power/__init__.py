@@ -14,7 +14,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Mask
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
 from chopper_core.views.power.samples import LIMITER, SIGNALS, GpuSamples, samples_of
@@ -61,7 +61,7 @@ class Options(Struct, frozen=True):
 def answer(run: Run, view: View) -> ViewResult:
     """The GPUs side by side, or the energy of iterations, phases, layers or operations."""
     if not any(name in run.measured for name in SIGNALS):
-        raise UsageError(_NO_TELEMETRY)
+        raise NothingToShow(_NO_TELEMETRY)
     options = options_of(view.of)
     by = view.by or "gpu"
     found = samples_of(run, view, options.window_ns if by == "gpu" else None)

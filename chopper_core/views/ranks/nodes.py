@@ -12,7 +12,7 @@ from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow
 from chopper_core.views.ranks import columns as rank_columns
 from chopper_core.views.shared.collective_figures import gpu_words
 from chopper_core.views.spec import ViewResult
@@ -48,7 +48,7 @@ def node_names(run: Run, gpus: tuple[int, ...]) -> list[str]:
     rank_of = {gpu.index: gpu.rank for gpu in run.gpus}
     names = [of_rank.get(rank_of.get(gpu, -1), "") for gpu in gpus]
     if not any(names):
-        raise UsageError(
+        raise NothingToShow(
             "neither the traces nor their file names give the hosts, so that GPUs can't be "
             "grouped by node; torch.profiler.tensorboard_trace_handler names files by host"
         )

@@ -16,7 +16,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.table import ACTIVITY, KernelTable
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Index, Int64, Numbers
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import (
     beyond_others,
     distinct,
@@ -367,11 +367,11 @@ def leads(run: Run, view: View) -> tuple[RankLeads, View]:
     compared = compared_iterations(run, view)
     peers = occurrences_of(run, compared)
     if sum(len(own.gpus) for own in peers) < 2:
-        raise UsageError("the run has compute on one GPU only; ranks compares several")
+        raise NothingToShow("the run has compute on one GPU only; ranks compares several")
     if view.path or run.left_out(view):
         peers = tuple(within(run, own, node) for own in peers)
     if not any(map(len, peers)):
-        raise UsageError(
+        raise NothingToShow(
             "no compute kernel of the scope runs on all GPUs, so they can't be compared"
         )
     return _side_by_side(run, view, node, compared, peers), view

@@ -16,7 +16,7 @@ from chopper_core.model.table import NO_LABEL, PHASES
 from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
 from chopper_core.util.arrays import Float64, Int64, Mask
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
@@ -223,7 +223,7 @@ def steps_of(run: Run, view: View, tokens: int | None = None) -> Steps:
     iterations = tree.split(view.path, ("iteration",)).codes("iteration").astype(np.int64)
     iterations = iterations[iterations != NO_LABEL]
     if not len(iterations):
-        raise UsageError(
+        raise NothingToShow(
             "the scope has no iterations; throughput needs a trace with steps "
             "(ProfilerStep# or Iteration annotations, or an optimizer)"
         )
