@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from chopper_core.util.progress import Cancelled
 from chopper_tui.commands import COMMANDS, PROGRAM
 
 INTERRUPTED: Final = 130
+_MAX_RECENT: Final = 10
 
 _DESCRIPTION: Final = """\
 Where does the time of an LLM training step go, and why?
@@ -121,12 +123,27 @@ def _dispatch(given: list[str]) -> int:
     from chopper_tui.commands.explore import address_of, explore
 
     options = _parser().parse_args(given)
+    if not options.run and _list_recent():
+        return 0
     if not options.run:
         raise UsageError(
             f"no run given; `{PROGRAM} DIRECTORY` opens one, `{PROGRAM} demo` shows the demo"
         )
     _refuse_a_mistyped_command(options.run[0])
     return explore(address_of(options.run), options)
+
+
+def _list_recent() -> bool:
+    """List the runs that were opened last and are still there; whether there are any."""
+    from chopper_core.ingest import cache
+    from chopper_tui.commands.output import tell, write
+
+    names = [entry.name for entry in cache.entries() if entry.name and os.path.exists(entry.name)]
+    for name in dict.fromkeys(names[:_MAX_RECENT]):
+        write(f"{PROGRAM} {shlex.quote(name)}\n")
+    if names:
+        tell(f"the runs that were opened last; `{PROGRAM} demo` shows the demo")
+    return bool(names)
 
 
 def _refuse_a_mistyped_command(word: str) -> None:

@@ -7,16 +7,23 @@ import re
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.frame import Frame
 from chopper_core.render import FORMATS, render
 from chopper_core.render.ansi import Paint, plain
+from chopper_core.render.cells import clean, column_texts, level_title
 from chopper_core.render.glyphs import UNICODE, Glyphs
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views import OVERVIEW
 
 _TEXT_WIDTH: Final = 120
 _CHART_LINES: Final = 12
+_DIGITS: Final = 4
+_ISSUE_ROWS: Final = 30
+_ISSUE_LINES: Final = 60
 FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
 _ALIASES: Final = {"md": "markdown"}
@@ -75,6 +82,52 @@ def printed(
     return render(
         frame, format_name, limit=limit, width=width, glyphs=glyphs, drawn=drawn, paint=paint
     )
+
+
+def row_text(frame: Frame, row: int) -> str:
+    """A row under its headings, with tabs between the cells and at most four digits."""
+    columns = column_texts(frame)
+    heads = [level_title(frame.level), *(column.header for column in columns), "address"]
+    cells = [clean(frame.labels[row])]
+    for column in columns:
+        values = frame.values[column.metric.name]
+        number = values.at(row)
+        if column.is_word or number is None:
+            cells.append(column.cell(values, row, UNICODE))
+        else:
+            cells.append(_four_digits(number / column.scale.divisor))
+    return "\t".join(heads) + "\n" + "\t".join([*cells, clean(frame.addresses(row))])
+
+
+def _four_digits(number: float) -> str:
+    decimals = max(_DIGITS - len(f"{abs(number):.0f}"), 0)
+    text = f"{number:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def issue_text(run: Run, frame: Frame) -> str:
+    """A run and a table of it as markdown for an issue: speed, findings, table, sources."""
+    from chopper_core.render import info
+    from chopper_core.util.errors import ChopperError
+    from chopper_core.views.query import query
+
+    root = View(frame.view.run, overrides=frame.view.overrides)
+    lines: list[str] = []
+    try:
+        headline = query(run, replace(root, name=OVERVIEW)).headline
+        lines = [f"**{clean(line)}**\n" for line in headline]
+        found = query(run, replace(root, name="findings"))
+        lines += ["### Findings", ""]
+        lines += [
+            f"- {clean(found.labels[row])} `{clean(found.addresses(row))}`"
+            for row in range(len(found))
+        ]
+    except ChopperError:
+        # A run without times has neither; its table and its sources are still worth a text.
+        pass
+    lines += ["", "### Table", "", render(frame, "markdown", limit=_ISSUE_ROWS)]
+    lines += ["### Sources", "", "<details><pre>", *info.as_text(run).splitlines()[:_ISSUE_LINES]]
+    return "\n".join([*lines, "</pre></details>", ""])
 
 
 def is_picture(arguments: str) -> bool:

@@ -557,6 +557,13 @@ class Explorer(Screen[None]):
         if event.is_again:
             self.action_perform("enter")
 
+    def on_frame_table_header_clicked(self, event: FrameTable.HeaderClicked) -> None:
+        """A click on a title sorts by its column; again: the other way round."""
+        if self.frame.sort.removeprefix("-") == event.name:
+            self.action_perform("reverse")
+        else:
+            self.action_perform("sort", event.name if event.name == "name" else f"-{event.name}")
+
     def on_frame_table_opened(self) -> None:
         """A click on the cursor's row enters it."""
         self.action_perform("enter")

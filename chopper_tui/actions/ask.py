@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
+from chopper_core.model import address
 from chopper_core.model.view import View, with_view
 from chopper_core.model.window import ALL_TIME
 from chopper_core.util.errors import UsageError
@@ -79,6 +80,36 @@ async def of(screen: Explorer, argument: str) -> None:
     else:
         screen.say(f"one of: {known.of}, or {ALL}")
         open_command(screen, f"of {screen.view.of}")
+
+
+@action(ASK, "W", title="Why", hint="why")
+async def why(screen: Explorer, _: str) -> None:
+    """Show why the row's GPU is late, or else the straggler: each cause leads to its evidence."""
+    from chopper_core.views.overview.why import causes_of
+
+    gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
+    arrow = f"{screen.table.glyphs.arrow} "
+    options = [
+        (card.address, arrow * (place > 0) + card.text, "") for place, card in enumerate(cards)
+    ]
+    screen.choose(f"Why GPU {gpu}", options, None, lambda chosen: _go_to(screen, chosen))
+
+
+def _gpu_of_row(screen: Explorer) -> int | None:
+    """The GPU of the scope or of the cursor's row; None where it has none of its own."""
+    label = dict(screen.view.scope).get("gpu")
+    if label is None and screen.frame.level == "gpu" and screen.listing is screen.table:
+        label = screen.table.label
+    return int(label) if label is not None and label.isdecimal() else None
+
+
+async def _go_to(screen: Explorer, text: str) -> None:
+    """Go to the evidence at an address, and remember the way back."""
+    view = replace(address.parse(text), overrides=screen.view.overrides)
+    before = screen.here
+    await screen.go(screen.trail_to(view))
+    if screen.view.name == view.name and screen.view.path == view.path:
+        screen.entries.append((screen.view, before))
 
 
 async def _show_view(screen: Explorer, name: str) -> None:

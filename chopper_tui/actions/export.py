@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from chopper_core.render.cells import clean
 from chopper_core.util.errors import UsageError
-from chopper_tui.export import is_picture, printed, write_snapshot
+from chopper_tui.export import is_picture, issue_text, printed, row_text, write_snapshot
 from chopper_tui.keymap import EXPORT, action
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
@@ -20,19 +19,24 @@ CLIPBOARD_BYTES: Final = 70_000
 
 @action(EXPORT, "y", title="Copy the row")
 def copy_row(screen: Explorer, _: str) -> None:
-    """Copy the row to the terminal's clipboard: name, figures, address."""
-    frame, row = screen.frame, screen.table.cursor
-    if not len(frame):
+    """Copy the row to the terminal's clipboard, under its headings: name, figures with four digits
+    and their units, address."""
+    if not len(screen.frame):
         raise UsageError("there is no row to copy")
-    figures = ("" if value is None else str(value) for value in frame.row(row).values())
-    cells = [clean(frame.labels[row]), *figures, clean(frame.addresses(row))]
-    _copy(screen, "\t".join(cells), "the row")
+    _copy(screen, row_text(screen.frame, screen.table.cursor), "the row")
 
 
 @action(EXPORT, "Y", title="Copy the view")
 async def copy_view(screen: Explorer, _: str) -> None:
-    """Copy the whole table as text to the terminal's clipboard."""
-    _copy(screen, await run_in_thread(printed, screen.frame), "the view")
+    """Copy the whole table as markdown to the terminal's clipboard."""
+    _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view")
+
+
+@action(EXPORT, title="Copy for an issue")
+async def issue(screen: Explorer, _: str) -> None:
+    """Copy what an issue needs as one markdown text: the run's speed, the findings, this table,
+    the sources, and the addresses that show them."""
+    _copy(screen, await run_in_thread(issue_text, screen.run, screen.frame), "the text")
 
 
 @action(EXPORT, "P", title="Snapshot", takes="[text|md|csv|json|svg] [PATH]", hint="snap")

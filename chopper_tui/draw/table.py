@@ -116,6 +116,17 @@ class TableLayout(Struct, frozen=True):
         """The first cell of a sparkline."""
         return PREFIX + self.name_width + _cells(self.columns, self.sparks[:number]) + GAP
 
+    def column_at(self, x: int) -> str:
+        """The column at a cell of the header, `name` at the names; empty where there is none."""
+        end = PREFIX + self.name_width
+        if x < end:
+            return "name"
+        for column in self.columns:
+            end += GAP + column.cells
+            if x < end:
+                return column.name
+        return ""
+
     def name(self, row: int) -> str:
         """The name of a row as shown."""
         if self.names is not None:

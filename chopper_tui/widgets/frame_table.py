@@ -33,6 +33,13 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             """Only the last of several moves counts."""
             return isinstance(message, FrameTable.Moved)
 
+    class HeaderClicked(Message):
+        """The title of a column was clicked, or that of the names."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
     class Opened(Message):
         """The cursor's row was clicked."""
 
@@ -165,7 +172,12 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor's row it opens it."""
         row = self.scroll_offset.y + event.y - 1
-        if event.y < 1 or row >= self.rows:
+        if event.y < 1 and self.layout_plan is not None:
+            name = self.layout_plan.column_at(event.x)
+            if name:
+                self.post_message(self.HeaderClicked(name))
+            return
+        if row >= self.rows:
             return
         if row == self.cursor:
             self.post_message(self.Opened())

@@ -9,6 +9,7 @@ import pytest
 from chopper_core.model.table import LEVELS
 from chopper_core.model.view import Baseline, View, filtered, sorted_by
 from chopper_core.render import as_text
+from chopper_core.render.text import as_markdown
 from chopper_core.views.query import query
 from chopper_tui.actions import ACTIONS
 from chopper_tui.export import printed
@@ -281,10 +282,18 @@ async def test_a_snapshot_finds_another_place(tmp_path: Path) -> None:
 async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
     async with explorer() as at:
         await at.press("y")
-        cells = at.app.clipboard.split("\t")
+        heads, cells = (line.split("\t") for line in at.app.clipboard.split("\n"))
+        assert heads[:2] == ["GPU", "time ms"] and len(heads) == len(cells)
         assert cells[0] == "0" and cells[-1] == "sample.json:gpu=0"
+        elapsed = at.frame.row(0)["elapsed_ns"]
+        assert float(cells[1]) == pytest.approx(elapsed / 1e6, rel=5e-4)
+        assert len(cells[1].replace(".", "")) <= 4
         await at.press("Y")
-        assert at.app.clipboard == as_text(at.frame)
+        assert at.app.clipboard == as_markdown(at.frame)
+        await at.command("issue")
+        text = at.app.clipboard
+        assert text.startswith("**iteration") and "### Findings" in text and "### Sources" in text
+        assert as_markdown(at.frame) in text and "sample.json?view=" in text
         monkeypatch.setattr("chopper_tui.actions.export.CLIPBOARD_BYTES", 10)
         await at.press("Y")
         assert "too large" in at.status

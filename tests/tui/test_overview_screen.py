@@ -17,6 +17,7 @@ from chopper_tui.app import ChopperApp
 from chopper_tui.commands.runs import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs
 from chopper_tui.widgets.prompt import Prompt
 from tests.demo import demo_run
@@ -237,3 +238,30 @@ async def test_notes_and_ranges_have_units() -> None:
         assert "Notes" in at.text() and "generated" in at.text()
         await at.press("escape", "m")
         assert "158548885504" not in at.text() and "GB" in at.text()
+
+
+async def test_why_names_each_cause_and_leads_to_its_evidence() -> None:
+    async with explorer((120, 40), demo(), replace(VIEW, run=demo().name)) as at:
+        await at.press("W")
+        text = at.text()
+        assert "Why GPU 5" in text and "% longer" in text
+        assert "its clock is 1,5" in text and "throttled" in text and "98 °C" in text
+        await at.press("down", "down", "enter")
+        assert at.frame.sort == "gfx_mhz" and at.frame.labels[0] == "5"
+        await at.press("escape")
+        assert at.frame.view.name == "overview"
+        await at.press("k", "W")
+        assert "Why GPU 7" in at.text() and "keeps pace" in at.text()
+
+
+async def test_a_click_on_a_title_sorts() -> None:
+    async with explorer((120, 40), measured_run(), View("sample.json")) as at:
+        table = at.explore.table
+        header = "".join(segment.text for segment in table.render_line(0))
+        x = header.index("gfx MHz") + 2
+        await at.pilot.click(FrameTable, offset=(x, 0))
+        await at.settle()
+        assert at.frame.sort == "-gfx_mhz"
+        await at.pilot.click(FrameTable, offset=(x, 0))
+        await at.settle()
+        assert at.frame.sort == "gfx_mhz"

@@ -59,7 +59,7 @@ def test_a_wrong_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("demo_kept")
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    script = written(tmp_path, "down\nenter\n")
+    script = written(tmp_path, "1\ndown\nenter\n")
     assert main(["demo", "--play", script, "--size", "70x18", "--jobs", "2"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 18 and "GPU 1" in lines[0]
