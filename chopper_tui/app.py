@@ -309,7 +309,9 @@ class ChopperApp(App[None], inherit_bindings=False):
 
     def _handle_exception(self, error: Exception) -> None:
         """Take an error for a crash, unless the app leaves: a screen half mounted then fails."""
-        if not self._exit:
+        if self._exit:
+            self._fatal_error()
+        else:
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from trace_layouts import LAYOUTS, Events
 
 from chopper_core.ingest.rank import read_rank
 from chopper_core.sources.kineto.reader import read as read_trace
+from chopper_core.sources.kineto.text import EventWalk
 from chopper_core.sources.shared import bytes as byte_source
 from chopper_core.sources.trace import Trace
 from chopper_core.util.errors import DataError
@@ -332,3 +334,57 @@ def test_a_file_cut_off_before_its_gpu_activities_is_said_to_be(tmp_path: Path) 
     path.write_text(json.dumps({"traceEvents": calls * 9}))
     with pytest.raises(DataError, match="has no GPU activity: 9 events"):
         read_rank(path)
+
+
+_KERNEL = (
+    b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":2,"pid":0,"tid":7,'
+    b'"args":{"device":0,"stream":7}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("opening", "unit"),
+    [
+        (b'{"name":"', b"a"),
+        (b'{"name":"', b"\\"),
+        (b'{"name":"', b'\\"'),
+        (b'{"ts":', b"1"),
+        (b"", b"["),
+        (b"", b"]"),
+        (b"", b"}"),
+        (b"", b"{"),
+        (b"", b","),
+        (b"", b'"'),
+        (b"", b":"),
+        (b"", b'{"a":'),
+        (b"", b'[{"a":'),
+        (b"", b'"a",'),
+        (b"", b"\x00"),
+    ],
+    ids=str,
+)
+def test_endless_text_is_lost_in_bounded_steps(
+    opening: bytes, unit: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limits are smaller by 64 here; the events before and after are read."""
+    monkeypatch.setattr("chopper_core.sources.kineto.text.MAX_EVENT_BYTES", 1 << 15)
+    monkeypatch.setattr("chopper_core.sources.kineto.text._MAX_OPEN_BYTES", 1 << 18)
+    path = tmp_path / "rank0.json"
+    endless = unit * ((3 << 20) // len(unit))
+    text = b'{"traceEvents":[' + _KERNEL + b"," + opening + endless
+    path.write_bytes(text)
+    steps = Counter[str]()
+    step = EventWalk._step
+
+    def counted(walk: EventWalk) -> bool:
+        steps["steps"] += 1
+        return step(walk)
+
+    monkeypatch.setattr(EventWalk, "_step", counted)
+    trace = read_trace(path, piece_bytes=1 << 14)
+    assert len(trace.activities.start_ns) == 1
+    assert trace.losses.lost_bytes > len(endless) / 2 or unit in (b",",)
+    assert steps["steps"] < 2000
+    path.write_bytes(text + b'"}' + b"," + _KERNEL + b"," + _KERNEL + b"]}")
+    trace = read_trace(path, piece_bytes=1 << 14)
+    assert len(trace.activities.start_ns) >= 2

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyte
@@ -55,7 +56,7 @@ class Terminal:
             cwd=ROOT,
             env=_environment(environment),
             start_new_session=True,
-            preexec_fn=_control_terminal if stdin is None and controls else None,
+            preexec_fn=partial(_prepare, stdin is None and controls),
         )
 
     def __enter__(self) -> Terminal:
@@ -164,9 +165,12 @@ class Terminal:
         return bool(data)
 
 
-def _control_terminal() -> None:
-    """Make the pseudo-terminal that of the process, so that resizing it sends SIGWINCH."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def _prepare(controls: bool) -> None:
+    """Undo what `nohup` or a shell's `&` set; the terminal may be the one that controls."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    if controls:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -36,11 +36,18 @@ MAX_KEYS_BYTES: Final = 16 << 20
 MAX_EVENT_BYTES: Final = 2 << 20
 """An event with lists of objects that is longer counts as damaged."""
 
+_MAX_OPEN_BYTES: Final = 16 << 20
+"""Text without the end of an event and without the start of another, from which it is lost."""
+_KEPT_BYTES: Final = 1 << 12
+"""Of lost text its end is kept, in which an event may begin."""
 
 _EVENTS_START: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR: Final = re.compile(rb"\s*,\s*")
 _BOUNDARY: Final = re.compile(rb'\}\s*,\s*(?=\{\s*"\w[^"\\]*"\s*:)')
 """Between two objects; can't match inside a valid string, where the quotes would be escaped."""
+_COMMAS: Final = re.compile(rb"[\s,]*+")
+_MORE_ENDS: Final = re.compile(rb"(?:\]\s*+)+(?=\])")
+_OBJECT_OR_END: Final = re.compile(rb"[{\]]")
 _PHASE_KEY: Final = b'"ph"'
 _PHASE_WITHIN_BYTES: Final = 1 << 9
 _LIST_END: Final = re.compile(rb'\]\s*(?:\}|\Z|,\s*(?:"|\Z))')
@@ -60,6 +67,7 @@ class TraceText:
         self._is_closed = False
         self._separator: bytes | None = None
         self._patience_bytes = 0
+        self._is_lost = False
 
     def batches(self) -> Iterator[list[Event]]:
         """Yield the events, a piece at a time, in the order of the file.
@@ -139,7 +147,8 @@ class TraceText:
 
     def _whole_events(self, at_end: bool) -> list[Event]:
         """Take the whole events off the buffer."""
-        if self._separator is None:
+        is_patient = len(self._buffer) < self._patience_bytes
+        if self._separator is None and not is_patient and not self._is_lost:
             self._learn_separator()
         if self._separator is not None:
             cut = self._buffer.rfind(b"}" + self._separator + b"{") + 1
@@ -166,8 +175,10 @@ class TraceText:
     def _learn_separator(self) -> None:
         """Find the text between the first two events."""
         start = skip_space(self._buffer)
-        end = element_end(self._buffer, start)
-        if self._buffer[start : start + 1] != b"{" or end == INCOMPLETE:
+        if self._buffer[start : start + 1] != b"{":
+            return
+        end = element_end(self._buffer, start, start + MAX_EVENT_BYTES)
+        if end == INCOMPLETE:
             return
         match = _SEPARATOR.match(self._buffer, end)
         if match and self._buffer[match.end() : match.end() + 1] == b"{":
@@ -179,9 +190,13 @@ class TraceText:
             self._decoder,
             at_end=at_end,
             had_damage_before=self._losses.repaired_pieces > 0 or self._source.problem is not None,
+            is_lost=self._is_lost,
         )
+        self._is_lost = walk.is_lost
         self._is_closed = walk.is_closed
-        self._patience_bytes = 0 if walk.position else 2 * len(self._buffer)
+        self._patience_bytes = (
+            0 if walk.position else min(2 * len(self._buffer), _MAX_OPEN_BYTES + 1)
+        )
         self._buffer = self._buffer[walk.position :]
         self._losses.repaired_pieces += walk.had_damage
         self._losses.unreadable_events += walk.unreadable_events
@@ -234,16 +249,24 @@ class EventWalk:
     """One pass over text that starts inside a list of events, at an element or before a comma.
 
     An event that can't be repaired is lost, and the pass continues at the next text that looks
-    like the start of an event.
+    like the start of an event. `is_lost` says that the text begins within what was lost.
     """
 
     def __init__(
-        self, text: bytes, decoder: EventDecoder, *, at_end: bool, had_damage_before: bool
+        self,
+        text: bytes,
+        decoder: EventDecoder,
+        *,
+        at_end: bool,
+        had_damage_before: bool,
+        is_lost: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self.position = 0
         """Start of the rest: after the list, or at an element that continues beyond the text."""
         self.is_closed = False
+        self.is_lost = False
+        """Whether all was lost up to the rest."""
         self.had_damage = False
         self.unreadable_events = 0
         self.lost_bytes = 0
@@ -251,7 +274,8 @@ class EventWalk:
         self._decoder = decoder
         self._at_end = at_end
         self._had_damage_before = had_damage_before
-        self._is_after_damage = False
+        self._is_after_damage = is_lost
+        self._has_no_boundary = False
         while self._step():
             pass
 
@@ -263,20 +287,24 @@ class EventWalk:
         if mark == b"":
             return False
         if mark == b",":
-            self.position += 1
+            self.position = _end(_COMMAS, text, self.position)
             return True
         if mark == b"{":
             return self._step_over_object()
         if mark == b"]":
             return self._step_over_list_end()
-        if self._is_after_damage and self._lose_up_to_next_event():
-            return True
+        if self._is_after_damage:
+            return self._lose_up_to_next_event() or self._lose_up_to_object()
         if mark in (b"}", b":", b"["):
             return self._lose_up_to(self.position + 1)
         end = element_end(text, self.position)
-        return self._lose_up_to(end) if end != INCOMPLETE else self._lose_up_to_next_event()
+        if end != INCOMPLETE:
+            return self._lose_up_to(end)
+        return self._lose_up_to_next_event() or self._lose_all(_MAX_OPEN_BYTES)
 
     def _step_over_object(self) -> bool:
+        if self._is_after_damage and self._text.find(_PHASE_KEY, self.position) == -1:
+            return self._lose_all(0)
         boundary = _BOUNDARY.search(self._text, self.position)
         if boundary and self._take(boundary.start() + 1):
             return True
@@ -289,7 +317,7 @@ class EventWalk:
         if boundary and (end == INCOMPLETE or boundary.start() < end):
             end = boundary.start() + 1
         if end == INCOMPLETE:
-            return False
+            return self._lose_all(MAX_EVENT_BYTES if self._is_after_damage else _MAX_OPEN_BYTES)
         self.unreadable_events += 1
         return self._lose_up_to(end)
 
@@ -306,7 +334,8 @@ class EventWalk:
         if follows == len(self._text) and not self._at_end:
             return False
         if _LIST_END.match(self._text, self.position) is None:
-            return self._lose_up_to(self.position + 1)
+            more = _end(_MORE_ENDS, self._text, self.position)
+            return self._lose_up_to(max(more, self.position + 1))
         self.is_closed = True
         self.position += 1
         return False
@@ -324,10 +353,26 @@ class EventWalk:
 
     def _lose_up_to_next_event(self) -> bool:
         """Go to the next object that looks like an event; False if there is none."""
+        if self._has_no_boundary:
+            return False
         for boundary in _BOUNDARY.finditer(self._text, self.position):
             start = boundary.end()
             if self._text.find(_PHASE_KEY, start, start + _PHASE_WITHIN_BYTES) != -1:
                 return self._lose_up_to(start)
+        self._has_no_boundary = True
+        return False
+
+    def _lose_up_to_object(self) -> bool:
+        """Go to the next object or end of a list; without any, lose all but the end."""
+        match = _OBJECT_OR_END.search(self._text, self.position)
+        return self._lose_up_to(match.start()) if match else self._lose_all(0)
+
+    def _lose_all(self, from_bytes: int) -> bool:
+        """Lose all but the end of a text of at least `from_bytes`, unless no more text follows."""
+        end = len(self._text) - _KEPT_BYTES
+        if not self._at_end and end > self.position + from_bytes:
+            self._lose_up_to(end)
+            self.is_lost = True
         return False
 
     def _lose_up_to(self, end: int) -> bool:
@@ -335,3 +380,9 @@ class EventWalk:
         self.position = end
         self.had_damage = self._is_after_damage = True
         return True
+
+
+def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
+    """The end of a pattern's match at a position; the position if there is none."""
+    match = pattern.match(text, position)
+    return match.end() if match else position

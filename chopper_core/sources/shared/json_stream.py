@@ -31,6 +31,7 @@ _UP_TO_BRACKET: Final = re.compile(
 _KEY: Final = re.compile(_STRING + rb"(?=\s*:)", re.DOTALL)
 _WHOLE_SCALAR: Final = re.compile(rb"(?:" + _STRING + rb'|[^\s,"{}\[\]]++)(?=[\s,}\]])', re.DOTALL)
 _NEXT_OBJECT: Final = re.compile(rb'\s*,\s*{\s*"[^"\\]*"\s*:')
+_MAX_DEPTH: Final = 1000
 _OPENING: Final = (b"{", b"[")
 _CLOSING: Final = (b"}", b"]")
 
@@ -42,7 +43,10 @@ def skip_space(text: bytes, start: int = 0) -> int:
 
 
 def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
-    """Return the end of the JSON value at `start`; INCOMPLETE if it ends beyond text or `limit`."""
+    """Return the end of the JSON value at `start`; INCOMPLETE if it ends beyond text or `limit`.
+
+    So is one nested too deeply to be decoded.
+    """
     if text[start : start + 1] not in _OPENING:
         scalar = _SCALAR.match(text, start)
         return scalar.end() if scalar and scalar.end() < len(text) else INCOMPLETE
@@ -51,6 +55,8 @@ def element_end(text: bytes, start: int, limit: int = sys.maxsize) -> int:
         mark = token.group()
         if mark in _OPENING:
             depth += 1
+            if depth > _MAX_DEPTH:
+                return INCOMPLETE
         elif mark in _CLOSING:
             depth -= 1
             if depth == 0:
