@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.kernel_names import common_codes
@@ -55,6 +56,8 @@ class CounterMatch(Struct, frozen=True):
     dispatch: Index
     """Row of the dispatches, or UNMATCHED."""
     match: Int8
+    spare: Index
+    """A dispatch of the same place in another iteration, for counters that this one lacks."""
     windows: int
     """How many iterations of the counter run were recognised."""
     unused_dispatches: int
@@ -70,9 +73,11 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
     trace_codes, dispatch_codes, comparison = codes
     dispatch = np.full(len(table), UNMATCHED, np.intp)
     match = np.full(len(table), Match.NONE, np.int8)
+    spare = dispatch.copy()
     iterations = table.iteration[sequence]
     if not len(sequence) or not len(dispatched):
-        return CounterMatch(dispatch[rows], match[rows], 0, len(dispatched), comparison)
+        nothing = CounterMatch(dispatch[rows], match[rows], dispatch[rows], 0, len(dispatched), "")
+        return replace(nothing, comparison=comparison)
     both = Comparison(table, sequence, dispatched, trace_codes, dispatch_codes)
     launched, others = both.sides()
     template = launched.take(iterations == _template(iterations))
@@ -85,22 +90,24 @@ def match_counters(table: KernelTable, rows: Index, dispatched: Dispatched) -> C
         here = iterations == number
         own = sequence[here]
         window = len(fitted) - 1 - (last - position)
-        partner, state = _with_borrowed(fitted, window)
+        partner, state, other = _with_borrowed(fitted, window)
         into, ambiguous = _into_template(launched.take(here), template)
         found = (into != UNMATCHED) & (partner[into] != UNMATCHED)
         dispatch[own[found]] = partner[into[found]]
+        spare[own[found]] = np.where(ambiguous, UNMATCHED, other[into])[found]
         match[own[found]] = np.where(ambiguous, Match.AMBIGUOUS, state[into])[found]
     kernels, theirs = both.same_launches()
     if len(kernels):
         # Correlation ids of the same process win over the sequences.
         by_id = np.isin(dispatch, theirs) & (match != Match.BORROWED)
-        dispatch[by_id], match[by_id] = UNMATCHED, Match.NONE
+        dispatch[by_id], match[by_id], spare[by_id] = UNMATCHED, Match.NONE, UNMATCHED
         dispatch[sequence[kernels]], match[sequence[kernels]] = theirs, Match.MATCHED
         comparison = f"{comparison}; {len(kernels)} by correlation id"
     used = np.unique(dispatch[dispatch != UNMATCHED])
     return CounterMatch(
         dispatch[rows],
         match[rows],
+        spare[rows],
         len(fitted),
         len(dispatched) - len(used),
         comparison,
@@ -122,20 +129,24 @@ def _into_template(kernels: Launched, template: Launched) -> tuple[Index, Mask]:
     return into, aligned.ambiguous
 
 
-def _with_borrowed(fitted: list[tuple[Index, Mask]], window: int) -> tuple[Index, Int8]:
+def _with_borrowed(fitted: list[tuple[Index, Mask]], window: int) -> tuple[Index, Int8, Index]:
     """Partners and states of the template in a window; gaps are filled from the nearest window.
 
-    Before the first window everything is borrowed.
+    Before the first window everything is borrowed. The third value is a certain partner in the
+    nearest other window.
     """
     partner = np.full(len(fitted[0][0]), UNMATCHED, np.intp)
     state = np.full(len(partner), Match.NONE, np.int8)
+    spare = partner.copy()
     for other in sorted(range(len(fitted)), key=lambda other: abs(other - window)):
         theirs, ambiguous = fitted[other]
+        more = (partner != UNMATCHED) & (spare == UNMATCHED) & ~ambiguous
+        spare[more] = theirs[more]
         take = (partner == UNMATCHED) & (theirs != UNMATCHED)
         partner[take] = theirs[take]
         state[take] = Match.MATCHED if other == window else Match.BORROWED
         state[take & ambiguous] = Match.AMBIGUOUS
-    return partner, state
+    return partner, state, spare
 
 
 def launch_order(table: KernelTable, rows: Index) -> Index:
@@ -269,12 +280,19 @@ def run_counters(
             found = match_counters(table, rows, Dispatched.of(run, dispatches, gpu.process))
             hit = found.dispatch != UNMATCHED
             taken = dispatches[found.dispatch[hit]]
+            spare = found.spare[hit]
+            match = found.match[hit].copy()
             for name, values in run.dispatches.counters.items():
-                store(name, rows[hit], values[taken])
+                own = values[taken]
+                lacking = np.isnan(own) & (spare != UNMATCHED) & (match != Match.AMBIGUOUS)
+                own[lacking] = values[dispatches[spare[lacking]]]
+                match[lacking & ~np.isnan(own)] = Match.BORROWED
+                store(name, rows[hit], own)
             start, end = run.dispatches.start_ns[taken], run.dispatches.end_ns[taken]
             duration = np.where((start >= 0) & (end > start), end - start, np.nan)
             store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
-            store(COUNTER_MATCH, rows[hit], found.match[hit].astype(np.float64))
+            store(COUNTER_MATCH, rows[hit], match.astype(np.float64))
+            found.match[hit] = match
             kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
             sources.append(_source(run, gpu.index, len(dispatches), found, kernels))
             agents.append(run.agents[agent])

@@ -30,7 +30,7 @@ from chopper_core.model.column_names import COUNTER_MATCH, MATRIX_COUNTERS, Matc
 from chopper_core.model.hardware import ONE_INSTANCE, SUM, CounterInfo, Hardware, counter_info
 from chopper_core.model.table import Category, KernelTable, Kind, Selection
 from chopper_core.model.units import Unit, unit_of_file
-from chopper_core.util.arrays import Float64, Mask
+from chopper_core.util.arrays import Float64, Int64, Mask
 
 TIME: Final = "counter_duration_ns"
 """Duration of the dispatch in the counter run, which runs dispatches one by one."""
@@ -49,6 +49,9 @@ _COUNTS: Final = re.compile(r"Wavefronts$|TOTAL_\w+_OPS$")
 """Derived counters that are counts."""
 _AMOUNTS: Final = ("KB",)
 """Units of derived counters that can be added up."""
+
+_ENOUGH_FOR_A_RATIO: Final = 0.9
+"""The share of a node's kernels that must have the counters, or a ratio is marked."""
 
 Weights = Mapping[str, float]
 """Counter → factor: a weighted sum of counters."""
@@ -166,7 +169,9 @@ class Formula(Struct, frozen=True):
             if self.then:
                 numbers = self.then(numbers, chip)
         missing = (known == 0) | ~np.isfinite(numbers)
-        return Values(np.where(missing, nan, numbers), missing)
+        return Values(
+            np.where(missing, nan, numbers), missing, _partial(scope, known, is_ratio=bool(whole))
+        )
 
     def _part(self, chip: Chip) -> Weights:
         return self.part(chip) if callable(self.part) else weights(self.part)
@@ -246,6 +251,12 @@ def _renamed(terms: Weights, measured: Iterable[str]) -> Weights:
     }
 
 
+def _partial(scope: Scope, known: Int64, *, is_ratio: bool = False) -> Mask:
+    """Where some of the node's kernels lack the counters; of a ratio, where many do."""
+    enough = _ENOUGH_FOR_A_RATIO if is_ratio else 1.0
+    return (known > 0) & (known < enough * scope.nodes.compute_kernels())
+
+
 def _listed(words: list[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
@@ -273,7 +284,7 @@ def raw_counter(name: str, info: CounterInfo | None = None) -> Metric:
         if not adds:
             return _mean_over_dispatches(scope, name)
         amount, count = scope.nodes.known(name)
-        return Values(amount, count == 0)
+        return Values(amount, count == 0, _partial(scope, count))
 
     description = known.description.rstrip(". ") or f"The hardware counter {name}"
     how = "summed over the activities" if adds else "duration-weighted mean over the dispatches"

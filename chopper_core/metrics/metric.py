@@ -55,7 +55,8 @@ class Values(Struct, frozen=True):
     numbers: Int64 | Float64
     missing: Mask | None = None
     extrapolated: Mask | None = None
-    """Where the value is that of the nearest sample, as none lies within the node."""
+    """Where the value isn't measured on all of the node: it is that of the nearest sample, as none
+    lies within, or some of its kernels lack the counters."""
     words: tuple[str, ...] | None = None
     """For a column of words: what the numbers point into, in sort order."""
 
@@ -75,7 +76,7 @@ class Values(Struct, frozen=True):
         return ~self.missing
 
     def is_extrapolated(self, row: int) -> bool:
-        """Whether a value is that of the nearest sample outside the node."""
+        """Whether a value isn't measured on all of the node."""
         return self.extrapolated is not None and bool(self.extrapolated[row])
 
     def at(self, row: int) -> int | float | None:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopper_core.model.cubes import Cells
-from chopper_core.model.table import STATES, KernelTable, Selection, values_of
+from chopper_core.model.table import STATES, Category, KernelTable, Kind, Selection, values_of
 from chopper_core.util.arrays import AnyArray, Codes, Float64, Index, Int64, Numbers
 from chopper_core.util.grouping import distinct, run_starts, stable_order
 
@@ -141,6 +141,16 @@ class Groups:
         for rows, group in self.pieces():
             summed += np.bincount(group, values(self.table, rows), len(self))
         return summed.astype(np.int64)
+
+    def compute_kernels(self) -> Int64:
+        """Number of kernels that compute in each group: those that counters are collected for."""
+        if "compute kernels" not in self._cache:
+            self._cache["compute kernels"] = self.sum_of(
+                lambda table, rows: (
+                    (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
+                )
+            )
+        return self._cache["compute kernels"]
 
     def known(self, column: str) -> tuple[Float64, Int64]:
         """Sum of a measured column over each group, and the number of activities with a value."""

@@ -81,7 +81,7 @@ class ColumnText(Struct, frozen=True):
     is_word: bool = False
 
     def cell(self, values: Values, row: int, glyphs: Glyphs) -> str:
-        """One figure as text; `~` marks one that is held from a sample outside the row."""
+        """One figure as text; `~` marks one that isn't measured on all of the row."""
         if values.words is not None:
             word = values.cell(row)
             return glyphs.missing if word is None else clean(str(word))

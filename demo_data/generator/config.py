@@ -90,13 +90,20 @@ class Config:
     lost_share: float = 0.0
     """The share of each rank's activities whose launch the profiler loses, in stretches."""
     lost_stretches: int = 6
+    lost_dispatches: float = 0.0
+    """The share of its dispatches that each counter pass loses besides."""
     end_scatter_ns: int = 0
     """Within this the ranks leave a collective."""
 
     def __post_init__(self) -> None:
         if min(self.ranks, self.iterations, self.layers) < 1:
             raise ValueError("ranks, iterations and layers must be at least 1")
-        if not 0 <= self.lost_share <= 1 or self.lost_stretches < 1 or self.end_scatter_ns < 0:
+        shares = (self.lost_share, self.lost_dispatches)
+        if (
+            not 0 <= min(shares) <= max(shares) <= 1
+            or self.lost_stretches < 1
+            or self.end_scatter_ns < 0
+        ):
             raise ValueError("a share is from 0 to 1, and there is a stretch or more")
         if self.strategy not in (FSDP1, FSDP2):
             raise ValueError(f"the strategy is {FSDP1} or {FSDP2}")

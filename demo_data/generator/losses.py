@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import TypeVar
 
 from generator import config as c
 from generator.records import Activity
+
+_T = TypeVar("_T")
 
 
 def in_stretches(config: c.Config, rank: int, activities: Sequence[Activity]) -> list[Activity]:
@@ -17,6 +20,14 @@ def in_stretches(config: c.Config, rank: int, activities: Sequence[Activity]) ->
         launched[place]
         for place in places(random, len(launched), config.lost_share, config.lost_stretches)
     ]
+
+
+def of_dispatches(
+    config: c.Config, rank: int, index: int, dispatches: Sequence[_T]
+) -> tuple[_T, ...]:
+    """The dispatches that a counter pass keeps; one that it loses leaves a gap in the ids."""
+    random = Random(f"{config.seed}:lost by pass {index}:{rank}")
+    return tuple(each for each in dispatches if random.random() >= config.lost_dispatches)
 
 
 def places(random: Random, count: int, share: float, stretches: int) -> list[int]:

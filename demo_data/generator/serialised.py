@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from generator import config as c
+from generator import losses
 from generator.kernels import Kernel, gemm, memory_bound
 from generator.records import Activity, GpuHistory
 
@@ -83,6 +84,7 @@ def profile(config: c.Config, gpu: GpuHistory) -> list[Profile]:
         if index == len(PASSES) - 1:
             # This process ended before its last buffer was written.
             dispatches = dispatches[:-CUT_FROM_LAST_PASS]
+        dispatches = losses.of_dispatches(config, gpu.rank, index, dispatches)
         process = FIRST_PROCESS + 4_513 * index + 113 * gpu.rank
         profiles.append(Profile(gpu.rank, index + 1, process, counters, dispatches))
     return profiles

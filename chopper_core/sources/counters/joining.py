@@ -10,20 +10,25 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from chopper_core.sources.counters.agents import fuller_agent, same_agent
+from chopper_core.sources.counters.pass_alignment import aligned, same_ids
 from chopper_core.sources.counters.tables import dispatch_order
 from chopper_core.sources.dispatches import Dispatches, DispatchRun
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.trace import ABSENT, merged_losses
-from chopper_core.util.arrays import Int32, Int64
+from chopper_core.util.arrays import Int32, Int64, Mask
 from chopper_core.util.grouping import distinct, first_equal, ranked, run_mask, stable_order
 
 DIFFERS_BY: Final = 0.01
 """Relative difference above which the values of one counter in two passes are noted."""
 
+_MIN_ALIGNED: Final = 16
+"""Fewer dispatches are joined by occurrence: they don't show an alignment."""
+_MIN_ALIGNED_SHARE: Final = 0.5
 _MAX_NAMED_KERNELS: Final = 3
 _MAX_NAME_LENGTH: Final = 60
 
@@ -33,7 +38,9 @@ _Number = TypeVar("_Number", np.int32, np.int64, np.float64)
 
 
 def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
-    """Join executions of one program on (GPU, kernel, occurrence in the order of dispatch).
+    """Join executions of one program dispatch by dispatch (`pass_alignment`).
+
+    Where all kernels ran as often in both, the n-th of a GPU and kernel is the n-th.
 
     Times, ids and region of a row are those of the first pass that has it; kernel traces without
     counters come first. A dispatch that only a later pass has becomes a row without times, since
@@ -42,9 +49,9 @@ def join_passes(passes: Sequence[DispatchRun]) -> DispatchRun:
     """
     ordered = sorted(passes, key=lambda run: bool(run.dispatches.counters))
     joined = ordered[0]
-    nth = occurrences(joined.dispatches.gpu, joined.dispatches.name)
+    keys = _Keys.of(joined.dispatches)
     for other in ordered[1:]:
-        joined, nth = _join_next(joined, nth, other)
+        joined, keys = _join_next(joined, keys, other)
     counted = sum(run.passes for run in passes if run.dispatches.counters)
     return replace(joined, passes=max(1, counted))
 
@@ -130,19 +137,85 @@ def occurrences(gpu: Int32, name: Int32) -> Int64:
     return found
 
 
-def _join_next(base: DispatchRun, nth: Int64, other: DispatchRun) -> tuple[DispatchRun, Int64]:
-    """Join one more pass; `nth` is the occurrence of each row in its own pass."""
+class _Keys(Struct, frozen=True):
+    """The place of each dispatch in its own pass."""
+
+    nth: Int64
+    """How many of its GPU and kernel come before it."""
+    ids: Int64
+    """Its dispatch id as the first pass counts, or ABSENT."""
+
+    @classmethod
+    def of(cls, rows: Dispatches) -> _Keys:
+        """The keys of the dispatches of one pass."""
+        return cls(occurrences(rows.gpu, rows.name), rows.dispatch_id.astype(np.int64))
+
+    def with_new(self, other: _Keys, new: Mask, order: Int64) -> _Keys:
+        """These keys and those of new rows, in the order given."""
+        return _Keys(
+            np.concatenate((self.nth, other.nth[new]))[order],
+            np.concatenate((self.ids, other.ids[new]))[order],
+        )
+
+
+def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[DispatchRun, _Keys]:
+    """Join one more pass."""
     there = _in_terms_of(base, other)
-    nth_there = occurrences(there.dispatches.gpu, there.dispatches.name)
-    match, nearest = _same_occurrence(base.dispatches, nth, there.dispatches, nth_there)
+    theirs = _Keys.of(there.dispatches)
+    match, nearest = _same_occurrence(base.dispatches, keys.nth, there.dispatches, theirs.nth)
+    theirs, sure = _aligned(base.dispatches, keys, there.dispatches, theirs, match, nearest)
     rows, order = _merged(base.dispatches, there.dispatches, match, nearest)
     notes = [
-        *match_notes(base, there, match),
-        *grid_notes(there, int(((match < 0) & (nearest >= 0)).sum())),
+        *match_notes(base, there, match, by_occurrence=not sure),
+        *grid_notes(there, _other_grids(base.dispatches, there.dispatches, match, nearest)),
         *repeat_notes(base.dispatches, there, match),
     ]
     joined = replace(_with_rows(base, there, rows, notes), passes=base.passes + other.passes)
-    return joined, np.concatenate((nth, nth_there[match < 0]))[order]
+    return joined, keys.with_new(theirs, match < 0, order)
+
+
+def _aligned(
+    base: Dispatches, keys: _Keys, other: Dispatches, theirs: _Keys, match: Int64, nearest: Int64
+) -> tuple[_Keys, bool]:
+    """Replace matches by occurrence, GPU by GPU, where ids or an alignment of kernels show better.
+
+    Returns the keys of the other pass, with its ids as the first one counts where they agree, and
+    whether that decided for all GPUs.
+    """
+    ids = np.full(len(other), ABSENT, np.int64)
+    sure = True
+    for gpu in distinct(other.gpu).tolist():
+        here, there = np.flatnonzero(base.gpu == gpu), np.flatnonzero(other.gpu == gpu)
+        if min(len(here), len(there)) < _MIN_ALIGNED:
+            sure = False
+            continue
+        name, other_name = base.name[here].astype(np.int64), other.name[there].astype(np.int64)
+        found = same_ids(name, keys.ids[here], other_name, theirs.ids[there])
+        if found is not None:
+            both = np.flatnonzero(found >= 0)
+            shift = int(theirs.ids[there[both[0]]] - keys.ids[here[found[both[0]]]])
+            ids[there] = theirs.ids[there] - shift
+        elif len(here) == len(there) and np.array_equal(np.sort(name), np.sort(other_name)):
+            continue
+        else:
+            found = aligned(name, other_name)
+            if (found >= 0).sum() < _MIN_ALIGNED_SHARE * min(len(here), len(there)):
+                sure = False
+                continue
+        rows = np.where(found >= 0, here[found], ABSENT)
+        nearest[there] = rows
+        size, size_there = _grid_sizes(base), _grid_sizes(other)
+        unlike = (rows >= 0) & (size[rows] > 0) & (size_there[there] > 0)
+        unlike &= size[rows] != size_there[there]
+        match[there] = np.where(unlike, ABSENT, rows)
+    return _Keys(theirs.nth, ids), sure
+
+
+def _other_grids(base: Dispatches, other: Dispatches, match: Int64, nearest: Int64) -> int:
+    """How many dispatches match but for their grid."""
+    open_rows = (match < 0) & (nearest >= 0)
+    same = base.name[nearest[open_rows]] == other.name[open_rows]
+    return int(same.sum())
 
 
 def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
@@ -296,7 +369,9 @@ def _with_rows(
     )
 
 
-def match_notes(base: DispatchRun, other: DispatchRun, match: Int64) -> list[str]:
+def match_notes(
+    base: DispatchRun, other: DispatchRun, match: Int64, *, by_occurrence: bool = True
+) -> list[str]:
     """Note dispatches of a pass without counterpart in the passes before, and vice versa."""
     rows, there = base.dispatches, other.dispatches
     notes: list[str] = []
@@ -313,7 +388,7 @@ def match_notes(base: DispatchRun, other: DispatchRun, match: Int64) -> list[str
             "missing in this one."
         )
     both = match >= 0
-    if (alone or missed) and both.any():
+    if by_occurrence and (alone or missed) and both.any():
         notes += _counts_notes(other, rows, there)
         ids, ids_there = rows.dispatch_id[match[both]], there.dispatch_id[both]
         if (ids != ids_there).any() and (_has_gaps(rows) or _has_gaps(there)):

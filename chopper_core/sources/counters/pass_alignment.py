@@ -1,0 +1,191 @@
+"""Which dispatches of two executions of one program are the same work.
+
+Profilers lose dispatches, so that the n-th of a kernel in one pass isn't the n-th in another. A
+lost dispatch leaves a gap in the dispatch ids: ids that differ by one number, and have the same
+kernels all along, decide. Else the sequences of kernels are aligned; a dispatch next to a gap that
+could be shifted into it stays unmatched.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from chopper_core.util.arrays import Codes, Index, Int64
+from chopper_core.util.grouping import first_equal, ranked
+
+UNMATCHED: Final = -1
+_SAME_WORK: Final = 0.98
+"""The part of the ids that both passes have that must be of the same kernel."""
+_MIN_SHARE: Final = 0.5
+"""The part of the shorter pass that must be matched."""
+_MAX_PAIRS: Final = 1 << 16
+"""Pairs of dispatches of a kernel that vote for the difference of the ids."""
+_CANDIDATES: Final = 8
+_SHORT: Final = 3
+_ALIKE: Final = 4
+"""Kernels in sequence that must agree after a short gap."""
+_SURE: Final = 8
+"""And after a longer one: layers repeat, and skipping one would shift all that follows."""
+_COMPARED: Final = 48
+_FITS: Final = 0.5
+"""The part of the next kernels that must be equal without a gap to doubt it."""
+_REACH: Final = 256
+"""The longest gap that is sought first; longer ones are if it finds none."""
+
+
+def same_ids(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> Index | None:
+    """The row of the first pass for each of the second, by dispatch id; None if they don't agree.
+
+    Codes are equal for the same kernel; ids below 0 are unknown.
+    """
+    usable, other_usable = ids >= 0, other_ids >= 0
+    if not usable.any() or not other_usable.any():
+        return None
+    best: Index | None = None
+    best_count = 0
+    shorter = min(int(usable.sum()), int(other_usable.sum()))
+    for shift in _id_shifts(code, ids, other_code, other_ids):
+        found = first_equal(
+            np.where(usable, ids, -2), np.where(other_usable, other_ids - shift, -1)
+        )
+        both = found >= 0
+        same = both & (code[found] == other_code)
+        count = int(same.sum())
+        if count > best_count and count >= _SAME_WORK * int(both.sum()):
+            best, best_count = np.where(same, found, UNMATCHED), count
+    return best if best_count >= _MIN_SHARE * shorter else None
+
+
+def _id_shifts(code: Int64, ids: Int64, other_code: Int64, other_ids: Int64) -> list[int]:
+    """The most frequent differences of ids between equal kernels, rare kernels first."""
+    width = int(max(code.max(), other_code.max())) + 1
+    counts = np.bincount(code, minlength=width), np.bincount(other_code, minlength=width)
+    pairs = counts[0] * counts[1]
+    order = np.argsort(pairs, kind="stable")
+    order = order[pairs[order] > 0]
+    enough = int(np.searchsorted(np.cumsum(pairs[order]), _MAX_PAIRS)) + 1
+    differences = [
+        (other_ids[other_code == kernel] - ids[code == kernel][:, None]).ravel()
+        for kernel in order[:enough].tolist()
+        if pairs[kernel] <= _MAX_PAIRS
+    ]
+    if not differences:
+        return [0]
+    values, place = ranked(np.concatenate(differences))
+    votes = np.bincount(place)
+    return [int(values[at]) for at in np.argsort(-votes, kind="stable")[:_CANDIDATES]]
+
+
+def aligned(code: Codes, other_code: Codes) -> Index:
+    """The row of the first pass for each of the second, in order; UNMATCHED where it isn't sure.
+
+    Equal stretches are matched; where they end, the smallest gap after which both agree again is
+    skipped. Time is linear in the length and in the gaps.
+    """
+    ours, theirs = code.astype(np.int64), other_code.astype(np.int64)
+    found = np.full(len(theirs), UNMATCHED, np.intp)
+    here = there = 0
+    stretches: list[tuple[int, int]] = []
+    while here < len(ours) and there < len(theirs):
+        same = _equal_length(ours, here, theirs, there)
+        stretches.append((here, there))
+        found[there : there + same] = np.arange(here, here + same)
+        here, there = here + same, there + same
+        if here == len(ours) or there == len(theirs):
+            gap: tuple[int, int] | None = len(ours) - here, len(theirs) - there
+        else:
+            gap = _gap(ours, here, theirs, there)
+        if gap is None:
+            break
+        unsure = max(_shiftable(ours, here, gap[0], same), _shiftable(theirs, there, gap[1], same))
+        found[there - unsure : there] = UNMATCHED
+        here, there = here + gap[0], there + gap[1]
+    _drop_shifted(found, ours, theirs, stretches)
+    return found
+
+
+def _drop_shifted(
+    found: Index, ours: Int64, theirs: Int64, stretches: list[tuple[int, int]]
+) -> None:
+    """Unmatch the stretches after a long gap that would fit without it nearly as well.
+
+    Layers are alike: one that is skipped by mistake shifts what follows, until another gap.
+    """
+    usual: int | None = None
+    ends = [there for _, there in stretches[1:]] + [len(theirs)]
+    for (here, there), end in zip(stretches, ends, strict=True):
+        balance = here - there
+        if usual is not None and abs(balance - usual) > _SHORT:
+            rows = np.arange(there, min(there + _COMPARED, len(theirs)))
+            fits = 0.0
+            for shift in range(usual - _SHORT, usual + _SHORT + 1):
+                at = rows + shift
+                known = (at >= 0) & (at < len(ours))
+                if known.any():
+                    fits = max(fits, float((ours[at[known]] == theirs[rows[known]]).mean()))
+            if fits >= _FITS:
+                found[there:end] = UNMATCHED
+                continue
+        usual = balance
+
+
+def _equal_length(ours: Int64, here: int, theirs: Int64, there: int) -> int:
+    """How many dispatches are of equal kernels from two places on."""
+    length, step = 0, 64
+    while True:
+        one = ours[here + length : here + length + step]
+        other = theirs[there + length : there + length + step]
+        size = min(len(one), len(other))
+        differs = np.flatnonzero(one[:size] != other[:size])
+        if len(differs):
+            return length + int(differs[0])
+        length += size
+        if size < step:
+            return length
+        step *= 4
+
+
+def _gap(ours: Int64, here: int, theirs: Int64, there: int) -> tuple[int, int] | None:
+    """How many dispatches to skip on both sides, as few as possible; None if nothing agrees."""
+    for total in range(1, _SHORT + 1):
+        for skipped in range(total + 1):
+            one = ours[here + skipped :][:_ALIKE]
+            other = theirs[there + total - skipped :][:_ALIKE]
+            if len(one) == len(other) == _ALIKE and (one == other).all():
+                return skipped, total - skipped
+    reach = _REACH
+    while True:
+        first = _grams(ours[here : here + reach + _SURE])
+        second = _grams(theirs[there : there + reach + _SURE])
+        earliest: dict[bytes, int] = {}
+        for place, gram in enumerate(second):
+            earliest.setdefault(gram, place)
+        sums = [
+            (skipped + earliest[gram], skipped)
+            for skipped, gram in enumerate(first)
+            if gram in earliest
+        ]
+        if sums:
+            total, skipped = min(sums)
+            return skipped, total - skipped
+        if here + reach >= len(ours) and there + reach >= len(theirs):
+            return None
+        reach *= 4
+
+
+def _grams(codes: Int64) -> list[bytes]:
+    """The kernels in sequence from each place on, a few at a time; fewer at the end."""
+    raw = np.ascontiguousarray(codes).tobytes()
+    return [raw[8 * place : 8 * (place + _SURE)] for place in range(max(len(codes) - _SURE + 1, 0))]
+
+
+def _shiftable(codes: Int64, place: int, gap: int, most: int) -> int:
+    """How many matched dispatches before a gap could as well be those at its end."""
+    if not gap:
+        return 0
+    count = 0
+    while count < most and codes[place - 1 - count] == codes[place - 1 - count + gap]:
+        count += 1
+    return count
