@@ -16,6 +16,9 @@ from chopper_core.sources.signals import GpuName
 
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
+_UNNAMED: Final = "unnamed"
+"""The name for overrides of a device that its source doesn't name."""
+
 
 class Device(Struct, frozen=True):
     """A device as its source names it; -1 and '' for missing values."""
@@ -37,7 +40,7 @@ class Device(Struct, frozen=True):
             self.card.casefold(),
             self.pci.casefold(),
         )
-        return tuple(name for name in names if name)
+        return tuple(name for name in names if name) or (_UNNAMED,)
 
     @property
     def text(self) -> str:
@@ -48,7 +51,7 @@ class Device(Struct, frozen=True):
             self.card,
             self.pci,
         )
-        return ", ".join(part for part in parts if part) or "no name"
+        return ", ".join(part for part in parts if part) or _UNNAMED
 
 
 class DeviceMatch(Struct, frozen=True):
@@ -97,8 +100,8 @@ def gpus_of_telemetry(
             DeviceMatch(by_number.get(device.number), "number")
             if device.number >= 0
             else DeviceMatch(by_number.get(place), "order in the file")
-            if device.names or len(gpus) == 1
-            else DeviceMatch(None, "no name: the file doesn't say which GPU it is of")
+            if device != Device() or len(gpus) == 1
+            else DeviceMatch(None, f"nothing; name its GPU with --gpu FILE:{_UNNAMED}=GPU")
             for place, device in enumerate(devices)
         ]
     return _overridden(found, devices, overrides)

@@ -98,9 +98,13 @@ def open_run(
         else:
             failed.append((str(trace.path), str(outcome)))
     if not read:
-        counted = _counted(name, ranges, progress, overrides) if ranges else None
+        why = " ".join(reason for _, reason in failed[:3])
+        try:
+            counted = _counted(name, ranges, progress, overrides)
+        except DataError as error:
+            raise DataError(why or str(error)) from error
         if counted is None:
-            raise DataError(" ".join(reason for _, reason in failed[:3]))
+            raise DataError(why)
         return replace(counted, failed=(*failed, *counted.failed))
     progress("merge ranks", 0, 1)
     run = replace(_joined(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))

@@ -9,6 +9,7 @@ import pytest
 
 from chopper_core.ingest.attach import telemetry_report
 from chopper_core.ingest.open import open_run
+from chopper_core.model.overrides import overrides_of
 from chopper_core.sources.counters.files import find_counters, read_counters
 from chopper_core.sources.ranks import find_traces
 from chopper_core.util.errors import DataError
@@ -19,6 +20,7 @@ from tests.recognition.test_near_misses import (
     METRIC,
     SAMPLES,
     TRACE,
+    V1,
     S,
     events,
     lines,
@@ -118,3 +120,26 @@ def test_a_directory_without_anything_to_read_says_what_is_there(tmp_path: Path)
     put(tmp_path, "rank0.html", "<html>")
     with pytest.raises(DataError, match=r"among 1 file; .* rank0.html is an HTML page"):
         open_run(str(tmp_path), jobs=1)
+
+
+def test_a_chrome_trace_of_another_tool_does_not_hide_the_counters(tmp_path: Path) -> None:
+    put(tmp_path, "results.json", events(V1))
+    header = "Index,KernelName,gpu-id,BeginNs,EndNs,SQ_WAVES"
+    put(tmp_path, "results.csv", lines(header, "0,k,0,5,6,9"))
+    run = open_run(str(tmp_path), jobs=1)
+    assert run.sources[0].facts["format"] == "rocprof v1 CSV"
+    ((path, reason),) = run.failed
+    assert path.endswith("results.json") and "Chrome trace of rocprof v1" in reason
+    with pytest.raises(DataError, match="Chrome trace of rocprof v1"):
+        open_run(str(tmp_path / "results.json"), jobs=1)
+
+
+def test_telemetry_of_an_unnamed_gpu_is_no_guess_among_several(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        put(tmp_path, f"rank{rank}.json", events(KERNEL, KERNEL | {"ts": 9}))
+    rows = [f"2025/07/27 00:22:{second:02}.5, 7 W" for second in range(4)]
+    put(tmp_path, "smi.csv", lines("timestamp, power.draw [W]", *rows))
+    (identity,) = open_run(str(tmp_path), jobs=1).identities
+    assert identity.gpu is None and "--gpu FILE:unnamed=GPU" in identity.by
+    named = open_run(str(tmp_path), jobs=1, overrides=overrides_of((), [("smi", "unnamed", 1)]))
+    assert named.identities[0].gpu == 1
