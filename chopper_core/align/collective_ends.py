@@ -7,7 +7,8 @@ so its kernels end at about the same time on all GPUs, whatever the profiler los
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -170,7 +171,7 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     code = numbered((*kernels.labels, kernels.iteration))
     lanes = {gpu: kernels.take(own) for gpu, own in kernels.lanes().items()}
     codes = {gpu: code[own] for gpu, own in kernels.lanes().items()}
-    groups = {gpu: {*distinct(lane.group).tolist()} for gpu, lane in lanes.items()}
+    groups = {gpu: Counter(lane.group.tolist()) for gpu, lane in lanes.items()}
     left = sorted(lanes, key=lambda gpu: -len(lanes[gpu]))
     placed: list[int] = left[:1]
     left = sorted(left[1:])
@@ -179,18 +180,19 @@ def end_offsets(kernels: CommKernels) -> EndOffsets:
     while left:
         waiting = []
         for gpu in left:
-            base = next((one for one in placed if _share(groups[gpu], groups[one])), None)
+            base = _closest(gpu, placed, groups)
             found = None
             if base is not None and failures < _MAX_FAILURES:
-                same_place = _same_places(lanes[gpu], codes[gpu], lanes[base], codes[base])
-                found = _late(lanes[gpu], lanes[base], same_place)
+                own, own_codes = _common(lanes[gpu], codes[gpu], groups[base])
+                other, other_codes = _common(lanes[base], codes[base], groups[gpu])
+                found = _late(own, other, _same_places(own, own_codes, other, other_codes))
                 failures += found is None
             if base is None or found is None:
                 waiting.append(gpu)
                 continue
             placed.append(gpu)
             late[gpu] = found + late[base]
-            distance = _nearest(lanes[gpu].end_ns - found, lanes[base].end_ns)
+            distance = _nearest(own.end_ns - found, other.end_ns)
             distances.append(np.abs(distance))
         if len(waiting) == len(left):
             break
@@ -212,9 +214,27 @@ def _some(kernels: CommKernels) -> CommKernels:
     return kernels.take(taken[place])
 
 
-def _share(one: set[int], other: set[int]) -> bool:
-    """Whether two GPUs may take part in the same collectives."""
-    return UNKNOWN in one or UNKNOWN in other or not one.isdisjoint(other)
+def _closest(gpu: int, placed: Sequence[int], groups: Mapping[int, Counter[int]]) -> int | None:
+    """The GPU that may take part in most collectives of another; None if none may in any."""
+    own = groups[gpu]
+    most, closest = 0, None
+    for one in placed:
+        other = groups[one]
+        shared = own.total() if UNKNOWN in own or UNKNOWN in other else (own & other).total()
+        if shared > most:
+            most, closest = shared, one
+        if most == own.total():
+            break
+    return closest
+
+
+def _common(
+    kernels: CommKernels, codes: Int64, groups: Mapping[int, int]
+) -> tuple[CommKernels, Int64]:
+    """The kernels that may be of some groups, and their codes."""
+    chosen = kernels.group == UNKNOWN
+    chosen |= np.isin(kernels.group, list(groups)) | (UNKNOWN in groups)
+    return (kernels, codes) if chosen.all() else (kernels.take(chosen), codes[chosen])
 
 
 def _late(own: CommKernels, base: CommKernels, same_place: Int64) -> int | None:

@@ -33,6 +33,7 @@ def job(
     work: Extra = lambda gpu, iteration, step: 0,
     host: Extra = lambda gpu, iteration, step: 0,
     operation: Callable[[int, int], str] = lambda gpu, step: f"op{step}",
+    transfer: Callable[[Team], int] = lambda team: TRANSFER,
 ) -> Run:
     """Steps of 10 ms of compute, each before an all-reduce of the teams of that step."""
     gpus = sorted({gpu for step in teams for team in step for gpu in team})
@@ -52,7 +53,7 @@ def job(
                 groups.append("")
                 now[gpu] += took
             for team in those:
-                end = max(now[gpu] for gpu in team) + TRANSFER
+                end = max(now[gpu] for gpu in team) + transfer(team)
                 for gpu in team:
                     rows.append(
                         Row(now[gpu], end - now[gpu], Kind.COMM, 1, gpu, iteration, phase, step,
@@ -81,13 +82,9 @@ def late(run: Run) -> list[tuple[int, list[int], str | None]]:
     ]
 
 
-def findings(run: Run) -> list[str]:
+def findings(run: Run, rule: str = "straggler") -> list[str]:
     frame = query(run, parse("R?view=findings"))
-    return [
-        label
-        for number, label in enumerate(frame.labels)
-        if frame.row(number)["rule"] == "straggler"
-    ]
+    return [label for number, label in enumerate(frame.labels) if frame.row(number)["rule"] == rule]
 
 
 def test_nobody_is_late() -> None:
@@ -140,6 +137,16 @@ def test_waits_are_followed_through_process_groups() -> None:
     assert np.abs(stand.delays_ns[[0, 2, 3]]).max() == 0
     # 2 ms in either step: late for GPU 0 in the first, and for GPU 3 in both.
     assert stand.delays_ns[1].tolist() == [4 * MS] * 6
+
+
+def test_a_slow_link_is_named_and_nobody_is_late_for_it() -> None:
+    run = job(TENSOR_AND_DATA, transfer=lambda team: TRANSFER * (4 if tuple(team) == (2, 3) else 1))
+    (said,) = findings(run, "slow-link")
+    assert said.startswith("the link of GPUs 2 and 3 is slow: all_reduce takes 300.0 % longer")
+    assert "900 µs per iteration, 900 µs of that exposed" in said
+    assert findings(run) == []
+    assert findings(job(TENSOR_AND_DATA), "slow-link") == []
+    assert findings(job(EVERYONE), "slow-link") == []
 
 
 def test_stages_of_a_pipeline_are_not_compared() -> None:

@@ -37,7 +37,16 @@ def test_a_cause_costs_what_the_run_without_it_lacks(cause: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cause", ["one GPU at a lower clock", "one operation slow in one layer", "a throttled GPU"]
+    "cause",
+    [
+        "one GPU at a lower clock",
+        "one operation slow in one layer",
+        "a throttled GPU",
+        # Its GPUs 0 and 3 have few collectives in common, and are placed by the others.
+        "a slow link of one group",
+        "garbage collection on one GPU",
+        "a checkpoint on one GPU",
+    ],
 )
 def test_a_planted_cause_is_the_first_finding(cause: str) -> None:
     found = bench.measure(cause, 1, 0.04)

@@ -13,6 +13,7 @@ from chopper_core.util.grouping import run_starts
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.phrases import listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.collective_figures import Chosen, chosen_in
 from chopper_core.views.shared.collectives import collectives_of
 
@@ -35,8 +36,8 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "exposed",
-    saving="exposed communication less the part that is waiting for later GPUs and less its first "
-    "and last collectives, mean over GPUs",
+    saving="exposed communication less the part that is waiting for later GPUs or due to a slow "
+    "link, and less its first and last collectives, mean over GPUs",
     holds=(0.3, 1.5),
     needs="collectives",
     thresholds=(EXPOSED, ENDS),
@@ -52,7 +53,8 @@ def exposed(context: FindingsContext) -> Iterator[Finding]:
     waiting = context.per_iteration(float(chosen.exposed_ns.sum()))
     each = context.per_iteration(total)
     ends = min(_ends_ns(context, chosen), ENDS.share * context.step_ns)
-    saving = each - waiting - ends
+    links = sum(link.exposed_ns * len(link.gpus) for link in slow_links(context))
+    saving = each - waiting - ends - links / len(context.gpus)
     if context.share(saving) < EXPOSED.share:
         return
     is_complete = bool(chosen.complete.all())

@@ -13,6 +13,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.phrases import others, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.host_causes import host_charges
 from chopper_core.views.shared.lateness import recurrence
 from chopper_core.views.shared.leads import (
@@ -57,7 +58,11 @@ def straggler(context: FindingsContext) -> Iterator[Finding]:
     leads = context.leads
     if leads is None:
         return
+    behind_links = {gpu for link in slow_links(context) for gpu in link.gpus}
     for late in leads.stragglers:
+        # It comes last because its link is slow, which is a finding.
+        if late.cause is None and leads.gpus[late.place] in behind_links:
+            continue
         yield _finding(context, leads, late)
 
 
