@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import BACKWARD_NODE, Host
@@ -44,6 +45,9 @@ _OUTSIDE: Final = (
 )
 """Operators of a language model that no module of their own runs, outside its layers."""
 
+_SUM: Final = re.compile(r"^aten::add_?$")
+_RESIDUALS: Final = ("attn_ra", "mlp_ra")
+
 
 class Modules(Struct, frozen=True):
     """The module frames as intervals, valued with the layer and with the operation."""
@@ -58,13 +62,17 @@ class Modules(Struct, frozen=True):
     has_roles: bool
     """Whether operations have standard names, after their place in a language model."""
 
-    def operators_outside(self, host: Host, code: Callable[[str], int]) -> Intervals:
-        """The operators of a language model outside its blocks, valued with their operation."""
+    def own_operators(self, host: Host, code: Callable[[str], int]) -> Intervals:
+        """The operators that a model runs outside its blocks, or a block itself, as operations.
+
+        Outside these are embedding, head and loss. Of a block's own two sums the first is the
+        residual of attention, the second that of the feed-forward part.
+        """
         rows = host.operators
         starts = host.starts(rows)
         outside = self.layers.innermost(starts) == NOWHERE
         held = self.holders.innermost(starts) != NOWHERE
-        found: dict[int, int] = {}
+        found = self._residuals(host, code)
         for pattern, name in _OUTSIDE:
             where = outside & host.named(pattern)[rows] & (held | (name == "cel"))
             for row in rows[where].tolist():
@@ -73,6 +81,27 @@ class Modules(Struct, frozen=True):
             np.fromiter(found, np.intp, len(found)),
             np.fromiter(found.values(), np.intp, len(found)),
         )
+
+    def _residuals(self, host: Host, code: Callable[[str], int]) -> dict[int, int]:
+        """The sums that a block runs itself, two per call, by row."""
+        rows = host.operators[host.named(_SUM)[host.operators]]
+        rows = rows[np.argsort(host.ranges.start_ns[rows], kind="stable")]
+        starts = host.starts(rows)
+        call, inner = (
+            replace(ranges, value=np.arange(len(ranges))).innermost(starts)
+            for ranges in (self.layers, self.operations)
+        )
+        own = np.flatnonzero(call != NOWHERE)
+        own = own[self.operations.start_ns[inner[own]] == self.layers.start_ns[call[own]]]
+        of_call: dict[int, list[int]] = defaultdict(list)
+        for row, number in zip(rows[own].tolist(), call[own].tolist(), strict=True):
+            of_call[number].append(row)
+        return {
+            row: code(name)
+            for sums in of_call.values()
+            if len(sums) == len(_RESIDUALS)
+            for row, name in zip(sums, _RESIDUALS, strict=True)
+        }
 
 
 class _Calls(Struct, frozen=True):

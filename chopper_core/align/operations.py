@@ -120,16 +120,17 @@ def label_operations(
     unnamed = replace(annotated, value=np.full(len(annotated), NO_LABEL, np.intp))
     labels.fill(union(_fsdp(host, names), unnamed).innermost(points), Rule.FSDP)
     by_module = _modules(modules, names)
+    own = modules.own_operators(host, names.code) if modules.has_roles else None
     if host.named(VOCABULARY)[host.annotations].any():
         _fill(labels, annotated, points, forward, Rule.ANNOTATION)
         _fill(labels, by_module, points, forward, Rule.MODULE)
     else:
+        if own is not None:
+            _fill(labels, own, points, forward, Rule.MODULE)
         telling = _without_scopes(host, names, annotated, points, iterations.codes)
         _fill_innermost(labels, telling, by_module, points, forward)
     if modules.has_roles:
         _attention_kernels(labels, host, names)
-        outside = modules.operators_outside(host, names.code)
-        _fill(labels, outside, points, forward, Rule.HOST_OPERATOR)
     if not host.named(VOCABULARY).any():
         layer_ranges = union(annotated_layers(host), layer_windows(host))
         shapes = read_shapes(host, layer_ranges, names.code)
