@@ -59,6 +59,8 @@ class Values(Struct, frozen=True):
     lies within, or some of its kernels lack the counters."""
     words: tuple[str, ...] | None = None
     """For a column of words: what the numbers point into, in sort order."""
+    partial: Mask | None = None
+    """Where the value covers only some of the row's GPUs."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -67,7 +69,8 @@ class Values(Struct, frozen=True):
         """The values of the given nodes, in their order."""
         missing = None if self.missing is None else self.missing[rows]
         extrapolated = None if self.extrapolated is None else self.extrapolated[rows]
-        return Values(self.numbers[rows], missing, extrapolated, self.words)
+        partial = None if self.partial is None else self.partial[rows]
+        return Values(self.numbers[rows], missing, extrapolated, self.words, partial)
 
     def present(self) -> Mask:
         """Where there is a value."""
@@ -78,6 +81,10 @@ class Values(Struct, frozen=True):
     def is_extrapolated(self, row: int) -> bool:
         """Whether a value isn't measured on all of the node."""
         return self.extrapolated is not None and bool(self.extrapolated[row])
+
+    def is_partial(self, row: int) -> bool:
+        """Whether a value covers only some of the row's GPUs."""
+        return self.partial is not None and bool(self.partial[row])
 
     def at(self, row: int) -> int | float | None:
         """One value as a plain Python number, or None."""

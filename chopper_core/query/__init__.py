@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from chopper_core.metrics import Scope, Values, metric_named
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
+from chopper_core.query.coverage import Coverage
 
 __all__ = ["figures"]
 
@@ -15,4 +16,6 @@ def figures(run: Run, view: View, names: Iterable[str]) -> dict[str, Values]:
     """Figures of a view's node itself, one value each; raises NoSuchNode for an unknown node."""
     node = run.tree_of(view).node(view.path)
     scope = Scope(node, node, run.origin_ns, run.hardware, run.measured)
-    return {name: metric_named(name, run.table, run.counter_info).compute(scope) for name in names}
+    coverage = Coverage(run, view, "", node, node)
+    known = [metric_named(name, run.table, run.counter_info) for name in names]
+    return {each.name: coverage.marked(each, each.compute(scope)) for each in known}

@@ -14,6 +14,7 @@ from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.view import View, enter
+from chopper_core.query.coverage import Coverage
 from chopper_core.query.differences import is_difference
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
@@ -46,13 +47,14 @@ def children(run: Run, view: View) -> Frame:
     skipped = set(map(str, left_out)) if view.level == "iteration" else set()
     counted = np.array([label not in skipped for label in labels], np.bool_)
     statistic = statistic_of(view)
+    coverage = Coverage(run, view, view.level, nodes, parent)
 
     def values(name: str) -> Values:
         if name not in computed:
             found = column_of(name, run, statistic).compute(scope)
             if name == SHARE:
                 found = replace(found, missing=~(found.present() & counted))
-            computed[name] = found
+            computed[name] = coverage.marked(column_of(name, run, statistic), found)
         return computed[name]
 
     columns = tuple(column_of(name, run, statistic) for name in names_of(run, view))
@@ -87,8 +89,10 @@ def children(run: Run, view: View) -> Frame:
         elapsed_ns=elapsed[shown],
         notes=(
             *notes_of(run, view, labels, len(shown), hidden_ns),
+            *coverage.notes(columns),
             *reason_notes(nowhere, run.table, run.hardware),
         ),
+        partial_total=coverage.partial_totals(columns),
         target=lambda row: view if view.is_leaf else enter(view, shown_labels[row]),
         signal=signal,
         means=means_of(signal, nodes, shown),

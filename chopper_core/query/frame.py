@@ -72,6 +72,9 @@ class Frame(Struct, frozen=True, eq=False):
     left_out: tuple[int, ...] = ()
     """Those of them that take no part in the figures of other rows and in the total."""
 
+    partial_total: frozenset[str] = frozenset()
+    """The columns whose total covers only some GPUs of the node."""
+
     def __len__(self) -> int:
         return len(self.labels)
 

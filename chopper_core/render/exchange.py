@@ -25,7 +25,8 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
     """A frame as JSON of the schema `chopper.frame/1`; missing values are null.
 
     `left_out` has the truncated iterations that the figures leave out, `truncated` marks their
-    rows, `held` names the columns of a row whose value is that of the nearest sample outside of it.
+    rows, `held` names the columns of a row whose value is that of the nearest sample outside of it,
+    `partial` those whose value covers only some of the row's GPUs, as `partial_total` of the total.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     document: dict[str, Any] = {
@@ -46,10 +47,12 @@ def as_json(frame: Frame, *, limit: int | None = None) -> str:
                 **({"truncated": True} if frame.is_cut(row) else {}),
                 **_finite(frame.row(row)),
                 **({"held": held} if (held := _held(frame, row)) else {}),
+                **({"partial": lacks} if (lacks := _partial(frame, row)) else {}),
             }
             for row in range(count)
         ],
         "total": _finite(frame.total),
+        **({"partial_total": sorted(frame.partial_total)} if frame.partial_total else {}),
         **({"pictures": [_plain(each) for each in frame.charts]} if frame.charts else {}),
         **({"headline": list(frame.headline)} if frame.headline else {}),
         "notes": [*frame.notes, *limit_notes(frame, count)],
@@ -70,6 +73,11 @@ def _finite(cells: Mapping[str, Cell | None]) -> dict[str, Cell | None]:
 def _held(frame: Frame, row: int) -> list[str]:
     columns = (column.name for column in frame.columns)
     return [name for name in columns if frame.values[name].is_extrapolated(row)]
+
+
+def _partial(frame: Frame, row: int) -> list[str]:
+    columns = (column.name for column in frame.columns)
+    return [name for name in columns if frame.values[name].is_partial(row)]
 
 
 def _plain_numbers(numbers: Any) -> Any:

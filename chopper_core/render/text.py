@@ -227,7 +227,9 @@ def _has_total(frame: Frame) -> bool:
 def _total_cell(frame: Frame, column: ColumnText, glyphs: Glyphs) -> str:
     if column.is_word:
         return ""
-    return column.scale.cell(frame.total[column.metric.name], glyphs.missing)
+    number = frame.total[column.metric.name]
+    mark = "*" * (number is not None and column.metric.name in frame.partial_total)
+    return mark + column.scale.cell(number, glyphs.missing)
 
 
 def _markdown_cell(frame: Frame, column: ColumnText, row: int) -> str:

@@ -18,6 +18,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.query.children import children, filter_note, ordered, run_notes
 from chopper_core.query.compared import compared
+from chopper_core.query.coverage import Coverage
 from chopper_core.query.filter import Rows, matching
 from chopper_core.query.frame import Frame
 from chopper_core.query.signal_chart import means_of
@@ -163,6 +164,8 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
     def scope_of(groups: Groups) -> Scope:
         return Scope(groups, whole, run.origin_ns, run.hardware, run.measured)
 
+    coverage = Coverage(run, view, result.level, whole if nodes is None else nodes, whole)
+
     def column(name: str) -> Metric:
         if name in own:
             found = own[name][0]
@@ -178,7 +181,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         if name not in computed:
             found = column(name)
             assert nodes is not None
-            computed[name] = found.compute(scope_of(nodes))
+            computed[name] = coverage.marked(found, found.compute(scope_of(nodes)))
         return computed[name]
 
     columns = tuple(map(column, names))
@@ -208,6 +211,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         notes=(
             *_statistic_note(view, over),
             *result.notes,
+            *(coverage.notes([each for each in columns if each.name not in totals])),
             *run_notes(run, counting),
             *filter_note(len(result.labels), len(shown)),
         ),
@@ -223,6 +227,9 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         ),
         over=over,
         by=result.by,
+        partial_total=coverage.partial_totals(
+            [each for each in columns if each.name not in totals]
+        ),
         truncated=run.truncated(view),
         left_out=run.left_out(counting),
     )

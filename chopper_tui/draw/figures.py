@@ -51,6 +51,8 @@ class Figure(Struct, frozen=True):
     """Whether it is that of the nearest sample, none lying within the node."""
     word: str = ""
     """What stands in place of a number."""
+    partial: bool = False
+    """Whether it covers only some of the node's GPUs."""
 
     @property
     def is_nothing(self) -> bool:
@@ -77,7 +79,7 @@ class Figure(Struct, frozen=True):
         if short:
             before = len(f"{abs(self.number) / scale.divisor:.0f}")
             scale = replace(scale, decimals=min(max(_DIGITS - before, 0), scale.decimals))
-        text = f"{'~' if self.held else ''}{scale.cell(self.number)}"
+        text = f"{'*' if self.partial else '~' if self.held else ''}{scale.cell(self.number)}"
         if not scale.unit or (beside_title and self.metric.title.endswith(scale.unit)):
             return text
         return f"{text}{'' if scale.unit == '%' else ' '}{scale.unit}"
@@ -94,7 +96,7 @@ def figures_of(run: Run, view: View, names: Iterable[str]) -> dict[str, Figure]:
 def _figure(metric: Metric, values: Values, row: int) -> Figure:
     cell = values.cell(row)
     word = cell if isinstance(cell, str) else ""
-    return Figure(metric, values.at(row), values.is_extrapolated(row), word)
+    return Figure(metric, values.at(row), values.is_extrapolated(row), word, values.is_partial(row))
 
 
 def _pointed(frame: Frame, label: str) -> str | None:

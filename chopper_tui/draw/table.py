@@ -315,7 +315,8 @@ def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> C
         widths = sorted(cell_width(word) for word in shown)
         width = max(cell_width(header), min(max(widths, default=1), _MAX_WORD))
         return Column(text, header, width, 0, tints(frame, text.metric), kernels)
-    mark = "~" if values.extrapolated is not None and values.extrapolated.any() else ""
+    marks = (values.extrapolated, values.partial)
+    mark = "~" if any(each is not None and each.any() for each in marks) else ""
     cells = [mark + text.scale.cell(number) for number in (*extremes, frame.total[name])]
     width = max(cell_width(cell) for cell in (header, *cells))
     bar_width = bar_width if name == "share_pct" else 0
