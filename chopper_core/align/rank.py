@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
+from chopper_core.align.graphs import captured_points
 from chopper_core.align.host import Host, Links, link
 from chopper_core.align.host_time import host_time
 from chopper_core.align.inference import read_inference
@@ -79,9 +80,11 @@ def align_rank(trace: Trace) -> AlignedRank:
     inference = read_inference(host)
     iterations, partial = label_iterations(host, links, inference, order)
     phases = label_phases(host, links, backward, inference, kind, iterations, order)
-    layers = label_layers(host, links, backward, modules, iterations, phases, order)
+    # The kernels of a graph have the layer and the operation that were captured.
+    captured = replace(links, points=captured_points(host, links))
+    layers = label_layers(host, captured, backward, modules, iterations, phases, order)
     operations, operation_names = label_operations(
-        host, links, backward, modules, collectives, kind, iterations, phases, order
+        host, captured, backward, modules, collectives, kind, iterations, phases, order
     )
     mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]

@@ -515,3 +515,44 @@ def test_batches_are_counted_once_per_step(tmp_path: Path) -> None:
     assert np.nansum(table.measured["tokens"]) == 64
     assert np.nansum(table.measured["requests"]) == 2
     assert set(table.iteration.tolist()) == {0}
+
+
+def captured(trace: TinyTrace, *, replayed: int = 2, captures: int = 1, streams: int = 1) -> None:
+    """A capture of two blocks' products, and two replays of a graph of some kernels."""
+    at = 10
+    for number in range(captures):
+        trace.call("hipStreamBeginCapture", at, 900 + number)
+        for layer in range(2):
+            trace.module(f"DecoderLayer_{layer}", at + 5, at + 35)
+            trace.module(f"Linear_{layer}", at + 8, at + 30)
+            trace.op("aten::mm", at + 10, at + 20)
+            trace.call("hipLaunchKernel", at + 12, 800 + 10 * number + layer)
+            at += 40
+        trace.call("hipStreamEndCapture", at, 910 + number)
+        at += 20
+    for replay in range(2):
+        at += 100
+        trace.op("aten::copy_", at, at + 5)
+        trace.call("hipGraphLaunch", at + 10, 1000 + replay)
+        for place in range(replayed):
+            stream = place % streams
+            trace.gpu(GEMM, at + 30 + 10 * place, correlation=1000 + replay, stream=stream)
+
+
+GRAPHS = {
+    "replays have the layers of the capture": ({}, ["0", "1"] * 2),
+    "a graph of another size is another graph": ({"replayed": 3}, ["none"] * 6),
+    "two captures of one size": ({"captures": 2}, ["none"] * 4),
+    "branches on two streams": ({"streams": 2}, ["none"] * 4),
+}
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_replays_of_a_graph(case: str, tmp_path: Path) -> None:
+    options, layers = GRAPHS[case]
+    trace = TinyTrace()
+    captured(trace, **options)
+    found = align(trace, tmp_path)
+    assert found.texts("layer") == layers
+    operation = "Linear" if "0" in layers else "gemm"
+    assert set(found.texts("operation")) == {operation}
