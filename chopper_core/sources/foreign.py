@@ -158,11 +158,14 @@ def _zip(head: FileHead) -> str:
         return _BY_SUFFIX[".pt"]
     if name.startswith(("[Content_Types]", "xl/", "word/")):
         return "is a spreadsheet or document; export it as CSV"
-    return f"is a zip archive ({name} …); unpack it (unzip FILE -d DIR) and open the directory"
+    return (
+        f"is a zip archive ({_shortened(name)} …); unpack it (unzip FILE -d DIR) and open the "
+        "directory"
+    )
 
 
 def _first_member(data: bytes) -> str:
-    return data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace")
+    return _shortened(data[:_TAR_NAME_BYTES].partition(b"\0")[0].decode("utf-8", "replace"))
 
 
 def _json(head: FileHead) -> str:
@@ -176,7 +179,7 @@ def _json(head: FileHead) -> str:
             return meaning
     if "traceEvents" in keys:
         return "is a Chrome trace in JSON"
-    shown = ", ".join(keys[:_MAX_KEYS]) + (" …" if len(keys) > _MAX_KEYS else "")
+    shown = ", ".join(map(_shortened, keys[:_MAX_KEYS])) + (" …" if len(keys) > _MAX_KEYS else "")
     return f"is JSON of no known tool (keys {shown})" if keys else "is JSON of no known tool"
 
 
@@ -189,10 +192,14 @@ def _text(head: FileHead) -> str:
     if len(first) > 1 and _NUMBERS.fullmatch(line):
         return "has no headings: nothing tells what its numbers are"
     if len(first) > 1 and len(head.rows) > 1 and len(head.rows[1]) == len(first):
-        shown = ", ".join(first[:_MAX_KEYS]) + (" …" if len(first) > _MAX_KEYS else "")
+        shown = ", ".join(map(_shortened, first[:_MAX_KEYS])) + (
+            " …" if len(first) > _MAX_KEYS else ""
+        )
         return f"is a table of no known tool (columns {shown})"
     return f"is text of no known tool ({_shortened(line)!r})" if line else "is empty"
 
 
-def _shortened(line: str) -> str:
-    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 1]}…"
+def _shortened(text: str) -> str:
+    """Return the start of a text from the file, without what could act on a terminal."""
+    short = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in short)

@@ -402,6 +402,10 @@ OTHERS: list[Case] = [
     ("rank0.json", "version https://git-lfs.github.com/spec/v1\n", "refused: is a Git LFS pointer"),
     ("log.txt", "Omniperf version: 2.0.0\n", "refused: is text of no known tool ('Omniperf ver"),
     ("numbers.csv", "1,2,3\n4,5,6\n", "refused: has no headings"),
+    ("x.csv", "a\x1b[2J,b\n1,2\n", "refused: is a table of no known tool (columns a\ufffd[2J, b)"),
+    ("x.json", '{"\x1b]0;x": 1}', "refused: is JSON of no known tool (keys \ufffd]0;x)"),
+    ("x.tar", tarred("\x1b[2J"), "refused: is a tar archive (\ufffd[2J …)"),
+    ("x.csv", f"{'h' * 3000},b\n1,2\n", "hhh…, b)"),
 ]  # fmt: skip
 
 
