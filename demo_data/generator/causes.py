@@ -49,6 +49,8 @@ class Style(c.Config):
     microsteps: int = 1
     tensor: int = 1
     stages: int = 1
+    link_times: float = 1.0
+    """How many times as long as in other small runs collectives transfer."""
     noise: float = c.CHANCE
     lost_share: float = 0.0
     """The share of launches of which the record is lost."""
@@ -159,7 +161,7 @@ class Style(c.Config):
 
     def link_factor(self, group: Group) -> float:
         """How many times its usual time a collective of the group transfers."""
-        usual = USUAL_LINK[group.description]
+        usual = self.link_times * USUAL_LINK[group.description]
         cause = self.cause
         if cause is None or cause.kind != "link":
             return usual

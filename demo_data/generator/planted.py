@@ -39,6 +39,8 @@ STYLES: dict[str, Style] = {
     "noisy": _style(k.FSDP_NAMES, noise=0.01, lost_share=0.005),
     "lossy": _style(k.MODULE, noise=0.004, lost_share=0.02),
     "wide": _style(k.ANNOTATED, ranks=8, telemetry=True),
+    "busy links": _style(k.ANNOTATED, link_times=2.5),
+    "busy links of modules": _style(k.MODULE, link_times=2.5),
     "tensor": _style(k.MODULE, tensor=2, shards=False),
     "stages": _style(k.MODULE, stages=2, shards=False, microsteps=4),
 }
@@ -381,9 +383,10 @@ def _imbalance(run: Simulated, size: float, seed: int) -> Cause:
     return Cause("imbalance", size, _gpu(run, seed), _from_start(run))
 
 
-@_plants("an operation slowed by communication", ("annotated", "module", "fsdp"))
+@_plants("an operation slowed by communication", ("busy links", "busy links of modules"))
 def _contention(run: Simulated, size: float, seed: int) -> Cause:
-    name = ("attn_op", "mlp_gp", "q_ip")[seed % 3]
+    # Beside communication in some layers more than in others, so that a run shows what it costs.
+    name = "mlp_dp"
     factor = 1 + 2 * size * run.step_ns / run.per_iteration_ns(operation=name)
     return Cause("contention", factor, (), _from_start(run), None, name)
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from chopper_core.model.view import View
+from chopper_core.views.findings import RULES
+from chopper_core.views.findings.context import context_of
 from tests.bench import findings as bench
 from tests.bench.findings import planted
 
@@ -36,18 +39,46 @@ def test_a_cause_costs_what_the_run_without_it_lacks(cause: str) -> None:
     assert found.cause.iterations[-1] == found.run.config.last_iteration
 
 
+FAST = (
+    "one GPU at a lower clock",
+    "a clock that drops",
+    "one operation slow on one GPU",
+    "an extra operation in one layer",
+    "slow memory of one GPU",
+    "more tokens on one GPU",
+    # Its GPUs 0 and 3 have few collectives in common, and are placed by the others.
+    "a slow link of one group",
+    "garbage collection on one GPU",
+    "a checkpoint on one GPU",
+)
+MORE = (
+    "two GPUs at a lower clock",
+    "all GPUs at a lower clock",
+    "a throttled GPU",
+    "slow optimizer kernels on one GPU",
+    "one operation slow in one layer",
+    "one layer slow",
+    "slow memory of all GPUs",
+    "parameters not gathered ahead",
+    "an operation slowed by communication",
+    "copies from pageable memory",
+)
+
+
 @pytest.mark.parametrize(
-    "cause",
-    [
-        "one GPU at a lower clock",
-        "one operation slow in one layer",
-        "a throttled GPU",
-        # Its GPUs 0 and 3 have few collectives in common, and are placed by the others.
-        "a slow link of one group",
-        "garbage collection on one GPU",
-        "a checkpoint on one GPU",
-    ],
+    "cause", [*FAST, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)]
 )
 def test_a_planted_cause_is_the_first_finding(cause: str) -> None:
+    """With its GPU, place and cause, and a range of the saving that holds what it truly costs."""
     found = bench.measure(cause, 1, 0.04)
     assert found.level == 3, found.found
+    assert found.is_in_range, (found.cost_ns, found.first)
+
+
+@pytest.mark.slow
+def test_every_rule_stays_silent_in_a_run_that_it_could_judge() -> None:
+    """With telemetry, collectives, launches, layers and eight GPUs, and nothing wrong."""
+    run = bench.opened(planted.clean("wide", 3))
+    context = context_of(run, View(run.name))
+    silent = {rule.name for rule in RULES if not list(rule.find(context))}
+    assert {rule.name for rule in RULES} - silent == {"missing"}

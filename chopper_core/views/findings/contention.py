@@ -37,7 +37,7 @@ SLOWED_COST: Final = Threshold(
     "contention",
     saving="time of instances with much overlap beyond that of instances with little, mean over "
     "GPUs",
-    holds=(0.2, 1.1),
+    holds=(0.2, 2.5),
     needs="communication and labelled layers",
     thresholds=(SLOWED, CORRELATION, SLOWED_COST),
 )

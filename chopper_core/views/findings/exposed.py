@@ -25,10 +25,10 @@ EXPOSED: Final = Threshold(
 )
 ENDS: Final = Threshold(
     "ends of the step",
-    3.0,
+    5.0,
     "% of the iteration, at most",
     "nothing can hide the first two gathers of a sharded step and the last two reductions; larger "
-    "ones could be split",
+    "ones can be split",
 )
 
 _MAX_LISTED: Final = 3

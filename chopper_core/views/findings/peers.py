@@ -24,8 +24,8 @@ class Peers(Struct, frozen=True):
 
     Of each operation in a layer and iteration a GPU's peers are the GPUs that run as many
     kernels of it: another stage of a pipeline, or a micro-step more, is compared with no one.
-    Only what runs without communication beside it is compared, since a collective that transfers
-    slows kernels more than one that waits, and GPUs that lag wait less.
+    What runs beside communication is compared only where that is asked for: a collective that
+    transfers slows kernels more than one that waits, and GPUs that lag wait less.
     """
 
     pairs: Int64
@@ -40,9 +40,25 @@ class Peers(Struct, frozen=True):
     """Own time over the usual, as rows x GPUs x iterations; NaN without peers."""
 
     @property
+    def ratio(self) -> Float64:
+        """By which factor each operation takes longer than usual, beyond all that the GPU runs."""
+        return self._whole / np.maximum(self.general, 1.0)
+
+    def often(self, limit: float) -> Float64:
+        """The share of the iterations in which it takes longer by more than a share."""
+        with np.errstate(invalid="ignore"):
+            longer = self.by_iteration / np.maximum(self.general, 1.0)[:, None] > 1 + limit
+        known: Float64 = np.isfinite(self.by_iteration).sum(axis=2)
+        return np.asarray(longer.sum(axis=2) / np.maximum(known, 1), np.float64)
+
+    @property
+    def _whole(self) -> Float64:
+        return 1 + self.excess_ns / np.maximum(self.usual_ns, 1.0)
+
+    @property
     def general(self) -> Float64:
         """By which factor most of each GPU's compute takes longer: the weighted median."""
-        ratio = 1 + self.excess_ns / np.maximum(self.usual_ns, 1.0)
+        ratio = self._whole
         found = np.ones(ratio.shape[1])
         for gpu in range(ratio.shape[1]):
             order = np.argsort(ratio[:, gpu], kind="stable")
@@ -52,7 +68,7 @@ class Peers(Struct, frozen=True):
         return found
 
 
-def peers_of(context: FindingsContext) -> Peers | None:
+def peers_of(context: FindingsContext, *, beside_comm: bool = False) -> Peers | None:
     """The compute of the analysed activities by GPU; None with one GPU, or too many cells."""
     gpus, iterations = len(context.gpus), len(context.iterations)
     levels = ("iteration", "phase", "layer", "operation")
@@ -72,7 +88,7 @@ def peers_of(context: FindingsContext) -> Peers | None:
     there = kernels > 0
     count = np.where(there, kernels, np.nan)
     alike = there & (count == others_median(count.T).T)
-    alone = alike & (beside <= _MAX_OVERLAP * took)
+    alone = alike & (beside_comm | (beside <= _MAX_OVERLAP * took))
     usual = others_median(np.where(alone, took, np.nan).T).T
     usual = np.where(alone & np.isfinite(usual), usual, 0.0)
     own = np.where(usual > 0, took, 0.0)

@@ -12,7 +12,7 @@ from chopper_core.model.table import Phase
 from chopper_core.model.view import View
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64, Index, Mask
-from chopper_core.util.grouping import others_median
+from chopper_core.util.grouping import others_median, ranked
 from chopper_core.views.findings.context import ROBUST_Z, SMALLEST_SAVING, FindingsContext
 from chopper_core.views.findings.peers import Peers, matrix_operations, peers_of
 from chopper_core.views.findings.phrases import listed, percent, time
@@ -25,6 +25,12 @@ SLOWER_HERE: Final = Threshold(
     6.0,
     "%",
     "beyond all of that GPU's compute; what runs beside a kernel slows it by as much by chance",
+)
+SLOWER_BESIDE: Final = Threshold(
+    "operation slower on one GPU, where communication always runs beside it",
+    20.0,
+    "%",
+    "as for contention: a collective that transfers costs less",
 )
 EVERYWHERE: Final = Threshold(
     "iterations in which it is slower",
@@ -52,27 +58,30 @@ _MAX_LISTED: Final = 3
     "takes longer",
     holds=(0.6, 1.25),
     needs="two GPUs or more",
-    thresholds=(SLOWER_HERE, EVERYWHERE, MEMORY_BOUND),
+    thresholds=(SLOWER_HERE, SLOWER_BESIDE, EVERYWHERE, MEMORY_BOUND),
     explains=("straggler", "imbalance", "iteration"),
 )
 def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
     """Operations that take longer on one GPU than on its peers, one by one or all that memory
     bounds."""
-    peers = peers_of(context)
-    if peers is None:
+    peers, beside = peers_of(context), peers_of(context, beside_comm=True)
+    if peers is None or beside is None:
         return
-    ratio = 1 + peers.excess_ns / np.maximum(peers.usual_ns, 1.0)
-    own = ratio / np.maximum(peers.general, 1.0)
     counts = peers.took_ns >= _MIN_OPERATION * context.step_ns * len(context.iterations)
-    counts &= peers.usual_ns >= _MIN_COMPARED * peers.took_ns
-    if not counts.any():
+    alone = counts & (peers.usual_ns >= _MIN_COMPARED * peers.took_ns)
+    if not alone.any():
         return
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(own[counts] - 1)))
+    own = np.where(alone, peers.ratio, beside.ratio)
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(own[alone] - 1)))
     limit = max(SLOWER_HERE.share, ROBUST_Z.value * spread)
-    with np.errstate(invalid="ignore"):
-        each = peers.by_iteration / np.maximum(peers.general, 1.0)[:, None] > 1 + limit / 2
-    often = each.sum(axis=2) / np.maximum(np.isfinite(peers.by_iteration).sum(axis=2), 1)
-    slow = counts & (own > 1 + limit) & (often >= EVERYWHERE.share)
+    slow = alone & (own > 1 + limit) & (peers.often(limit / 2) >= EVERYWHERE.share)
+    # What only runs beside communication: less than it may cost counts where the same operation
+    # is slow without it.
+    operation = ranked(peers.pairs[:, 1])[1]
+    same = np.zeros((int(operation.max()) + 1, len(context.gpus)), np.bool_)
+    np.logical_or.at(same, operation, slow)
+    least = np.where(same[operation], limit, max(SLOWER_BESIDE.share, limit))
+    slow |= counts & ~alone & (own > 1 + least) & (beside.often(limit / 2) >= EVERYWHERE.share)
     excess = np.where(slow, peers.took_ns * (1 - 1 / np.maximum(own, 1.0)), 0.0)
     excess /= len(context.iterations)
     matrix = matrix_operations(context, peers.pairs)
@@ -83,7 +92,7 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
         chosen = np.flatnonzero(slow[:, place])
         gpu = context.gpus[place]
         if _is_memory(peers, slow[:, place], counts[:, place], matrix, place):
-            text = _memory(context, peers, chosen, place)
+            text = _memory(context, own[chosen, place], excess[chosen, place], place)
         else:
             text = _operations(context, peers, chosen, own[:, place], excess[:, place], gpu)
         yield Finding(
@@ -98,17 +107,19 @@ def slow_on_a_gpu(context: FindingsContext) -> Iterator[Finding]:
 
 def _is_memory(peers: Peers, slow: Mask, counts: Mask, matrix: Mask, place: int) -> bool:
     """Whether what is slow on a GPU is what memory bounds, and hardly anything else."""
-    usual = peers.usual_ns[:, place] * counts
+    took = peers.took_ns[:, place] * counts
 
     def share(where: Mask) -> float:
-        return float(usual[where & slow].sum()) / max(float(usual[where].sum()), 1.0)
+        return float(took[where & slow].sum()) / max(float(took[where].sum()), 1.0)
 
-    of_memory = share(~matrix)
+    # The optimizer alone would be most of it where parameters aren't sharded.
+    optimizes = peers.pairs[:, 0] == Phase.OPTIMIZER
+    of_memory = min(share(~matrix), share(~matrix & ~optimizes))
     return of_memory >= MEMORY_BOUND.share and share(matrix) < of_memory / 2
 
 
-def _memory(context: FindingsContext, peers: Peers, chosen: Index, place: int) -> str:
-    longer = float(peers.excess_ns[chosen, place].sum() / peers.usual_ns[chosen, place].sum())
+def _memory(context: FindingsContext, own: Float64, excess: Float64, place: int) -> str:
+    longer = float(excess.sum() / (excess / (own - 1)).sum())
     return (
         f"GPU {context.gpus[place]} has slower memory{_memory_clock(context, place)}: operations "
         f"without matrix products take {percent(longer)} longer than on the other GPUs"

@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.align.operations import VOCABULARY
-from chopper_core.model.table import NO_LABEL
+from chopper_core.model.table import NO_LABEL, Rule
 from chopper_core.model.view import View, complete_order
 from chopper_core.util.arrays import Float64, Mask
 from chopper_core.util.grouping import ranked, stable_order
@@ -79,9 +78,10 @@ def slow_in_a_layer(context: FindingsContext) -> Iterator[Finding]:
 
 
 def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
-    """Operations that one layer has and no other, neither the first layer nor the last.
+    """Operations that one layer has and no other.
 
-    What runs before the first layer and after the last may be taken for theirs.
+    What runs before the first layer and after the last may be taken for theirs, unless the host
+    was in them.
     """
     codes = context.codes("layer")
     chosen = np.flatnonzero(context.computes & (codes != NO_LABEL))
@@ -90,10 +90,11 @@ def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
         return
     names, place = context.together("phase", "operation", "layer")
     owner = combined([names[:, 0], names[:, 1]])[1]
-    inner = np.isin(names[:, 2], layers[1:-1])
+    direct = summed(place[chosen], _directly_labelled(context)[chosen], len(names))
+    cells = np.bincount(place[chosen], minlength=len(names))
+    inner = np.isin(names[:, 2], layers[1:-1]) | (direct >= CONSISTENT.share * cells)
     alone = (np.bincount(owner, weights=names[:, 2] != NO_LABEL)[owner] == 1) & inner
     sums = summed(place[chosen], context.cells.sum("duration_ns")[chosen], len(names))
-    cells = np.bincount(place[chosen], minlength=len(names))
     kernels = summed(place[chosen], context.cells.sizes()[chosen], len(names))
     spots = len(context.gpus) * len(context.iterations)
     alone &= cells >= CONSISTENT.share * spots
@@ -197,6 +198,7 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
     owner, codes = every[chosen], codes[chosen]
     duration = context.cells.sum("duration_ns")[chosen].astype(np.float64)
     kernels = context.cells.sizes()[chosen]
+    direct = _directly_labelled(context)[chosen]
     spot = context.gpu_place[chosen]
     spots = len(context.gpus)
     if level == "layer":
@@ -219,9 +221,9 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
         times, sizes = times[whole], sizes[whole]
         for place in np.flatnonzero(_outlying(times)).tolist() if len(times) else ():
             more = round(float(np.median(sizes[:, place] - _middle(np.delete(sizes, place, 1)))))
-            at_border = level == "layer" and place in (0, len(columns) - 1)
-            name = context.text("operation", int(pairs[pair][1]))
-            if more and (level == "iteration" or (at_border and not VOCABULARY.match(name))):
+            at_border = place in (0, len(columns) - 1)
+            sure = direct[own[column == place]].mean() >= CONSISTENT.share
+            if more and (level == "iteration" or (at_border and not sure)):
                 # Other kernels that go by the same general name are no operation that is slow.
                 continue
             usual = _middle(np.delete(times, place, axis=1))
@@ -233,6 +235,12 @@ def _slow_parts(context: FindingsContext, level: str) -> Iterator[SlowPart]:
                 excess_ns=float((times[:, place] - usual).sum() * spots / len(times)),
                 more=more,
             )
+
+
+def _directly_labelled(context: FindingsContext) -> Mask:
+    """Whether what the host was in gives the layer of all activities of each cell."""
+    rules = context.table.layer_rule[context.cells.selection]
+    return np.asarray(np.maximum.reduceat(rules, context.cells.first) <= Rule.AUTOGRAD)
 
 
 def _middle(rows: Float64) -> Float64:
