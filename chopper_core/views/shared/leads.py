@@ -218,7 +218,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
 
         The end of an iteration delays the next one.
         """
-        before = np.setdiff1d(delayed[delayed > 0] - 1, delayed)
+        before = delayed[delayed > 0] - 1
+        before = before[~np.isin(before, delayed)]
         least = _MIN_EXPLAINED * delay_ns
         cause = self._cause(place, delayed, least)
         if cause is None and len(before):
@@ -230,7 +231,8 @@ class RankLeads(Struct, frozen=True, eq=False, dict=True):
         extra = self.beyond_peers(self.each[word])[place]
         when = np.flatnonzero(extra > _SAME_DELAY * extra.max())
         # Before the first activity of a trace no time can be idle.
-        return np.union1d(when, delayed[:1]) if delayed[0] == 0 else when, cause
+        missing = delayed[:1][(delayed[:1] == 0) & (when[:1] > 0)]
+        return np.concatenate([missing, when]), cause
 
     def _last_by_leads(self) -> tuple[Straggler, ...]:
         """The GPU with the least lead, where no collectives show who waits for whom."""
