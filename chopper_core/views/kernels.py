@@ -56,10 +56,11 @@ INTENSITY: Final = column(
     "intensity",
     "FLOP/B",
     "FLOP/B",
-    "Arithmetic intensity: mfma_tflops over the bytes per second that the L2 caches read and wrote "
+    "Arithmetic intensity: the FLOPs of the matrix units and, where counted, of the vector units "
+    "(mfma_tflops + valu_tflops) over the bytes per second that the L2 caches read and wrote "
     "over the fabric.",
     source="counters",
-    missing_because="the row lacks counters of the matrix units or of the fabric",
+    missing_because="the row lacks counters of the fabric or of the units that its kernels use",
 )
 ROOF: Final = column(
     "roof_tflops",
@@ -74,7 +75,7 @@ OF_ROOF: Final = column(
     "roof_pct",
     "%",
     "% roof",
-    "mfma_tflops in % of roof_tflops.",
+    "mfma_tflops + valu_tflops in % of roof_tflops.",
     source="counters and hardware.toml",
     missing_because=ROOF.missing_because,
 )
@@ -171,22 +172,29 @@ def _classes(run: Run) -> tuple[list[str], Int64]:
 
 def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     """Intensity, the roofline's limit and the share of it reached; missing without counters."""
-    rate, share, reads, writes = (
+    matrix, vector, share, reads, writes = (
         METRICS[name].compute(scope)
-        for name in ("mfma_tflops", "mfma_peak_pct", "fabric_read_gbps", "fabric_write_gbps")
+        for name in (
+            *("mfma_tflops", "valu_tflops", "mfma_peak_pct"),
+            *("fabric_read_gbps", "fabric_write_gbps"),
+        )
     )
+    rate = np.where(matrix.present(), matrix.numbers, 0.0)
+    rate = rate + np.where(vector.present(), vector.numbers, 0.0)
     traffic = reads.numbers + writes.numbers
-    known = rate.present() & reads.present() & writes.present() & (traffic > 0)
+    # Without counters of the vector units nothing is known of a kernel without matrix FLOPs.
+    known = (rate > 0) | vector.present()
+    known &= matrix.present() & reads.present() & writes.present() & (traffic > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        intensity = np.where(known, 1e3 * rate.numbers / traffic, np.nan)
+        intensity = np.where(known, 1e3 * rate / traffic, np.nan)
         if run.hardware is None:
             roof = np.full(len(intensity), np.nan)
         else:
             # The units' peak for the types that they multiplied in the row.
-            peak = 100.0 * rate.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
+            peak = 100.0 * matrix.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
             by_memory = intensity * run.hardware.memory_gbps / 1e3
-            roof = np.where(rate.numbers > 0, np.minimum(peak, by_memory), by_memory)
-        reached = 100.0 * rate.numbers / np.where(roof > 0, roof, np.nan)
+            roof = np.where(matrix.numbers > 0, np.minimum(peak, by_memory), by_memory)
+        reached = 100.0 * rate / np.where(roof > 0, roof, np.nan)
     return [
         (INTENSITY, numbered(intensity)),
         (ROOF, numbered(roof)),

@@ -12,12 +12,14 @@ import pytest
 from msgspec.structs import replace
 from support import Row, run_of, sample_run
 
+from chopper_core.metrics import METRICS, Metric
 from chopper_core.model.address import parse, render
 from chopper_core.model.charts import BarChart, LineChart, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, between
 from chopper_core.model.units import Unit
 from chopper_core.util.errors import UsageError
+from chopper_core.views.power import columns
 from chopper_core.views.power.samples import samples_of
 from chopper_core.views.query import query
 from chopper_core.views.shared.samples import TimeSpans, correlation, sampled
@@ -251,3 +253,14 @@ def test_options_of_the_address_are_used(run: Run) -> None:
     assert row["bursts"] == count and row["longest_burst_ns"] == longest
     assert row["burst_pct"] == pytest.approx(100 * time / samples.weights_ns.sum())
     assert row["token_energy_mj"] == pytest.approx(float(row["iteration_energy_j"] or 0))
+
+
+def test_no_title_stands_for_two_figures() -> None:
+    """The view's means over time aren't the tree's over the durations of the activities."""
+
+    def header(each: Metric) -> str:
+        return each.title if each.title.endswith(each.unit) else f"{each.title} {each.unit}"
+
+    own = [each for each in vars(columns).values() if isinstance(each, Metric)]
+    there = {header(each): each.name for each in METRICS.values()}
+    assert [each.name for each in own if there.get(header(each), each.name) != each.name] == []

@@ -19,7 +19,7 @@ def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
     )
 
 
-POWER: Final = _over_time("mean_power_w", "W", "power", "Mean power of the socket")
+POWER: Final = _over_time("mean_power_w", "W", "mean power", "Mean power of the socket")
 POWER_HIGH: Final = _over_time(
     "p95_power_w", "W", "p95", "The power that isn't exceeded in 95 % of the time"
 )
@@ -107,7 +107,7 @@ TOKEN_ENERGY: Final = column(
     source="telemetry, and trace or address",
     missing_because="the tokens are unknown, or telemetry covers only part of an iteration",
 )
-GFX: Final = _over_time("mean_gfx_mhz", "MHz", "gfx", "Mean clock of the compute units")
+GFX: Final = _over_time("mean_gfx_mhz", "MHz", "mean gfx", "Mean clock of the compute units")
 GFX_LOW: Final = _over_time(
     "p05_gfx_mhz", "MHz", "p05", "The clock of the compute units that 5 % of the time don't exceed"
 )
@@ -128,14 +128,16 @@ GFX_RATIO: Final = column(
     source="telemetry",
     missing_because=_NEEDS,
 )
-MEM: Final = _over_time("mean_mem_mhz", "MHz", "mem", "Mean clock of the memory")
+MEM: Final = _over_time("mean_mem_mhz", "MHz", "mean mem", "Mean clock of the memory")
 MEM_DEVIATION: Final = _over_time(
     "sd_mem_mhz", "MHz", "± mem", "Standard deviation of the clock of the memory"
 )
 HOT: Final = _over_time("mean_hotspot_c", "°C", "hotspot", "Mean temperature of the hottest spot")
 HOTTEST: Final = _over_time("max_hotspot_c", "°C", "max", "Largest temperature of the hottest spot")
-MEM_HOT: Final = _over_time("mean_mem_c", "°C", "mem °C", "Mean temperature of the memory")
-EDGE: Final = _over_time("mean_edge_c", "°C", "edge °C", "Mean temperature at the edge of the die")
+MEM_HOT: Final = _over_time("mean_mem_c", "°C", "mean mem °C", "Mean temperature of the memory")
+EDGE: Final = _over_time(
+    "mean_edge_c", "°C", "mean edge °C", "Mean temperature at the edge of the die"
+)
 THROTTLED: Final = _over_time(
     "throttled_pct", "%", "throttled", "Share of time under the driver's largest limiter"
 )
@@ -169,7 +171,7 @@ ENERGY_SHARE: Final = column(
 CHARGED_POWER: Final = column(
     "charged_power_w",
     "W",
-    "power",
+    "charged power",
     "energy_j over elapsed_ns: mean power of a GPU over the time charged to the row, idle time "
     "before its activities too.",
     source="telemetry",
