@@ -18,12 +18,12 @@ from chopper_core.model.column_names import (
     samples_in,
 )
 from chopper_core.model.run import TelemetrySource
-from chopper_core.model.signals import IntegralCurve, Signal, between, nearest
+from chopper_core.model.signals import IntegralCurve, Signal, between, nearest, time_within, union
 from chopper_core.model.table import KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
 from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Int64
 
 _TITLES: Final = {
     SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
@@ -68,8 +68,10 @@ def signals(
                     curves = found.setdefault((signal, samples.part), {})
                     if not len(samples) or gpu in curves:
                         continue
-                    curves[gpu] = _placed(samples, source.offset_ns)
-                    ranges.setdefault(signal, []).extend(_reached(samples, source.offset_ns, span))
+                    curves[gpu] = _placed(samples, source.offset_ns, source.late_ns)
+                    ranges.setdefault(signal, []).extend(
+                        _reached(samples, source.offset_ns - source.late_ns, span)
+                    )
     order = {signal: place for place, signal in enumerate(_TITLES)}
     return {
         name: Signal(
@@ -98,12 +100,16 @@ def _reached(samples: SignalSamples, offset_ns: int, span: tuple[int, int]) -> t
     return (float(reached.min()), float(reached.max())) if len(reached) else ()
 
 
-def _placed(samples: SignalSamples, offset_ns: int) -> IntegralCurve:
-    """Samples as a curve; times far from any sample are unknown."""
+def _placed(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> IntegralCurve:
+    """Samples as a curve; times far from any sample are unknown.
+
+    `late_ns` is how far stamps lie behind the middle of what they average.
+    """
     distances = np.diff(samples.time_ns)
     period = int(np.median(distances)) if len(distances) else 1_000_000_000
     if samples.begin_ns is None:
-        return nearest(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)
+        stamps = samples.time_ns + (offset_ns - late_ns)
+        return nearest(stamps, samples.value, REACH_PERIODS * period)
     begins = samples.begin_ns.copy()
     begins[1:] = np.maximum(begins[1:], samples.time_ns[:-1])
     near = samples.time_ns - begins <= REACH_PERIODS * period
@@ -111,6 +117,37 @@ def _placed(samples: SignalSamples, offset_ns: int) -> IntegralCurve:
     return between(begins[near] + offset_ns, ends, samples.value[near])
 
 
+def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:
+    """The curve of the samples taken while the GPU had work, held over those in idle time.
+
+    The clock of an idle GPU says nothing of the kernels beside the sample. Samples count that are
+    nearly as busy as the busiest; the curve is unchanged where no sample is.
+    """
+    begins, ends = curve.edges_ns[::2], curve.edges_ns[1::2]
+    if len(begins) != len(ends) or not len(start_ns) or not len(begins):
+        return curve
+    intervals = union(start_ns, duration_ns)
+    length = np.maximum(ends - begins, 1)
+    busy = (time_within(*intervals, ends) - time_within(*intervals, begins)) / length
+    known = np.diff(curve.covered_ns)[::2] > 0
+    if not (known & (busy > 0)).any():
+        return curve
+    enough = _BUSY * float(np.quantile(busy[known & (busy > 0)], 0.9))
+    kept = np.flatnonzero(known & (busy >= enough))
+    if len(kept) == len(begins):
+        return curve
+    values = (np.diff(curve.integral)[::2] / np.maximum(np.diff(curve.covered_ns)[::2], 1))[kept]
+    begins, ends = begins[kept], ends[kept]
+    reach = REACH_PERIODS * int(np.median(length))
+    middle = ends[:-1] + (begins[1:] - ends[:-1]) // 2
+    until = np.minimum(np.append(middle, ends[-1] + reach), ends + reach)
+    since = np.maximum(np.concatenate(([begins[0] - reach], middle)), begins - reach)
+    return between(since, until, values)
+
+
+_CLOCKS: Final = ("gfx_mhz", "mem_mhz")
+_BUSY: Final = 0.9
+"""The part of the busiest samples' busy time from which a sample tells of the kernels."""
 _POWERS: Final = ("energy_rate_w", "power_w")
 """Sources of energy, the more accurate first."""
 
@@ -125,8 +162,11 @@ def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict
         integral = np.full(len(table), np.nan)
         known = np.full(len(table), np.nan)
         samples = np.full(len(table), np.nan)
-        for gpu, curve in signal.curves.items():
+        for gpu, shown in signal.curves.items():
             own = np.flatnonzero(table.gpu == gpu)
+            curve = shown
+            if name in _CLOCKS:
+                curve = while_busy(shown, table.start_ns[own], table.duration_ns[own])
             before, covered_before = curve.integrals(table.start_ns[own])
             after, covered_after = curve.integrals(end_ns[own])
             integral[own] = after - before

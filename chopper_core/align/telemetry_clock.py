@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.activity_fit import Activity, likelihood_gain, refined, sliding_fit
 from chopper_core.model.run import TelemetrySource
 from chopper_core.model.signals import (
     CpuSamples,
     IntegralCurve,
     nearest,
-    share_running,
 )
 from chopper_core.model.table import KernelTable, Kind
 from chopper_core.sources.cpu import CpuTable
@@ -25,9 +25,15 @@ REACH_PERIODS: Final = 8
 _ACTIVITY_SIGNALS: Final = (SignalName.POWER_W, SignalName.GFX_UTIL_PCT, SignalName.GFX_MHZ)
 """Signals that follow GPU work, the best first."""
 _MIN_CORRELATION: Final = 0.6
+_MIN_CORRELATION_OF_OTHERS: Final = 0.9
+"""Where the best signal decides nothing, others must leave no doubt: a few dips fit elsewhere."""
 _CHANCE_LEVEL: Final = 0.3
 _CHANCE: Final = 4.0
 """Unrelated signals reach the chance level and this over the root of the number of bins."""
+_CHANCE_AS_SEEN: Final = 2.0
+"""Less is enough where the file has many other places, all of which fit worse."""
+_PHASES: Final = 3
+"""Places tried per sampling period."""
 _CLEAR: Final = 0.8
 """Share of the best correlation at which a second place makes it ambiguous."""
 _QUARTER_NS: Final = 15 * 60 * 1_000_000_000
@@ -37,7 +43,8 @@ _ZONE_DOUBT_NS: Final = 5_000_000_000
 """Maximum offset between the clocks of two hosts."""
 _MAX_BINS: Final = 1 << 21
 _MIN_BINS: Final = 20
-_FINE_STEPS: Final = 40
+_LIKELIER: Final = 12.0
+"""The difference of log-likelihoods at which a second place nearly as good is none."""
 
 
 class KnownClock(Struct, frozen=True):
@@ -53,6 +60,8 @@ class Estimate(Struct, frozen=True):
     offset_ns: int
     uncertainty_ns: int
     method: str
+    late_ns: int = 0
+    """How far stamps lie behind the middle of what their samples average."""
 
 
 def place(
@@ -81,6 +90,7 @@ def place(
         gpus=gpus,
         samples=sum(len(samples) for parts in telemetry.signals.values() for samples in parts),
         notes=(*telemetry.notes, *telemetry.losses.notes),
+        late_ns=0 if isinstance(found, str) else found.late_ns,
     )
 
 
@@ -166,127 +176,132 @@ def _covers(telemetry: Telemetry, table: KernelTable, shift_ns: int) -> bool:
 def estimate_offset(
     telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int]
 ) -> Estimate | str:
-    """The offset at which a signal follows the compute of the trace best, or why there is none.
+    """The offset at which a signal follows the activity of the trace best, or why there is none.
 
-    The share of time with compute running, per GPU, slides over the signal; the mean of the
-    GPUs' correlations peaks at the offset. The uncertainty is the larger of half the distance of
-    the samples and the interval around the peak in which the correlation stays within 1 %.
+    The share of time in which anything ran, and in which compute did, slides over the signal; the
+    mean of the GPUs' multiple correlations peaks at the offset. Samples are taken for means since
+    the sample before if they fit better so. The uncertainty is half the distance of the samples,
+    as a tool may stamp the middle of what it averages, and three standard deviations of the peak.
     """
-    signal = next(
-        (s for s in _ACTIVITY_SIGNALS if any((number, s) in telemetry.signals for number in gpus)),
-        None,
-    )
-    if signal is None:
-        return "it has no signal that follows the work of a GPU"
+    reasons: list[str] = []
+    for signal in _ACTIVITY_SIGNALS:
+        if any((number, signal) in telemetry.signals for number in gpus):
+            found = _estimated(telemetry, table, gpus, signal, is_first=not reasons)
+            if isinstance(found, Estimate):
+                return found
+            reasons.append(found)
+    return reasons[0] if reasons else "it has no signal that follows the work of a GPU"
+
+
+def _estimated(
+    telemetry: Telemetry,
+    table: KernelTable,
+    gpus: Mapping[int, int],
+    signal: SignalName,
+    *,
+    is_first: bool,
+) -> Estimate | str:
     pairs = []
     for number, gpu in gpus.items():
         samples = own_figure(telemetry, number, signal)
-        rows = (table.gpu == gpu) & (table.kind == Kind.COMPUTE)
+        rows = table.gpu == gpu
         if samples is not None and len(samples) > 2 and rows.any():
-            pairs.append((samples, table.start_ns[rows], table.duration_ns[rows]))
+            pairs.append((samples, rows))
     if not pairs:
         return f"its {signal.value} has too few samples"
-    period = int(np.median(np.concatenate([np.diff(samples.time_ns) for samples, _, _ in pairs])))
-    begin = min(int(start.min()) for _, start, _ in pairs)
-    end = max(int((start + duration).max()) for _, start, duration in pairs)
-    first = min(int(samples.time_ns[0]) for samples, _, _ in pairs)
-    last = max(int(samples.time_ns[-1]) for samples, _, _ in pairs)
+    every = [samples for samples, _ in pairs]
+    period = int(np.median(np.concatenate([np.diff(samples.time_ns) for samples in every])))
+    starts, ends = table.start_ns, table.start_ns + table.duration_ns
+    begin = min(int(starts[rows].min()) for _, rows in pairs)
+    end = max(int(ends[rows].max()) for _, rows in pairs)
+    first = min(int(samples.time_ns[0]) for samples in every)
+    last = max(int(samples.time_ns[-1]) for samples in every)
     if last - first < end - begin:
         return "it covers less time than the trace"
     step = max(period, (last - first) // _MAX_BINS)
     bins = int((end - begin) // step)
     if bins < _MIN_BINS:
         return "the trace is too short for its distance of samples"
+    computes = np.equal(table.kind, Kind.COMPUTE)
     work = [
-        share_running(start, duration, (begin, end)).means(begin + step * np.arange(bins + 1.0))
-        for _, start, duration in pairs
+        Activity.of(starts[rows], table.duration_ns[rows], computes[rows], (begin, end))
+        for _, rows in pairs
     ]
-    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s, _, _ in pairs]
-    peak = _peak(work, curves, (first, last), step)
-    if peak.best < max(_MIN_CORRELATION, _CHANCE_LEVEL + _CHANCE / np.sqrt(bins)):
-        return f"its {signal.value} doesn't follow the trace (correlation {peak.best:.2f} at best)"
-    if peak.rival > _CLEAR * peak.best:
-        return f"its {signal.value} fits at several places ({peak.best:.2f} and {peak.rival:.2f})"
-    lag, width_ns, correlation = _refined(work, curves, first, peak.place, step)
+    shares = [each.means(begin + step * np.arange(bins + 1.0)) for each in work]
+    curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in every]
+    peak = _peak(shares, curves, (first, last), step)
+    places = [
+        refined(work, every, begin, end, place, period) for place in (peak.place, peak.second)
+    ]
+    best = max((one for one in places if one is not None), key=lambda one: one.fit, default=None)
+    if best is None:
+        return f"too few samples of its {signal.value} lie within the trace"
+    others = [one.fit for one in places if one not in (None, best) and one is not None]
+    rival = max([peak.rival if best is places[0] else peak.best, *others])
+    chance = _CHANCE if peak.elsewhere < bins else _CHANCE_AS_SEEN
+    least = _MIN_CORRELATION if is_first else _MIN_CORRELATION_OF_OTHERS
+    if best.fit < max(least, _CHANCE_LEVEL + chance / np.sqrt(bins)):
+        return f"its {signal.value} doesn't follow the trace (correlation {best.fit:.2f} at best)"
+    if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < _LIKELIER:
+        return f"its {signal.value} fits at several places ({best.fit:.2f} and {rival:.2f})"
+    found = best
+    how = "means since the sample before" if found.averages else "instants"
     return Estimate(
-        begin - lag,
-        max(period // 2, width_ns),
-        f"estimated from {signal.value} against compute, correlation {correlation:.2f} "
-        f"(next place {peak.rival:.2f})",
+        begin - found.begin_ns,
+        period // 2 + found.doubt_ns,
+        f"estimated from {signal.value}, taken for {how}, against activity, correlation "
+        f"{found.fit:.2f} (next place {rival:.2f})",
+        period // 2 if found.averages else 0,
     )
 
 
 class _Peak(Struct, frozen=True):
-    """The place on the file's clock at which signals follow compute best."""
+    """The place on the file's clock at which signals follow activity best."""
 
     place: int
-    """In steps from the first sample on."""
     best: float
     """Its correlation."""
+    second: int
+    """The best place elsewhere."""
     rival: float
-    """The highest correlation elsewhere."""
+    elsewhere: int
+    """How many places there are, in bins."""
 
 
 def _peak(
-    work: Sequence[Float64], curves: Sequence[IntegralCurve], reach_ns: tuple[int, int], step: int
+    shares: Sequence[tuple[Float64, Float64]],
+    curves: Sequence[IntegralCurve],
+    reach_ns: tuple[int, int],
+    step: int,
 ) -> _Peak:
-    """The best of all places, one step apart, at which compute can lie within the samples."""
+    """The best of all places at which activity can lie within the samples.
+
+    They are a part of a step apart: between two samples the correlation falls.
+    """
     first, last = reach_ns
-    bins = len(work[0])
+    bins = len(shares[0][0])
     places = int((last - first) // step) - bins + 1
-    bounds = first + step * np.arange(places + bins + 0.0)
-    coarse = _correlations(bounds, work, curves)
+    fits = []
+    for phase in range(_PHASES):
+        bounds = first + phase * step / _PHASES + step * np.arange(places + bins + 0.0)
+        each = [
+            sliding_fit(own, curve.means(bounds)) for own, curve in zip(shares, curves, strict=True)
+        ]
+        fits.append(np.mean(each, axis=0))
+    coarse = np.stack(fits, axis=1).ravel()
     peak = int(np.argmax(coarse))
-    away = np.abs(np.arange(len(coarse)) - peak) > max(bins // 50, 3)
-    rival = float(coarse[away].max()) if away.any() else 0.0
-    return _Peak(peak, float(coarse[peak]), rival)
-
-
-def _refined(
-    work: Sequence[Float64], curves: Sequence[IntegralCurve], first: int, place: int, step: int
-) -> tuple[int, int, float]:
-    """The best place near a peak, half the width of its top in ns, and its correlation."""
-    bins = np.arange(len(work[0]) + 1.0)
-    lags = first + step * (place + np.linspace(-1.5, 1.5, 3 * _FINE_STEPS + 1))
-    fine = np.array([_correlations(lag + step * bins, work, curves)[0] for lag in lags])
-    top = int(np.argmax(fine))
-    near = lags[fine > 0.99 * fine[top]]
-    return int(lags[top]), int((near[-1] - near[0]) / 2), float(fine[top])
+    away = np.abs(np.arange(len(coarse)) - peak) > _PHASES * max(bins // 50, 3)
+    second = int(np.argmax(np.where(away, coarse, -1.0)))
+    rival = float(coarse[second]) if away.any() else 0.0
+    at = first + step / _PHASES * np.array([peak, second])
+    elsewhere = int(away.sum()) // _PHASES
+    return _Peak(int(at[0]), float(coarse[peak]), int(at[1]), rival, elsewhere)
 
 
 def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
     """A GPU's own samples of a signal, not those of its parts."""
     parts = telemetry.signals.get((number, signal), ())
     return next((samples for samples in parts if samples.part == ""), None)
-
-
-def _correlations(
-    bounds: Float64, work: Sequence[Float64], curves: Sequence[IntegralCurve]
-) -> Float64:
-    """At each place among the bounds the mean over the GPUs of the correlations."""
-    each = [_sliding(busy, curve.means(bounds)) for busy, curve in zip(work, curves, strict=True)]
-    means: Float64 = np.mean(each, axis=0)
-    return means
-
-
-def _sliding(short: Float64, long: Float64) -> Float64:
-    """Pearson's correlation of `short` with each section of `long`, without unknown values."""
-    known = np.isfinite(long)
-    filled = np.where(known, long, np.nanmean(long) if known.any() else 0.0)
-    filled = filled - filled.mean()
-    own = short - short.mean()
-    count = len(short)
-    size = 1 << int(np.ceil(np.log2(len(long) + count)))
-    product = np.fft.irfft(np.fft.rfft(filled, size) * np.conj(np.fft.rfft(own, size)), size)
-    places = len(long) - count + 1
-    sums = np.concatenate([[0.0], np.cumsum(filled)])
-    squares = np.concatenate([[0.0], np.cumsum(filled**2)])
-    mean = (sums[count:] - sums[:-count]) / count
-    variance = (squares[count:] - squares[:-count]) / count - mean**2
-    scale = np.sqrt(np.maximum(variance, 0.0)) * own.std() * count
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlation: Float64 = np.where(scale > 1e-9, product[:places] / scale, 0.0)
-    return correlation
 
 
 def placed_cpu(

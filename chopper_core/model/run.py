@@ -115,6 +115,8 @@ class TelemetrySource(Struct, frozen=True):
     gpus: Mapping[int, int]
     samples: int
     notes: tuple[str, ...]
+    late_ns: int = 0
+    """How far stamps lie behind the middle of what their samples average."""
 
 
 class HostClock(Struct, frozen=True):

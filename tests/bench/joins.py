@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from chopper_core.align.telemetry_clock import Estimate, estimate_offset
 from chopper_core.ingest.open import open_run
 from chopper_core.model.column_names import COUNTER_MATCH, Match
+from chopper_core.model.table import KernelTable, Kind
+from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
+from chopper_core.sources.trace import Losses
 from chopper_core.views.shared.collectives import collectives_of
 from tests.align.damaged_collectives import Damage, Layout, damaged
 from tests.align.generated import load_generator
+from tests.support import Row, table_of
 
+MS = 1_000_000
 FIRST_SEED = 31_000
 _HEAD = """\
 # Joins of damaged data
@@ -173,9 +181,92 @@ def _counters(seeds: range) -> Iterator[str]:
             )
 
 
+@lru_cache(maxsize=2)
+def _simulated(**options: Any) -> tuple[Any, KernelTable]:
+    """A simulated run of two GPUs and its activities as a table."""
+    generator = load_generator()
+    run = generator.simulate(generator.Config(ranks=2, counters=False, **options))
+    kinds = {"kernel": Kind.COMPUTE, "gpu_memset": Kind.COMPUTE, "gpu_memcpy": Kind.COPY}
+    rows = [
+        Row(
+            each.start_ns,
+            each.end_ns - each.start_ns,
+            Kind.COMM if each.is_comm else kinds[each.kernel.category],
+            each.stream,
+            trace.rank,
+            iteration=0,
+        )
+        for trace in run.traces
+        for each in trace.activities
+    ]
+    return run, table_of(rows)
+
+
+def placed_telemetry(
+    seed: int, period_ms: int, *, averages: bool, **options: Any
+) -> tuple[Estimate | str, int]:
+    """The estimated offset of samples of a simulated run, and the true one.
+
+    Samples are means since the sample before, or instants; both are stamped when they are read.
+    """
+    run, table = _simulated(layers=16, iterations=3, seed=seed, **options)
+    from generator import telemetry
+
+    random = np.random.default_rng(seed)
+    offset_ns = int(random.integers(-(10**15), 10**15))
+    found: dict[tuple[int, SignalName], list[SignalSamples]] = {}
+    for gpu in run.gpus:
+        sensors = telemetry.signals(run.config, gpu)
+        end_ns = sensors.busy.times_ns[-1] + _MARGIN_NS
+        times = [int(random.integers(0, period_ms * MS)) - _MARGIN_NS]
+        while times[-1] < end_ns:
+            times.append(times[-1] + int(period_ms * MS * random.uniform(0.95, 1.05)))
+        for name, steps, noise in (
+            (SignalName.POWER_W, sensors.power_w, 15.0),
+            (SignalName.GFX_UTIL_PCT, sensors.busy, 0.0),
+        ):
+            read = [
+                steps.mean(before, now) if averages else steps.at(now)
+                for before, now in pairwise(times)
+            ]
+            values = np.array(read) + random.normal(0, noise, len(read))
+            stamps = np.array(times[1:], np.int64) - offset_ns
+            found[gpu.rank, name] = [SignalSamples(stamps, values)]
+    names = [GpuName(index=0), GpuName(index=1)]
+    file = Telemetry(Path("made.csv"), "made", ClockDomain.UNKNOWN, 1, names, found, (), Losses())
+    return estimate_offset(file, table, {0: 0, 1: 1}), offset_ns
+
+
+STYLES: Sequence[Mapping[str, Any]] = (
+    {}, {"strategy": "FSDP1"}, {"clean": True}, {"recompute": True},
+)  # fmt: skip
+_MARGIN_NS = 800 * MS
+
+
+def _telemetry(seeds: range) -> Iterator[str]:
+    yield "Files of power and use, on a clock that nothing relates to the trace's.\n"
+    yield "| samples | period | files | placed | median error | largest | beyond the stated error |"
+    yield "|---|---|---|---|---|---|---|"
+    for averages in (True, False):
+        for period_ms in (5, 10, 20):
+            errors, broken, files = [], 0, 0
+            for seed in seeds:
+                style = STYLES[seed % len(STYLES)]
+                found, true = placed_telemetry(seed, period_ms, averages=averages, **style)
+                files += 1
+                if isinstance(found, Estimate):
+                    errors.append(abs(found.offset_ns - true) / MS)
+                    broken += abs(found.offset_ns - true) > found.uncertainty_ns
+            yield (
+                f"| {'means' if averages else 'instants'} | {period_ms} ms | {files} | "
+                f"{len(errors)} | {np.median(errors):.2f} ms | {max(errors):.1f} ms | {broken} |"
+            )
+
+
 PARTS: Mapping[str, Callable[[range], Iterator[str]]] = {
     "Collectives": _collectives,
     "Counters": _counters,
+    "Telemetry": _telemetry,
 }
 
 

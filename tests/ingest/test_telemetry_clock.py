@@ -15,17 +15,21 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry
-from chopper_core.align.telemetry import signals
+from chopper_core.align.telemetry import signals, telemetry_columns
 from chopper_core.align.telemetry_clock import (
     Estimate,
     KnownClock,
     estimate_offset,
     place,
 )
+from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.run import Gpu, TelemetrySource
+from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import KernelTable, Kind
+from chopper_core.model.units import Unit
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, SignalSamples, Telemetry
 from chopper_core.sources.trace import Losses
+from tests.bench.joins import STYLES, placed_telemetry
 from tests.support import Row, table_of
 
 MS = 1_000_000
@@ -351,3 +355,47 @@ def test_collectives_do_not_count_as_work() -> None:
     found = estimated(telemetry_of(sampled(work, 1, 42 * MS, (-500, 2000))), table_of(rows))
     assert isinstance(found, Estimate), found
     assert abs(found.offset_ns - 42 * MS) <= found.uncertainty_ns
+
+
+def test_telemetry_of_simulated_runs_is_placed_within_its_stated_error() -> None:
+    """Means and instants, at 10 and 20 ms; seeds that the rules weren't written with."""
+    errors = []
+    for seed in (9_100, 9_103):
+        for period_ms in (10, 20):
+            for averages in (True, False):
+                found, true = placed_telemetry(
+                    seed, period_ms, averages=averages, **STYLES[seed % len(STYLES)]
+                )
+                if isinstance(found, Estimate):
+                    errors.append(abs(found.offset_ns - true))
+                    assert errors[-1] <= found.uncertainty_ns
+                    assert found.uncertainty_ns <= 2 * period_ms * MS
+    assert len(errors) >= 7
+    assert np.median(errors) <= 5 * MS
+
+
+def test_means_are_placed_over_the_time_before_their_stamp() -> None:
+    work = bursts(np.random.default_rng(21), 900)
+    telemetry = telemetry_of(sampled(work, 10, 42 * MS, (-500, 2000), stamped_at_end=True))
+    placement = place(telemetry, table_of_work(work), GPUS, {})
+    assert placement.late_ns == 5 * MS
+    assert placement.offset_ns is not None and abs(placement.offset_ns - 42 * MS) < MS
+    (signal,) = signals([(telemetry, placement)], (BEGIN, BEGIN + 900 * MS)).values()
+    at = BEGIN + np.arange(0, 900 * MS, 10 * MS)
+    true = busy_share(work, at[:-1], at[1:])
+    seen = (signal.curves[0].means(at) - IDLE_W) / (BUSY_W - IDLE_W)
+    assert np.corrcoef(true, seen)[0, 1] > 0.95
+
+
+def test_the_clock_of_an_idle_gpu_says_nothing_of_the_kernels_beside_it() -> None:
+    """Samples every 10 ms; the GPU idles from 200 to 300 ms and falls asleep."""
+    work = [(BEGIN, BEGIN + 200 * MS), (BEGIN + 300 * MS, BEGIN + 303 * MS),
+            (BEGIN + 303 * MS, BEGIN + 600 * MS)]  # fmt: skip
+    times = BEGIN + np.arange(-5, 65) * 10 * MS
+    idle = (times < BEGIN) | ((times >= BEGIN + 200 * MS) & (times <= BEGIN + 300 * MS))
+    curve = nearest(times, np.where(idle, 132.0, 1_730.0), 80 * MS)
+    table = table_of_work(work)
+    signal = Signal("gfx_mhz", "gfx", Unit.MHZ, {0: curve}, 0.0, 2_000.0)
+    columns = telemetry_columns(table, {"gfx_mhz": signal})
+    clocks = columns[integral_of("gfx_mhz")] / columns[known_of("gfx_mhz")]
+    assert clocks.tolist() == pytest.approx([1_730.0] * 3)

@@ -13,7 +13,7 @@ from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, 
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
-from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import Headings, Layout, read_table, recognised_table
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
@@ -49,6 +49,7 @@ _METRIC: Final[Sequence[tuple[str, Field]]] = (
     ("total_energy_consumption", Field(SignalName.ENERGY_J, "j")),
     ("used_vram", Field(SignalName.VRAM_BYTES, "mb")),
     ("bandwidth", Field(SignalName.PCIE_GBPS, "mb/s")),
+    ("throttle_status", Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct)),
     ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS)),
     *(
         (f"{limiter}_accumulated", Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY))

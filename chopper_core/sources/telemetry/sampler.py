@@ -28,7 +28,7 @@ from chopper_core.sources.telemetry.cells import (
     whole_number,
 )
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector
-from chopper_core.sources.telemetry.series import telemetry_of
+from chopper_core.sources.telemetry.series import STATUS, telemetry_of, throttled_pct
 from chopper_core.sources.telemetry.table import (
     Cells,
     Headings,
@@ -69,6 +69,10 @@ _METRICS: Final[Sequence[tuple[str, Field]]] = (
     ("average_umc_activity", Field(SignalName.MEM_UTIL_PCT, "%")),
     ("xgmi_read_data_acc", Field(SignalName.XGMI_READ_BYTES, "kb", "link", is_list=True)),
     ("xgmi_write_data_acc", Field(SignalName.XGMI_WRITE_BYTES, "kb", "link", is_list=True)),
+    *(
+        (heading, Field(SignalName.THROTTLE_PCT, "%", STATUS, convert=throttled_pct))
+        for heading in ("throttle_status", "indep_throttle_status")
+    ),
     ("accumulation_counter", Field(SignalName.THROTTLE_PCT, "", kind=FieldKind.TICKS)),
     *(
         (heading, Field(SignalName.THROTTLE_PCT, "", limiter, FieldKind.RESIDENCY))

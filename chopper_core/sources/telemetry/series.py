@@ -38,6 +38,9 @@ _FLAW_TEXTS: Final = {
 }
 _ROUNDING_PCT: Final = 1.0
 _XCD: Final = "xcd"
+_THROTTLED: Final = {"throttled": 100, "unthrottled": 0}
+STATUS: Final = "status"
+"""The part of a throttle share that says only whether a limiter is active: others win."""
 _COMBINED: Final[Mapping[SignalName, Callable[..., Float64]]] = {
     SignalName.GFX_MHZ: np.nanmean,
     SignalName.THROTTLE_PCT: np.nanmax,
@@ -103,6 +106,10 @@ class _Tables:
                 parts[column.signal][column.part] = _mean_of_ties(column.part, series)
         for part, samples in _residencies(fields).items():
             parts[SignalName.THROTTLE_PCT][part] = samples
+        status = parts[SignalName.THROTTLE_PCT].pop(STATUS, None)
+        if status is not None and not parts[SignalName.THROTTLE_PCT]:
+            parts[SignalName.THROTTLE_PCT][""] = replace(status, part="")
+        parts = defaultdict(dict, {signal: each for signal, each in parts.items() if each})
         for signal, samples_of in parts.items():
             self.signals[number, signal] = self._with_own_value(signal, samples_of)
         self._cooler_hotspots += _hotspot_is_cooler(parts)
@@ -276,3 +283,14 @@ def _row_sentences(rows: RowCollector) -> list[str]:
 
 def _number_of(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def throttled_pct(status: object) -> object:
+    """Return 100 for a throttle status that names a limiter, by word or bit mask, else 0."""
+    text = str(status).strip().casefold()
+    if text in _THROTTLED:
+        return _THROTTLED[text]
+    try:
+        return 100 if int(text, 0) else 0
+    except ValueError:
+        return status
