@@ -192,7 +192,7 @@ def test_in_tmux(tmp_path: Path) -> None:
         tmux("send-keys", "j", "Enter")
         assert "GPU 1" in until("3 of 3 rows")
         tmux("resize-window", "-x", "120", "-y", "40")
-        until("launch ovh")
+        until("on every GPU")
         tmux("send-keys", "q")
         assert SHOWN not in until("left with 0")
     finally:
@@ -208,7 +208,7 @@ def test_resizing_redraws() -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
         terminal.resize(140, 40)
-        terminal.until_text("launch ovh")
+        terminal.until_text("on every GPU")
         terminal.resize(30, 8)
         terminal.until_text("too small")
         terminal.send("\x03")
