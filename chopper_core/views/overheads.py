@@ -160,8 +160,7 @@ def answer(run: Run, view: View) -> ViewResult:
 
 def _figures(parts: Parts) -> list[tuple[Metric, Values]]:
     losses = np.stack([parts.numbers(name) for name in LOSSES], axis=1)
-    # Cells are values of the JSON interface, where this part keeps the name of its column.
-    titles = [*(LOSSES | {_UNKNOWN: "unmodelled compute"}).values()]
+    titles = tuple(LOSSES.values())
     largest = [titles[row.argmax()] if row.max(initial=0) > 0 else None for row in losses]
     return [
         (METRICS["elapsed_ns"], Values(parts.elapsed_ns)),

@@ -208,7 +208,7 @@ def test_resizing_redraws() -> None:
     with Terminal() as terminal:
         terminal.until_text(SHOWN)
         terminal.resize(140, 40)
-        terminal.until_text("on every GPU")
+        terminal.until_text("more of the trace")
         terminal.resize(30, 8)
         terminal.until_text("too small")
         terminal.send("\x03")
