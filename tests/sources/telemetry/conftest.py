@@ -18,3 +18,11 @@ def rocm_smi_files() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real telemetry at {folder}; $CHOPPER_REALDATA says where it is")
     return folder
+
+
+@pytest.fixture(scope="session")
+def log_without_index() -> Path:
+    path = FOLDER / "h100x8_nvidia_smi_no_index.csv"
+    if not path.is_file():
+        pytest.skip(f"no real telemetry at {path}; $CHOPPER_REALDATA says where it is")
+    return path

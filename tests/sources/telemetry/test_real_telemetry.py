@@ -100,3 +100,15 @@ def test_without_a_trace_the_files_are_described(rocm_smi_files: Path) -> None:
     assert report is not None
     assert "power_w: 4312 samples, 138 to 751" in report
     assert "LOST: 539 rows without a GPU or any value" in report
+
+
+def test_eight_gpus_of_a_log_without_an_index(log_without_index: Path) -> None:
+    """The file has 300 rounds of 8 rows; some rounds pause for half a second."""
+    with log_without_index.open(newline="") as file:
+        _, *rows = csv.reader(file)
+    telemetry = read_telemetry(log_without_index)
+    assert [gpu.index for gpu in telemetry.gpus] == list(range(8))
+    for gpu in range(8):
+        (power,) = telemetry.signals[gpu, SignalName.POWER_W]
+        assert power.value.tolist() == [float(row[1].split()[0]) for row in rows[gpu::8]]
+    assert not telemetry.losses.notes
