@@ -37,6 +37,8 @@ _COMM: Final = re.compile(
     r"|(?:^|::)\w*(?:all_?gather|reduce_?scatter|all_?to_?all|all2all)\w*kernel",
     re.IGNORECASE,
 )
+_OWN_NAME: Final = 200
+"""Characters that hold a kernel's own name; types of kilobytes can follow."""
 _INDUCTOR: Final = re.compile(
     r"^triton_(?P<kind>poi|red|per|tem|for|mm|bmm|spl)_fused_?(?P<ops>\w*)"
 )
@@ -164,7 +166,7 @@ def is_communication(name: str) -> bool:
 
     One that torch.compile fused with a collective's result only reads it.
     """
-    return _COMM.search(name) is not None and not name.startswith("triton_")
+    return not name.startswith("triton_") and _COMM.search(name, 0, _OWN_NAME) is not None
 
 
 @lru_cache(maxsize=1 << 14)

@@ -58,6 +58,10 @@ _OPTIMIZER_KERNEL: Final = re.compile(
     r"adam(?:w|_|math|functor|kernel|\b)|adagrad|adafactor|rmsprop|lamb_|(?<![a-z])sgd",
     re.IGNORECASE,
 )
+_PHASE_WORDS: Final = (
+    "ward", "wd", "wrw", "grad", "prop", "adam", "adaf", "lamb", "sgd", "loss", "entropy"
+)  # fmt: skip
+"""Parts of all words above: most names, which can be kilobytes long, have none."""
 _TRANSPOSED: Final = re.compile(r"conv\w*_transpose")
 
 
@@ -67,6 +71,9 @@ def kernel_phase(name: str) -> Phase | None:
 
     An embedding's backward kernel may update its table too: it is backward.
     """
+    plain = name.lower()
+    if not any(word in plain for word in _PHASE_WORDS):
+        return None
     if _BACKWARD_KERNEL.search(name):
         return Phase.BACKWARD
     if _OPTIMIZER_KERNEL.search(name) and kernel_class(name) != "embedding":
@@ -137,7 +144,9 @@ def label_phases(
     labels.fill(anywhere, Rule.ANNOTATION, elsewhere & (anywhere == Phase.BACKWARD))
 
     named = host.by_kernel(_code_of_kernel)
-    transposed = inside(_TRANSPOSED) & (host.by_kernel(_is_input_gradient) > 0)
+    transposed = inside(_TRANSPOSED)
+    if transposed.any():
+        transposed &= host.by_kernel(_is_input_gradient) > 0
     named[(named == Phase.FORWARD) | transposed] = NO_LABEL
     labels.fill(named, Rule.KERNEL_NAME)
     if not linked.any():
