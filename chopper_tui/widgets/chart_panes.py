@@ -10,7 +10,7 @@ from typing import Final
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.model.charts import Chart, HeatMap, Lanes
+from chopper_core.model.charts import Chart, Composition, HeatMap, Lanes
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
@@ -201,7 +201,9 @@ class PicturePane(Pane):
         return [[(" ", "text"), *line] for line in drawn]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines that were drawn last."""
+        """The lines that were drawn last; a composition is drawn at once, for the first paint."""
+        if not self.drawn and self.pictures and isinstance(self.pictures[0], Composition):
+            self.drawn = self._lines(width, height)
         return self.drawn
 
 

@@ -58,6 +58,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     """The first column beside the name: those before it are scrolled out."""
     added = ""
     """The column that was added last, which is always in sight."""
+    _planned_width = 0
+    """The width that the columns were laid out for."""
     _offset_to_be: int | None = None
     """The cursor's offset of a frame that came before the first layout."""
 
@@ -134,6 +136,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     def render_line(self, y: int) -> Strip:
         """The header or a row."""
         width = self.size.width
+        if self.frame is not None and width != self._planned_width:
+            # The first paint comes before the resize that lays out: it must be whole.
+            self._lay_out(self.frame)
         plan_, row = self.layout_plan, self.scroll_offset.y + y - 1
         if plan_ is None or row >= self.rows:
             return Strip.blank(width)
@@ -208,6 +213,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._refresh_cells(self.cursor)
 
     def _lay_out(self, frame: Frame) -> None:
+        self._planned_width = self.size.width
         lanes = next((each for each in frame.charts[1:] if isinstance(each, Lanes)), None)
         if lanes is not None:
             self._lay_out_lanes(frame, lanes)

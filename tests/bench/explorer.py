@@ -64,9 +64,11 @@ _FIND = (("find a name", "fmlp_up\r"), ("close the hits", "\x1b"))
 
 
 def demo() -> Case:
-    """The demo run, as `chopper demo` shows it."""
+    """The demo run, as `chopper demo` shows it; its first screen is there with the GPUs' lanes,
+    which are drawn last, but for the findings."""
     address = str(ROOT / "demo_data" / "fsdp2")
-    return Case("demo run", (*_CHOPPER, address), "8 of 8 rows", _ROWS[:2] + _ENTER)
+    keys = (*_ROWS[:2], ("the tree", "1"), *_ENTER)
+    return Case("demo run", (*_CHOPPER, address), "▏forward", keys)
 
 
 def empty(*modules: str) -> Case:
@@ -106,6 +108,7 @@ def large(ranks: int = LARGE[0], kernels: int = LARGE[1]) -> Case:
 
 
 _OVER_RANKS = (
+    ("the tree", "1"),
     ("overview: cursor down", "j"),
     ("overview: page down", "\x1b[6~"),
     ("one rank", "\r"),

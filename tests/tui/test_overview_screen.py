@@ -7,6 +7,7 @@ from threading import Event
 
 import pytest
 from msgspec.structs import replace
+from textual.strip import Strip
 
 from chopper_core.model import address
 from chopper_core.model.run import Run
@@ -265,3 +266,19 @@ async def test_a_click_on_a_title_sorts() -> None:
         await at.pilot.click(FrameTable, offset=(x, 0))
         await at.settle()
         assert at.frame.sort == "gfx_mhz"
+
+
+async def test_the_first_paint_has_the_columns_and_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is painted first is whole, but for lanes and what takes long."""
+    first: list[str] = []
+    plain = FrameTable.render_line
+
+    def render_line(table: FrameTable, y: int) -> Strip:
+        strip = plain(table, y)
+        if y == 0:
+            first.append(strip.text)
+        return strip
+
+    monkeypatch.setattr(FrameTable, "render_line", render_line)
+    async with explorer((80, 24), measured_run(), VIEW):
+        assert "MHz" in first[0] and "…" not in first[0]
