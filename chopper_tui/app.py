@@ -35,6 +35,7 @@ from chopper_core.util.atomic import make_private
 from chopper_core.util.errors import ChopperError
 from chopper_core.util.progress import Cancelled, Progress
 from chopper_tui.actions import ACTIONS
+from chopper_tui.actions.program import offers
 from chopper_tui.config import DEFAULTS, Config, state_directory
 from chopper_tui.draw.ascii import AsciiFilter
 from chopper_tui.draw.theme import THEMES, Inks, inks, textual_theme
@@ -46,7 +47,7 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
 from chopper_tui.textual_internals import perform_key
-from chopper_tui.widgets.dialogs import LoadingScreen, Palette
+from chopper_tui.widgets.dialogs import LoadingScreen, Palette, Sought
 from chopper_tui.widgets.prompt import PromptLine
 
 INTERRUPTED = 130
@@ -204,7 +205,7 @@ class ChopperApp(App[None], inherit_bindings=False):
                 line.insert_text_at_cursor(event.character)
             else:
                 line.replace(event.character, *sorted(line.selection))
-        else:
+        elif not (isinstance(self.screen, Sought) and await self.screen.take_key(event)):
             await perform_key(self, event)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -218,6 +219,9 @@ class ChopperApp(App[None], inherit_bindings=False):
             for action in self.actions:
                 perform = partial(screen.action_perform, action.id)
                 yield SystemCommand(action.title, action.help, perform)
+            for title, text, action_id, argument in offers(screen):
+                perform = partial(screen.action_perform, action_id, argument)
+                yield SystemCommand(title, text, perform)
 
     def action_command_palette(self) -> None:
         """Open the palette over the explorer, and over nothing else."""

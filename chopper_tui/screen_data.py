@@ -179,7 +179,7 @@ class RowOnGpus(Struct, frozen=True):
 
 
 def row_on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> RowOnGpus | None:
-    """A row on every GPU; None where the path doesn't begin with a GPU."""
+    """A row on every GPU; None where the path doesn't begin with a GPU, or none has the row."""
     view = frame.view
     if view.name or not view.path or view.order[0] != "gpu" or len(run.gpus) < 2:
         return None
@@ -188,6 +188,8 @@ def row_on_gpus(run: Run, frame: Frame, row: int, bins: int = 1) -> RowOnGpus | 
     there = [at_level(target, "gpu", str(gpu)) for gpu in gpus]
     found = [_on_gpu(run, each) for each in there]
     elapsed = [figures["elapsed_ns"].number if figures else np.nan for figures in found]
+    if not any(found):
+        return None  # A row that only the baseline has.
     signal = frame.signal
     means = np.full((len(gpus), bins), np.nan)
     for place, (gpu, each) in enumerate(zip(gpus, there, strict=True)):

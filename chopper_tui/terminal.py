@@ -29,6 +29,10 @@ def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> N
     """Set what Textual reads when it is imported: call this first."""
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
+    # GNU screen misreads 24-bit colours, whatever the terminal that it runs in has.
+    is_screen = environment.get("TERM", "").startswith("screen") and "TMUX" not in environment
+    if is_screen and environment.get("COLORTERM"):
+        environment.setdefault("TEXTUAL_COLOR_SYSTEM", "256")
 
 
 def can_draw(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from chopper_core.util.errors import UsageError
@@ -102,3 +102,26 @@ def suspend(screen: Explorer, _: str) -> None:
 def quit_(screen: Explorer, _: str) -> None:
     """Leave Chopper."""
     screen.app.exit()
+
+
+def offers(screen: Explorer) -> Iterator[tuple[str, str, str, str]]:
+    """What the palette has beside actions: (title, explanation, action, its argument)."""
+    from chopper_core.metrics import METRICS
+    from chopper_core.model import address
+    from chopper_core.views import view_specs
+    from chopper_tui.draw.theme import THEMES
+
+    for spec in view_specs():
+        yield f"View: {spec.title}", spec.question, "view", spec.name
+    for name in THEMES:
+        yield f"Theme: {name}", "Choose these colours.", "theme", name
+    for name in screen.run.signal_names:
+        yield f"Signal: {screen.run.signal(name).title}", f"Chart {name}.", "metric", name
+    shown = {column.name for column in screen.frame.columns}
+    known = screen.frame.more if screen.view.name else METRICS.values()
+    for metric in known:
+        if metric.name not in shown:
+            yield f"Column: {metric.title}", metric.definition, "columns", f"+{metric.name}"
+    recent = (address.render(trail[-1].view) for trail in reversed(screen.past))
+    for text in dict.fromkeys(recent):
+        yield f"Recent: {text}", "Go there again.", "go", text

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final, TypeVar
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
@@ -83,15 +84,109 @@ _LIST_KEYS: Final[list[BindingType]] = [
 ]
 
 
-class Chooser(Dialog[str]):
-    """A list of options; answers with the id of the chosen one."""
+class Sought(Dialog[T]):
+    """A dialog that shows what matches the text that is typed.
+
+    Letters that move or close it are typed once there is a text; `/` begins one with them.
+    """
+
+    sought = ""
+    """The text, in lower case."""
+    is_typing = False
+    _MEANINGS: ClassVar[dict[str, str]] = {}
+    """Letter → the action that it performs while nothing is typed."""
+
+    async def take_key(self, event: events.Key) -> bool:
+        """Type a character, take the last one back, or perform its meaning; whether it did."""
+        char = event.character
+        if event.key == "backspace" and self.is_typing:
+            self._type(self.sought[:-1])
+        elif event.key == "escape" and self.is_typing:
+            self.is_typing = False
+            self._type("")
+        elif char is None or not event.is_printable:
+            return False
+        elif not self.is_typing and char in self._MEANINGS:
+            await self.run_action(self._MEANINGS[char])
+        elif not self.is_typing and char == "/":
+            self.is_typing = True
+            self._type("")
+        elif self.is_typing or (char.isalnum() and self.types_at_once):
+            self.is_typing = True
+            self._type(self.sought + char.lower())
+        else:
+            return False
+        return True
+
+    types_at_once: ClassVar[bool] = True
+    """Whether a letter without a meaning begins a text."""
+
+    def _type(self, text: str) -> None:
+        self.sought = text
+        self.show_sought()
+
+    def show_sought(self) -> None:
+        """Show what matches."""
+        raise NotImplementedError
+
+    @property
+    def typed(self) -> str:
+        """The text as a title shows it."""
+        return f"  /{self.sought}" if self.is_typing else ""
+
+
+class Chooser(Sought[str]):
+    """A list of options, fewer as you type; answers with the id of the chosen one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *_LIST_KEYS,
-        Binding("l,right", "take", show=False),
+        Binding("escape", "leave", show=False),
+        Binding("left", "cancel", show=False),
+        Binding("right", "take", show=False),
+        # The list's own pages need lines that it hasn't before it is drawn.
+        Binding("pageup", "turn(-1)", show=False, priority=True),
+        Binding("pagedown", "turn(1)", show=False, priority=True),
         # Before the list's own, which answers by a message: the next key would overtake it.
         Binding("enter", "take", show=False, priority=True),
     ]
+    _MEANINGS: ClassVar[dict[str, str]] = {
+        "j": "step(1)",
+        "k": "step(-1)",
+        "l": "take",
+        "q": "cancel",
+        "h": "cancel",
+    }
+
+    def action_turn(self, pages: int) -> None:
+        """Move the highlight by pages."""
+        options = self.query_one(OptionList)
+        if options.highlighted is not None:
+            row = options.highlighted + pages * max(options.size.height - 1, 1)
+            options.highlighted = max(min(row, options.option_count - 1), 0)
+
+    def action_leave(self) -> None:
+        """Take the typed text back, or close without an answer."""
+        if self.is_typing:
+            self.is_typing = False
+            self._type("")
+        else:
+            self.action_cancel()
+
+    def show_sought(self) -> None:
+        """Show the options in which every typed word is."""
+        words = self.sought.split()
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(
+            option
+            for option, (_, title, why) in zip(self._made(), self._options, strict=True)
+            if all(word in f"{title} {why}".lower() for word in words)
+        )
+        if options.option_count:
+            options.highlighted = 0
+        else:
+            # A list without lines can't turn its pages.
+            options.add_option(Option("nothing matches", disabled=True))
+        self.query_one("#title", Label).update(Text(self._title + self.typed))
 
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
         """Offer options, with the cursor on `chosen`."""
@@ -102,19 +197,28 @@ class Chooser(Dialog[str]):
 
     def compose(self) -> ComposeResult:
         """The title over the list."""
-        widest = max(len(title) for _, title, _ in self._options)
-        needed = widest + 2 + max(len(why) for _, _, why in self._options)
-        cells = min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
         with Vertical(id="box") as box:
-            box.styles.width = cells + _FRAME_CELLS
+            box.styles.width = self._cells + _FRAME_CELLS
             yield Label(Text(self._title), id="title")
-            yield OptionList(
-                *(
-                    Option(_option(title.ljust(widest + 2), why, cells - widest - 2), id=key)
-                    for key, title, why in self._options
-                ),
-                compact=True,
-            )
+            yield OptionList(*self._made(), compact=True)
+
+    @property
+    def _widest(self) -> int:
+        return max(len(title) for _, title, _ in self._options)
+
+    @property
+    def _cells(self) -> int:
+        """The cells of an option."""
+        needed = self._widest + 2 + max(len(why) for _, _, why in self._options)
+        return min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
+
+    def _made(self) -> list[Option]:
+        """All options as lines."""
+        widest, cells = self._widest, self._cells
+        return [
+            Option(_option(title.ljust(widest + 2), why, cells - widest - 2), id=key)
+            for key, title, why in self._options
+        ]
 
     def on_mount(self) -> None:
         """Put the cursor on the current choice."""
@@ -202,19 +306,48 @@ def _option(title: str, why: str, room: int) -> Text:
     return Text.assemble(title, (why, "dim"), no_wrap=True, overflow="crop")
 
 
-class Reader(Dialog[None]):
-    """A text, until a key closes it."""
+class Reader(Sought[None]):
+    """A text, until a key closes it; `/` shows only what matches."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,i,question_mark,h,left", "cancel", show=False),
-        Binding("j,down", "scroll_by(1)", show=False),
-        Binding("k,up", "scroll_by(-1)", show=False),
-        Binding("pagedown,space,ctrl+d,ctrl+f", "page(1)", show=False),
+        Binding("escape", "leave", show=False),
+        Binding("enter,left", "cancel", show=False),
+        Binding("down", "scroll_by(1)", show=False),
+        Binding("up", "scroll_by(-1)", show=False),
+        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
-        Binding("g,home", "edge(0)", show=False),
-        Binding("G,end", "edge(1)", show=False),
-        *(Binding(str(digit), f"digit('{digit}')", show=False) for digit in range(10)),
+        Binding("home", "edge(0)", show=False),
+        Binding("end", "edge(1)", show=False),
     ]
+    types_at_once: ClassVar[bool] = False
+    _MEANINGS: ClassVar[dict[str, str]] = {
+        **dict.fromkeys("qi?h", "cancel"),
+        "j": "scroll_by(1)",
+        "k": "scroll_by(-1)",
+        " ": "page(1)",
+        "g": "edge(0)",
+        "G": "edge(1)",
+        **{str(digit): f"digit('{digit}')" for digit in range(10)},
+    }
+
+    def action_leave(self) -> None:
+        """Show the whole text again, or close."""
+        if self.is_typing:
+            self.is_typing = False
+            self._type("")
+        else:
+            self.action_cancel()
+
+    def show_sought(self) -> None:
+        """Show the entries in which every typed word is."""
+        words = self.sought.split()
+        shown = Text()
+        for entry in _entries(self._text):
+            if all(word in entry.plain.lower() for word in words):
+                shown.append_text(entry)
+        self.query_one(Static).update(shown if words else self._text)
+        self._box.border_title = Text(self._title + self.typed).markup
+        self._box.scroll_home(animate=False)
 
     def __init__(
         self, title: str, text: Text, open_view: Callable[[str], None] | None = None
@@ -235,7 +368,7 @@ class Reader(Dialog[None]):
         """The text in a frame."""
         with VerticalScroll(id="box", can_focus=False) as box:
             box.border_title = Text(self._title).markup
-            box.border_subtitle = "esc closes"
+            box.border_subtitle = "/ searches, esc closes"
             yield Static(self._text)
 
     @property
@@ -256,6 +389,20 @@ class Reader(Dialog[None]):
             self._box.scroll_end(animate=False)
         else:
             self._box.scroll_home(animate=False)
+
+
+def _entries(text: Text) -> list[Text]:
+    """The entries of a text: a line, and those below it that are set further in."""
+    found: list[Text] = []
+    margin = 0
+    for line in text.split("\n", include_separator=True, allow_blank=True):
+        indent = len(line.plain) - len(line.plain.lstrip(" "))
+        if found and line.plain.strip() and indent > margin + 2:
+            found[-1].append_text(line)
+        else:
+            margin = indent
+            found.append(line)
+    return found
 
 
 class LoadingPane(Pane):

@@ -8,6 +8,7 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 from textual.strip import Strip
+from textual.widgets import OptionList
 
 from chopper_core.model import address
 from chopper_core.model.run import Run
@@ -17,7 +18,9 @@ from chopper_core.views import view_module
 from chopper_tui.app import ChopperApp
 from chopper_tui.commands.runs import home_of
 from chopper_tui.config import Config, saved_splits
+from chopper_tui.terminal import prepare_environment
 from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.dialogs import Chooser
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs
 from chopper_tui.widgets.prompt import Prompt
@@ -282,3 +285,57 @@ async def test_the_first_paint_has_the_columns_and_the_bar(monkeypatch: pytest.M
     monkeypatch.setattr(FrameTable, "render_line", render_line)
     async with explorer((80, 24), measured_run(), VIEW):
         assert "MHz" in first[0] and "…" not in first[0]
+
+
+async def test_a_chooser_shows_what_matches_the_typed_text() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json")) as at:
+        await at.press("o")
+        chooser = at.app.screen
+        assert isinstance(chooser, Chooser)
+        options = chooser.query_one(OptionList)
+        count = options.option_count
+        await at.press("j", "k")
+        assert options.option_count == count
+        await at.press(*"power")
+        assert 0 < options.option_count < count and "/power" in at.text()
+        await at.press(*"xyz", "pagedown", "enter")
+        assert "nothing matches" in at.text() and at.app.screen is chooser
+        await at.press("backspace", "escape")
+        assert options.option_count == count and at.app.screen is chooser
+        await at.press("/", *"kernels", "enter")
+        assert at.frame.sort == "-kernels"
+
+
+async def test_help_shows_the_entries_that_match() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json")) as at:
+        await at.press("?", "/", *"breadcrumb")
+        text = at.text()
+        assert ":ascend" in text and ":filter" not in text and "/breadcrumb" in text
+        await at.press("escape")
+        assert ":ascend" not in at.text() and "Help" in at.text()
+        await at.press("q")
+        assert at.app.screen is at.explore
+
+
+async def test_the_palette_has_views_themes_columns_signals_and_recent_addresses() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json")) as at:
+        await at.press("enter")
+        commands = {each.title: each for each in at.app.get_system_commands(at.explore)}
+        assert {"View: Ranks", "Theme: light", "Signal: power", "Recent: sample.json"} <= set(
+            commands
+        )
+        commands["View: Ranks"].callback()
+        await at.settle()
+        assert at.frame.view.name == "ranks"
+        commands["Recent: sample.json"].callback()
+        await at.settle()
+        assert at.frame.view == View("sample.json")
+
+
+def test_gnu_screen_has_256_colours() -> None:
+    inherited = {"TERM": "screen", "COLORTERM": "truecolor"}
+    prepare_environment(inherited)
+    assert inherited["TEXTUAL_COLOR_SYSTEM"] == "256"
+    tmux = {"TERM": "screen", "COLORTERM": "truecolor", "TMUX": "x"}
+    prepare_environment(tmux)
+    assert "TEXTUAL_COLOR_SYSTEM" not in tmux
