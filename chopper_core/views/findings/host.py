@@ -50,6 +50,8 @@ class LatePhase(Struct, frozen=True):
 @rule(
     "host-bound",
     saving="idle time before the launch calls of these phases, mean over GPUs",
+    # A host that can't keep up is late in the other phases too, below their limit.
+    holds=(0.5, 2.2),
     needs="launch records",
     thresholds=(HOST_LATE, PHASE, CAUSE),
 )
