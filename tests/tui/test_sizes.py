@@ -72,11 +72,11 @@ async def test_resizing_keeps_the_cursor_on_its_row(screen: str) -> None:
         assert f"▌ {label}"[:8] in at.text()
 
 
-@pytest.mark.parametrize(("size", "most"), [((80, 24), 0), ((200, 60), 1)])
+@pytest.mark.parametrize(("size", "most"), [((80, 24), 1), ((200, 60), 1)])
 async def test_another_scope_is_laid_out_once_where_a_part_comes_or_goes(
     size: tuple[int, int], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each layout paints: what is as high as before needs none, however many rows it has."""
+    """Each layout paints: a table with another number of rows has other lines, at once."""
     layouts = []
     reflow = Compositor.reflow
     async with explorer(size) as at:
