@@ -478,6 +478,7 @@ class Explorer(Screen[None]):
         self.query_one("#side").styles.width = now.side
         self.query_one("#side").display = bool(now.side)
         self.table.spark_columns = now.sparks
+        self.table.has_chart = sum(map(bool, now.charts)) == 1
         for chart, lines in zip(self.query(SignalPane), now.charts, strict=True):
             _set_height(chart, lines)
         # Of two charts above the table the lower one has the time axis of both.

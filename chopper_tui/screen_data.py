@@ -16,12 +16,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View, at_level, enter, with_signal, with_view
 from chopper_core.query.frame import Frame
-from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.render.sparks import SparkScale, sampled
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import ChopperError, NoSuchNode, UsageError
 from chopper_core.views.query import preview, query
 from chopper_tui.draw.figures import Figure, figures_of
-from chopper_tui.draw.pieces import Pieces
+from chopper_tui.draw.pieces import Pieces, hue_of
 from chopper_tui.draw.timeline import lane_line, phases_line
 
 _SECOND_SIGNALS: Final = ("gfx_util_pct", "busy_pct", "compute_pct")
@@ -53,12 +54,18 @@ class ScreenSignal(Struct, frozen=True):
 
 
 class Sparks(Struct, frozen=True):
-    """The sparklines of a frame's rows, computed once for the rows that were shown."""
+    """The sparklines of a frame's rows, computed once for the rows that were shown.
+
+    They are on one scale, that of the frame's rows, or of some of very many.
+    """
 
     signal: ScreenSignal
     glyphs: Glyphs
     bins: int
-    drawn: dict[int, str] = field(default_factory=dict)
+    rows: int
+    drawn: dict[int, Pieces] = field(default_factory=dict)
+    scales: list[SparkScale] = field(default_factory=list)
+    """The scale, once it is known."""
 
     def missing(self, rows: Sequence[int]) -> list[int]:
         """Those of the rows that are not drawn yet."""
@@ -67,13 +74,30 @@ class Sparks(Struct, frozen=True):
     def draw(self, rows: Sequence[int]) -> None:
         """Draw the sparklines of rows."""
         wanted = self.missing(rows)
-        if wanted:
-            means = self.signal.means(np.array(wanted, np.intp), self.bins)
-            shares = self.signal.signal.shares(means)
-            lines = {
-                row: sparkline(line, self.glyphs) for row, line in zip(wanted, shares, strict=True)
-            }
-            self.drawn.update(lines)
+        if not wanted:
+            return
+        if not self.scales:
+            self.scales.append(SparkScale.of(self.signal.means(sampled(self.rows), self.bins)))
+        means, hue = self.signal.means(np.array(wanted, np.intp), self.bins), self.hue
+        for row, line in zip(wanted, means, strict=True):
+            text = self.scales[0].line(line, self.glyphs)
+            tone = self.scales[0].tone(line)
+            self.drawn[row] = [(text, f"{hue}{tone}")]
+
+    @property
+    def hue(self) -> str:
+        """The hue of the signal."""
+        return hue_of(self.signal.signal.unit)
+
+    @property
+    def title(self) -> str:
+        """What they show and on which scale, once that is known."""
+        if not self.scales:
+            return ""
+        title = self.scales[0].title(self.signal.signal)
+        return (
+            title if len(title) <= self.bins else title.removesuffix(f" {self.signal.signal.unit}")
+        )
 
 
 class LaneLines(Struct, frozen=True):

@@ -25,6 +25,10 @@ _NEXT_LINE: Final = re.compile(r"(?:\x1b\[(\d+);\d+H)?\n\x1b\[(\d+);(\d+)H")
 """Textual ends a line by moves that the move to the next one undoes."""
 
 
+_RESET: Final = re.compile(r"\x1b\[0m\x1b\[(?=[1-9][\d;]*m)")
+"""Between pieces in two styles: one sequence can reset and set."""
+
+
 def prepare_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what Textual reads when it is imported: call this first."""
     for name, value in _DEFAULTS.items():
@@ -87,8 +91,8 @@ def understood(output: str) -> str:
 
 
 def terse(output: str) -> str:
-    """The same on the screen in fewer bytes: lines that follow one another need no moves."""
-    return _NEXT_LINE.sub(_next_line, output)
+    """The same on the screen in fewer bytes: of moves between lines, and of changes of style."""
+    return _RESET.sub("\x1b[0;", _NEXT_LINE.sub(_next_line, output))
 
 
 def _next_line(moves: re.Match[str]) -> str:

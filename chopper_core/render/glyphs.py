@@ -29,6 +29,8 @@ class Glyphs(Struct, frozen=True):
     micro: str
     arrow: str
     """Between a row's name in the baseline and its own."""
+    flat: str = "-"
+    """A sparkline that doesn't change."""
     in_colour: bool = False
     """Whether colours tell kinds and magnitudes apart; without them patterns and levels do."""
 
@@ -47,7 +49,7 @@ class Glyphs(Struct, frozen=True):
 
 
 UNICODE: Final = Glyphs(
-    "unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ", "→"
+    "unicode", "▏▎▍▌▋▊▉█", "▁▂▃▄▅▆▇█", "…", "–", "›", "▼", "▲", "▌", "●", "µ", "→", "─"
 )
 ASCII: Final = Glyphs("ascii", "#", "_.-=+*%#", "~", "-", ">", "v", "^", ">", "*", "u", ">")
 

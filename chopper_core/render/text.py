@@ -23,13 +23,13 @@ from chopper_core.render.cells import (
     fitting,
     level_title,
     pad,
-    scale_title,
     statistic_title,
     title_of,
 )
 from chopper_core.render.exchange import limit_notes
-from chopper_core.render.glyphs import UNICODE, Glyphs, bar, sparkline
+from chopper_core.render.glyphs import UNICODE, Glyphs, bar
 from chopper_core.render.names import fitting_names, row_names
+from chopper_core.render.sparks import SparkScale
 
 BAR_WIDTH: Final = 10
 SPARK_BINS: Final = 24
@@ -86,10 +86,11 @@ def as_text(
     lines = [paint(_breadcrumb(frame, glyphs), "strong"), *_headline(frame, width), *drawn]
     header = [title.ljust(name_width)]
     header += [c.aligned(cells[c.metric.name][0], widths[c.metric.name]) for c in shown]
-    header += [scale_title(frame.signal)] * spark
+    means = frame.means(np.arange(count), SPARK_BINS) if spark else None
+    scale = SparkScale.of(means) if means is not None else None
+    header += [scale.title(frame.signal)] if scale is not None else []
     lines.append(paint("  ".join(header).rstrip(), "header"))
     tinted = {c.metric.name: tints(frame, c.metric) for c in shown} if paint is not plain else {}
-    sparks = frame.signal.shares(frame.means(np.arange(count), SPARK_BINS)) if spark else None
     for row in range(count):
         name = wrap(names[row], name_width) if told else [short[row]]
         line = [pad(name[0], name_width)]
@@ -97,8 +98,8 @@ def as_text(
             text = c.aligned(cells[c.metric.name][row + 2], widths[c.metric.name])
             tint = int(tinted[c.metric.name][row]) if tinted else 0
             line.append(paint(text, INKS[tint] if c.metric.name != "share_pct" else "accent"))
-        if sparks is not None:
-            line.append(paint(sparkline(sparks[row], glyphs), "spark"))
+        if means is not None and scale is not None:
+            line.append(paint(scale.line(means[row], glyphs), "spark"))
         lines += ["  ".join(line).rstrip(), *name[1:]]
         if told:
             lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]

@@ -23,10 +23,10 @@ from chopper_core.render.cells import (
     fitting,
     level_title,
     pad,
-    scale_title,
 )
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import fitting_names, row_names
+from chopper_core.render.sparks import SparkScale
 from chopper_core.util.arrays import Int8
 from chopper_tui.draw.pieces import Pieces, fit
 
@@ -145,8 +145,11 @@ class TableLayout(Struct, frozen=True):
             return pad(beginning(name, width, glyphs), width)
         return fit(self.short[row] if self.short else name, width, glyphs)
 
-    def header(self, lanes: str = "") -> Pieces:
-        """The titles; that of the sort column in its own style. `lanes` is that of the lanes."""
+    def header(self, titles: Sequence[str] = ()) -> Pieces:
+        """The titles; that of the sort column in its own style.
+
+        `titles` are those of sparklines or lanes, where they are known better than before drawing.
+        """
         frame, glyphs = self.frame, self.glyphs
         by_name = frame.sort.removeprefix("-") == "name"
         title = level_title(frame.level)
@@ -162,15 +165,12 @@ class TableLayout(Struct, frozen=True):
             header = column.text.aligned(column.header, column.width)
             pieces.append((header, "chosen" if chosen else "header"))
             pieces.append((" " * (column.cells - column.width), "header"))
-        pieces += [
-            (" " * GAP + fit(spark.header or lanes, spark.cells, glyphs), "header")
-            for spark in self.sparks
-        ]
+        for number, spark in enumerate(self.sparks):
+            known = titles[number] if number < len(titles) else ""
+            pieces.append((" " * GAP + fit(known or spark.header, spark.cells, glyphs), "header"))
         return pieces
 
-    def row(
-        self, row: int, drawn: Sequence[str | Pieces], cursor: bool, marked: bool = False
-    ) -> Pieces:
+    def row(self, row: int, drawn: Sequence[Pieces], cursor: bool, marked: bool = False) -> Pieces:
         """The cells of a row with its sparklines; what stands out has its tint and a mark."""
         frame, glyphs = self.frame, self.glyphs
         pieces = [(glyphs.mark if marked else " ", "alert" if marked else "text")]
@@ -188,17 +188,18 @@ class TableLayout(Struct, frozen=True):
             pieces.append((" " * (GAP - len(mark)) + room, style))
             pieces.append((mark + figure, INKS[tint] if tint else style))
             if column.bar:
-                pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "accent"))
+                pieces.append((" " + bar((number or 0) / 100, column.bar, glyphs), "bar"))
         lanes: list[tuple[str, str]] = []
         for spark, line in zip(self.sparks, drawn, strict=True):
-            if isinstance(line, str):
-                pieces.append((" " * GAP + line.ljust(spark.cells), "spark"))
-            else:
+            if isinstance(spark, LaneColumn):
                 lanes += [(" " * GAP, "text"), *line]
+                continue
+            room = " " * (spark.cells - sum(len(text) for text, _ in line))
+            ink = line[0][1] if line else "text"
+            pieces += [(" " * GAP, ink), *line, (room, "text")]
         if cursor:
-            pieces = [
-                (text, f"cursor+{ink}" if ink in INKS[1:] else "cursor") for text, ink in pieces
-            ]
+            # Marks stay; a change of colour and back would cost more bytes than the whole row.
+            pieces = [(text, "cursor") for text, _ in pieces]
         return [*pieces, *lanes]
 
 
@@ -294,8 +295,11 @@ def _fitting(
 
 
 def _spark_column(signal: Signal, wide: bool) -> SparkColumn:
-    header = scale_title(signal) if wide else scale_title(signal).removesuffix(f" {signal.unit}")
-    return SparkColumn(header, max(len(header), _WIDE_SPARK if wide else _SPARK))
+    header, longest = (
+        scale.title(signal) if wide else scale.title(signal).removesuffix(f" {signal.unit}")
+        for scale in (SparkScale(signal.low, signal.high), SparkScale(-signal.high, signal.high))
+    )
+    return SparkColumn(header, max(len(longest) - 1, _WIDE_SPARK if wide else _SPARK))
 
 
 def _column(frame: Frame, text: ColumnText, glyphs: Glyphs, bar_width: int) -> Column:

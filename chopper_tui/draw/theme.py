@@ -35,6 +35,8 @@ class Inks(Struct, frozen=True, kw_only=True):
     strong: Style = Style(bold=True)
     accent: Style
     """Bars and lines."""
+    bar: Style = Style()
+    """Bars in rows of tables: the accent, where there are 256 colours by a short code."""
     spark: Style
     """Sparklines: there are many of them."""
     shade: Style
@@ -177,6 +179,7 @@ _PLAIN: Final = Inks(
 _DARK: Final = Inks(
     dim=Style(color="#8a929c"),
     accent=Style(color="#56b4e9"),
+    bar=Style(color="color(74)"),
     spark=Style(color="#4a86ab"),
     shade=Style(color="#3f5a6e"),
     alert=Style(color="#e69f00", bold=True),
@@ -187,7 +190,7 @@ _DARK: Final = Inks(
         *("#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00"),
         *("#0072b2", "#999999", "#b8860b", "#8b7fd6"),
     ),
-    **_tints("color(74)", "color(214)", "color(209)"),
+    **_tints("color(74)", "color(214)", "bright_red"),
     heat=CIVIDIS,
     change=diverging("#56b4e9", "#23272d", "#f0a000"),
     # Of the 256 colours, whose codes are short: there are many of them.
@@ -196,6 +199,7 @@ _DARK: Final = Inks(
 _LIGHT: Final = Inks(
     dim=Style(color="#6b7280"),
     accent=Style(color="#0072b2"),
+    bar=Style(color="color(25)"),
     spark=Style(color="#6ea3c4"),
     shade=Style(color="#a9c4d6"),
     alert=Style(color="#b34e00", bold=True),
@@ -206,7 +210,7 @@ _LIGHT: Final = Inks(
         *("#d08700", "#007a5a", "#a8508a", "#8a7f00", "#d55e00"),
         *("#56b4e9", "#707070", "#7a5a00", "#5a4fb0"),
     ),
-    **_tints("color(25)", "color(130)", "color(124)"),
+    **_tints("color(25)", "color(130)", "red"),
     heat=CIVIDIS[::-1],
     change=diverging("#0072b2", "#eef0f2", "#d55e00"),
     tones=_tones((110, 67, 25), (108, 71, 28), (180, 172, 130), (182, 133, 90)),
@@ -214,6 +218,7 @@ _LIGHT: Final = Inks(
 _CONTRAST: Final = Inks(
     dim=Style(),
     accent=Style(bold=True),
+    bar=Style(bold=True),
     spark=Style(),
     shade=Style(),
     alert=Style(bold=True, reverse=True),
@@ -224,6 +229,7 @@ _CONTRAST: Final = Inks(
 _ANSI: Final = Inks(
     dim=Style(dim=True),
     accent=Style(color="cyan"),
+    bar=Style(color="cyan"),
     spark=Style(color="blue"),
     shade=Style(dim=True),
     alert=Style(color="yellow", bold=True),

@@ -46,6 +46,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
     layout_plan: TableLayout | None = None
     signals: Sequence[ScreenSignal] = ()
     sparks: Sequence[Sparks | LaneLines] = ()
+    has_chart = False
+    """Whether the first signal alone has a chart beside the table."""
     spark_columns = 1
     """How many of the signals may have a column of sparklines."""
     full_names = False
@@ -143,9 +145,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if plan_ is None or row >= self.rows:
             return Strip.blank(width)
         if y == 0:
-            title = next((s.title for s in self.sparks if isinstance(s, LaneLines)), "")
-            return strip_of(plan_.header(title), width, self.inks)
-        drawn = [sparks.drawn.get(row, "") for sparks in self.sparks]
+            titles = [sparks.title for sparks in self.sparks]
+            return strip_of(plan_.header(titles), width, self.inks)
+        drawn = [sparks.drawn.get(row, ()) for sparks in self.sparks]
         cursor = row == self.cursor and self.shows_cursor
         marked = bool(self.marked) and plan_.frame.labels[row] in self.marked
         pieces = plan_.row(row, drawn, cursor, marked)
@@ -219,6 +221,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             self._lay_out_lanes(frame, lanes)
             return
         shown = self.signals[: self.spark_columns]
+        if self.has_chart:
+            # Where there is room for one, it is that which no chart shows.
+            shown = shown[::-1]
         signals = [each.signal for each in shown]
         self.layout_plan = plan(
             frame,
@@ -234,7 +239,8 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         if len(known) != len(self.sparks) or [(each.signal, each.bins) for each in known] != [
             (signal, column.cells) for signal, column in pairs
         ]:
-            self.sparks = [Sparks(signal, self.glyphs, column.cells) for signal, column in pairs]
+            rows = len(frame)
+            self.sparks = [Sparks(each, self.glyphs, column.cells, rows) for each, column in pairs]
         self.virtual_size = Size(self.size.width, len(frame) + 1)
 
     def _lay_out_lanes(self, frame: Frame, lanes: Lanes) -> None:
@@ -280,8 +286,7 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
             await run_in_thread(_draw, columns, rows)
             if columns is self.sparks and self.layout_plan is not None:
                 self.refresh(*self._regions_of(wanted))
-                if self._has_lanes:
-                    self.refresh(Region(0, 0, self.size.width, 1))
+                self.refresh(*self._regions_of([[self.scroll_offset.y - 1]] * len(columns)))
         await run_in_thread(_draw, columns, around)
 
     def _regions_of(self, rows: Sequence[Sequence[int]]) -> Iterator[Region]:

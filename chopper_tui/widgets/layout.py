@@ -114,7 +114,7 @@ def arrange(
         spare = middle - rows - 1 if rows else 0
         above = {"small": max(small, spare), "full": max(full, spare)}.get(chart, 0)
         above = _split(above, split, middle) if above else 0
-        return Arrangement(figures=figures, charts=(above, 0, 0, 0, 0, 0))
+        return Arrangement(figures=figures, charts=(above, 0, 0, 0, 0, 0), sparks=2)
     side = max(42, width * 36 // 100)
     table = max(rows + 1, min(_WIDE_DETAIL_LINES, middle // 2))
     above = _split(middle - table, split, middle)

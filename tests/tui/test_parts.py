@@ -89,7 +89,7 @@ def test_a_layout_fits(width: int, depth: int) -> None:
     signals = [run.signal("busy_pct"), run.signal("compute_pct")]
     for full, count in product((False, True), range(3)):
         layout = plan(frame, width, UNICODE, full, signals[:count])
-        drawn = ["▁" * spark.cells for spark in layout.sparks]
+        drawn = [[("▁" * spark.cells, "clock0")] for spark in layout.sparks]
         row = width_of(layout.row(0, drawn, False))
         assert width_of(layout.header()) == row <= width
         assert width_of(layout.row(0, drawn, True)) == row

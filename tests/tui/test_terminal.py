@@ -317,6 +317,8 @@ def test_bytes_to_the_terminal(size: tuple[int, int], case: str, move: int, page
         ("a\x1b[2;9H\n\x1b[5;1Hb", "a\x1b[5;1Hb"),
         ("a\n\x1b[3;1Hb", "a\x1b[3;1Hb"),
         ("a\nb\x1b[2;1Hc", "a\nb\x1b[2;1Hc"),
+        ("\x1b[31ma\x1b[0m\x1b[1;38;5;9mb\x1b[0mc", "\x1b[31ma\x1b[0;1;38;5;9mb\x1b[0mc"),
+        ("\x1b[31ma\x1b[0m\x1b[2;1Hb", "\x1b[31ma\x1b[0m\x1b[2;1Hb"),
     ],
 )
 def test_fewer_bytes_show_the_same(output: str, shorter: str) -> None:
@@ -325,7 +327,8 @@ def test_fewer_bytes_show_the_same(output: str, shorter: str) -> None:
     for text in (output, shorter):
         screen = pyte.Screen(12, 6)
         pyte.Stream(screen).feed("\x1b[2;7H" + text)
-        screens.append((screen.display, screen.cursor.x, screen.cursor.y))
+        styles = [[screen.buffer[y][x] for x in range(12)] for y in range(6)]
+        screens.append((screen.display, screen.cursor.x, screen.cursor.y, styles))
     assert screens[0] == screens[1]
 
 

@@ -1,0 +1,68 @@
+"""Sparklines of a frame's rows on one scale that shows how they differ."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.signals import Signal
+from chopper_core.model.units import Unit
+from chopper_core.render.glyphs import Glyphs, sparkline
+from chopper_core.util.arrays import Float64, Index
+
+SAMPLED: Final = 256
+"""Of more rows, so many at even distances give the scale."""
+TONES: Final = 3
+_ENDS: Final = (0.01, 0.99)
+_FLAT: Final = 0.01
+"""A scale that spans less of its high end shows noise: it is widened to this."""
+
+
+class SparkScale(Struct, frozen=True):
+    """The ends of a scale, in the signal's unit."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, means: Float64) -> SparkScale:
+        """From the 1st to the 99th percentile of rows x bins, at least 1 % of the high end wide."""
+        known = means[np.isfinite(means)]
+        if not len(known):
+            return cls(0.0, 1.0)
+        low, high = np.quantile(known, _ENDS).tolist()
+        spare = max(_FLAT * abs(high) - (high - low), 0.0)
+        return cls(low - spare, high)
+
+    def title(self, signal: Signal) -> str:
+        """What a sparkline shows and between which values: `gfx 1557-1738 MHz`."""
+        space = "" if signal.unit is Unit.PERCENT else " "
+        low, high = f"{self.low:.0f}", f"{self.high:.0f}"
+        ends = low if low == high else f"{low}-{high}"
+        return f"{signal.title} {ends}{space}{signal.unit}"
+
+    def line(self, means: Float64, glyphs: Glyphs) -> str:
+        """A row as a sparkline; one that never leaves a level is a thin line with its value."""
+        known = means[np.isfinite(means)]
+        span = (self.high - self.low) or 1.0
+        if len(known) and (known.max() - known.min()) * len(glyphs.spark) < span:
+            value = f" {known.mean():.0f}"
+            line = "".join(glyphs.flat if each else " " for each in np.isfinite(means).tolist())
+            room = max(len(means) - len(value), 0)
+            return (line[:room] + value)[: len(means)] if room > 1 else line
+        return sparkline((means - self.low) / span, glyphs)
+
+    def tone(self, means: Float64) -> int:
+        """The tone of a row by its mean: 0 low on the scale, 1 in its middle, 2 high."""
+        known = means[np.isfinite(means)]
+        if not len(known) or self.high <= self.low:
+            return 1
+        share = (float(known.mean()) - self.low) / (self.high - self.low)
+        return min(max(int(share * TONES), 0), TONES - 1)
+
+
+def sampled(rows: int) -> Index:
+    """The rows that give the scale."""
+    return np.unique(np.linspace(0, max(rows - 1, 0), min(rows, SAMPLED)).astype(np.intp))
