@@ -10,6 +10,9 @@ from msgspec.structs import replace
 
 from chopper_core.util.arrays import Float64
 
+_ASCII_SIGNS: Final = str.maketrans("°Δ–…×", " d-~x")
+"""Signs of titles and notes in ASCII, each one cell wide."""
+
 
 class Glyphs(Struct, frozen=True):
     """One set of characters, each one cell wide."""
@@ -45,7 +48,8 @@ class Glyphs(Struct, frozen=True):
 
     def spelled(self, text: str) -> str:
         """Text with units spelled as this set can show them."""
-        return text.replace("µ", self.micro)
+        text = text.replace("µ", self.micro)
+        return text.translate(_ASCII_SIGNS) if self.is_ascii else text
 
 
 UNICODE: Final = Glyphs(

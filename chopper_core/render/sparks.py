@@ -39,9 +39,10 @@ class SparkScale(Struct, frozen=True):
     def title(self, signal: Signal) -> str:
         """What a sparkline shows and between which values: `gfx 1557-1738 MHz`."""
         space = "" if signal.unit is Unit.PERCENT else " "
-        low, high = f"{self.low:.0f}", f"{self.high:.0f}"
+        scale = signal.unit.scale(max(abs(self.low), abs(self.high)), True)
+        low, high = (f"{end / scale.divisor:.0f}" for end in (self.low, self.high))
         ends = low if low == high else f"{low}-{high}"
-        return f"{signal.title} {ends}{space}{signal.unit}"
+        return f"{signal.title} {ends}{space}{scale.text}"
 
     def line(self, means: Float64, glyphs: Glyphs) -> str:
         """A row as a sparkline; one that never leaves a level is a thin line with its value."""

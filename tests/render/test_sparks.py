@@ -50,6 +50,8 @@ def test_the_title_says_the_scale() -> None:
     clock = Signal("gfx_mhz", "gfx", Unit.MHZ, {}, 0, 2100)
     use = Signal("gfx_util_pct", "util", Unit.PERCENT, {}, 0, 100)
     assert SparkScale(1557.2, 1738.4).title(clock) == "gfx 1557-1738 MHz"
+    memory = Signal("vram_bytes", "VRAM", Unit.BYTES, {}, 0, 0)
+    assert SparkScale(150e9, 158_548_885_504).title(memory) == "VRAM 150-159 GB"
     assert SparkScale(99.8, 100.0).title(use) == "util 100%"
 
 

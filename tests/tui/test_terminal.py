@@ -16,7 +16,7 @@ import pytest
 
 from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_tui.driver import HUNG_UP
-from chopper_tui.terminal import can_draw, glyphs_of, terse
+from chopper_tui.terminal import can_draw, glyphs_of, prepare_environment, terse
 from tests.tui.terminal_harness import ROOT, Terminal
 
 SHOWN = "4 of 4 rows"
@@ -337,6 +337,21 @@ class _Tty(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "system"),
+    [
+        ({"TERM": "screen", "COLORTERM": "truecolor", "STY": "1.a"}, "256"),
+        ({"TERM": "screen.xterm-256color", "COLORTERM": "24bit"}, "256"),
+        ({"TERM": "screen-256color", "COLORTERM": "truecolor", "TMUX": "/tmp/x"}, None),
+        ({"TERM": "screen"}, None),
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, None),
+    ],
+)
+def test_gnu_screen_gets_256_colours(environment: dict[str, str], system: str | None) -> None:
+    prepare_environment(environment)
+    assert environment.get("TEXTUAL_COLOR_SYSTEM") == system
 
 
 def test_where_it_can_be_drawn() -> None:
