@@ -274,7 +274,10 @@ def read_part(folder: Path, trace: Path) -> Run | DataError:
 def _described(folder: Path, trace: Path) -> Run | ChopperError:
     """A part without its rows, which `gather` maps one part at a time."""
     part = read_part(folder, trace)
-    return replace(part, table=empty_table(), cubes=None) if isinstance(part, Run) else part
+    if not isinstance(part, Run):
+        return part
+    host_time = part.host_time.in_memory()
+    return replace(part, table=empty_table(), host_time=host_time, cubes=None)
 
 
 def _part_path(folder: Path, trace: Path) -> Path:

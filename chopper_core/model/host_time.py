@@ -63,6 +63,10 @@ class HostTime(Struct, frozen=True, eq=False):
         """The arrays by name."""
         return {name: getattr(self, name) for name in HOST_COLUMNS}
 
+    def in_memory(self) -> HostTime:
+        """The same without the file that it may be mapped from."""
+        return replace(self, **{name: values.copy() for name, values in self.columns().items()})
+
     def moved(self, by_gpu: Int64) -> HostTime:
         """The same with the times of each GPU moved."""
         return replace(self, start_ns=self.start_ns + by_gpu[self.gpu])

@@ -112,8 +112,11 @@ def test_everything_else_comes_back(run: Run, kept: Path) -> None:
     again = store.read_store(kept)
     assert again.name == str(kept)
     for field in fields(Run):
-        if field.name not in ("name", "table", "measured", "cpu", "others", "cubes"):
+        if field.name not in ("name", "table", "measured", "cpu", "host_time", "others", "cubes"):
             assert getattr(again, field.name) == getattr(run, field.name), field.name
+    assert again.host_time.stacks == run.host_time.stacks and len(again.host_time) > 1000
+    for name, values in run.host_time.columns().items():
+        np.testing.assert_array_equal(again.host_time.columns()[name], values)
     assert len(again.cpu) == len(run.cpu) == 1
     for field in fields(CpuSamples):
         one, two = (np.asarray(getattr(each.cpu[0], field.name)) for each in (again, run))

@@ -121,7 +121,7 @@ def test_the_largest_loss_of_a_row_is_the_largest(run: Run) -> None:
 
 def test_the_waterfall_ends_at_the_elapsed_time(run: Run) -> None:
     found = query(run, parse("R:gpu=0/iteration=11?view=overheads"))
-    stacked, waterfall = found.charts
+    waterfall, stacked = found.charts
     assert isinstance(stacked, BarChart) and isinstance(waterfall, BarChart)
     by_label = dict(zip(found.labels, range(len(found)), strict=True))
     for place, label in enumerate(stacked.labels):
@@ -172,7 +172,7 @@ def test_a_table_made_by_hand() -> None:
     assert rows["gather"]["largest_loss"] == "exposed communication"
     assert found.total == {"elapsed_ns": 1700, "lost_ns": 1300, "largest_loss": None}
     assert "the largest loss is frequency: 0.001 ms, 29.4 %" in found.headline[0]
-    waterfall = found.charts[1]
+    waterfall = found.charts[0]
     assert isinstance(waterfall, BarChart)
     contention = waterfall.labels.index("contention")
     assert contention > 0 and waterfall.series[1].numbers[contention] == 0
