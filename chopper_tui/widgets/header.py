@@ -94,12 +94,12 @@ class Crumbs(Pane):
             return [right]
         base = baseline_title(self.frame.view)
         if base and width >= 2 * len(base) + 40:
-            right = [(f"  base {base}", "alert"), *right]
+            right = [(f"  base {base} ", "alert"), *right]
         cut = cut_title(self.frame)
         if cut and width >= len(cut) + width_of(right) + _MIN_STEP_CELLS:
-            right = [(f"  {cut}", "alert"), *right]
+            right = [(f"  {cut} ", "alert"), *right]
         if statistic_title(self.frame):
-            right = [(f"  {self.frame.view.stat}", "alert"), *right]
+            right = [(f"  {self.frame.view.stat} ", "alert"), *right]
         room = max(width - width_of(right) - 1, 0)
         steps = self._names(self.frame)
         needed = sum(map(cell_width, steps)) + 3 * (len(steps) - 1)

@@ -23,8 +23,8 @@ from chopper_core.views.findings.context import (
     FindingsContext,
     context_of,
 )
-from chopper_core.views.findings.phrases import by_number, count, time
 from chopper_core.views.findings.rule import MEANING, Finding, FindingRule
+from chopper_core.views.shared.phrases import by_number, count, time
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(

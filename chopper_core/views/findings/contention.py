@@ -9,9 +9,9 @@ import numpy as np
 
 from chopper_core.model.table import NO_LABEL
 from chopper_core.views.findings.context import FindingsContext, combined
-from chopper_core.views.findings.phrases import percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.instances import effect, overlaps_in, slowdown
+from chopper_core.views.shared.phrases import percent, time
 
 SLOWED: Final = Threshold(
     "slower beside communication",

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from chopper_core.model.table import Kind
 from chopper_core.model.view import View, complete_order
 from chopper_core.views.findings.context import FindingsContext, summed
-from chopper_core.views.findings.phrases import listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.phrases import listed, percent, time
 
 COPIES: Final = Threshold(
     "exposed copies",

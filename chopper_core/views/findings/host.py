@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.shared.host_causes import host_charges
+from chopper_core.views.shared.phrases import listed, percent, time
 
 HOST_LATE: Final = Threshold(
     "idle before launch calls",

@@ -10,8 +10,8 @@ import numpy as np
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import beyond_others
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.phrases import percent, time
 
 IMBALANCE: Final = Threshold(
     "compute beyond that of the others",

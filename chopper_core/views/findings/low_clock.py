@@ -15,8 +15,8 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import ranked
 from chopper_core.views.findings.context import ROBUST_Z, FindingsContext, summed
 from chopper_core.views.findings.peers import MATRIX_CLASSES
-from chopper_core.views.findings.phrases import percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.phrases import percent, time
 
 BELOW_NOMINAL: Final = Threshold(
     "clock of the compute units below the nominal one",

@@ -13,8 +13,8 @@ from chopper_core.model.table import MODEL_PHASES, NO_LABEL, KernelTable, Rule, 
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import by_number, count, percent
 from chopper_core.views.findings.rule import Confidence, Finding, Threshold, rule
+from chopper_core.views.shared.phrases import by_number, count, percent
 
 COVERAGE: Final = Threshold(
     "labelled time",

@@ -9,9 +9,9 @@ import numpy as np
 
 from chopper_core.model.groups import Groups
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import by_number, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.overheads import LOSSES, parts_of
+from chopper_core.views.shared.phrases import by_number, percent, time
 
 OVERHEAD: Final = Threshold(
     "largest overhead",

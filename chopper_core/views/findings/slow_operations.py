@@ -22,8 +22,8 @@ from chopper_core.views.findings.context import (
     summed,
 )
 from chopper_core.views.findings.iteration import slow_iterations
-from chopper_core.views.findings.phrases import count, listed, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.phrases import count, listed, percent, time
 
 SLOWER: Final = Threshold(
     "slower than elsewhere",

@@ -11,7 +11,6 @@ from chopper_core.metrics import METRICS, Scope, is_measured
 from chopper_core.model.host_time import HostState
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import others, percent, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.findings.slow_link import slow_links
 from chopper_core.views.shared.host_causes import host_charges
@@ -24,6 +23,7 @@ from chopper_core.views.shared.leads import (
     Straggler,
     sums_by,
 )
+from chopper_core.views.shared.phrases import others, percent, time
 from chopper_core.views.shared.table_view import by_level
 
 STRAGGLER: Final = Threshold(

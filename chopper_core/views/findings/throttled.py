@@ -10,9 +10,9 @@ import numpy as np
 from chopper_core.metrics import is_measured
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext
-from chopper_core.views.findings.phrases import by_number, time
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.power.samples import LIMITER, samples_of
+from chopper_core.views.shared.phrases import by_number, time
 from chopper_core.views.shared.table_view import by_level
 
 THROTTLED: Final = Threshold(
