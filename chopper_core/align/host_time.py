@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.align.host import Links
-from chopper_core.align.intervals import Intervals, Points
+from chopper_core.align.intervals import NOWHERE, Intervals, Points
+from chopper_core.align.labels import numbered
 from chopper_core.model.host_time import NO_HOST_TIME, HostStack, HostState, HostTime
 from chopper_core.model.table import NO_TIME
-from chopper_core.sources.trace import HostCategory, HostRanges, Trace
-from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
-from chopper_core.util.grouping import distinct, ranked, run_starts, stable_order
+from chopper_core.sources.trace import HostCategory, Trace
+from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.grouping import distinct, first_equal, run_starts, stable_order
 
 _NO_CAUSE: Final = re.compile(
     r"^(?:ProfilerStep#|Iteration\s?_?#?\d|PyTorch Profiler)"
@@ -54,32 +55,31 @@ def host_time(
     state = np.repeat([state for _, _, state in parts], [len(own) for own in rows])
     if not len(whose):
         return NO_HOST_TIME
-    threads = np.stack([thread[whose], _last_launching(links, thread, begin)])
-    events = _events(trace, threads, begin, begin + length)
-    piece, cuts = _cut(events, threads, begin, begin + length)
-    ends = np.append(cuts[1:], 0)
-    is_last = np.append(piece[1:] != piece[:-1], True)
-    ends[is_last] = (begin + length)[piece[is_last]]
-    codes = _stacks(events, threads[0][piece], cuts, ends)
-    alone = np.flatnonzero((codes == -1).all(axis=0) & (threads[0] != threads[1])[piece])
-    codes[:, alone] = _stacks(events, threads[1][piece[alone]], cuts[alone], ends[alone])
-    shifts = [int(column.max(initial=-1)) + 2 for column in codes]
-    stacks, stack = ranked(np.ravel_multi_index(tuple(codes + 1), shifts))
-    order = stable_order(cuts)
-    order = order[stable_order(gpu[whose[piece[order]]])]
-    owner, stack, piece = (column[order] for column in (gpu[whose[piece]], stack, piece))
-    first = run_starts(owner, stack, piece)
-    texts = [
-        HostStack(*(trace.names[code - 1] if code else "" for code in own))
-        for own in zip(*(each.tolist() for each in np.unravel_index(stacks, shifts)), strict=True)
-    ]
+    end = begin + length
+    own, last = thread[whose], _last_launching(links, thread, begin)
+    events = _events(trace)
+    pieces = _pieces(events, own, begin, end)
+    is_alone = (pieces.codes == NOWHERE).all(axis=0) & (own != last)[pieces.gap]
+    alone = pieces.take(np.flatnonzero(is_alone))
+    others = _pieces(events, last[alone.gap], alone.start_ns, alone.end_ns)
+    del events
+    others = replace(others, gap=alone.gap[others.gap])
+    pieces = _joined(pieces.take(np.flatnonzero(~is_alone)), others)
+    order = stable_order(pieces.start_ns)
+    order = order[stable_order(gpu[whose[pieces.gap[order]]])]
+    pieces = _merged(pieces.take(order))
+    stack = numbered(list(pieces.codes))
+    texts = pieces.codes[:, first_equal(stack, np.arange(int(stack.max()) + 1))].T.tolist()
     return HostTime(
-        tuple(texts),
-        owner[first].astype(np.int32),
-        cuts[order][first],
-        np.add.reduceat((ends - cuts)[order], first),
-        stack[first].astype(np.int32),
-        state[piece[first]].astype(np.int8),
+        tuple(
+            HostStack(*("" if code == NOWHERE else trace.names[code] for code in codes))
+            for codes in texts
+        ),
+        gpu[whose[pieces.gap]].astype(np.int32),
+        pieces.start_ns,
+        pieces.end_ns - pieces.start_ns,
+        stack.astype(np.int32),
+        state[pieces.gap].astype(np.int8),
     )
 
 
@@ -93,7 +93,7 @@ def _last_launching(links: Links, thread: Int32, at_ns: Int64) -> Int32:
 
 
 class _Events(Struct, frozen=True):
-    """Host events on launching threads while a GPU has nothing to run."""
+    """Host events that may be causes."""
 
     thread: Int32
     start_ns: Int64
@@ -102,68 +102,99 @@ class _Events(Struct, frozen=True):
     """The field of `HostStack`."""
     name: Int32
 
-
-def _events(trace: Trace, threads: Int32, begin: Int64, end: Int64) -> _Events:
-    """The events that lie in gaps, of which only few need to be looked at in a busy trace."""
-    order = stable_order(begin)
-    begin, end = begin[order], np.maximum.accumulate(end[order])
-    used = distinct(threads[threads >= 0])
-    found = []
-    for events in (trace.launches, trace.ranges):
-        stop = events.start_ns + events.duration_ns
-        first = np.searchsorted(end, events.start_ns, "right")
-        inside = np.searchsorted(begin, stop, "left") > first
-        rows = np.flatnonzero(inside & np.isin(events.thread, used))
-        if isinstance(events, HostRanges):
-            kind = _KIND_OF[events.category[rows]]
-            kind[_matching(trace.names, events.name[rows], _NO_CAUSE)] = _IGNORED
-            rows, kind = rows[kind != _IGNORED], kind[kind != _IGNORED]
-        else:
-            kind = np.zeros(len(rows), np.int8)
-        found.append(
-            (events.thread[rows], events.start_ns[rows], stop[rows], kind, events.name[rows])
-        )
-    return _Events(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    def take(self, rows: Index) -> _Events:
+        """Some of the events."""
+        return _Events(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
 
-def _cut(events: _Events, threads: Int32, begin: Int64, end: Int64) -> tuple[Index, Int64]:
-    """The gap and the start of each piece: gaps cut where a host event starts or ends."""
-    gaps = [np.arange(len(begin))]
-    cuts = [begin]
-    for number in distinct(threads[threads >= 0]).tolist():
-        own = events.thread == number
-        times = np.sort(np.concatenate([events.start_ns[own], events.end_ns[own]]))
-        chosen = np.flatnonzero((threads == number).any(axis=0))
-        first = np.searchsorted(times, begin[chosen], "right")
-        count = np.searchsorted(times, end[chosen], "left") - first
-        place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        gaps.append(np.repeat(chosen, count))
-        cuts.append(times[np.repeat(first, count) + place])
-    gap, cut = np.concatenate(gaps), np.concatenate(cuts)
-    order = stable_order(cut)
-    order = order[stable_order(gap[order])]
-    gap, cut = gap[order], cut[order]
-    first = run_starts(gap, cut)
-    return gap[first], cut[first]
+def _events(trace: Trace) -> _Events:
+    launches, ranges = trace.launches, trace.ranges
+    used = np.flatnonzero(np.bincount(ranges.name, minlength=len(trace.names)))
+    says = np.zeros(len(trace.names), np.bool_)
+    says[used] = [_NO_CAUSE.search(trace.names[code]) is None for code in used.tolist()]
+    kind = _KIND_OF[ranges.category]
+    rows = np.flatnonzero((kind != _IGNORED) & says[ranges.name])
+    start = np.concatenate([launches.start_ns, ranges.start_ns[rows]])
+    duration = np.concatenate([launches.duration_ns, ranges.duration_ns[rows]])
+    return _Events(
+        np.concatenate([launches.thread, ranges.thread[rows]]),
+        start,
+        start + duration,
+        np.concatenate([np.zeros(len(launches), np.int8), kind[rows]]),
+        np.concatenate([launches.name, ranges.name[rows]]),
+    )
 
 
-def _stacks(events: _Events, thread: Int32, begin: Int64, end: Int64) -> Int64:
-    """Codes of the names of the innermost call, operator, annotation and frame of each piece."""
-    # Times are doubled, so that the middle of a piece is a whole number within it.
-    points = Points(thread, begin + end)
-    found = np.full((len(HostStack.__struct_fields__), len(begin)), -1, np.int64)
-    for kind in range(len(found)):
-        rows = np.flatnonzero(events.kind == kind)
-        intervals = Intervals(
-            events.thread[rows], 2 * events.start_ns[rows], 2 * events.end_ns[rows], rows
-        )
-        inner = intervals.innermost(points)
-        known = inner >= 0
-        found[kind, known] = events.name[inner[known]]
-    return found
+class _Pieces(Struct, frozen=True):
+    """Pieces of gaps, and what a thread does in each."""
+
+    gap: Index
+    start_ns: Int64
+    end_ns: Int64
+    codes: Int32
+    """Codes of names, as fields of `HostStack` x pieces; NOWHERE without one."""
+
+    def take(self, rows: Index) -> _Pieces:
+        """Some of the pieces."""
+        return _Pieces(self.gap[rows], self.start_ns[rows], self.end_ns[rows], self.codes[:, rows])
 
 
-def _matching(names: Sequence[str], codes: Int32, pattern: re.Pattern[str]) -> Mask:
-    different, place = ranked(codes)
-    found = [pattern.search(names[code]) is not None for code in different.tolist()]
-    return np.array(found, np.bool_)[place]
+def _joined(one: _Pieces, other: _Pieces) -> _Pieces:
+    return _Pieces(
+        np.concatenate([one.gap, other.gap]),
+        np.concatenate([one.start_ns, other.start_ns]),
+        np.concatenate([one.end_ns, other.end_ns]),
+        np.concatenate([one.codes, other.codes], axis=1),
+    )
+
+
+def _merged(pieces: _Pieces) -> _Pieces:
+    """One piece for each run of those of a gap in which the thread does the same."""
+    first = run_starts(pieces.gap, *pieces.codes)
+    if len(first) == len(pieces.gap):
+        return pieces
+    start = pieces.start_ns[first]
+    length = np.add.reduceat(pieces.end_ns - pieces.start_ns, first)
+    return _Pieces(pieces.gap[first], start, start + length, pieces.codes[:, first])
+
+
+def _pieces(events: _Events, thread: Int32, begin: Int64, end: Int64) -> _Pieces:
+    """The gaps, cut where an event of their thread starts or ends, with the innermost events."""
+    first, count = np.zeros((2, len(begin)), np.intp)
+    times = [np.zeros(1, np.int64)]
+    inside = []
+    before = 1
+    for number in distinct(thread[thread != NOWHERE]).tolist():
+        gaps = np.flatnonzero(thread == number)
+        gaps = gaps[stable_order(begin[gaps])]
+        rows = np.flatnonzero(events.thread == number)
+        begins, ends = begin[gaps], np.maximum.accumulate(end[gaps])
+        over = np.searchsorted(ends, events.start_ns[rows], "right")
+        rows = rows[np.searchsorted(begins, events.end_ns[rows], "left") > over]
+        inside.append(rows)
+        own = distinct(np.concatenate([events.start_ns[rows], events.end_ns[rows]]))
+        at = np.searchsorted(own, begins, "right")
+        count[gaps] = np.searchsorted(own, end[gaps], "left") - at
+        first[gaps] = before + at
+        times.append(own)
+        before += len(own)
+    gap = np.repeat(np.arange(len(begin)), count + 1)
+    head = np.cumsum(count + 1) - (count + 1)
+    start = np.concatenate(times)[np.arange(len(gap)) + (first - 1 - head)[gap]]
+    start[head] = begin
+    stop = np.empty_like(start)
+    stop[:-1] = start[1:]
+    stop[head + count] = end
+    points = Points(thread[gap], start)
+    chosen = events.take(np.concatenate([np.zeros(0, np.intp), *inside]))
+    codes = np.full((len(HostStack.__struct_fields__), len(gap)), NOWHERE, np.int32)
+    for kind, found in enumerate(codes):
+        rows = np.flatnonzero(chosen.kind == kind)
+        # No event starts or ends within a piece: one that covers its first instant covers it all.
+        found[:] = Intervals(
+            chosen.thread[rows],
+            chosen.start_ns[rows],
+            chosen.end_ns[rows] - 1,
+            chosen.name[rows].astype(np.intp),
+        ).innermost(points)
+    return _merged(_Pieces(gap, start, stop, codes))
