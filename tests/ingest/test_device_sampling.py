@@ -85,7 +85,7 @@ def test_it_is_matched_with_a_trace(tmp_path: Path) -> None:
     assert column(run, "kernel_ns")["gemm"] == 3000
     (source,) = run.counters
     assert (source.format, source.gpu, source.matched) == ("device sampling", 0, 5)
-    assert any("80 % of the kernels are shorter" in note for note in source.notes)
+    assert any("4 of 5 kernels are shorter" in note for note in source.notes)
     assert not [path for path, _ in run.skipped if path.endswith(".csv")]
 
 

@@ -344,9 +344,14 @@ def _how(sampled: DeviceSamples, start_ns: Int64, end_ns: Int64) -> str:
         each.time_ns - each.begin_ns for series in sampled.counters.values() for each in series
     ]
     period_ns = float(np.median(np.concatenate(lengths)))
-    shorter = 100.0 * float((end_ns - start_ns < period_ns).mean())
-    return (
+    shorter = int((end_ns - start_ns < period_ns).sum())
+    text = (
         f"{sampled.path.name}: counters of the whole GPU, sampled every {period_ns / 1e6:.3f} ms "
-        f"and spread evenly between samples; {shorter:.0f} % of the kernels are shorter than that "
-        "and share counts with their neighbours."
+        "and spread evenly between samples"
+    )
+    if not shorter:
+        return f"{text}."
+    return (
+        f"{text}; {shorter:,} of {len(start_ns):,} kernels are shorter than that and share counts "
+        "with their neighbours."
     )

@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopper_core.sources.counters.device_samples import read_kernel_spans, read_samples
+from chopper_core.sources.counters.device_samples import (
+    read_kernel_spans,
+    read_sampled,
+    read_samples,
+)
 from chopper_core.util.errors import DataError
 
 
@@ -68,3 +72,26 @@ def test_a_file_without_samples_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", ["timestamp_ns,counter_name,counter_value"])
     with pytest.raises(DataError, match=r"a\.csv has no counter samples"):
         read_samples(path)
+
+
+@pytest.mark.parametrize(
+    ("end_ns", "sentence"),
+    [
+        (160, "spread evenly between samples."),
+        (101, "; 1 of 2 kernels are shorter than that and share counts with their neighbours."),
+    ],
+)
+def test_kernels_shorter_than_the_period_are_noted_only_if_there_are_any(
+    tmp_path: Path, end_ns: int, sentence: str
+) -> None:
+    lines = ["timestamp_ns,counter_name,counter_value,agent_id"]
+    lines += [f"{10 * step},C,{step},4" for step in range(30)]
+    kernels = ["kernel_name,start_ns,end_ns,duration_ns,agent_id,queue_id,correlation_id"]
+    kernels += ["gemm,20,90,70,4,1,6", f"add,100,{end_ns},{end_ns - 100},4,1,7"]
+    run = read_sampled(
+        write(tmp_path / "counter_samples_rank0.csv", lines),
+        write(tmp_path / "kernel_traces_rank0.csv", kernels),
+    )
+    (note,) = run.join_notes
+    assert note.endswith(sentence) and " 0 " not in note.partition(";")[2]
+    assert not run.losses.notes
