@@ -1,11 +1,11 @@
-"""Model work by activity: floating-point operations and tokens."""
+"""Model work by activity: floating-point operations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from math import isnan, prod
+from math import isnan
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chopper_core.align.autograd import Backward
 from chopper_core.align.host import Host, Links
-from chopper_core.align.intervals import NOWHERE, Intervals
+from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
 from chopper_core.align.operator_work import (
@@ -24,7 +24,7 @@ from chopper_core.align.operator_work import (
     operator_work,
 )
 from chopper_core.model.hardware import ElementType, says_tf32
-from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
+from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
 from chopper_core.util.grouping import distinct, run_starts
@@ -247,91 +247,12 @@ def _attention_backward(
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~np.isin(node[rows], counted)]
-    rows = _longest(host, rows, node)
+    rows = longest_of(host, rows, node)
     flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
     element[rows] = works.element[of_forward[rows]]
 
 
-def at_steps(host: Host, links: Links, steps: Intervals, values: Float64) -> Float64:
-    """A value of each inference step, at the longest activity of the step; NaN elsewhere."""
-    step = steps.innermost(links.points)
-    found = np.full(len(step), np.nan)
-    rows = _longest(host, np.flatnonzero(step != NOWHERE), step)
-    found[rows] = values[step[rows]]
-    return found
-
-
-_EMBEDDING: Final = re.compile(r"^aten::embedding$")
-_PACKED: Final = re.compile(r"varlen")
-
-
-def activity_tokens(
-    host: Host, links: Links, phase: Int32, layer: Int32, keys: Sequence[Codes]
-) -> Float64:
-    """The tokens that enter the model with each activity; NaN if there are none.
-
-    The shape of the indices of the embedding with the most entries (others hold positions or
-    types) gives them; without recorded shapes, the forward attention of the first layer does:
-    batch x sequence of the query. Activities without a launch record borrow from activities that
-    are equal in `keys`.
-    """
-    forward = np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
-    found = _of_embedding(host, links, forward)
-    if not np.isfinite(found).any():
-        found = _of_attention(host, links, forward, layer)
-    return lend(found, keys, forward & (links.launch_ns == NO_TIME))
-
-
-def _of_embedding(host: Host, links: Links, forward: Mask) -> Float64:
-    entries: dict[int, int] = {}
-    tokens: dict[int, int] = {}
-    for row, inputs in _shaped(host, _EMBEDDING):
-        if len(inputs.shapes) > 1 and len(inputs.shapes[0]) == 2 and inputs.shapes[1]:
-            entries[row] = inputs.shapes[0][0]
-            tokens[row] = prod(inputs.shapes[1])
-    most = max(entries.values(), default=0)
-    largest = {row: count for row, count in tokens.items() if entries[row] == most}
-    return _on_longest(host, links, largest, forward)
-
-
-def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Float64:
-    attends = host.of_class(ATTENTION_CLASS)
-    attends &= forward & (layer != NO_LABEL)
-    if not attends.any():
-        return np.full(len(layer), np.nan)
-    tokens: dict[int, int] = {}
-    for row, inputs in _shaped(host, ATTENTION):
-        query = inputs.shapes[0] if inputs.shapes else []
-        if len(query) == 4:
-            head_first = not host.text(row).startswith("flash_attn::")
-            tokens[row] = query[0] * query[2 if head_first else 1]
-        elif len(query) == 3 and _PACKED.search(host.text(row)):
-            tokens[row] = query[0]
-    return _on_longest(host, links, tokens, attends & (layer == layer[attends].min()))
-
-
-def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
-    """The operators of a name with recorded input shapes."""
-    ranges, names = host.ranges, host.trace.names
-    rows = np.flatnonzero(host.is_operator & host.named(pattern) & (ranges.shapes != ABSENT))
-    read: dict[int, Inputs] = {}
-    shapes = ranges.shapes[rows].tolist()
-    for code in set(shapes):
-        read[code] = Inputs.parsed(names[code])
-    return [(row, read[code]) for row, code in zip(rows.tolist(), shapes, strict=True)]
-
-
-def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -> Float64:
-    """The tokens of operators, on the longest activity of each among those in `where`."""
-    found = np.full(len(where), np.nan)
-    operator = host.intervals(np.fromiter(tokens, np.intp, len(tokens))).innermost(links.points)
-    rows = np.flatnonzero(where & (operator != NOWHERE))
-    for row in _longest(host, rows, operator).tolist():
-        found[row] = tokens[int(operator[row])]
-    return found
-
-
-def _longest(host: Host, rows: Index, owner: Index) -> Index:
+def longest_of(host: Host, rows: Index, owner: Index) -> Index:
     """The longest of the activities of each owner, of equals the last."""
     rows = rows[np.lexsort((host.trace.activities.duration_ns[rows], owner[rows]))][::-1]
     return rows[run_starts(owner[rows])]

@@ -19,11 +19,12 @@ from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
-from chopper_core.align.model_work import activity_tokens, at_steps, model_work
+from chopper_core.align.model_work import model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
 from chopper_core.align.phases import label_phases
 from chopper_core.align.steps import label_iterations
+from chopper_core.align.tokens import activity_tokens, at_steps
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import (
     CORRELATION,

@@ -168,7 +168,8 @@ def without_peak(scope: Scope) -> Values:
 def tokens(scope: Scope) -> Values:
     """Tokens that enter the model: of an inference step's batch, else by the shape of its
     embedding's indices, else of the queries of its first layer's attention; counted at one
-    activity."""
+    activity. Shapes count only where a language model reads them: not classes, features or
+    patches."""
     number, count = scope.nodes.known(TOKENS)
     return Values(np.rint(number).astype(np.int64), count == 0)
 
