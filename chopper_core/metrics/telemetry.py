@@ -28,8 +28,8 @@ def _mean(name: str, unit: Unit, title: str, subject: str) -> None:
     """Register the mean of a signal over the durations of the activities."""
     columns = (integral_of(name), known_of(name), samples_in(name))
     definition = (
-        f"{subject}, mean over the durations of the activities; ~ marks the value of the nearest "
-        "sample where none lies within the row."
+        f"{subject}, mean over the durations of the activities, so idle time doesn't count; ~ "
+        "marks the value of the nearest sample where none lies within the row."
     )
     missing = "the run has no telemetry of it at the times of the row"
 

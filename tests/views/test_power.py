@@ -264,3 +264,20 @@ def test_no_title_stands_for_two_figures() -> None:
     own = [each for each in vars(columns).values() if isinstance(each, Metric)]
     there = {header(each): each.name for each in METRICS.values()}
     assert [each.name for each in own if there.get(header(each), each.name) != each.name] == []
+
+
+def test_means_over_time_and_over_activities_name_each_other() -> None:
+    own = [each for each in vars(columns).values() if isinstance(each, Metric)]
+    over_time = [each for each in own if each.name.startswith("mean_")]
+    assert len(over_time) >= 6
+    for each in over_time:
+        twin = METRICS[each.name.removeprefix("mean_")]
+        assert f"; {twin.name} is the mean over the durations of the activities" in each.definition
+        assert "over the durations of the activities, so idle time doesn't" in twin.definition
+
+
+def test_power_over_time_counts_idle_time_and_power_of_activities_does_not(run: Run) -> None:
+    power = query(run, parse("R?view=power&columns=mean_power_w"))
+    tree = query(run, parse("R?order=gpu&columns=power_w"))
+    for row in range(len(power)):
+        assert float(power.row(row)["mean_power_w"] or 0) < float(tree.row(row)["power_w"] or 0)

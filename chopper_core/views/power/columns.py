@@ -14,9 +14,11 @@ _NEEDS: Final = "no such telemetry of the GPU in the scope's time"
 
 
 def _over_time(name: str, unit: str, title: str, what: str) -> Metric:
-    return column(
-        name, unit, title, f"{what}, {_TIME}.", source="telemetry", missing_because=_NEEDS
-    )
+    text = f"{what}, {_TIME}"
+    if name.startswith("mean_"):
+        # A metric of the same signal weights by activities: another figure of the same GPU.
+        text += f"; {name.removeprefix('mean_')} is the mean over the durations of the activities"
+    return column(name, unit, title, f"{text}.", source="telemetry", missing_because=_NEEDS)
 
 
 POWER: Final = _over_time("mean_power_w", "W", "mean power", "Mean power of the socket")
