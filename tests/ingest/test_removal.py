@@ -331,8 +331,11 @@ def test_telemetry_of_other_work_is_not_placed(altered: Altered) -> None:
     random = np.random.default_rng(1)
 
     def noise(cells: list[str]) -> list[str]:
-        watts = f"{400 + 120 * random.standard_normal():.0f}"
-        return [*cells[:4], watts, *cells[5:]]
+        mhz, watts, util = (
+            f"{middle + spread * random.standard_normal():.0f}"
+            for middle, spread in ((1500, 100), (400, 120), (60, 10))
+        )
+        return [*cells[:2], mhz, cells[3], watts, *cells[5:8], util, *cells[9:]]
 
     run = altered(both(remove(COARSE), rewritten(FINE, noise)))
     check_is_whole_without(run)
