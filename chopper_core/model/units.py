@@ -93,3 +93,17 @@ def unit_of_file(text: str) -> AnyUnit:
 
 def _scale(scales: tuple[UnitScale, ...], largest: float) -> UnitScale:
     return next((scale for scale in scales if largest >= scale.least), scales[-1])
+
+
+_TIMES: Final = ((1e10, 1e9, "s"), (1e6, 1e6, "ms"), (0.0, 1e3, "µs"))
+"""From how many ns on a time is in a unit, its length in ns, and its name."""
+
+
+def time_text(ns: float, sign: str = "") -> str:
+    """A time of a sentence in 4 significant digits and a unit that fits; `sign` is + or nothing."""
+    if ns == 0:
+        return "0 ms"
+    length, unit = next((length, unit) for least, length, unit in _TIMES if abs(ns) >= least)
+    number = ns / length
+    digits = max(4 - len(str(int(abs(number)))), 0)
+    return f"{number:{sign}.{digits}f} {unit}"

@@ -13,6 +13,7 @@ from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
 from chopper_core.model.run import Run, interval_of
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.query.coverage import Coverage
 from chopper_core.query.differences import is_difference
@@ -165,7 +166,7 @@ def notes_of(
         notes.insert(0, f"figures are the {view.stat} over {instances}; % is the share of the sum")
     if shown < len(labels):
         notes.append(
-            f"{len(labels) - shown} of {len(labels)} rows filtered out ({hidden_ns / 1e6:.3f} ms); "
+            f"{len(labels) - shown} of {len(labels)} rows filtered out ({time_text(hidden_ns)}); "
             "totals and shares include them"
         )
     return tuple(notes)

@@ -23,6 +23,7 @@ from chopper_core.model.cubes import Cells
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
@@ -216,8 +217,8 @@ def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by:
         "operation": ("operation", "operations"),
     }[by]
     if len(labels) == 1:
-        return f"one {one} takes all kernel time, {total / 1e6:.3f} ms"
+        return f"one {one} takes all kernel time, {time_text(total)}"
     return (
         f"{len(labels)} {what}; the top {len(top)} take {share:.1f} % of the kernel time, "
-        f"{total / 1e6:.3f} ms"
+        f"{time_text(total)}"
     )

@@ -16,6 +16,7 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import KernelTable, Selection
 from chopper_core.model.tree import Tree
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Codes, Index, Int64, Mask
 from chopper_core.views.shared.table_view import Partition, table_view
@@ -213,11 +214,11 @@ def _headline(whole: Parts) -> str:
         said.append("the theoretical time is unknown")
     else:
         said.append(f"the known FLOPs at peak take {_amount(theory, elapsed)}")
-    return f"of {elapsed / 1e6:.3f} ms " + "; ".join(said)
+    return f"of {time_text(elapsed)} " + "; ".join(said)
 
 
 def _amount(part: float, whole: float) -> str:
-    return f"{part / 1e6:.3f} ms, {100 * part / max(whole, 1):.1f} %"
+    return f"{time_text(part)}, {100 * part / max(whole, 1):.1f} %"
 
 
 def _notes(run: Run, kernels: Groups, whole: Parts) -> tuple[str, ...]:

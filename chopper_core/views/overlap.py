@@ -11,6 +11,7 @@ from chopper_core.metrics import METRICS, Metric, Values, column, numbered, word
 from chopper_core.model.charts import Chart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View, complete_order
 from chopper_core.query.statistic import named, reduced
 from chopper_core.util.arrays import Index, Int64
@@ -318,7 +319,7 @@ def _headline(found: Overlaps, by: str, labels: list[str], known: Effect) -> tup
         lines.append(
             f"{prefix}{labels[worst]} slows most: "
             f"instances with high overlap take {known.slowdown[worst]:.2f} times as long as those "
-            f"with low, r = {r:.2f} between overlap and duration; {cost[worst] / 1e6:.3f} ms in all"
+            f"with low, r = {r:.2f} between overlap and duration; {time_text(cost[worst])} in all"
         )
     return tuple(lines)
 

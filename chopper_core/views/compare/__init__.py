@@ -12,6 +12,7 @@ from chopper_core.metrics import Metric, Reduces, Values, column, is_measured, m
 from chopper_core.model.charts import BarChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import STATES
+from chopper_core.model.units import time_text
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.children import cut_note
 from chopper_core.query.differences import (
@@ -195,7 +196,7 @@ def _written(figure: Metric, number: float, *, signed: bool = False) -> str:
     """A figure in a sentence."""
     sign = "+" if signed else ""
     if figure.unit == "ns":
-        return f"{number / 1e6:{sign}.3f} ms"
+        return time_text(number, sign)
     text = f"{number:{sign}.4g}"
     return f"{text} {figure.unit}" if figure.unit else text
 

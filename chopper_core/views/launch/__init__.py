@@ -12,6 +12,7 @@ from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.groups import Groups, gpu_by_gpu
 from chopper_core.model.run import Run
 from chopper_core.model.table import Selection
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.views.launch.launches import (
@@ -260,7 +261,7 @@ def _headline(
     whole: dict[str, int | float | None], gpus: list[int], depths: Float64
 ) -> tuple[str, ...]:
     def ms(name: str) -> str:
-        return f"{(whole[name] or 0) / 1e6:.3f} ms"
+        return time_text(whole[name] or 0)
 
     if whole[OVERHEADS[1]] is None:
         return (

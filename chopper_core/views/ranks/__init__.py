@@ -12,6 +12,7 @@ from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, nu
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Int64
 from chopper_core.views.ranks import columns as rank_columns
@@ -207,21 +208,21 @@ def headline(stand: RankLeads, waited: Sequence[tuple[Metric, Values]]) -> tuple
     others = "the others" if len(found.gpus) == len(stand.gpus) else "its peers"
     lines = [
         f"{gpu} is the straggler{recurrence(late.when, stand.iterations)}: it starts {share:.0f} % "
-        f"of {len(found)} kernels last, {stand.ahead_ns / 1e6:.3f} ms after {others} on "
+        f"of {len(found)} kernels last, {time_text(stand.ahead_ns)} after {others} on "
         f"average{_since(stand)}"
     ]
     figures = {metric.name: values.at(behind) for metric, values in waited}
     caused, exposed = figures["caused_ns"], figures["caused_exposed_ns"]
     if caused and exposed is not None:
-        each = (len(stand.gpus) - 1) * len(stand.iterations) * 1e6
+        each = (len(stand.gpus) - 1) * len(stand.iterations)
         lines.append(
-            f"each other GPU waits {caused / each:.3f} ms per iteration for it in collectives, "
-            f"{exposed / each:.3f} ms of that exposed"
+            f"each other GPU waits {time_text(caused / each)} per iteration for it in collectives, "
+            f"{time_text(exposed / each)} of that exposed"
         )
     lines.append(_cause_sentence(stand))
     lines += (
         f"GPU {stand.gpus[other.place]} is late too{recurrence(other.when, stand.iterations)}: it "
-        f"delays the others by {other.delay_ns / 1e6:.3f} ms per iteration ({other.cause})"
+        f"delays the others by {time_text(other.delay_ns)} per iteration ({other.cause})"
         for other in stand.stragglers[1:]
     )
     return tuple(lines)
@@ -245,9 +246,9 @@ def _cause_sentence(stand: RankLeads) -> str:
     percent = 100.0 * work / max(stand.work_ns[behind] - work, 1)
     kernels = (
         f"the same kernels take {abs(percent):.1f} % {'longer' if percent >= 0 else 'less'} "
-        f"({work / 1e6:+.3f} ms per iteration)"
+        f"({time_text(work, '+')} per iteration)"
     )
-    late = f"idle before launch calls is {host / 1e6:+.3f} ms per iteration"
+    late = f"idle before launch calls is {time_text(host, '+')} per iteration"
     match stand.causes()[behind]:
         case "clock":
             usual = stand.peers_median(stand.mhz)[behind]
@@ -260,7 +261,7 @@ def _cause_sentence(stand: RankLeads) -> str:
             return f"host-bound: {late} beyond the others' median; {kernels}"
         case "launch":
             return (
-                f"{_idle_kind(stand)} is {launch / 1e6:+.3f} ms per iteration "
+                f"{_idle_kind(stand)} is {time_text(launch, '+')} per iteration "
                 f"beyond the others' median; {kernels}"
             )
         case _:

@@ -15,6 +15,7 @@ from chopper_core.metrics import Metric, Values, numbered, worded
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, KernelTable
+from chopper_core.model.units import time_text
 from chopper_core.query.outliers import outliers
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
 from chopper_core.util.errors import UsageError
@@ -256,14 +257,14 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
         own = complete & (last == worst)
         lines.append(
             f"GPU {worst} arrives last at {own.sum()} of {complete.sum()}: GPUs spent "
-            f"{total / 1e6:.3f} ms waiting, {100 * wait[own].sum() / total:.0f} % of it for GPU "
-            f"{worst}; {chosen.exposed_ns.sum() / 1e6:.3f} ms of the waiting is exposed"
+            f"{time_text(total)} waiting, {100 * wait[own].sum() / total:.0f} % of it for GPU "
+            f"{worst}; {time_text(chosen.exposed_ns.sum())} of the waiting is exposed"
         )
     busy = int(table.duration_ns[rows].sum())
     exposed = int(table.exposed_comm_ns[rows].sum())
     if busy:
         lines.append(
-            f"{exposed / 1e6:.3f} ms of communication is exposed, "
+            f"{time_text(exposed)} of communication is exposed, "
             f"{100 * exposed / busy:.1f} % of the collectives' durations"
         )
     return tuple(lines)

@@ -13,6 +13,7 @@ from chopper_core.metrics import Metric, Values, column, numbered, worded
 from chopper_core.model.charts import BarChart, LineChart, Series
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL, PHASES
+from chopper_core.model.units import time_text
 from chopper_core.model.view import View, pivot
 from chopper_core.query.statistic import named, reduced_along
 from chopper_core.util.arrays import Float64, Int64, Mask
@@ -391,7 +392,7 @@ def _headline(steps: Steps) -> tuple[str, ...]:
     count = int(steps.steady.sum())
     median = float(np.median(steps.slowest_ns[steps.steady]))
     over = f"{count} steady iteration{'s' if count > 1 else ''}"
-    time = f"an iteration takes {median / 1e6:.3f} ms, median of {over} on the slowest GPU"
+    time = f"an iteration takes {time_text(median)}, median of {over} on the slowest GPU"
     rate = _rate(steps)
     if not np.isfinite(rate):
         return (f"{time}; the tokens are unknown",)
