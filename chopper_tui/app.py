@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from textual import events, on, work
 from textual.app import App, SystemCommand
@@ -66,6 +66,9 @@ _SIGNALS = tuple(
 faults, after which nothing can be trusted."""
 _SWITCH_INTERVAL_S = 0.001
 """After which a thread gives the screen the interpreter, instead of after 5 ms."""
+
+_TURNS: Final = events.MouseDown | events.MouseScrollDown | events.MouseScrollUp
+"""What the mouse does in place of a key."""
 
 
 class ChopperApp(App[None], inherit_bindings=False):
@@ -162,6 +165,8 @@ class ChopperApp(App[None], inherit_bindings=False):
         if isinstance(event, events.InputEvent) and not self.screen_stack:
             return
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
+            if isinstance(event, _TURNS) and isinstance(self.screen, Explorer):
+                self.screen.unsay()
             await super().on_event(event)
             return
         self._keys.append(event)

@@ -320,6 +320,11 @@ class Explorer(Screen[None]):
                 self._arranged.lines or bool(message)
             )
 
+    def unsay(self) -> None:
+        """Take back the message about the action before, unless it tells of what is under way."""
+        if not self.status.message.startswith(LOADING):
+            self.say("")
+
     def _loaded(self) -> None:
         if self.status.message.startswith(LOADING):
             self.say("")

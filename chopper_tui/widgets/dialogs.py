@@ -31,7 +31,6 @@ _MIN_OPTION_CELLS: Final = 69
 """Cells of an option where the screen has them, so that boxes are alike."""
 _FRAME_CELLS: Final = 7
 """Cells of the box around an option: its border, its padding, the scrollbar."""
-_COLUMNS_WIDTH: Final = 80
 _LOADING_WIDTH: Final = 60
 
 
@@ -293,7 +292,7 @@ class ColumnChooser(Dialog[tuple[str, ...]]):
     def _line(self, each: Metric) -> Text:
         mark = self._mark if each.name in self._order else " "
         head = f"{mark} {each.title:<{self._widest}}  "
-        room = min(self.app.size.width, _COLUMNS_WIDTH) - len(head) - 8
+        room = min(option_cells(self.app.size.width), _MIN_OPTION_CELLS) - len(head)
         return _option(head, each.definition, room)
 
 

@@ -7,6 +7,7 @@ import sys
 from inspect import signature
 
 import pytest
+from textual import events
 
 from chopper_core.query.outliers import RULE
 from chopper_core.util.errors import UsageError
@@ -96,3 +97,27 @@ async def test_the_palette_offers_all() -> None:
         assert offered[: len(ACTIONS)] == [action.title for action in ACTIONS]
         for kind in ("View: Overview", "Theme: ", "Column: ", "Signal: "):
             assert any(title.startswith(kind) for title in offered[len(ACTIONS) :]), kind
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [events.MouseScrollDown, events.MouseScrollUp, events.MouseDown],
+    ids=lambda t: t.__name__,
+)
+async def test_the_mouse_takes_a_message_back_as_a_key_does(turn: type[events.MouseEvent]) -> None:
+    """Over the status line, where nothing else takes the event, and over the table."""
+    async with explorer() as at:
+        for y in (at.app.size.height - 2, 4):
+            await at.command("nonsense")
+            assert "unknown command" in at.text()
+            button = int(turn is events.MouseDown)
+            at.app.post_message(turn(None, 5, y, 0, 0, button, False, False, False))
+            await at.settle()
+            assert not at.status and "rows" in at.text()
+
+
+async def test_a_theme_replaces_the_one_before() -> None:
+    async with explorer() as at:
+        for name in ("ansi", "contrast", "ansi"):
+            await at.command(f"theme {name}")
+            assert at.app.theme == name and at.status == f"theme {name}"

@@ -222,6 +222,15 @@ async def test_columns_of_an_address_go_along() -> None:
         assert at.frame.view.columns == ("kernels", "idle_ns")
 
 
+async def test_every_column_to_choose_takes_one_line() -> None:
+    for width in (60, 80, 120):
+        async with explorer((width, 40), measured_run(), View("sample.json", LAYER)) as at:
+            await at.press("C")
+            inner = [line.partition("│")[2].partition("│")[0].strip() for line in at.lines()]
+            assert sum(line.endswith("…") for line in inner) > 5
+            assert "…" not in inner
+
+
 async def test_columns_are_chosen_from_a_list() -> None:
     async with explorer(run=measured_run(), view=View("sample.json", LAYER)) as at:
         await at.press("C")

@@ -20,9 +20,12 @@ from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase, Rule
 from chopper_core.model.units import Unit
 from chopper_core.query.frame import Frame
+from chopper_core.render.glyphs import UNICODE
 from chopper_core.render.text import as_markdown, as_text
 from chopper_core.views.findings import MODULES, RULES, tables
+from chopper_core.views.overheads import LOSSES
 from chopper_core.views.query import query
+from chopper_tui.draw.table import plan
 from tests.demo import demo_run, generated_run
 from tests.support import Row, run_of
 from tests.test_readme import check
@@ -53,13 +56,45 @@ def findings(run: Run, scope: str = "") -> Frame:
     return query(run, parse(f"R{scope}?view=findings"))
 
 
+ABOUT = {
+    "clock": {"sd_gfx_mhz", "mean_mem_mhz", "gfx_mhz"},
+    "clock-drop": {"mean_gfx_mhz", "gfx_mhz"},
+    "contention": {"instance_ns"},
+    "copies": {"exposed_copy_ns"},
+    "exposed": {"exposed_comm_ns"},
+    "gpu-operation": {"kernel_ns"},
+    "host-bound": {"idle_host_ns"},
+    "imbalance": {"kernel_ns"},
+    "iteration": {"iteration_ns"},
+    "late-host": {"idle_host_ns"},
+    "launch-bound": {"idle_latency_ns"},
+    "layer": {"mean_ns"},
+    "low-clock": {"mean_gfx_mhz", "mean_mem_mhz"},
+    "missing": {"unmodelled_pct", "idle_unknown_ns", "idle_ns", "calls", "elapsed_ns"},
+    "operation": {"mean_ns", "kernel_ns"},
+    "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
+    "products": {"kernel_ns"},
+    "slow-link": {"bus_gbps"},
+    "straggler": {"caused_ns"},
+    "throttled": {"throttled_pct", "throttle_pct"},
+}
+"""Rule → the columns of which its evidence shows one at least, in the narrowest terminal."""
+
+
 def found(run: Run, rule: str = "", scope: str = "") -> list[dict[str, Any]]:
-    """The findings of a rule; without one those of all that don't speak of missing data."""
+    """The findings of a rule; without one those of all that don't speak of missing data.
+
+    Each of them leads to a table that shows the column it is about.
+    """
     frame = findings(run, scope)
     rows = [
         frame.row(number) | {"said": label, "at": frame.addresses(number)}
         for number, label in enumerate(frame.labels)
     ]
+    for row in rows:
+        evidence = plan(query(run, parse(row["at"])), 80, UNICODE)
+        shown = {column.name for column in evidence.columns}
+        assert ABOUT[row["rule"]] & shown, (row["said"], row["at"], shown)
     return [row for row in rows if row["rule"] == rule or (not rule and row["rule"] != "missing")]
 
 
@@ -201,7 +236,8 @@ def test_clocks_that_are_not_steady(other_run: Run, other_truth: dict[str, Any])
     gfx, memory = sorted(found(other_run, "clock"), key=lambda row: row["stake_ns"] is None)
     for row in (gfx, memory):
         assert "unsteady on GPUs 0 to 7" in row["said"]
-        assert row["at"].startswith("R?view=power&metric=")
+        there = parse(row["at"])
+        assert there.name == "power" and there.signal in {"gfx_mhz", "mem_mhz"}
     for row, name in ((gfx, "gfx_mhz"), (memory, "mem_mhz")):
         gpu = row["said"].split("on GPU ")[1].split()[0]
         own = other_truth["stability"]["per_gpu"][gpu][name].values()
@@ -257,6 +293,15 @@ def test_a_baseline_stays_on_the_way_to_the_evidence(run: Run, other_run: Run) -
     for number in range(len(frame)):
         assert frame.addresses(number).endswith("&base=B")
         assert len(query(beside, parse(frame.addresses(number)))) > 0
+
+
+@pytest.mark.parametrize("which", ["run", "other_run"])
+def test_every_evidence_shows_the_column_of_its_finding(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    """Of all rules; `found` looks at each finding of the runs made by hand, too."""
+    assert {each.name for each in RULES} == set(ABOUT)
+    assert len({row["rule"] for row in found(request.getfixturevalue(which))}) >= 5
 
 
 def test_text_and_markdown_have_whole_sentences(run: Run) -> None:
@@ -359,7 +404,7 @@ def test_a_phase_that_waits_for_its_host() -> None:
     )
     # Before the very first kernel of a GPU there is no time that could be idle.
     assert row["gpu_time_ns"] == 2 * (3 * 18 - 1) * 245_000
-    assert row["at"] == "R:phase=forward?view=launch&order=phase"
+    assert row["at"] == "R:phase=forward?view=launch&order=phase&sort=-idle_host_ns"
 
 
 def test_a_phase_that_waits_after_launch_calls() -> None:
@@ -385,7 +430,8 @@ def test_a_host_that_is_late_just_once() -> None:
         "GPU 1's host is late in backward of iteration 2, layers 3 and 4: the GPU is idle for 1.2"
     )
     assert row["gpu_time_ns"] == 6 * 195_000
-    assert row["at"] == "R:gpu=1/iteration=2/phase=backward?view=launch&by=layer"
+    where = "R:gpu=1/iteration=2/phase=backward"
+    assert row["at"] == f"{where}?view=launch&by=layer&sort=-idle_host_ns"
 
 
 def test_an_operation_that_is_slow_in_one_layer_of_one_phase() -> None:

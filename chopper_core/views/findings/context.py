@@ -222,11 +222,13 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
         """A view of the scope, or of a part of it."""
         return replace(self.at(**labels), name=name, by=by, sort=sort)
 
-    def with_signal(self, signal: str) -> View:
-        """The view of power, with a signal over time."""
+    def with_signal(self, signal: str, sort: str) -> View:
+        """The view of power, with a signal over time, sorted by a column of that signal."""
         if signal not in self.run.measured:
-            return self.at()
-        return replace(self.with_view("power"), signal=signal)
+            # Activities carry the figure though nothing shows it over time.
+            sort = "-" * sort.startswith("-") + signal
+            return replace(self.at(), columns=("elapsed_ns", signal), sort=sort)
+        return replace(self.with_view("power", sort=sort), signal=signal)
 
     def text(self, level: str, code: int) -> str:
         """A label as it stands in a path."""

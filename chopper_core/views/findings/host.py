@@ -101,16 +101,17 @@ def _waiting(
     each = context.per_iteration(total)
     shares = [f"{percent(phase.idle_ns / phase.elapsed_ns)} of the phase" for phase in late]
     idle = f"{bound}: {time(each)} of idle time{context.per_gpu} {where}"
+    sort = "-idle_host_ns" if before_launch else "-idle_latency_ns"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {idle}, {shares[0]}"
-        evidence = context.with_view("launch", phase=context.text("phase", late[0].code))
+        evidence = context.with_view("launch", sort=sort, phase=context.text("phase", late[0].code))
     else:
         parts = (
             f"{context.phase(phase.code)} {time(context.per_iteration(phase.idle_ns))} ({share})"
             for phase, share in zip(late, shares, strict=True)
         )
         sentence = f"the step is {idle}: {listed(parts)}"
-        evidence = context.with_view("launch", "phase")
+        evidence = context.with_view("launch", "phase", sort=sort)
     doing = _doing(context, late) if before_launch else ""
     yield Finding(
         sentence=f"{sentence}{doing}",

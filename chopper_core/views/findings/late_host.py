@@ -177,7 +177,7 @@ def _once(context: FindingsContext, place: LatePlace) -> Finding:
             f"{_layers(context, place)}{_doing(context, [place])}: the GPU is idle for "
             f"{time(place.idle_ns)} before launch calls there (usually {usual})"
         ),
-        evidence=context.with_view("launch", by, **labels),
+        evidence=context.with_view("launch", by, sort="-idle_host_ns", **labels),
         confidence=confidence(measured=True, repeated=False),
         saving_ns=place.lost_ns / len(context.iterations),
         total_ns=place.idle_ns,

@@ -90,7 +90,7 @@ def _low(
             f"the clock of the {unit} is {percent(1 - mhz / nominal)} below nominal on {gpus} "
             f"({mhz:,.0f} vs {nominal:,.0f} MHz), {why}; {time(saving)}{context.each}"
         ),
-        evidence=context.with_signal(signal),
+        evidence=context.with_signal(signal, f"mean_{signal}"),
         confidence=confidence(measured=False, repeated=context.repeats),
         saving_ns=saving,
         high_ns=max(high, saving),
@@ -162,7 +162,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
                 f"GPU {gpu}'s clock drops by {percent(drop)} {when}, in the same operations; "
                 f"{time(total / count)}{context.each}"
             ),
-            evidence=context.with_signal("gfx_mhz"),
+            evidence=context.with_signal("gfx_mhz", "mean_gfx_mhz"),
             confidence=confidence(measured=True, repeated=len(numbers) > 1),
             saving_ns=total / count,
             total_ns=total,

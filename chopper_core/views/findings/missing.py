@@ -78,7 +78,8 @@ def _sources(context: FindingsContext) -> Gaps:
         unknown = f"{percent(share)} of the time is unattributed compute"
     if "telemetry" in lacks:
         unknown += ", and clocks, power and temperatures are unknown"
-    yield f"without {' and '.join(lacks)}, {unknown}", context.with_view("overheads")
+    evidence = context.with_view("overheads", sort="-unmodelled_pct")
+    yield f"without {' and '.join(lacks)}, {unknown}", evidence
 
 
 def _counters(context: FindingsContext) -> Gaps:
@@ -88,7 +89,7 @@ def _counters(context: FindingsContext) -> Gaps:
         yield (
             f"only {by_number('GPU', sorted(counted))} {'has' if len(counted) == 1 else 'have'} "
             f"hardware counters: the compute of {count(others, 'other GPU')} can't be split",
-            context.with_view("overheads", "gpu"),
+            context.with_view("overheads", "gpu", sort="-unmodelled_pct"),
         )
 
 
@@ -124,5 +125,7 @@ def _launches(context: FindingsContext) -> Gaps:
         yield (
             f"{unlinked:,} of {total:,} activities have no launch record: whether the host was "
             "late for them is unknown",
-            context.with_view("launch"),
+            context.with_view(
+                "launch", sort="-idle_unknown_ns" if unlinked < total else "-idle_ns"
+            ),
         )

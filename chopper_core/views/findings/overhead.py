@@ -82,7 +82,11 @@ def largest_overhead(context: FindingsContext) -> Iterator[Finding]:
             f"{time(size / count)}{context.each}, {percent(size / elapsed)} of the time{nominal}; "
             f"the next is {LOSSES[following]} with {percent(after / elapsed)}"
         ),
-        evidence=context.with_view("overheads", "" if len(gpus) == 1 or is_all else "gpu"),
+        evidence=context.with_view(
+            "overheads",
+            "" if len(gpus) == 1 or is_all else "gpu",
+            sort=f"-{name.removesuffix('_ns')}_pct",
+        ),
         confidence=confidence(measured=False, repeated=count > 1),
         saving_ns=size / count,
         total_ns=float(size),

@@ -53,7 +53,7 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         sentence += " more than that of the others" if len(free) else ""
     yield Finding(
         sentence=sentence,
-        evidence=context.with_signal("throttle_pct"),
+        evidence=context.with_signal("throttle_pct", "-throttled_pct"),
         confidence=confidence(measured=False, repeated=context.repeats),
         saving_ns=saving,
         total_ns=total,
