@@ -6,6 +6,7 @@ import pytest
 
 from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
+from tests.demo import demo_run
 from tests.tui.explorer import explorer, measured_run
 
 HEAT = View("sample.json", name="heatmap")
@@ -82,3 +83,14 @@ async def test_every_split_enters_its_cell(by: str) -> None:
         assert heat is not None
         await at.press("l", "enter")
         assert dict(at.frame.view.scope) == {"gpu": "0", by: heat.columns[1]}
+
+
+async def test_the_columns_of_who_waits_for_whom_have_whole_names() -> None:
+    view = View("R", name="ranks")
+    async with explorer((200, 60), demo_run(named="R"), view) as at:
+        lines = at.lines()
+        first = next(y for y, line in enumerate(lines) if "who waits (rows)" in line)
+        axis = next(line for line in lines[first:] if line.lstrip().startswith("GPU 0    "))
+        assert axis.split("  last to")[0].split() == [
+            word for gpu in range(8) for word in ("GPU", str(gpu))
+        ]
