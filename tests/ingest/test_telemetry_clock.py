@@ -210,7 +210,7 @@ def test_a_file_of_temperatures_only_has_nothing_to_go_by() -> None:
 @pytest.mark.parametrize(
     ("total_ms", "period_ms"), [(400, 1.25), (400, 10), (1000, 10), (3000, 100)]
 )
-@pytest.mark.parametrize("memory_ms", [0, 12])
+@pytest.mark.parametrize("memory_ms", [pytest.param(0, marks=pytest.mark.sweep), 12])
 def test_noise_is_placed_nowhere(total_ms: int, period_ms: float, memory_ms: int) -> None:
     """Another machine's power, as noise without and with a memory, is no one's of this run."""
     random = np.random.default_rng(13)

@@ -21,7 +21,7 @@ def test_a_clean_run_has_no_findings(style: str) -> None:
     assert not bench.clean(style, 1).false
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("style", SILENT)
 def test_clean_runs_of_every_style_have_no_findings(style: str) -> None:
     assert not bench.clean(style, 2).false
@@ -66,7 +66,7 @@ MORE = (
 
 
 @pytest.mark.parametrize(
-    "cause", [*FAST, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)]
+    "cause", [*FAST, *(pytest.param(each, marks=pytest.mark.sweep) for each in MORE)]
 )
 def test_a_planted_cause_is_the_first_finding(cause: str) -> None:
     """With its GPU, place and cause, and a range of the saving that holds what it truly costs."""
