@@ -127,7 +127,7 @@ def test_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     check("findings", f"```console\n{command}{text}```", EXAMPLES)
 
 
-@pytest.mark.parametrize("name", ["explorer", "findings", "ranks", "timeline"])
+@pytest.mark.parametrize("name", ["overview", "explorer", "findings", "ranks", "timeline"])
 async def test_the_pictures_show_what_the_program_shows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
