@@ -49,6 +49,16 @@ async def _click_option_if_there(options: OptionList, event: events.Click) -> No
         await _click_option(options, event)
 
 
+_turn_page = OptionList._move_page
+
+
+def _turn_page_if_drawn(options: OptionList, direction: Any) -> None:
+    """Ignore a page that is turned before a new list has lines."""
+    if options.option_count and (options.highlighted or 0) in options._index_to_line:
+        _turn_page(options, direction)
+
+
+OptionList._move_page = _turn_page_if_drawn  # type: ignore[method-assign, assignment]
 OptionList._on_click = _click_option_if_there  # type: ignore[method-assign, assignment]
 
 

@@ -215,8 +215,8 @@ class Chooser(Sought[str]):
         """All options as lines."""
         widest, cells = self._widest, self._cells
         return [
-            Option(_option(title.ljust(widest + 2), why, cells - widest - 2), id=key)
-            for key, title, why in self._options
+            Option(_option(title.ljust(widest + 2), why, cells - widest - 2), id=str(number))
+            for number, (_, title, why) in enumerate(self._options)
         ]
 
     def on_mount(self) -> None:
@@ -228,13 +228,17 @@ class Chooser(Sought[str]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Answer."""
-        self.dismiss(event.option.id)
+        self.dismiss(self._key_of(event.option))
 
     def action_take(self) -> None:
         """Choose the highlighted option."""
         option = self.query_one(OptionList).highlighted_option
         if option is not None:
-            self.dismiss(option.id)
+            self.dismiss(self._key_of(option))
+
+    def _key_of(self, option: Option) -> str | None:
+        """The answer of an option: several may have the same, ids are unique."""
+        return None if option.id is None else self._options[int(option.id)][0]
 
 
 def option_cells(width: int) -> int:

@@ -304,4 +304,6 @@ def _columns_of(frame: Frame) -> tuple[object, ...]:
 
 def _draw(columns: Sequence[Sparks | LaneLines], rows: range) -> None:
     for sparks in columns:
-        sparks.draw(rows)
+        # None in a terminal too small for any.
+        if sparks.bins > 0:
+            sparks.draw(rows)

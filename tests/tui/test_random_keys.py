@@ -12,7 +12,7 @@ from textual.widgets import OptionList
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets.dialogs import Palette, Reader
+from chopper_tui.widgets.dialogs import Chooser, Palette, Reader
 from tests.monkey import play
 from tests.tui.explorer import Driven, explorer, measured_run
 
@@ -117,3 +117,13 @@ async def test_a_click_on_an_option_that_is_gone_does_nothing() -> None:
             )
         await at.settle()
         assert at.app.screen.query_one(OptionList) is options and at.app.crash is None
+
+
+async def test_options_with_the_same_answer_are_offered() -> None:
+    async with explorer() as at:
+        answers: list[str | None] = []
+        chooser = Chooser("Why", [("a", "one", ""), ("a", "two", ""), ("b", "three", "")])
+        at.app.push_screen(chooser, answers.append)
+        await at.settle()
+        await at.press("down", "down", "enter")
+        assert answers == ["b"]

@@ -225,4 +225,5 @@ async def test_the_splits_that_are_offered_begin_at_that_on_the_screen(
         await at.press("p")
         options = at.app.screen.query_one(OptionList)
         assert options.highlighted is not None
-        assert options.get_option_at_index(options.highlighted).id == split
+        chosen = options.get_option_at_index(options.highlighted)
+        assert at.app.screen._key_of(chosen) == split
