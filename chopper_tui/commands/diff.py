@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from chopper_tui.commands import show
+from chopper_tui.commands.named import against
 from chopper_tui.commands.options import add_printing_options
-from chopper_tui.commands.runs import against
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chopper_core.model.view import View
-from chopper_tui.commands.output import glyphs, width, write
-from chopper_tui.commands.runs import (
+from chopper_tui.commands.named import (
     against,
     home_of,
     open_view,
     open_with_progress,
     view_of,
 )
+from chopper_tui.commands.output import glyphs, width, write
 from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError
+from chopper_tui.commands.named import open_with_progress
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import write
-from chopper_tui.commands.runs import open_with_progress
 
 DESCRIPTION: Final = "Describe a run: sources, alignment, labels, and files left out."
 

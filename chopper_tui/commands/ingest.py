@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from chopper_core.model.overrides import overrides_of
 from chopper_core.util.errors import UsageError
 from chopper_core.util.progress import Cancelled
+from chopper_tui.commands.named import ProgressLine
 from chopper_tui.commands.options import add_reading_options
 from chopper_tui.commands.output import tell
-from chopper_tui.commands.runs import ProgressLine
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

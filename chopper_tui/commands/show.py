@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from chopper_core.util.errors import DataError, UsageError
 from chopper_tui.commands import info
+from chopper_tui.commands.named import home_of, open_with_progress, view_of
 from chopper_tui.commands.options import ADDRESSES, add_printing_options
 from chopper_tui.commands.output import glyphs, width, write
-from chopper_tui.commands.runs import home_of, open_with_progress, view_of
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run

@@ -16,7 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.render.glyphs import UNICODE
 from chopper_core.views import view_module
 from chopper_tui.app import ChopperApp
-from chopper_tui.commands.runs import home_of
+from chopper_tui.commands.named import home_of
 from chopper_tui.config import Config, saved_splits
 from chopper_tui.terminal import prepare_environment
 from chopper_tui.widgets.cards import CardsPane
