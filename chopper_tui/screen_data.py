@@ -80,7 +80,7 @@ class Sparks(Struct, frozen=True):
             self.scales.append(SparkScale.of(self.signal.means(sampled(self.rows), self.bins)))
         means, hue = self.signal.means(np.array(wanted, np.intp), self.bins), self.hue
         for row, line in zip(wanted, means, strict=True):
-            text = self.scales[0].line(line, self.glyphs)
+            text = self.scales[0].line(line, self.signal.signal.unit, self.glyphs)
             tone = self.scales[0].tone(line)
             self.drawn[row] = [(text, f"{hue}{tone}")]
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from chopper_core.align.identity import devices_of_agents, gpus_of_agents
 from chopper_core.align.kernel_names import common_codes
 from chopper_core.align.launches import Comparison, Dispatched
+from chopper_core.align.sampled import PlacedCounter, counter_signals, same_execution
 from chopper_core.align.sequences import (
     UNMATCHED,
     Alignment,
@@ -38,6 +39,7 @@ from chopper_core.model.column_names import (
 from chopper_core.model.hardware import Agent, CounterInfo
 from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import CounterSource, Gpu, Identity
+from chopper_core.model.signals import Signal
 from chopper_core.model.table import NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64, Mask
@@ -251,6 +253,8 @@ class RunCounters(Struct, frozen=True):
     """The device behind each source."""
     info: Mapping[str, CounterInfo]
     identities: tuple[Identity, ...]
+    signals: Mapping[str, Signal]
+    """Sampled counters of the run's own execution."""
 
 
 def run_counters(
@@ -262,6 +266,7 @@ def run_counters(
     agents: list[Agent] = []
     info: dict[str, CounterInfo] = {}
     identities: list[Identity] = []
+    sampled: list[PlacedCounter] = []
 
     def store(name: str, rows: Index, values: Float64) -> None:
         column = columns.setdefault(name, np.full(len(table), np.nan))
@@ -292,13 +297,19 @@ def run_counters(
             duration = np.where((start >= 0) & (end > start), end - start, np.nan)
             store(COUNTER_DURATION, rows[hit], duration.astype(np.float64))
             store(COUNTER_MATCH, rows[hit], match.astype(np.float64))
+            offset_ns = same_execution(table, rows[hit], start, end)
+            if offset_ns is not None:
+                own_samples = (each for each in run.sampled if each.gpu == agent)
+                sampled += [PlacedCounter(each, gpu.index, offset_ns) for each in own_samples]
             found.match[hit] = match
             kernels = (table.kind[rows] == Kind.COMPUTE) & (table.category[rows] == Category.KERNEL)
             sources.append(_source(run, gpu.index, len(dispatches), found, kernels))
             agents.append(run.agents[agent])
             info |= run.counter_info
     info = {name: each for name, each in info.items() if name in columns}
-    return RunCounters(columns, tuple(sources), tuple(agents), info, tuple(identities))
+    return RunCounters(
+        columns, tuple(sources), tuple(agents), info, tuple(identities), counter_signals(sampled)
+    )
 
 
 def _source(

@@ -57,6 +57,7 @@ def attach_counters(
         gpus=with_places(run.gpus, agents),
         described_hardware=next((spec for spec in described if spec is not None), None),
         counters=counters.sources,
+        measured={**run.measured, **counters.signals},
         counter_info=counters.info,
         identities=(*run.identities, *counters.identities),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
@@ -116,7 +117,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     return replace(
         run,
         table=run.table.with_measured(telemetry_columns(run.table, measured)),
-        measured=measured,
+        measured={**measured, **run.measured},
         telemetry=tuple(source for _, source in placed),
         skipped=tuple(item for item in run.skipped if item[0] not in used),
     )

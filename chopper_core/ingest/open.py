@@ -158,6 +158,7 @@ def _of_dispatches(
 ) -> Run:
     """A run made of profiled dispatches: of several profiled runs, the one with the most."""
     from chopper_core.align.dispatches import align_dispatches
+    from chopper_core.align.sampled import PlacedCounter, counter_signals
 
     chosen = max(dispatch_runs, key=lambda run: len(run.dispatches))
     if not len(chosen.dispatches):
@@ -198,6 +199,14 @@ def _of_dispatches(
             if path not in chosen.paths
         ),
         counter_info=dict(chosen.counter_info),
+        measured=counter_signals(
+            [
+                PlacedCounter(each, gpu.index, 0)
+                for gpu in gpus
+                for each in chosen.sampled
+                if table.has_times and each.gpu == found.agents[gpu.index]
+            ]
+        ),
         described_hardware=hardware_of_agent(chosen.agents[found.agents[0]], overrides.hardware),
         partial_iterations={gpu.index: found.aligned.partial_iterations for gpu in gpus},
     )

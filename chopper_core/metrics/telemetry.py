@@ -17,7 +17,7 @@ from chopper_core.metrics.metric import (
     absent,
     metric,
 )
-from chopper_core.model.column_names import ENERGY, integral_of, known_of, samples_in
+from chopper_core.model.column_names import COUNTS_PER_US, ENERGY, integral_of, known_of, samples_in
 from chopper_core.model.units import Unit
 from chopper_core.util.arrays import Float64
 
@@ -105,6 +105,12 @@ _mean("nvlink_read_gbps", Unit.GBPS, "NVLink in", "Data received over NVLink")
 _mean("nvlink_write_gbps", Unit.GBPS, "NVLink out", "Data sent over NVLink")
 _mean("mem_power_w", Unit.WATTS, "mem W", "Power of the memory, a part of the socket's")
 _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
+_mean(
+    COUNTS_PER_US,
+    Unit.PER_US,
+    "counts/µs",
+    "Increments of a counter sampled over time (counts_per_us.SQ_WAVES), on the whole GPU",
+)
 
 
 @_telemetry(

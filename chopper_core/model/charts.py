@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.units import Unit
 from chopper_core.model.view import View
 from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Float64, Int64
@@ -163,7 +164,7 @@ class Strip(Struct, frozen=True, eq=False):
     """A signal along time: its mean in each cell, NaN if unknown."""
 
     title: str
-    unit: str
+    unit: Unit
     low: float
     high: float
     numbers: Float64

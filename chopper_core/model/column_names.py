@@ -83,6 +83,10 @@ class Match(IntEnum):
 _COUNTER: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+")
 
 
+COUNTS_PER_US: Final = "counts_per_us"
+"""The signal of sampled counters, whose parts are counters: `counts_per_us.SQ_WAVES`."""
+
+
 def part_of(signal: str, part: str) -> str:
     """The name of a part's signal, such as `gfx_mhz.xcd3`; the GPU's own for ''."""
     return f"{signal}.{part}" if part else signal

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 
-from chopper_core.model.column_names import is_part
+from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
@@ -267,6 +267,11 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
         if name not in self.others:
             raise UsageError(f"the baseline {name} is not open; start Chopper with it")
         return self.others[name]
+
+    @property
+    def has_telemetry(self) -> bool:
+        """Whether a signal is telemetry's; others are counters sampled over time."""
+        return any(not name.startswith(COUNTS_PER_US) for name in self.measured)
 
     @property
     def signal_names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.memo import Memo
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, UnitScale
 from chopper_core.util.arrays import Float64, Int64, Numbers
 
 
@@ -149,6 +149,11 @@ class Signal(Struct, frozen=True):
     low: float
     high: float
     """The bounds of the scale shared by all its charts and sparklines."""
+
+    @property
+    def scale(self) -> UnitScale:
+        """The scale in which its figures are written."""
+        return self.unit.axis(self.low, self.high)
 
     def shares(self, values: Float64) -> Float64:
         """Values as shares (0..1) of the scale."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class UnitScale(Struct, frozen=True):
@@ -18,6 +19,10 @@ class UnitScale(Struct, frozen=True):
     text: str
     divisor: float = 1.0
     decimals: int = 0
+
+    def number(self, figure: float) -> str:
+        """A figure in this scale, without its unit."""
+        return f"{figure / self.divisor:.{self.decimals}f}"
 
 
 class Unit(StrEnum):
@@ -55,6 +60,7 @@ class Unit(StrEnum):
     CELSIUS = "°C", 0
     TOKENS_PER_S = "tok/s", 0
     TIMES = "x", 3
+    PER_US = "/µs", (1e6, "M/µs", 1e6, 2), (1e3, "k/µs", 1e3, 2), (100.0, "/µs", 1.0, 0), 2
     CUS = "CUs", 0
     WAVES = "waves", (100.0, "waves", 1.0, 0), 1
     THREADS = "threads", 1
@@ -64,6 +70,14 @@ class Unit(StrEnum):
         if self is Unit.NONE and is_whole:
             return COUNT
         return _scale(self.scales, largest)
+
+    def axis(self, low: float, high: float) -> UnitScale:
+        """The scale of an axis: two digits suffice to tell its figures apart."""
+        largest = max(abs(low), abs(high))
+        scale = _scale(self.scales, largest)
+        whole = int(largest / scale.divisor)
+        digits = len(str(whole)) if whole else 0
+        return replace(scale, decimals=min(scale.decimals, max(2 - digits, 0)))
 
 
 class FileUnit(str):

@@ -149,9 +149,8 @@ def _largest(frame: Frame, metric: Metric) -> float:
 def scale_title(signal: Signal) -> str:
     """What a sparkline shows and between which values: `busy 0-100%`, `gfx 1491-1922 MHz`."""
     space = "" if signal.unit is Unit.PERCENT else " "
-    scale = signal.unit.scale(max(abs(signal.low), abs(signal.high)), True)
-    low, high = (f"{end / scale.divisor:.0f}" for end in (signal.low, signal.high))
-    return f"{signal.title} {low}-{high}{space}{scale.text}"
+    low, high = map(signal.scale.number, (signal.low, signal.high))
+    return f"{signal.title} {low}-{high}{space}{signal.scale.text}"
 
 
 def clean(text: str) -> str:

@@ -39,17 +39,17 @@ class SparkScale(Struct, frozen=True):
     def title(self, signal: Signal) -> str:
         """What a sparkline shows and between which values: `gfx 1557-1738 MHz`."""
         space = "" if signal.unit is Unit.PERCENT else " "
-        scale = signal.unit.scale(max(abs(self.low), abs(self.high)), True)
-        low, high = (f"{end / scale.divisor:.0f}" for end in (self.low, self.high))
+        scale = signal.unit.axis(self.low, self.high)
+        low, high = map(scale.number, (self.low, self.high))
         ends = low if low == high else f"{low}-{high}"
         return f"{signal.title} {ends}{space}{scale.text}"
 
-    def line(self, means: Float64, glyphs: Glyphs) -> str:
+    def line(self, means: Float64, unit: Unit, glyphs: Glyphs) -> str:
         """A row as a sparkline; one that never leaves a level is a thin line with its value."""
         known = means[np.isfinite(means)]
         span = (self.high - self.low) or 1.0
         if len(known) and (known.max() - known.min()) * len(glyphs.spark) < span:
-            value = f" {known.mean():.0f}"
+            value = f" {unit.axis(self.low, self.high).number(float(known.mean()))}"
             line = "".join(glyphs.flat if each else " " for each in np.isfinite(means).tolist())
             room = max(len(means) - len(value), 0)
             return (line[:room] + value)[: len(means)] if room > 1 else line

@@ -99,7 +99,7 @@ def as_text(
             tint = int(tinted[c.metric.name][row]) if tinted else 0
             line.append(paint(text, INKS[tint] if c.metric.name != "share_pct" else "accent"))
         if means is not None and scale is not None:
-            line.append(paint(scale.line(means[row], glyphs), "spark"))
+            line.append(paint(scale.line(means[row], frame.signal.unit, glyphs), "spark"))
         lines += ["  ".join(line).rstrip(), *name[1:]]
         if told:
             lines += [paint(f"  {clean(frame.addresses(row))}", "dim"), ""]

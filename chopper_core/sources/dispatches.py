@@ -47,6 +47,20 @@ class Dispatches(Struct, frozen=True):
         return len(self.name)
 
 
+class SampledCounter(Struct, frozen=True):
+    """The increments of one counter of one GPU between samples, summed over its instances."""
+
+    name: str
+    gpu: int
+    """Number of the agent in `DispatchRun.agents`."""
+    begin_ns: Int64
+    """Time of the sample before each, on the clock of the run."""
+    time_ns: Int64
+    """Time of each sample, ascending."""
+    counted: Float64
+    """Increment since the sample before; NaN where an instance was reset."""
+
+
 class DispatchRun(Struct, frozen=True):
     """A profiled program with its counter passes joined, or a kernel trace."""
 
@@ -62,3 +76,5 @@ class DispatchRun(Struct, frozen=True):
     join_notes: Sequence[str]
     """One sentence per dispatch or value that joining passes left out or found ambiguous."""
     losses: Losses
+    sampled: Sequence[SampledCounter] = ()
+    """Counters of whole GPUs over time, of the execution that `dispatches` has the times of."""

@@ -37,7 +37,7 @@ PLOTEXT: Final = Lock()
 
 def axis_width(signal: Signal) -> int:
     """Cells of the labels of the value axis and of the axis itself."""
-    return max(len(f"{signal.high:.0f}"), _LABEL) + 1
+    return max(len(signal.scale.number(signal.high)), _LABEL) + 1
 
 
 def bins_for(signal: Signal, width: int, glyphs: Glyphs) -> int:
@@ -55,7 +55,7 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
         for begin, end in ((chart.start_ns, chart.end_ns), chart.scope_ns)
     )
     parts = [
-        f"{signal.title} {signal.unit}",
+        f"{signal.title} {signal.scale.text}",
         f"{shown} {scale.unit}",
     ]
     if chart.is_zoomed:
@@ -65,7 +65,10 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
         parts[0] += f" of {len(chart.gpus)} GPUs"
     known = chart.values[np.isfinite(chart.values)]
     if len(known):
-        parts += [f"mean {known.mean():.0f}", f"min {known.min():.0f}", f"max {known.max():.0f}"]
+        parts += [
+            f"{word} {signal.scale.number(float(figure))}"
+            for word, figure in (("mean", known.mean()), ("min", known.min()), ("max", known.max()))
+        ]
     else:
         parts.append("not known here")
     if len(chart.gpus) > 1:
@@ -154,7 +157,7 @@ def _rows(
     figure.ruler("y").lim(low - is_flat, high + is_flat)
     marks = [low, (low + high) / 2, high] if height >= 5 else [low, high]
     marks = [low] if is_flat else marks
-    labels = [f"{mark:.0f}".rjust(axis_width(chart.signal) - 1) for mark in marks]
+    labels = [chart.signal.scale.number(mark).rjust(axis_width(chart.signal) - 1) for mark in marks]
     figure.ruler("y").ticks(marks, labels)
     figure.ruler("x").lim(0, max(last, 1))
     if time_axis:

@@ -393,14 +393,16 @@ def _level(share: float, levels: int) -> int:
 
 
 def _scale(strip: Strip, with_unit: bool) -> str:
-    unit = f" {strip.unit}" if with_unit else ""
-    return f"{strip.title} {strip.low:.0f}-{strip.high:.0f}{unit}"
+    scale = strip.unit.axis(strip.low, strip.high)
+    unit = f" {scale.text}" if with_unit else ""
+    return f"{strip.title} {scale.number(strip.low)}-{scale.number(strip.high)}{unit}"
 
 
 def _strip(strip: Strip, height: int, room: int, glyphs: Glyphs) -> list[Line]:
     """A signal as columns rising from the bottom line, blank where it is unknown."""
     levels = _LEVELS[glyphs.name]
-    title, low, high = f"{strip.title} {strip.unit}", f"{strip.low:.0f}", f"{strip.high:.0f}"
+    scale = strip.unit.axis(strip.low, strip.high)
+    title, low, high = f"{strip.title} {scale.text}", *map(scale.number, (strip.low, strip.high))
     labels = [title, f"{low}-{high}"]
     if height > 2:
         ends = max(len(low), len(high))

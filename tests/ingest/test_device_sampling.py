@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chopper_core.ingest.open import open_run
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
 from chopper_core.sources.counters.files import read_counters
+from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from chopper_core.views.query import query
 
@@ -44,6 +46,17 @@ def write(
             lines.append(f"{BOOT_NS + at * MS},{name},{value // 4},{agent},0")
             lines.append(f"{BOOT_NS + at * MS},{name},{value - value // 4},{agent},1")
     (folder / f"counter_samples_rank{rank}.csv").write_text("\n".join(lines) + "\n")
+
+
+def trace_of_the_same_execution(folder: Path) -> None:
+    """What Kineto wrote of the sampled execution, on its own clock, in µs."""
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 2, "tid": 0, "ts": 1000 * start + 0.3,
+         "dur": 1000 * (end - start), "args": {"device": 2, "stream": 0}}
+        for name, (start, end) in SPANS.items()
+    ]  # fmt: skip
+    document = {"baseTimeNanoseconds": 1_754_585_900 * 10**9, "traceEvents": events}
+    (folder / "rank0.json").write_text(json.dumps(document))
 
 
 def trace(folder: Path) -> None:
@@ -130,3 +143,62 @@ def test_instances_sampled_at_different_times_are_not_used(tmp_path: Path) -> No
     assert "SQ_WAVES is not used: its instances are sampled at different times." in (
         run.losses.notes
     )
+
+
+WAVES_PER_US = [0.2, 0.04, 0.1]
+"""Counted between samples over the 10 ms between them."""
+
+
+def rates(run: Run, gpu: int = 0, name: str = "SQ_WAVES") -> list[float]:
+    """The means of a sampled counter over each 10 ms since the first start."""
+    curve = run.signal(f"counts_per_us.{name}").curves[gpu]
+    return curve.means(run.origin_ns + np.arange(4) * 10 * MS).tolist()
+
+
+def test_sampled_counters_are_signals(tmp_path: Path) -> None:
+    write(tmp_path)
+    run = open_run(str(tmp_path))
+    assert rates(run) == pytest.approx(WAVES_PER_US)
+    assert run.signal().name == "busy_pct", "telemetry and busy time come first"
+    frame = query(run, parse("R?order=kernel&columns=counts_per_us.SQ_WAVES"))
+    means = {name: frame.row(n)["counts_per_us.SQ_WAVES"] for n, name in enumerate(frame.labels)}
+    assert means["gemm"] == pytest.approx(0.2) and means["norm"] == pytest.approx((0.4 + 0.16) / 6)
+    assert means["late"] is None, "after the last sample"
+
+
+def test_they_come_back_from_a_store(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    write_store(open_run(str(tmp_path / "run")), tmp_path / "stored")
+    assert rates(open_run(str(tmp_path / "stored"))) == pytest.approx(WAVES_PER_US)
+
+
+def test_a_trace_of_the_same_execution_has_them_on_its_clock(tmp_path: Path) -> None:
+    write(tmp_path / "sampled")
+    trace_of_the_same_execution(tmp_path)
+    run = open_run(str(tmp_path))
+    assert rates(run) == pytest.approx(WAVES_PER_US, rel=1e-4)
+
+
+def test_a_trace_of_another_execution_has_none(tmp_path: Path) -> None:
+    """The counters of its kernels are known, the times at which they were counted are not its."""
+    write(tmp_path / "sampled")
+    trace(tmp_path)
+    run = open_run(str(tmp_path))
+    assert not run.measured and "SQ_WAVES" in run.table.measured
+
+
+def test_only_the_pass_that_gives_the_times_has_signals(tmp_path: Path) -> None:
+    write(tmp_path / "group_0", counters={"SQ_WAVES": WAVES})
+    write(tmp_path / "group_1", counters={"GRBM_GUI_ACTIVE": CYCLES})
+    run = open_run(str(tmp_path))
+    assert list(run.measured) == ["counts_per_us.SQ_WAVES"]
+    assert any("ran at other times" in note for note in run.sources[0].notes)
+
+
+def test_each_rank_has_its_own(tmp_path: Path) -> None:
+    write(tmp_path, rank=0, agent=4)
+    doubled = {at: 2 * count for at, count in WAVES.items()}
+    write(tmp_path, rank=1, agent=5, counters={"SQ_WAVES": doubled})
+    run = open_run(str(tmp_path))
+    assert rates(run) == pytest.approx(WAVES_PER_US)
+    assert rates(run, gpu=1) == pytest.approx([2 * rate for rate in WAVES_PER_US])

@@ -26,24 +26,24 @@ def test_the_scale_goes_from_the_first_to_the_last_percentile_of_all_rows() -> N
 def test_a_row_that_changes_is_drawn_and_a_flat_one_is_a_thin_line_with_its_value() -> None:
     means = np.array([[1500.0] * 12, np.linspace(1500, 1700, 12).tolist(), [1700.0] * 12])
     scale = SparkScale.of(means)
-    flat, rising, high = (scale.line(row, UNICODE) for row in means)
+    flat, rising, high = (scale.line(row, Unit.MHZ, UNICODE) for row in means)
     assert flat == "─" * 7 + " 1500" and high == "─" * 7 + " 1700"
     assert rising[0] == "▁" and rising[-1] == "█" and len(rising) == 12
-    assert scale.line(means[0], ASCII) == "-" * 7 + " 1500"
+    assert scale.line(means[0], Unit.MHZ, ASCII) == "-" * 7 + " 1500"
     assert [scale.tone(row) for row in means] == [0, 1, 2]
 
 
 def test_noise_does_not_fill_the_scale() -> None:
     means = np.full((8, 12), 100.0) - np.random.default_rng(2).random((8, 12)) * 0.05
     scale = SparkScale.of(means)
-    assert all(scale.line(row, UNICODE) == "─" * 8 + " 100" for row in means)
+    assert all(scale.line(row, Unit.MHZ, UNICODE) == "─" * 8 + " 100" for row in means)
 
 
 def test_what_is_unknown_is_blank_and_nothing_known_is_no_error() -> None:
     scale = SparkScale.of(np.array([[NAN, 1.0, 5.0]]))
-    assert scale.line(np.array([NAN, 1.0, 5.0]), UNICODE)[0] == " "
+    assert scale.line(np.array([NAN, 1.0, 5.0]), Unit.MHZ, UNICODE)[0] == " "
     nothing = np.array([[NAN] * 3])
-    assert SparkScale.of(nothing).line(nothing[0], UNICODE) == "   "
+    assert SparkScale.of(nothing).line(nothing[0], Unit.MHZ, UNICODE) == "   "
 
 
 def test_the_title_says_the_scale() -> None:

@@ -153,6 +153,23 @@ def test_a_gpu_that_lacks_an_iteration_makes_it_no_steady_one() -> None:
         assert all(value is None for value in frame.total.values())
 
 
+def test_inference_is_divided_by_its_own_phases() -> None:
+    rows = [
+        Row(0, 300, iteration=0, phase=Phase.PREFILL, operation="q_ip"),
+        Row(300, 200, iteration=0, phase=Phase.PREFILL, operation="attn_fa"),
+        Row(500, 40, iteration=0, phase=Phase.DECODE, operation="q_ip"),
+        Row(540, 10, iteration=0, phase=Phase.DECODE, operation="ln"),
+    ]
+    found = query(run_of(rows), parse("R?view=throughput&by=part"))
+    parts = {label: found.row(number)["part_ns"] for number, label in enumerate(found.labels)}
+    assert parts == {
+        "prefill GEMM": 300,
+        "prefill attention": 200,
+        "decode GEMM": 40,
+        "decode vector": 10,
+    }
+
+
 def test_without_iterations_it_says_what_it_needs() -> None:
     with pytest.raises(UsageError, match="no iterations"):
         query(run_of([Row(0, 10), Row(20, 5, Kind.COMM, 3)]), parse("R?view=throughput"))

@@ -136,7 +136,7 @@ def _missing(run: Run) -> list[str]:
         without = sorted({gpu.index for gpu in run.gpus} - {source.gpu for source in run.counters})
         if without:
             missing.append(f"no counters of GPU {numbers_text(without)}")
-    if not run.measured:
+    if not run.has_telemetry:
         missing.append("no telemetry on the run's clock: clock, power and temperature are unknown")
     if run.hardware is None:
         missing.append(

@@ -19,7 +19,12 @@ from msgspec.structs import replace
 from chopper_core.model.hardware import Agent, counter_infos
 from chopper_core.model.signals import between
 from chopper_core.sources.counters.tables import clean_kernel_name
-from chopper_core.sources.dispatches import CLOCK_BOOTTIME, Dispatches, DispatchRun
+from chopper_core.sources.dispatches import (
+    CLOCK_BOOTTIME,
+    Dispatches,
+    DispatchRun,
+    SampledCounter,
+)
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.accumulators import steps
@@ -133,6 +138,7 @@ def read_sampled(
     start, end = run.dispatches.start_ns, run.dispatches.end_ns
     agents = distinct(spans.agent)
     counters: dict[str, Float64] = {}
+    over_time: list[SampledCounter] = []
     for name, series in sampled.counters.items():
         if any((each.begin_ns[1:] < each.time_ns[:-1]).any() for each in series):
             sampled.losses.notes.append(
@@ -145,6 +151,8 @@ def read_sampled(
             counted = _of_agent(series, agent, alone=len(agents) == 1)
             if counted is not None:
                 values[own] = _counted(start[own], end[own], counted)
+                times = (counted.begin_ns, counted.time_ns, counted.counted)
+                over_time.append(SampledCounter(name, number, *times))
         counters[name] = values
     return replace(
         run,
@@ -153,6 +161,7 @@ def read_sampled(
         counter_info=counter_infos(counters),
         join_notes=[_how(sampled, start, end)],
         losses=merged_losses(spans.losses, sampled.losses),
+        sampled=tuple(over_time),
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from chopper_core.sources.counters.agents import fuller_agent, same_agent
 from chopper_core.sources.counters.pass_alignment import aligned, same_ids
 from chopper_core.sources.counters.tables import dispatch_order
-from chopper_core.sources.dispatches import Dispatches, DispatchRun
+from chopper_core.sources.dispatches import Dispatches, DispatchRun, SampledCounter
 from chopper_core.sources.shared.columns import Interner
 from chopper_core.sources.trace import ABSENT, merged_losses
 from chopper_core.util.arrays import Int32, Int64, Mask
@@ -74,7 +74,7 @@ def join_same_process(trace: DispatchRun, counters: DispatchRun) -> DispatchRun:
         trace = replace(trace, dispatches=replace(trace.dispatches, process=process))
     rows, _ = _merged(trace.dispatches, there.dispatches, match)
     notes = repeat_notes(trace.dispatches, there, match)
-    return replace(_with_rows(trace, there, rows, notes), passes=1)
+    return replace(_with_rows(trace, there, rows, notes), passes=1, sampled=_sampled(trace, there))
 
 
 def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
@@ -90,7 +90,8 @@ def concatenate(parts: Sequence[DispatchRun]) -> DispatchRun:
         rows, _ = _merged(joined.dispatches, there.dispatches, nothing)
         notes = [shared_gpu_note(len(shared))] if len(shared) else []
         passes = max(joined.passes, other.passes)
-        joined = replace(_with_rows(joined, there, rows, notes), passes=passes)
+        samples = _sampled(joined, there)
+        joined = replace(_with_rows(joined, there, rows, notes), passes=passes, sampled=samples)
     return joined
 
 
@@ -108,7 +109,8 @@ def one_after_another(programs: Sequence[DispatchRun]) -> DispatchRun:
         rows = _completed(_taken(joined.dispatches, ahead), _taken(there.dispatches, behind))
         rows = _taken(rows, stable_order(rows.gpu))
         passes = max(joined.passes, other.passes)
-        joined = replace(_with_rows(joined, there, rows, ()), passes=passes)
+        samples = _sampled(joined, there)
+        joined = replace(_with_rows(joined, there, rows, ()), passes=passes, sampled=samples)
     if not others:
         return joined
     each = ", ".join(map(_size_of_program, sorted(programs, key=_first_start)))
@@ -170,6 +172,11 @@ def _join_next(base: DispatchRun, keys: _Keys, other: DispatchRun) -> tuple[Disp
         *grid_notes(there, _other_grids(base.dispatches, there.dispatches, match, nearest)),
         *repeat_notes(base.dispatches, there, match),
     ]
+    if there.sampled:
+        notes.append(
+            f"{pass_name(there)} ran at other times; its samples are no signals, only totals of "
+            "kernels."
+        )
     joined = replace(_with_rows(base, there, rows, notes), passes=base.passes + other.passes)
     return joined, keys.with_new(theirs, match < 0, order)
 
@@ -237,7 +244,34 @@ def _in_terms_of(base: DispatchRun, other: DispatchRun) -> DispatchRun:
         region=name_code[other.dispatches.region],
     )
     by_gpu = stable_order(rows.gpu)
-    return replace(other, names=list(names), agents=tuple(agents), dispatches=_taken(rows, by_gpu))
+    return replace(
+        other,
+        names=list(names),
+        agents=tuple(agents),
+        dispatches=_taken(rows, by_gpu),
+        sampled=[replace(each, gpu=int(gpu_code[each.gpu])) for each in other.sampled],
+    )
+
+
+def _sampled(base: DispatchRun, there: DispatchRun) -> tuple[SampledCounter, ...]:
+    """The samples of two processes on one clock; of two at one time those of the first."""
+    found = {(each.name, each.gpu): each for each in base.sampled}
+    for later in there.sampled:
+        first = found.setdefault((later.name, later.gpu), later)
+        if later.begin_ns[0] >= first.time_ns[-1]:
+            found[later.name, later.gpu] = _one_behind_another(first, later)
+        elif first.begin_ns[0] >= later.time_ns[-1]:
+            found[later.name, later.gpu] = _one_behind_another(later, first)
+    return tuple(found.values())
+
+
+def _one_behind_another(first: SampledCounter, later: SampledCounter) -> SampledCounter:
+    return replace(
+        first,
+        begin_ns=np.concatenate((first.begin_ns, later.begin_ns)),
+        time_ns=np.concatenate((first.time_ns, later.time_ns)),
+        counted=np.concatenate((first.counted, later.counted)),
+    )
 
 
 def _taken(rows: Dispatches, order: Int64) -> Dispatches:
@@ -366,6 +400,7 @@ def _with_rows(
         counter_info={**other.counter_info, **base.counter_info},
         join_notes=list(dict.fromkeys((*base.join_notes, *other.join_notes, *notes))),
         losses=merged_losses(base.losses, other.losses),
+        sampled=base.sampled,
     )
 
 

@@ -66,7 +66,7 @@ def _sources(context: FindingsContext) -> Gaps:
     lacks = []
     if CYCLES not in context.table.measured:
         lacks.append("hardware counters")
-    if not context.run.measured:
+    if not context.run.has_telemetry:
         lacks.append("telemetry")
     if not lacks:
         return

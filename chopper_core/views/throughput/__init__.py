@@ -97,8 +97,8 @@ PART: Final = column(
     "part_ns",
     "ns",
     "time",
-    "Mean time per GPU and steady iteration. Compute of the forward and backward phase is divided "
-    "by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the "
+    "Mean time per GPU and steady iteration. Compute of forward, backward, prefill and decode is "
+    "divided by the operation's name where it is known (q_ip, attn_fa, mlp_gs ...), else by the "
     "kernel's class; convolutions are with the GEMMs. Communication and copies are the exposed "
     "time; launch is idle time. The parts add up to the mean iteration.",
 )

@@ -1,4 +1,4 @@
-"""The parts of a training step's time: GEMM, attention, vector work and the rest, by phase."""
+"""The parts of a step's time: GEMM, attention, vector work and the rest, by phase."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Final
 import numpy as np
 
 from chopper_core.align.kernel_classes import ATTENTION_CLASS, OPTIMIZER_CLASS, kernel_class
-from chopper_core.model.table import INFERENCE_PHASES, KernelTable, Phase
+from chopper_core.model.table import KernelTable, Phase
 from chopper_core.util.arrays import AnyArray, Index, Int64
 
+_BY_PHASE: Final = ("GEMM", "attention", "vector")
+_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.PREFILL, Phase.DECODE)
+"""The phases whose compute is divided further."""
 PARTS: Final = (
-    "forward GEMM",
-    "forward attention",
-    "forward vector",
-    "backward GEMM",
-    "backward attention",
-    "backward vector",
+    *(f"{phase.name.lower()} {word}" for phase in _PHASES for word in _BY_PHASE),
     "optimizer",
     "sharding copies",
     "other compute",
@@ -42,7 +40,6 @@ _OF_KERNELS: Final = {
     ATTENTION_CLASS: "attention",
     OPTIMIZER_CLASS: "optimizer",
 }
-_BY_PHASE: Final = ("GEMM", "attention", "vector")
 _UNCLASSED: Final = -1
 
 
@@ -94,10 +91,9 @@ def _part_of(table: KernelTable, phase: AnyArray, operation: AnyArray, kernel: A
     found = np.where(found == _UNCLASSED, of_kernel[kernel], found)
     by_phase = found < len(_BY_PHASE)
     part = np.full(len(found), PARTS.index("other compute"), np.int64)
-    forward = by_phase & np.isin(phase, (Phase.FORWARD, *INFERENCE_PHASES))
-    part[forward] = found[forward]
-    backward = by_phase & (phase == Phase.BACKWARD)
-    part[backward] = len(_BY_PHASE) + found[backward]
+    for place, each in enumerate(_PHASES):
+        here = by_phase & (phase == each)
+        part[here] = len(_BY_PHASE) * place + found[here]
     part[(found == len(_BY_PHASE)) | (phase == Phase.OPTIMIZER)] = PARTS.index("optimizer")
     part[found == len(_BY_PHASE) + 1] = PARTS.index("sharding copies")
     return part
