@@ -6,5 +6,5 @@ from typing import Final
 
 PROGRAM: Final = "chopper"
 COMMANDS: Final = (
-    "demo", "show", "diff", "info", "ingest", "cache", "metrics", "keys", "doctor",
+    "demo", "show", "diff", "info", "ingest", "export", "cache", "metrics", "keys", "doctor",
 )  # fmt: skip

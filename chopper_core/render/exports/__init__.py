@@ -1,0 +1,120 @@
+"""Exports of a whole run for other programs: one module per format, imported when it is asked for.
+
+A format is a module here with what `ExportFormat` lists, and one line in `EXPORTS`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from msgspec import Struct
+
+from chopper_core.util.atomic import temporary_path
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.model.run import Run
+
+EXPORTS: Final = ("chakra",)
+"""The formats, each the name of its module."""
+
+
+class ExportOptions(Struct, frozen=True):
+    """The options that a format may take; one that is given and not taken is refused."""
+
+    iteration: int | None = None
+    """Only this iteration."""
+    gaps: bool = False
+    """Idle time of a GPU as rows of its own."""
+    force: bool = False
+    """Leave out what can't be written, instead of writing nothing."""
+
+
+class ExportFormat(Protocol):
+    """A module that writes a run in the format of another program."""
+
+    DESCRIPTION: str
+    """The result in one line, for help."""
+    TAKES: tuple[str, ...]
+    """The fields of `ExportOptions` that it takes."""
+
+    def write(self, run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
+        """Write a run to a path, whole or not at all; returns sentences on what was left out.
+
+        Raises UsageError if the path exists, DataError if the run can't be written so.
+        """
+
+
+def export_format(name: str) -> ExportFormat:
+    """The module of a format; raises UsageError for an unknown one."""
+    if name not in EXPORTS:
+        raise UsageError(f"unknown format {name!r}; the formats are {', '.join(EXPORTS)}")
+    return cast(ExportFormat, import_module(f"chopper_core.render.exports.{name}"))
+
+
+def export(
+    run: Run,
+    name: str,
+    path: Path,
+    options: ExportOptions | None = None,
+    progress: Progress = silent,
+) -> list[str]:
+    """Write a run in a format; returns sentences on what was left out.
+
+    Raises UsageError for an option that the format doesn't take, and as `ExportFormat.write`.
+    """
+    module = export_format(name)
+    asked = options or ExportOptions()
+    plain = ExportOptions()
+    for field in ExportOptions.__struct_fields__:
+        if field not in module.TAKES and getattr(asked, field) != getattr(plain, field):
+            raise UsageError(f"an export to {name} takes no --{field}")
+    if not len(run.table):
+        raise DataError(f"{run.name} has no activities to export")
+    return module.write(run, path, asked, progress)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name when it is complete; raises UsageError if that exists.
+
+    Errors of the file system become DataError.
+    """
+    with _new(path) as fresh:
+        fresh.mkdir(parents=True)
+        yield fresh
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A name to write a file to, which gets its own when it is complete; raises as `new_folder`."""
+    with _new(path) as fresh:
+        fresh.parent.mkdir(parents=True, exist_ok=True)
+        yield fresh
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[Path]:
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UsageError(f"{path} exists already; nothing was written")
+    fresh = temporary_path(path.absolute(), "new")
+    try:
+        try:
+            yield fresh
+            if path.is_dir():
+                path.rmdir()
+            os.rename(fresh, path)
+        finally:
+            if fresh.is_dir():
+                shutil.rmtree(fresh, ignore_errors=True)
+            else:
+                fresh.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{path} can't be written: {error.strerror or error}") from error

@@ -1,0 +1,307 @@
+"""Chakra execution traces of a run: a graph of activities per rank, for simulators.
+
+One file per GPU, `NAME.<rank>.et`, and the file of process groups that ASTRA-sim takes. What
+simulators read of a node has the types that they expect (docs/chakra.md); everything else of the
+kernel table is in attributes of Chopper's own, so that the files read back as the same table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.column_names import FLOPS
+from chopper_core.model.run import Gpu, Run
+from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind
+from chopper_core.render.exports import ExportOptions, new_folder
+from chopper_core.render.exports.communicators import (
+    WORLD,
+    Communicator,
+    comm_type,
+    communicators,
+)
+from chopper_core.sources.chakra.files import write_et
+from chopper_core.sources.chakra.schema import (
+    Attribute,
+    CommType,
+    Metadata,
+    Node,
+    NodeType,
+    Value,
+)
+from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.grouping import run_starts
+from chopper_core.util.progress import Progress
+
+DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
+TAKES: Final = ("iteration", "gaps", "force")
+
+GROUP_FILE: Final = "comm_group.json"
+"""The members of each process group but the world, as ASTRA-sim's option takes them."""
+_VERSION: Final = "1.0.0"
+_SCHEMA: Final = "chopper.et/1"
+_MIN_GAP_NS: Final = 1_000
+_NS_PER_US: Final = 1_000
+
+
+class _Plan(Struct, frozen=True):
+    """What is common to the files of an export."""
+
+    origin_ns: int
+    rank_of: Mapping[int, int]
+    """GPU → number of its file."""
+    number_of: Mapping[int, int]
+    """Code of a process group → its number."""
+    size_of: Mapping[int, int]
+    """Code of a process group → its ranks, 0 where that isn't known."""
+    gaps: bool
+
+
+def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
+    """Write a file per GPU and the group file; raises DataError if collectives don't match."""
+    table = run.table
+    chosen = np.arange(len(table))
+    if options.iteration is not None:
+        chosen = np.flatnonzero(table.iteration == options.iteration)
+        if not len(chosen):
+            raise UsageError(f"{run.name} has no iteration {options.iteration}")
+    groups = communicators(run, chosen)
+    notes, left_out = _refused(run, groups, force=options.force)
+    plan = _Plan(
+        origin_ns=int(table.start_ns[chosen].min()),
+        rank_of={gpu.index: number for number, gpu in enumerate(run.gpus)},
+        number_of={one.code: one.number for one in groups},
+        size_of={one.code: one.size for one in groups},
+        gaps=options.gaps,
+    )
+    name = Path(run.name.partition(",")[0]).name.partition(".")[0] or "run"
+    with new_folder(path) as folder:
+        for number, gpu in enumerate(run.gpus):
+            progress("write Chakra traces", number, len(run.gpus))
+            own = chosen[(table.gpu[chosen] == gpu.index) & ~np.isin(chosen, left_out)]
+            own = own[np.lexsort((table.stream[own], table.start_ns[own]))]
+            with (folder / f"{name}.{number}.et").open("wb") as file:
+                write_et(file, _metadata(run, gpu, plan), _nodes(table, own, plan))
+        members = {
+            str(one.number): [plan.rank_of[gpu] for gpu in one.gpus]
+            for one in groups
+            if one.number != WORLD and one.gpus
+        }
+        (folder / GROUP_FILE).write_text(json.dumps(members, indent=1) + "\n", encoding="utf-8")
+    written = chosen[~np.isin(chosen, left_out)]
+    return [*notes, *_limits(run, written, groups, plan)]
+
+
+def _refused(run: Run, groups: Sequence[Communicator], *, force: bool) -> tuple[list[str], Index]:
+    """Sentences and rows of the groups whose members differ; raises DataError unless forced."""
+    notes, left_out = [], [np.zeros(0, np.intp)]
+    for one in groups:
+        if not one.mismatch:
+            continue
+        name = f"group {one.label!r}" if one.label else "the collectives without a group"
+        if not force:
+            raise DataError(
+                f"{run.name} can't be simulated: in {name}, {one.mismatch}; nothing was written. "
+                "Try one --iteration N, or --force, which leaves out the group's collectives."
+            )
+        rows = np.concatenate(one.rows)
+        left_out.append(rows)
+        notes.append(f"left out {len(rows)} collectives of {name}: {one.mismatch}")
+    return notes, np.concatenate(left_out)
+
+
+def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan) -> list[str]:
+    """Sentences on what the files lack for a simulation."""
+    table, notes = run.table, []
+    comm = chosen[table.kind[chosen] == Kind.COMM].tolist()
+    untyped = {row for row in comm if comm_type(table, row) is None}
+    if untyped:
+        notes.append(
+            f"{len(untyped)} communication kernels are written as COMP: the trace gives neither "
+            "a collective nor the peer of a send or receive"
+        )
+    without = sum(_sent_bytes(table, row, plan) is None for row in comm if row not in untyped)
+    if without:
+        notes.append(f"{without} collectives have no comm_size: the trace doesn't give their bytes")
+    return notes + [
+        f"group {one.label!r} has {one.size} ranks, of which the run has {len(one.gpus)}"
+        for one in groups
+        if one.size > len(one.gpus)
+    ]
+
+
+def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
+    attributes = {
+        "schema": Attribute("string", _SCHEMA),
+        "generator": Attribute("string", "chopper"),
+        "rank": Attribute("int64", gpu.rank),
+        "gpu": Attribute("int64", gpu.index),
+        "device": Attribute("int64", gpu.device),
+        "world_size": Attribute("int64", len(run.gpus)),
+        "time_origin_ns": Attribute("int64", plan.origin_ns),
+    }
+    if gpu.hardware:
+        attributes["hardware"] = Attribute("string", gpu.hardware)
+    if run.generated:
+        attributes["generated"] = Attribute("string", run.generated)
+    if cut := sorted(run.partial_iterations.get(gpu.index, ())):
+        attributes["truncated_iterations"] = Attribute("int64_list", cut)
+    return Metadata(_VERSION, attributes)
+
+
+def _nodes(table: KernelTable, rows: Index, plan: _Plan) -> Iterator[Node]:
+    """The nodes of one GPU, whose rows come in the order of their start."""
+    start = table.start_ns[rows]
+    deps = _dependencies(table, rows)
+    start_us = ((start - plan.origin_ns) / _NS_PER_US).round().astype(np.int64)
+    duration_us = _carried_us(table.duration_ns[rows], table.stream[rows])
+    gap_before = _gaps(table, rows) if plan.gaps else np.zeros(len(rows), np.int64)
+    ids = np.cumsum(1 + (gap_before > 0))
+    end = np.maximum.accumulate(start + table.duration_ns[rows]) if len(rows) else start
+    last = np.maximum.accumulate(
+        np.where(start + table.duration_ns[rows] == end, np.arange(len(rows)), 0)
+    )
+    for place, row in enumerate(rows.tolist()):
+        needs = [int(ids[each]) for each in deps[place]]
+        if gap := int(gap_before[place]):
+            before = int(ids[last[place - 1]])
+            gap_start = int(start[place]) - gap - plan.origin_ns
+            yield _gap(int(ids[place]) - 1, before, gap_start, gap)
+            needs = [int(ids[place]) - 1, *(each for each in needs if each != before)]
+        yield _node(
+            table,
+            row,
+            plan,
+            id=int(ids[place]),
+            data_deps=needs,
+            start_us=int(start_us[place]),
+            duration_us=int(duration_us[place]),
+        )
+
+
+def _gap(number: int, before: int, start_ns: int, duration_ns: int) -> Node:
+    return Node(
+        number,
+        "host_gap",
+        NodeType.COMP,
+        data_deps=[before],
+        start_us=round(start_ns / _NS_PER_US),
+        duration_us=round(duration_ns / _NS_PER_US),
+        attributes={"is_cpu_op": Attribute("bool", True)},
+    )
+
+
+def _node(table: KernelTable, row: int, plan: _Plan, **fields: object) -> Node:
+    is_comm = table.kind[row] == Kind.COMM
+    kind = comm_type(table, row) if is_comm else None
+    values: dict[str, tuple[str, Value]] = {"is_cpu_op": ("bool", False)}
+    if kind is not None:
+        values["comm_type"] = ("int64", int(kind))
+        if (size := _sent_bytes(table, row, plan)) is not None:
+            values["comm_size"] = ("int64", size)
+        number = plan.number_of[int(table.group[row])]
+        values["pg_name"] = ("string", str(number))
+    elif is_comm:
+        values["kind"] = ("string", Kind.COMM.name.lower())
+    values |= _own_values(table, row, plan)
+    return Node(
+        name=table.names[int(table.kernel[row])],
+        type=NodeType.COMP if kind is None else NodeType.COMM_COLL,
+        attributes={name: Attribute(*each) for name, each in values.items()},
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def _own_values(table: KernelTable, row: int, plan: _Plan) -> dict[str, tuple[str, Value]]:
+    """The attributes that restore the table; simulators read none of them but `num_ops`."""
+    values: dict[str, tuple[str, Value]] = {
+        "stream": ("int64", int(table.stream[row])),
+        "ts_ns": ("int64", int(table.start_ns[row]) - plan.origin_ns),
+        "dur_ns": ("int64", int(table.duration_ns[row])),
+    }
+    if table.launch_ns[row] != NO_TIME:
+        values["launch_ns"] = ("int64", int(table.launch_ns[row]) - plan.origin_ns)
+    for level in ("iteration", "layer"):
+        if (code := int(table.column(level)[row])) != NO_LABEL:
+            values[level] = ("int64", code)
+    if (code := int(table.phase[row])) != NO_LABEL:
+        values["phase"] = ("string", PHASES[code])
+    if (code := int(table.operation[row])) != NO_LABEL:
+        values["op"] = ("string", table.operations[code])
+    if (category := int(table.category[row])) != Category.KERNEL:
+        values["category"] = ("string", Category(category).name.lower())
+    if (size := int(table.bytes[row])) >= 0:
+        values["bytes"] = ("int64", size)
+    if (code := int(table.group[row])) >= 0:
+        values["group"] = ("string", table.names[code])
+    flops = table.measured.get(FLOPS)
+    if flops is not None and np.isfinite(flops[row]):
+        values["num_ops"] = ("int64", int(flops[row]))
+    return values
+
+
+def _sent_bytes(table: KernelTable, row: int, plan: _Plan) -> int | None:
+    """The bytes that a rank puts into a collective; None where the trace doesn't give them."""
+    size = int(table.bytes[row])
+    if size < 0:
+        return None
+    if comm_type(table, row) != CommType.ALL_GATHER:
+        return size
+    # The table has the larger side, which is the output here.
+    ranks = plan.size_of.get(int(table.group[row]), 0)
+    return size // ranks if ranks and size % ranks == 0 else None
+
+
+def _carried_us(duration_ns: Int64, stream: Int64) -> Int64:
+    """Durations in whole µs; what rounding loses is carried to the next of the stream."""
+    order = np.argsort(stream, kind="stable")
+    found = np.zeros(len(stream), np.int64)
+    first = run_starts(stream[order]) if len(stream) else np.zeros(0, np.intp)
+    for begin, end in pairwise(np.append(first, len(stream)).tolist()):
+        own = order[begin:end]
+        total = np.cumsum(duration_ns[own])
+        found[own] = np.diff((total + _NS_PER_US // 2) // _NS_PER_US, prepend=0)
+    return found
+
+
+def _gaps(table: KernelTable, rows: Index) -> Int64:
+    """The time in ns before each row in which nothing ran on its GPU; 0 where it is under 1 µs."""
+    start = table.start_ns[rows]
+    end = np.maximum.accumulate(start + table.duration_ns[rows])
+    gap = np.zeros(len(rows), np.int64)
+    gap[1:] = start[1:] - end[:-1]
+    return np.where(gap >= _MIN_GAP_NS, gap, 0)
+
+
+def _dependencies(table: KernelTable, rows: Index) -> list[list[int]]:
+    """The places of the rows that each row of a GPU waits for; rows come in the order of start.
+
+    The row before it on its stream, and of every other stream the last that ended by its start,
+    if that ended later.
+    """
+    start, stream = table.start_ns[rows], table.stream[rows]
+    end = start + table.duration_ns[rows]
+    place = np.arange(len(rows))
+    own_end = np.full(len(rows), np.iinfo(np.int64).min)
+    found: list[list[int]] = [[] for _ in place]
+    lanes = {number: np.flatnonzero(stream == number) for number in np.unique(stream).tolist()}
+    for lane in lanes.values():
+        own_end[lane[1:]] = end[lane[:-1]]
+        for before, after in pairwise(lane.tolist()):
+            found[after].append(before)
+    for lane in lanes.values():
+        # In the order of ends; where several end at once the last to start.
+        by_end = lane[np.lexsort((lane, end[lane]))]
+        at = np.searchsorted(end[by_end], start, "right") - 1
+        other = by_end[np.maximum(at, 0)]
+        waits = (at >= 0) & (stream[other] != stream) & (end[other] > own_end) & (other < place)
+        for after in np.flatnonzero(waits).tolist():
+            found[after].append(int(other[after]))
+    return found

@@ -1,0 +1,51 @@
+"""`chopper export`: a run in a format of other programs."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Final
+
+from chopper_tui.commands.named import ProgressLine, open_view, view_of
+from chopper_tui.commands.options import add_reading_options
+from chopper_tui.commands.output import tell
+
+DESCRIPTION: Final = "Write a run for another program: a simulator, a trace viewer, a script."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The run, the format, and where to write."""
+    from chopper_core.render.exports import EXPORTS, export_format
+
+    parser.add_argument(
+        "run", metavar="RUN", help="trace files with commas between, a directory, or a store"
+    )
+    parser.add_argument("--to", choices=EXPORTS, required=True, metavar="FORMAT", help="see below")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="PATH", help="a new file or folder"
+    )
+    parser.add_argument("--iteration", type=int, metavar="N", help="only this iteration")
+    parser.add_argument("--gaps", action="store_true", help="idle time as rows of its own")
+    parser.add_argument(
+        "--force", action="store_true", help="leave out what can't be written, not all of it"
+    )
+    add_reading_options(parser)
+    lines = (f"  {name:9} {export_format(name).DESCRIPTION}" for name in EXPORTS)
+    parser.epilog = "\n".join(["formats:", *lines])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def run(options: Namespace) -> int:
+    """Write the run and name what was left out."""
+    from chopper_core.render.exports import ExportOptions, export
+
+    asked = ExportOptions(options.iteration, options.gaps, options.force)
+    path = Path(options.output).expanduser()
+    with ProgressLine() as progress:
+        opened = open_view(view_of(options.run, options), options, progress)
+        notes = export(opened, options.to, path, asked, progress)
+    for note in notes:
+        tell(note)
+    tell(f"wrote {path}")
+    return 0
