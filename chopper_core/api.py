@@ -198,18 +198,23 @@ def open(  # noqa: A001
     clock: Sequence[str] = (),
     gpu: Sequence[str] = (),
     hardware: str = "",
+    parallel: str = "",
 ) -> OpenRun:
     """Open a run: a trace, a directory of traces, a store, or several files.
 
     `jobs` processes read the files (default: as many as pay); with `cache` a run that was read
-    before opens from the cache. `clock`, `gpu` and `hardware` are the options of the command line.
-    Raises DataError where nothing can be read, UsageError for an option that doesn't fit.
+    before opens from the cache. `clock`, `gpu`, `hardware` and `parallel` are the options of the
+    command line. Raises DataError where nothing can be read, UsageError for an option that doesn't
+    fit.
     """
     name = (
         fspath(run) if isinstance(run, str | PathLike) else ",".join([fspath(path) for path in run])
     )
     overrides = overrides_of(
-        [parse_clock(text) for text in clock], [parse_gpu(text) for text in gpu], hardware=hardware
+        [parse_clock(text) for text in clock],
+        [parse_gpu(text) for text in gpu],
+        hardware=hardware,
+        parallel=parallel,
     )
     if cache:
         from chopper_core.ingest.cache import open_cached

@@ -30,7 +30,7 @@ _PARTS: Final = re.compile(r"(.*[ ,?&])([^ ,?&]*)", re.DOTALL)
 _ORDER_OPTION: Final = re.compile(r"[?&](order=[^&]*)")
 _PATH_STEP: Final = re.compile(r"(?P<before>(?:.*/)?)(?P<level>[a-z]*)(?P<equals>=?)(?P<label>.*)")
 _LISTS: Final = ("columns", "order", "over")
-_READ_OPTIONS: Final = ("clock", "gpu", "hardware")
+_READ_OPTIONS: Final = ("clock", "gpu", "hardware", "parallel")
 """Options of reading files; the run is open already."""
 _PLAIN: Final = re.compile(r"[\w.-]+")
 """Labels that mean themselves as a term of a filter."""

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -164,11 +164,12 @@ def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
         path = Path(files[name].name)
         return np.frombuffer(content_of(path), like.dtype) if path.stat().st_size else like
 
+    columns: dict[str, Any] = {name: mapped(name, whole.column(name)) for name in COLUMNS}
     return KernelTable(
         names=whole.names,
         operations=whole.operations,
         measured={name: mapped(f"measured {name}", v) for name, v in whole.measured.items()},
-        **{name: mapped(name, whole.column(name)) for name in COLUMNS},
+        **columns,
     )
 
 

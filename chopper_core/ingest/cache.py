@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.hardware import own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, located
 from chopper_core.store.format import is_store, paths_of, read_index, read_label
 from chopper_core.store.reader import read_store
 from chopper_core.util.atomic import is_own, is_private, make_private
@@ -53,9 +53,14 @@ def open_cached(
 ) -> Run:
     """Open a run from the cache if its files are unchanged; otherwise read and cache it.
 
+    The layout of the ranks is none of what a cached run depends on.
+
     Raises the errors of `open_run`. A cache that can't be read or written only costs time; one
     that others can write to is not read.
     """
+    if overrides.parallel:
+        run = open_cached(name, progress, jobs=jobs, overrides=replace(overrides, parallel=""))
+        return located(run, overrides.parallel)
     paths = paths_of(name)
     if len(paths) == 1 and is_store(paths[0]) and not overrides:
         return read_store(paths[0], progress)

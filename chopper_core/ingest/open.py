@@ -16,7 +16,7 @@ from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file, specifications
 from chopper_core.model.host_time import joined
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
-from chopper_core.model.run import Gpu, Run, Source
+from chopper_core.model.run import Gpu, Run, Source, located
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
@@ -72,7 +72,7 @@ def open_run(
             )
         from chopper_core.store.reader import read_store
 
-        return read_store(paths[0], progress)
+        return located(read_store(paths[0], progress), overrides.parallel)
     try:
         discovery = find_traces(paths)
     except DataError as no_traces:
@@ -111,7 +111,7 @@ def open_run(
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
     run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
-    return _check_overrides(_named(run))
+    return located(_check_overrides(_named(run)))
 
 
 def _counted(
@@ -132,7 +132,7 @@ def _counted(
     left = [*((str(file.path), file.reason) for file in found.skipped)]
     left += [(str(path), "") for path in found.unknown]
     run = _attached(replace(run, skipped=(*run.skipped, *left)), paths, progress, None)
-    return _check_overrides(_named(run))
+    return located(_check_overrides(_named(run)))
 
 
 def _named(run: Run) -> Run:
@@ -227,6 +227,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         sources.setdefault(path, []).append(
             replace(source, path=path, rank=assignment.rank, rank_from=origin)
         )
+    world = max(rank.world for _, rank in read)
     # A merged file whose ranks have a GPU each and follow each other numbers them by rank too.
     by_number = all(
         gpu.rank - rank.gpus[0].rank == gpu.index for _, rank in read for gpu in rank.gpus
@@ -254,6 +255,12 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         partial_iterations={
             gpu: cut for rank in ranks for gpu, cut in rank.partial_iterations.items()
         },
+        groups=tuple(
+            group
+            for group in dict.fromkeys(group for _, rank in read for group in rank.groups)
+            if not world or len(group.ranks) < world
+        ),
+        world=world,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
 from chopper_core.model.host_time import HostTime, joined
+from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
@@ -27,6 +29,7 @@ NO_RANK: Final = -1
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 """The origin of the ranks of one file."""
 _EPOCH_US: Final = 10**15
+_MAX_WORLD: Final = 1 << 20
 _HOST_KEYS: Final = ("hostname", "host_name", "host")
 _WORKER: Final = re.compile(r"(.+)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 """File names of torch.profiler.tensorboard_trace_handler: host, process, time."""
@@ -67,6 +70,7 @@ def _merged(ranks: Sequence[Run]) -> Run:
     host_times: list[HostTime] = []
     sources: list[Source] = []
     partial: dict[int, frozenset[int]] = {}
+    groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
     for at, rank in zip(first.tolist(), ranks, strict=False):
         gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
         host_times.append(rank.host_time.from_gpu(at))
@@ -82,6 +86,8 @@ def _merged(ranks: Sequence[Run]) -> Run:
         gpus=tuple(gpus),
         sources=tuple(sources),
         partial_iterations=partial,
+        groups=tuple(groups),
+        world=max(rank.world for rank in ranks),
     )
 
 
@@ -112,6 +118,8 @@ def _of_rank(trace: Trace, path: str) -> Run:
         sources=(source,),
         generated=trace.generated,
         partial_iterations={gpu.index: aligned.partial_iterations for gpu in gpus},
+        groups=tuple(process_groups(trace)),
+        world=_world(trace),
     )
 
 
@@ -153,6 +161,47 @@ def _facts(trace: Trace) -> dict[str, str]:
         if key in trace.metadata:
             facts[key.replace("_", " ")] = str(trace.metadata[key])
     return facts
+
+
+def process_groups(trace: Trace) -> list[ProcessGroup]:
+    """The process groups of several ranks that a trace names, in its header or its collectives.
+
+    That of all ranks says nothing of how they are arranged.
+    """
+    distributed = trace.metadata.get("distributedInfo")
+    listed = distributed.get("pg_config") if isinstance(distributed, dict) else None
+    if isinstance(listed, str):
+        listed = _json(listed)
+    found: dict[ProcessGroup, None] = {}
+    for given in listed if isinstance(listed, list) else ():
+        if isinstance(given, dict):
+            name, description = (str(given.get(key) or "") for key in ("pg_name", "pg_desc"))
+            found[ProcessGroup(name, description, _ranks(given.get("ranks")))] = None
+    for each in trace.collectives:
+        ranks = _ranks(_json(each.group_ranks))
+        found[ProcessGroup(each.group_name, each.group_description, ranks)] = None
+    return [group for group in found if len(group.ranks) > 1 and len(group.ranks) != _world(trace)]
+
+
+def _ranks(given: object) -> tuple[int, ...]:
+    """The ranks of a group; () where the trace shortens or lacks them."""
+    if isinstance(given, list) and all(type(each) is int and each >= 0 for each in given):
+        return tuple(given)
+    return ()
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _world(trace: Trace) -> int:
+    """The number of ranks that a trace names; 0 without one."""
+    distributed = trace.metadata.get("distributedInfo")
+    size = distributed.get("world_size") if isinstance(distributed, dict) else None
+    return size if type(size) is int and 0 < size < _MAX_WORLD else 0
 
 
 def _process(trace: Trace) -> int:

@@ -23,7 +23,7 @@ _FIRST_STEP = re.compile(rf"(?:{_LEVEL})=")
 _STEP = re.compile(rf"/(?=(?:{_LEVEL})=)")
 KEYS = (
     "view", "by", "of", "order", "columns", "sort", "filter", "metric", "base", "stat",
-    "over", "cut", "clock", "gpu", "hardware", "from", "to", "at", "mark",
+    "over", "cut", "clock", "gpu", "hardware", "parallel", "from", "to", "at", "mark",
 )  # fmt: skip
 _TREE = "explore"
 """The name of the tree as a view, which needs none."""
@@ -58,7 +58,7 @@ def parse(address: str) -> View:
         by=options.get("by", ""),
         of=options.get("of", ""),
         overrides=parse_overrides(
-            options.get("clock", ""), options.get("gpu", ""), options.get("hardware", "")
+            *(options.get(key, "") for key in ("clock", "gpu", "hardware", "parallel"))
         ),
         window=_parse_window(options),
         cut=_parse_switch("cut", options.get("cut", "")),
@@ -86,6 +86,7 @@ def render(view: View) -> str:
         "clock": quote(view.overrides.clocks_text(), safe=_PLAIN + "=/"),
         "gpu": quote(view.overrides.gpus_text(), safe=_PLAIN + "=/"),
         "hardware": quote(view.overrides.hardware, safe=_PLAIN),
+        "parallel": quote(view.overrides.parallel, safe=_PLAIN + "="),
         **{
             key: "" if time is None else f"{time}ns"
             for key, time in zip(

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
+from chopper_core.model.parallel import layout_text
 from chopper_core.util.errors import UsageError
 
 NO_GPU: Final = "none"
@@ -29,8 +30,11 @@ class Overrides(Struct, frozen=True):
     in order."""
     hardware: str = ""
     """The product of the GPUs, where the files lack it or are wrong."""
+    parallel: str = ""
+    """The layout of the ranks, `tp=2,pp=16`; it needs no other alignment of the files."""
 
     def __bool__(self) -> bool:
+        """Whether they change how the files are aligned."""
         return bool(self.clocks or self.gpus or self.hardware)
 
     def shift_ns(self, *called: str) -> int | None:
@@ -69,6 +73,7 @@ def overrides_of(
     gpus: Iterable[tuple[str, str, int | None]] = (),
     before: Overrides | None = None,
     hardware: str = "",
+    parallel: str = "",
 ) -> Overrides:
     """Overrides in canonical order; of two for the same source the last one wins."""
     shifts = dict(before.clocks if before else ()) | dict(clocks)
@@ -78,17 +83,19 @@ def overrides_of(
         tuple(sorted(shifts.items())),
         tuple((part, device, gpu) for (part, device), gpu in sorted(devices.items())),
         hardware or (before.hardware if before else ""),
+        layout_text(parallel) or (before.parallel if before else ""),
     )
 
 
-def parse_overrides(clocks: str, gpus: str, hardware: str = "") -> Overrides:
-    """Overrides from the texts of `clocks_text` and `gpus_text`, and a product name."""
+def parse_overrides(clocks: str, gpus: str, hardware: str = "", parallel: str = "") -> Overrides:
+    """Overrides from the texts of `clocks_text` and `gpus_text`, a product name and a layout."""
     shifts = [parse_clock(item) for item in clocks.split(",") if item]
     devices = [parse_gpu(item) for item in gpus.split(",") if item]
     return overrides_of(
         [(unquote(part), ns) for part, ns in shifts],
         [(unquote(part), unquote(device), gpu) for part, device, gpu in devices],
         hardware=hardware,
+        parallel=parallel,
     )
 
 

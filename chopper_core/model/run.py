@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
@@ -16,6 +17,13 @@ from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memo import Memo
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.parallel import (
+    Parallel,
+    ProcessGroup,
+    parallel_of_groups,
+    parallel_of_layout,
+    parse_layout,
+)
 from chopper_core.model.signals import (
     BusyCurve,
     BusyParts,
@@ -198,6 +206,26 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None
     """Precomputed sums of exactly this table, if any."""
+    groups: tuple[ProcessGroup, ...] = ()
+    """The process groups that the traces name, but for those of one rank or of all."""
+    world: int = 0
+    """The number of ranks that the traces name, 0 without any."""
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of its GPUs, in rising order."""
+        return tuple(sorted({gpu.rank for gpu in self.gpus}))
+
+    @cached_property
+    def parallel(self) -> Parallel | None:
+        """The coordinates of the ranks, None where nothing says them.
+
+        The user's layout wins over process groups. Raises UsageError if it doesn't fit the ranks.
+        """
+        world = max(self.world, max(self.ranks, default=-1) + 1)
+        if self.overrides.parallel:
+            return parallel_of_layout(parse_layout(self.overrides.parallel), self.ranks, world)
+        return parallel_of_groups(self.groups, self.ranks, world)
 
     @property
     def hardware(self) -> Hardware | None:
@@ -317,6 +345,25 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
         starts, ends = parts.min("start_ns"), parts.max("end_ns")
         return BusyCurve.of(BusyParts(starts, ends, parts.sum("idle_ns"), activities))
+
+
+def located(run: Run, layout: str = "") -> Run:
+    """The run with the coordinates of its GPUs as labels of its table, by a layout if given.
+
+    Raises UsageError if the layout doesn't fit the ranks.
+    """
+    if layout:
+        run = replace(run, overrides=replace(run.overrides, parallel=layout))
+    if run.parallel is None:
+        return run
+    numbers = max(gpu.index for gpu in run.gpus) + 1
+    coordinates = {name: np.full(numbers, NO_LABEL, np.int32) for name in run.parallel.sizes}
+    for gpu in run.gpus:
+        for name, place in run.parallel.coordinates.get(gpu.rank, {}).items():
+            coordinates[name][gpu.index] = place
+    table = replace(run.table, coordinates=coordinates)
+    cubes = None if run.cubes is None else replace(run.cubes, table=table)
+    return replace(run, table=table, cubes=cubes)
 
 
 def scope_of(run: Run, view: View) -> tuple[int, int]:

@@ -150,12 +150,16 @@ class KernelTable(Struct, frozen=True, eq=False):
 
     measured: Mapping[str, Float64] = field(default_factory=dict)
     """Columns from counters and telemetry, NaN where a source has no value."""
+    coordinates: Mapping[str, Int32] = field(default_factory=dict)
+    """Parallel dimension → the coordinate of each GPU by its number, `NO_LABEL` if unknown."""
 
     def __len__(self) -> int:
         return len(self.gpu)
 
     def column(self, name: str) -> Int64:
-        """One column of labels, times or counts by its name."""
+        """One column of labels, times or counts by its name; coordinates follow from the GPU."""
+        if name in self.coordinates:
+            return self.coordinates[name][self.gpu].astype(np.int64)
         values: Int64 = getattr(self, name)
         return values
 
@@ -185,7 +189,7 @@ class KernelTable(Struct, frozen=True, eq=False):
         if text.lstrip("\\") == NO_LABEL_TEXT:
             text = text[1:]
         match level:
-            case "gpu" | "iteration" | "layer":
+            case "gpu" | "iteration" | "layer" | "pp" | "dp" | "ep" | "cp" | "tp":
                 return int(text) if text.isascii() and text.isdigit() else None
             case "phase":
                 return PHASES.index(text) if text in PHASES else None
@@ -248,6 +252,8 @@ DERIVED: Final[Mapping[str, Callable[[Callable[[str], AnyArray]], AnyArray]]] = 
 
 def values_of(table: KernelTable, column: str, rows: Selection) -> AnyArray:
     """A column of the table, derived ones too, at some rows."""
+    if column in table.coordinates:
+        return table.coordinates[column][table.gpu[rows]]
     derived = DERIVED.get(column)
     if derived is not None:
         return derived(lambda name: table.column(name)[rows])
@@ -257,7 +263,7 @@ def values_of(table: KernelTable, column: str, rows: Selection) -> AnyArray:
 COLUMNS: Final = tuple(
     name
     for name in KernelTable.__struct_fields__
-    if name not in ("names", "operations", "measured")
+    if name not in ("names", "operations", "measured", "coordinates")
 )
 STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
 """The columns that partition a GPU's span: they add up to `elapsed_ns`."""

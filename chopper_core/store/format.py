@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from chopper_core.model.hardware import CounterInfo, Hardware
 from chopper_core.model.host_time import HostStack, HostTime
 from chopper_core.model.overrides import Overrides
+from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import (
     CounterSource,
     Gpu,
@@ -158,6 +159,7 @@ def fingerprint() -> str:
         HostClock,
         Identity,
         Overrides,
+        ProcessGroup,
         IntegralCurve,
         Signal,
         CpuSamples,

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
 from chopper_core.model.host_time import HostTime
-from chopper_core.model.run import Run
+from chopper_core.model.run import Run, located
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import KernelTable
 from chopper_core.store.format import (
@@ -116,13 +116,14 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         stored = msgspec.json.decode(contents[RUN], type=StoredRun)
         rest = msgspec.json.decode(stored.run, type=_run_type())
         places = stored.places
+        columns: dict[str, Any] = columns_of(contents[KERNELS], places[KERNELS])
         table = KernelTable(
             names=stored.names,
             operations=stored.operations,
             measured=StoredColumns(
                 folder / MEASURED, contents[MEASURED], places[MEASURED], index.files[MEASURED][1]
             ),
-            **columns_of(contents[KERNELS], places[KERNELS]),
+            **columns,
         )
         signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
         cpu = _cpu(columns_of(contents[CPU], places[CPU]), stored.cpu)
@@ -133,7 +134,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
     run = Run(table=table, measured=signals, cpu=cpu, host_time=host, cubes=summary, **fields)
-    return replace(run, name=str(folder))
+    return located(replace(run, name=str(folder)))
 
 
 def _content(path: Path, stamp: tuple[int, int]) -> Content:

@@ -28,7 +28,9 @@ def run(options: Namespace) -> int:
     """Describe a run, or telemetry without a trace."""
     from chopper_core.render import info
 
-    overrides = overrides_of(options.clock, options.gpu, hardware=options.hardware)
+    overrides = overrides_of(
+        options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel
+    )
     try:
         opened = open_with_progress(View(options.run, overrides=overrides), options)
     except DataError:

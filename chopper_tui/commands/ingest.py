@@ -55,7 +55,9 @@ def run(options: Namespace) -> int:
     from chopper_core.ingest import batches as batch
 
     gc.enable()
-    overrides = overrides_of(options.clock, options.gpu, hardware=options.hardware)
+    overrides = overrides_of(
+        options.clock, options.gpu, hardware=options.hardware, parallel=options.parallel
+    )
     if options.into:
         return _read_into(options)
     if not options.run and not options.finish:
@@ -93,9 +95,10 @@ def _read_into(options: Namespace) -> int:
 
     if not options.run:
         raise UsageError("missing trace: chopper ingest RANKFILE --into STORE")
-    if options.clock or options.gpu or options.hardware:
+    if options.clock or options.gpu or options.hardware or options.parallel:
         raise UsageError(
-            "--clock, --gpu and --hardware go with --finish: a single rank does not need them"
+            "--clock, --gpu, --hardware and --parallel go with --finish: a single rank does not "
+            "need them"
         )
     if options.engine != "processes" or options.scheduler:
         raise UsageError("--engine goes with -o: --into reads on this machine only")

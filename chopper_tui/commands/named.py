@@ -33,9 +33,8 @@ def view_of(address: str, options: Namespace) -> View:
     from chopper_core.model.address import parse
 
     view = View(address) if Path(address).exists() else parse(address)
-    return replace(
-        view, overrides=overrides_of(options.clock, options.gpu, view.overrides, options.hardware)
-    )
+    given = (options.hardware, options.parallel)
+    return replace(view, overrides=overrides_of(options.clock, options.gpu, view.overrides, *given))
 
 
 def home_of(view: View) -> View:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from chopper_core.model.overrides import parse_clock, parse_gpu
+from chopper_core.model.parallel import layout_text
 from chopper_core.render import FORMATS
 from chopper_core.util.errors import UsageError
 
@@ -18,7 +19,8 @@ Its keys: view (a screen, such as kernels), by (the split of its rows), of
 (the baseline: another path of the run, or another run); stat and over
 (a statistic over GPUs, iterations, layers); cut (1 counts truncated
 iterations); from and to, at and mark (times,
-such as 12.5ms); clock, gpu and hardware (as the options, with commas between).
+such as 12.5ms); clock, gpu, hardware and parallel (as the options, with
+commas between).
 """
 
 
@@ -59,6 +61,14 @@ def add_reading_options(parser: ArgumentParser) -> None:
         default="",
         metavar="NAME",
         help="model of the GPUs (MI300X), where the files lack it or are wrong",
+    )
+    parser.add_argument(
+        "--parallel",
+        type=_usage(layout_text),
+        default="",
+        metavar="LAYOUT",
+        help="sizes of the parallel dimensions (tp=2,pp=16, also dp, ep, cp) in Megatron's order, "
+        "or in order=tp-pp-dp, where the files lack them or are wrong",
     )
     parser.add_argument(
         "--no-cache", action="store_true", help="read the files again and cache nothing"

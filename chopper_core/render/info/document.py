@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.hardware import ElementType, counter_info, own_file
+from chopper_core.model.parallel import Parallel
 from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
@@ -41,6 +42,7 @@ def describe(run: Run) -> dict[str, Any]:
             }
             for gpu, counts in zip(run.gpus, _gpu_counts(run), strict=True)
         ],
+        "parallel": None if run.parallel is None else _parallel(run.parallel),
         "hosts": [asdict(clock) | {"ranks": list(clock.ranks)} for clock in run.hosts],
         "identities": [
             {"source": i.source, "format": i.format, "device": i.device, "gpu": i.gpu, "by": i.by}
@@ -50,6 +52,7 @@ def describe(run: Run) -> dict[str, Any]:
             "clock": run.overrides.clocks_text(),
             "gpu": run.overrides.gpus_text(),
             "hardware": run.overrides.hardware,
+            "parallel": run.overrides.parallel,
         },
         "sources": [
             {
@@ -166,6 +169,16 @@ def sorted_labels(run: Run, level: str) -> list[str]:
 def as_json(run: Run) -> str:
     """The description as JSON."""
     return json.dumps(describe(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _parallel(parallel: Parallel) -> dict[str, Any]:
+    """The sizes of the parallel dimensions, and the coordinates of each rank."""
+    return {
+        "sizes": dict(parallel.sizes),
+        "from": parallel.origin,
+        "ranks": {str(rank): dict(places) for rank, places in parallel.coordinates.items()},
+        "notes": list(parallel.notes),
+    }
 
 
 def _gpu_counts(run: Run) -> list[dict[str, int | None]]:

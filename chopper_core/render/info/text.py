@@ -35,9 +35,12 @@ def as_text(run: Run) -> str:
     lines += [
         f"read with  --{option} {clean(said)}"
         for option, text in found["read_with"].items()
-        for said in text.split(",")
+        for said in ([text] if option == "parallel" else text.split(","))
         if said
     ]
+    if run.parallel is not None:
+        lines.append(f"parallel   {run.parallel.text}, from {run.parallel.origin}")
+        lines += [f"           {note}" for note in run.parallel.notes]
     lines += ["", *_gpu_lines(found)]
     lines += _clock_lines(run)
     lines += _identity_lines(run)

@@ -1,0 +1,287 @@
+"""Parallelism: the coordinates of ranks along tp, cp, ep, dp and pp, and where they come from.
+
+A layout names sizes and an order of the dimensions, the fastest first; Megatron's order is
+`tp-cp-ep-dp-pp`. Experts share the data-parallel ranks: ep = dp mod EP. Where the process groups of
+a run are named, coordinates are those that reproduce every group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
+from math import prod
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.util.errors import UsageError
+
+DIMENSIONS: Final[tuple[str, ...]] = ("pp", "dp", "ep", "cp", "tp")
+"""The dimensions as people nest them, the slowest of Megatron's order first."""
+MEGATRON_ORDER: Final[tuple[str, ...]] = ("tp", "cp", "dp", "pp")
+"""Megatron's order of the ranks, the fastest first; ep counts within dp."""
+TITLES: Final[Mapping[str, str]] = {
+    "pp": "pipeline stage",
+    "dp": "data-parallel replica",
+    "ep": "expert-parallel rank",
+    "cp": "context-parallel rank",
+    "tp": "tensor-parallel rank",
+}
+FROM_USER: Final = "--parallel"
+FROM_GROUPS: Final = "process groups"
+EXAMPLE: Final = "tp=2,pp=16"
+
+_SEPARATORS: Final = re.compile(r"[-,.:>]+")
+_ALIASES: Final[Mapping[str, str]] = {"fsdp": "dp", "dp_shard": "dp", "sp": "cp"}
+_MESH: Final = re.compile(r"mesh_([a-z_]+)")
+_WORDED: Final = re.compile(
+    r"(?:intra_|inter_)?(?:partial_)?(?:expert_(?=data|tensor))?"
+    r"(tensor|pipeline|data|context|expert|sequence)(?:_model)?_parallel"
+    r"(?:_group)?(_with_cp|_group_with_cp)?(?:_gloo)?"
+)
+_SHORT: Final = re.compile(r"(tp|pp|dp|ep|cp|fsdp|dp_shard|dp_replicate)(?:[_:\-]?\d+)?(?:_group)?")
+_PARTIAL: Final = re.compile(r"with_cp|partial|expert_(?:data|tensor)")
+_REPLICATED: Final = re.compile(r"dp_replicate")
+_WORDS: Final[Mapping[str, str]] = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "data": "dp",
+    "context": "cp",
+    "expert": "ep",
+    "sequence": "cp",
+}
+
+
+class ProcessGroup(Struct, frozen=True):
+    """Ranks that communicate with each other, in the order of the group."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """Its dimension, by its description or name; '' if neither says it."""
+        return kind_of(self.description) or kind_of(self.name)
+
+
+class Layout(Struct, frozen=True):
+    """Sizes of the dimensions, and the order in which ranks count along them."""
+
+    sizes: Mapping[str, int]
+    """Dimension → size; dp may be missing, then it follows from the number of ranks."""
+    order: tuple[str, ...] = MEGATRON_ORDER
+    """The dimensions but ep, the fastest first."""
+
+    @property
+    def text(self) -> str:
+        """The layout as `parse_layout` reads it."""
+        sizes = ",".join(f"{name}={self.sizes[name]}" for name in DIMENSIONS if name in self.sizes)
+        order = "" if self.order == MEGATRON_ORDER else f",order={'-'.join(self.order)}"
+        return sizes + order
+
+    def of_world(self, world: int) -> Layout:
+        """The layout with every size, for a number of ranks; raises UsageError if it can't be."""
+        sizes = {name: self.sizes.get(name, 1) for name in MEGATRON_ORDER}
+        if "dp" not in self.sizes:
+            others = prod(size for name, size in sizes.items() if name != "dp")
+            sizes["dp"] = max(world // others, 1)
+        ranks = " × ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1"
+        if prod(sizes.values()) < world:
+            raise UsageError(f"{self.text}: {ranks} doesn't make up the run's {world} ranks")
+        sizes["ep"] = self.sizes.get("ep", 1)
+        if sizes["dp"] % sizes["ep"]:
+            raise UsageError(f"{self.text}: ep={sizes['ep']} doesn't divide dp={sizes['dp']}")
+        return replace(self, sizes=sizes)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The coordinates of a rank of a complete layout (see `of_world`)."""
+        found, left = {}, rank
+        for name in self.order:
+            found[name] = left % self.sizes[name]
+            left //= self.sizes[name]
+        return {**found, "ep": found["dp"] % self.sizes["ep"]}
+
+
+class Parallel(Struct, frozen=True):
+    """The coordinates of a run's ranks."""
+
+    sizes: Mapping[str, int]
+    """Dimension → size, of those with more than one rank, in the order of `DIMENSIONS`."""
+    coordinates: Mapping[int, Mapping[str, int]]
+    """Rank → its coordinate along each dimension of `sizes`; absent where it is unknown."""
+    origin: str
+    """Where they come from: `--parallel`, the process groups, or the file with the settings."""
+    notes: tuple[str, ...] = ()
+
+    def at(self, rank: int, dimension: str) -> int | None:
+        """The coordinate of a rank along a dimension, None if it is unknown."""
+        return self.coordinates.get(rank, {}).get(dimension)
+
+    @property
+    def text(self) -> str:
+        """The sizes: `tp 2 × pp 4`."""
+        return " × ".join(f"{name} {self.sizes[name]}" for name in reversed(tuple(self.sizes)))
+
+
+def kind_of(text: str) -> str:
+    """The dimension that the name or description of a process group says; '' if none.
+
+    Megatron's (`TENSOR_MODEL_PARALLEL_GROUP`), PyTorch's device meshes (`mesh_dp_shard`) and short
+    names (`tp`, `pp:0`) are known. A group over several dimensions, such as `MODEL_PARALLEL_GROUP`,
+    has none; that of data-parallel ranks with their context-parallel ones counts as dp.
+    """
+    lowered = text.strip().casefold()
+    if worded := _WORDED.fullmatch(lowered):
+        return _WORDS[worded[1]]
+    mesh = _MESH.fullmatch(lowered)
+    short = _SHORT.fullmatch(mesh[1] if mesh else lowered)
+    if short is None:
+        return ""
+    return "dp" if short[1].startswith(("dp_", "fsdp")) else short[1]
+
+
+def parse_layout(text: str) -> Layout:
+    """Parse `tp=2,pp=16[,order=tp-dp-pp]`; raises UsageError."""
+    sizes: dict[str, int] = {}
+    order = MEGATRON_ORDER
+    for item in text.split(",") if text else ():
+        name, equals, value = (part.strip().casefold() for part in item.partition("="))
+        name = _ALIASES.get(name, name)
+        if name == "order":
+            order = _order(value, text)
+        elif equals and name in DIMENSIONS and value.isascii() and value.isdigit() and int(value):
+            sizes[name] = int(value)
+        else:
+            raise UsageError(
+                f"{text!r} is not a layout such as {EXAMPLE}: {item!r} is not one of "
+                f"{', '.join(DIMENSIONS)} with a size, nor order="
+            )
+    if not sizes:
+        raise UsageError(f"{text!r} is not a layout such as {EXAMPLE}")
+    return Layout(sizes, order)
+
+
+def layout_text(text: str) -> str:
+    """The layout in its canonical spelling, '' for none; raises UsageError."""
+    return parse_layout(text).text if text else ""
+
+
+def _order(text: str, whole: str) -> tuple[str, ...]:
+    names = [_ALIASES.get(name, name) for name in _SEPARATORS.split(text) if name]
+    names = [name for name in names if name != "ep"]
+    if not names or len(set(names)) != len(names) or not set(names) <= set(MEGATRON_ORDER):
+        raise UsageError(
+            f"{whole!r}: order= takes dimensions, the fastest first, such as tp-cp-ep-dp-pp"
+        )
+    return (*names, *(name for name in MEGATRON_ORDER if name not in names))
+
+
+def layout_of_settings(settings: Mapping[str, object]) -> Layout | None:
+    """The layout among the settings of a job (`tp`, `tensor_model_parallel_size` …), if any."""
+    sizes: dict[str, int] = {}
+    for key, value in settings.items():
+        name = key.strip().casefold().replace("-", "_").removesuffix("_size")
+        name = kind_of(name.removesuffix("_world")) or _ALIASES.get(name, name)
+        text = str(value).strip()
+        if name in DIMENSIONS and text.isascii() and text.isdigit() and int(text):
+            sizes[name] = int(text)
+    return Layout(sizes) if sizes else None
+
+
+def parallel_of_layout(
+    layout: Layout, ranks: Iterable[int], world: int, origin: str = FROM_USER
+) -> Parallel:
+    """The coordinates of ranks by a layout; raises UsageError if it doesn't fit their number."""
+    whole = layout.of_world(world)
+    sizes = {name: whole.sizes[name] for name in DIMENSIONS if whole.sizes[name] > 1}
+    every = {rank: whole.coordinates(rank) for rank in sorted(set(ranks))}
+    return Parallel(
+        sizes,
+        {rank: {name: found[name] for name in sizes} for rank, found in every.items()},
+        origin,
+    )
+
+
+def parallel_of_groups(
+    groups: Sequence[ProcessGroup], ranks: Iterable[int], world: int
+) -> Parallel | None:
+    """The coordinates of ranks by the process groups of a run; None where no group says any.
+
+    If an order of the dimensions reproduces every group, it gives the coordinates of all ranks,
+    also of those without a trace. Otherwise a coordinate is the rank's place in its group.
+    """
+    kinds: dict[str, list[tuple[int, ...]]] = {}
+    for group in groups:
+        if group.kind and _is_coordinate(group) and len(group.ranks) > 1:
+            kinds.setdefault(group.kind, []).append(group.ranks)
+    if any(_REPLICATED.search(group.description) for group in groups):
+        kinds["dp"] = _united(kinds["dp"])
+    sizes = {}
+    for kind, members in list(kinds.items()):
+        if len({len(each) for each in members}) == 1:
+            sizes[kind] = len(members[0])
+        else:
+            del kinds[kind]
+    if not kinds:
+        return None
+    wanted = sorted(set(ranks))
+    layout = _fitting(kinds, sizes, world)
+    if layout is not None:
+        return parallel_of_layout(layout, wanted, world, FROM_GROUPS)
+    places: dict[int, dict[str, int]] = {rank: {} for rank in wanted}
+    for kind, members in kinds.items():
+        for each in members:
+            for place, rank in enumerate(each):
+                if rank in places:
+                    places[rank][kind] = place
+    known = {name: sizes[name] for name in DIMENSIONS if name in sizes}
+    note = "the process groups fit no order of the dimensions: a coordinate is a rank's place in "
+    return Parallel(known, places, FROM_GROUPS, (f"{note}its group",))
+
+
+def _is_coordinate(group: ProcessGroup) -> bool:
+    """Whether a group has all ranks along one dimension: data-parallel ones with cp have two."""
+    return not _PARTIAL.search(f"{group.description} {group.name}".casefold())
+
+
+def _united(groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Groups that share ranks as one: replicas and shards are both data-parallel."""
+    found: list[set[int]] = []
+    for group in groups:
+        touching = [each for each in found if not each.isdisjoint(group)]
+        found = [each for each in found if each.isdisjoint(group)]
+        found.append(set(group).union(*touching))
+    return [tuple(sorted(each)) for each in found]
+
+
+def _fitting(
+    kinds: Mapping[str, Sequence[tuple[int, ...]]], sizes: Mapping[str, int], world: int
+) -> Layout | None:
+    """The complete layout whose groups contain all those seen; Megatron's order is tried first."""
+    orders = sorted(permutations(MEGATRON_ORDER), key=lambda order: order != MEGATRON_ORDER)
+    for order in orders:
+        try:
+            layout = Layout(sizes, order).of_world(world)
+        except UsageError:
+            return None
+        if prod(layout.sizes[name] for name in MEGATRON_ORDER) == world and all(
+            _is_group(layout, kind, each) for kind, members in kinds.items() for each in members
+        ):
+            return layout
+    return None
+
+
+def _is_group(layout: Layout, kind: str, ranks: tuple[int, ...]) -> bool:
+    """Whether ranks differ in one dimension alone, which counts up in their order."""
+    places = [layout.coordinates(rank) for rank in ranks]
+    if [place[kind] for place in places] != list(range(len(ranks))):
+        return False
+    if kind == "ep":
+        rest = [{**place, "dp": place["dp"] // layout.sizes["ep"], "ep": 0} for place in places]
+    else:
+        free = ("dp", "ep") if kind == "dp" else (kind,)
+        rest = [{name: place[name] for name in place if name not in free} for place in places]
+    return all(each == rest[0] for each in rest)
