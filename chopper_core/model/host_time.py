@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.table import KernelTable
 from chopper_core.util.arrays import Index, Int8, Int32, Int64
-from chopper_core.util.grouping import distinct, stable_order
+from chopper_core.util.grouping import stable_order
 
 
 class HostState(IntEnum):
@@ -85,25 +85,24 @@ class HostTime(Struct, frozen=True, eq=False):
             ((HostState.LATE, HostState.LAUNCHED), table.idle_ns[rows]),
             ((HostState.COPYING,), table.exposed_copy_ns[rows]),
         ):
-            own = rows[charged > 0]
-            own = own[stable_order(table.start_ns[own])]
-            own = own[stable_order(table.gpu[own])]
+            own, length = rows[charged > 0], charged[charged > 0]
             pieces = np.flatnonzero(np.isin(self.state, states))
+            if not len(own) or not len(pieces):
+                continue
+            starts, wanted = table.start_ns[own], self.start_ns[pieces]
             is_copy = HostState.COPYING in states
-            for gpu in distinct(table.gpu[own]).tolist():
-                there = own[table.gpu[own] == gpu]
-                mine = pieces[self.gpu[pieces] == gpu]
-                starts = table.start_ns[there]
-                if is_copy:
-                    at = np.searchsorted(starts, self.start_ns[mine], "right") - 1
-                    ends = starts + table.exposed_copy_ns[there]
-                    inside = (at >= 0) & (self.start_ns[mine] < ends[np.maximum(at, 0)])
-                else:
-                    at = np.searchsorted(starts, self.start_ns[mine], "right")
-                    begins = starts - table.idle_ns[there]
-                    last = np.minimum(at, len(there) - 1)
-                    inside = (at < len(there)) & (self.start_ns[mine] >= begins[last])
-                found[mine[inside]] = there[at[inside]]
+            begins = starts if is_copy else starts - length
+            # GPU after GPU on one axis: no time of one is beyond those of the next.
+            first = min(int(begins.min()), int(wanted.min()))
+            width = max(int((begins + length).max()), int(wanted.max())) - first + 1
+            place = table.gpu[own].astype(np.int64) * width + (begins - first)
+            order = stable_order(place)
+            own, place, length = own[order], place[order], length[order]
+            at_piece = self.gpu[pieces].astype(np.int64) * width + (wanted - first)
+            at = np.searchsorted(place, at_piece, "right") - 1
+            at_row = np.maximum(at, 0)
+            inside = (at >= 0) & (at_piece < place[at_row] + length[at_row])
+            found[pieces[inside]] = own[at[inside]]
         return found
 
 

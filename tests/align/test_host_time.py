@@ -161,8 +161,15 @@ def test_pieces_of_random_traces_add_up(tmp_path: Path) -> None:
          "saving a checkpoint (save_checkpoint)"),
         (HostStack(frame="<built-in function collect>"),
          "garbage collection (<built-in function collect>)"),
-        (HostStack("hipLaunchKernel", "aten::mm", "Layer3"), "aten::mm"),
-        (HostStack("hipDeviceSynchronize"), "hipDeviceSynchronize"),
+        (HostStack("hipMemcpyAsync", "aten::copy_", "enumerate(DataLoader)#It.__next__"),
+         "data loading (enumerate(DataLoader)#It.__next__)"),
+        (HostStack("hipMemcpyAsync", "aten::copy_"), "copy calls (hipMemcpyAsync)"),
+        (HostStack("hipLaunchKernel", "aten::mm", "Layer3"), "launch calls"),
+        (HostStack("", "aten::mm", "Layer3"), "aten::mm"),
+        (HostStack("hipDeviceSynchronize"), "synchronisation (hipDeviceSynchronize)"),
+        (HostStack("hipStreamWaitEvent"), "events (hipStreamWaitEvent)"),
+        (HostStack("cudaOccupancyMaxActiveBlocks"),
+         "other runtime calls (cudaOccupancyMaxActiveBlocks)"),
         (HostStack(annotation="my range"), "my range"),
         (HostStack(), UNSEEN),
     ],
@@ -193,7 +200,7 @@ def test_a_call_that_drains_the_queue_is_the_cause_of_what_follows(tmp_path: Pat
         for at, cause in enumerate(charges.causes)
     }
     assert sums["reading a value back (aten::item)"] == 45
-    assert sums["hipStreamSynchronize"] == 20 + 2080
+    assert sums["synchronisation (hipStreamSynchronize)"] == 20 + 2080
     assert sums["aten::mm"] == 500
 
 

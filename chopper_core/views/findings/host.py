@@ -8,9 +8,12 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.views.findings.context import FindingsContext
+from chopper_core.model.host_time import HostState
+from chopper_core.model.table import NO_TIME
+from chopper_core.util.arrays import Float64
+from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.shared.host_causes import host_charges
+from chopper_core.views.shared.host_causes import WAITING, HostCause, Place, host_charges
 from chopper_core.views.shared.phrases import listed, percent, time
 
 HOST_LATE: Final = Threshold(
@@ -100,19 +103,28 @@ def _waiting(
     total = sum(phase.idle_ns for phase in late)
     each = context.per_iteration(total)
     shares = [f"{percent(phase.idle_ns / phase.elapsed_ns)} of the phase" for phase in late]
-    idle = f"{bound}: {time(each)} of idle time{context.per_gpu} {where}"
+    charges = _Charges.of(context, late, HostState.LATE if before_launch else HostState.LAUNCHED)
+    main, doing = charges.main(), ""
+    if before_launch:
+        doing = charges.others(context, main)
+    elif main is not None and main.what not in WAITING:
+        main = None  # The host does something else by then.
+    idle = f"{bound}{_by(main)}: {time(each)} of idle time{context.per_gpu} {where}"
     sort = "-idle_host_ns" if before_launch else "-idle_latency_ns"
+    by = "host" if charges.ns.any() and (before_launch or main is not None) else ""
+    if by:
+        sort = "-idle_host_ns" if before_launch else "-idle_launch_ns"
     if len(late) == 1:
         sentence = f"{context.phase(late[0].code)} is {idle}, {shares[0]}"
-        evidence = context.with_view("launch", sort=sort, phase=context.text("phase", late[0].code))
+        phase = context.text("phase", late[0].code)
+        evidence = context.with_view("launch", by, sort=sort, phase=phase)
     else:
         parts = (
             f"{context.phase(phase.code)} {time(context.per_iteration(phase.idle_ns))} ({share})"
             for phase, share in zip(late, shares, strict=True)
         )
         sentence = f"the step is {idle}: {listed(parts)}"
-        evidence = context.with_view("launch", "phase", sort=sort)
-    doing = _doing(context, late) if before_launch else ""
+        evidence = context.with_view("launch", by or "phase", sort=sort)
     yield Finding(
         sentence=f"{sentence}{doing}",
         evidence=evidence,
@@ -122,16 +134,56 @@ def _waiting(
     )
 
 
-def _doing(context: FindingsContext, late: list[LatePhase]) -> str:
-    """The largest causes of the idle time, by where the hosts are meanwhile."""
-    charges, table = host_charges(context.run), context.table
-    inside = np.isin(table.phase[charges.row], [phase.code for phase in late])
-    inside &= np.isin(table.iteration[charges.row], context.iterations)
-    sums = charges.sums(np.where(inside, 0, -1), 1)[0]
-    order = np.argsort(-sums, kind="stable")[:_MAX_CAUSES].tolist()
-    named = [
-        f"{charges.causes[at].text} {percent(sums[at] / sums.sum())}"
-        for at in order
-        if sums[at] >= CAUSE.share * sums.sum() > 0
-    ]
-    return f"; the hosts are meanwhile in {', '.join(named)}" if named else ""
+def _by(cause: HostCause | None) -> str:
+    return "" if cause is None else f", mostly by {cause.text}"
+
+
+class _Charges(Struct, frozen=True, eq=False):
+    """The idle time of late phases by where the hosts are meanwhile."""
+
+    causes: tuple[HostCause, ...]
+    ns: Float64
+    """By cause."""
+    place_ns: Float64
+    """By `Place`."""
+    launches: int
+    """Activities of the phases."""
+
+    @classmethod
+    def of(cls, context: FindingsContext, late: list[LatePhase], state: HostState) -> _Charges:
+        charges, table = host_charges(context.run), context.table
+        phases = [phase.code for phase in late]
+        inside = np.isin(table.phase[charges.row], phases)
+        inside &= np.isin(table.iteration[charges.row], context.iterations)
+        inside &= (charges.state == state) & (table.launch_ns[charges.row] != NO_TIME)
+        launches = int(context.cells.sizes()[np.isin(context.codes("phase"), phases)].sum())
+        return cls(
+            charges.causes,
+            summed(charges.cause[inside], charges.ns[inside], len(charges.causes)),
+            summed(charges.place[inside], charges.ns[inside], len(Place)),
+            launches,
+        )
+
+    def main(self) -> HostCause | None:
+        """The cause of at least half of the time."""
+        at = int(self.ns.argmax()) if len(self.ns) else 0
+        return self.causes[at] if 2 * self.ns[at : at + 1].sum() >= self.ns.sum() > 0 else None
+
+    def others(self, context: FindingsContext, main: HostCause | None) -> str:
+        """The large causes, as the end of a phrase; where nothing is, the host's own overhead."""
+        whole = self.ns.sum()
+        if not whole:
+            return ""
+        order = np.argsort(-self.ns, kind="stable")[:_MAX_CAUSES].tolist()
+        large = [at for at in order if self.ns[at] >= CAUSE.share * whole]
+        named = [f"{self.causes[at].text} {percent(self.ns[at] / whole)}" for at in large]
+        said = f"; the hosts are meanwhile in {', '.join(named)}" if named else ""
+        if 2 * self.ns[large].sum() >= whole:
+            return said
+        calls, operators = self.place_ns[[Place.CALL, Place.OPERATOR]] / whole
+        each = context.per_iteration(self.launches)
+        return (
+            f"{said}; it is the overhead of {each:,.0f} launches{context.per_gpu}, one by one: "
+            f"{percent(operators)} in operators, {percent(calls)} in runtime calls, "
+            f"{percent(1 - operators - calls)} outside, such as in Python"
+        )

@@ -15,6 +15,7 @@ from chopper_core.model.table import Selection
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.views.launch import by_host
 from chopper_core.views.launch.launches import (
     NEVER,
     OVERHEADS,
@@ -30,7 +31,7 @@ SPEC: Final = ViewSpec(
     name="launch",
     title="Launch",
     question="What does compute wait for before it starts, and why is the GPU idle?",
-    by=("operation", "phase", "layer", "gpu", "iteration"),
+    by=("operation", "phase", "layer", "gpu", "iteration", "host"),
 )
 
 
@@ -110,8 +111,13 @@ STATISTICS: Final = {
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """Overheads of launches and causes of idle time, by operation or another level."""
+    """Overheads of launches and causes of idle time, by operation or another level.
+
+    By host, the rows are causes of idle time instead.
+    """
     by = view.by or "operation"
+    if by == by_host.LEVEL:
+        return by_host.answer(run, view)
     rows = Partition.of(run.tree_of(view), view, by)
     own, total = _columns(run, view, rows)
     figures = {metric.name: values for metric, values in own}

@@ -1,14 +1,17 @@
 """Causes of idle time: what the hosts did while their GPUs had nothing to run, by name.
 
-Each piece of a gap is charged to where the launching thread was. A call that waits for the GPU, or
+Each piece of a gap is charged to where the launching thread was (`Place`): a runtime call, else an
+operator, else an annotation, else a Python frame. Its cause is named after that, unless the stack
+shows something more telling, such as data loading around a copy. A call that waits for the GPU, or
 in which the runtime allocates, lets the queue run dry: where a gap begins within one, ordinary work
-of the host shortly after it is charged to the call. Pieces are whole nanoseconds and add up to the
-idle time of any rows.
+of the host shortly after it has the call as its cause. Pieces are whole nanoseconds and add up to
+the idle time of any rows.
 """
 
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -19,23 +22,47 @@ from chopper_core.model.run import Run
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
 
+
+class Place(IntEnum):
+    """The innermost place of a host that the trace shows, the first of these that there is."""
+
+    CALL = 0
+    OPERATOR = 1
+    ANNOTATION = 2
+    FRAME = 3
+    NOTHING = 4
+
+
+PLACE_NAMES: Final = ("runtime call", "operator", "annotation", "Python frame", "nothing traced")
 _KNOWN: Final = (
-    ("frame", re.compile(r"DataLoader|dataloader|data_?load|next_batch", re.I), "data loading"),
-    ("frame", re.compile(r"save_?checkpoint|checkpoint\w*save|serialization\.py.*\bsave\b"
+    ("range", re.compile(r"DataLoader|dataloader|data_?load|next_batch", re.I), "data loading"),
+    ("range", re.compile(r"save_?checkpoint|checkpoint\w*save|serialization\.py.*\bsave\b"
                          r"|\btorch\.save\b|^checkpoint", re.I), "saving a checkpoint"),
-    ("frame", re.compile(r"^gc$|\bgc\.|garbage|^<built-in \w+ collect>|Python GC", re.I),
+    ("range", re.compile(r"^gc$|\bgc\.|garbage|^<built-in \w+ collect>|Python GC", re.I),
      "garbage collection"),
-    ("frame", re.compile(r"\blogg(?:ing|er)\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
+    ("range", re.compile(r"\blogg(?:ing|er)\b|wandb|tensorboard|SummaryWriter", re.I), "logging"),
     ("call", re.compile(r"Free|Malloc|MemPool|MemAddress|MemMap|MemUnmap"), "memory allocation"),
     ("operator", re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$"),
      "reading a value back"),
-    ("frame", re.compile(r"^Optimizer\.zero_grad"), "zeroing gradients"),
-    ("frame", re.compile(r"^Optimizer\.step|[Oo]ptim\w*/\w+\.py\(\d+\): step"), "the optimizer"),
+    ("range", re.compile(r"^Optimizer\.zero_grad"), "zeroing gradients"),
+    ("range", re.compile(r"^Optimizer\.step|[Oo]ptim\w*/\w+\.py\(\d+\): step"), "the optimizer"),
 )  # fmt: skip
-"""Where a text is looked for (`frame`: annotations and Python frames), and what it means."""
+"""Where a text is looked for (`range`: annotations and Python frames), and what it means."""
+LAUNCH_CALLS: Final = "launch calls"
+"""All of them together: which one a kernel takes is no cause."""
+WAITING: Final = ("memory allocation", "reading a value back", "synchronisation", "copy calls")
+"""Causes in which a host waits for its GPU or its driver."""
+OTHER_CALLS: Final = "other runtime calls"
+_CALLS: Final = (
+    (re.compile(r"Synchronize"), "synchronisation"),
+    (re.compile(r"Event|StreamWait"), "events"),
+    (re.compile(r"Memcpy|Memset"), "copy calls"),
+    (re.compile(r"Launch"), LAUNCH_CALLS),
+)
+"""Other kinds of runtime calls, the first that matches."""
 _WAITS: Final = re.compile(r"Synchronize|Memcpy(?!.*Async)|EventQuery|Free|Malloc|StreamWait$")
 """Calls during which the queue can run dry."""
-_AFTERMATH_NS: Final = 200_000
+AFTERMATH_NS: Final = 200_000
 """How long after such a call the launches that follow it are its doing."""
 _DETAIL: Final = 48
 UNSEEN: Final = "code that the trace doesn't show"
@@ -66,9 +93,13 @@ class HostCharges(Struct, frozen=True, eq=False):
     """The activity that it is charged to."""
     cause: Int64
     """The position of its cause in `causes`."""
+    place: Int64
+    """Of `Place`: where the host was, whatever the cause."""
     ns: Int64
     state: Int64
     """Of `HostState`."""
+    piece: Index
+    """The position in `Run.host_time`."""
 
     def sums(
         self, place: Index, count: int, states: tuple[HostState, ...] = (HostState.LATE,)
@@ -89,39 +120,56 @@ class HostCharges(Struct, frozen=True, eq=False):
         return self.causes[largest] if 2 * positive[largest] >= positive.sum() else None
 
 
+def place_of(stack: HostStack) -> Place:
+    """The innermost place of a stack."""
+    texts = (stack.call, stack.operator, stack.annotation, stack.frame)
+    return next((Place(at) for at, text in enumerate(texts) if text), Place.NOTHING)
+
+
 def cause_of(stack: HostStack) -> HostCause:
     """The cause that a host's place in its code names."""
-    places = {
-        "frame": (stack.annotation, stack.frame),
+    return _known_cause(stack) or _plain_cause(stack)
+
+
+def _known_cause(stack: HostStack) -> HostCause | None:
+    texts = {
+        "range": (stack.annotation, stack.frame),
         "call": (stack.call,),
         "operator": (stack.operator,),
     }
     for place, pattern, what in _KNOWN:
-        for text in places[place]:
+        for text in texts[place]:
             if text and pattern.search(text):
                 return HostCause(what, text.replace("_local_scalar_dense", "item"))
-    waits = stack.call if _WAITS.search(stack.call) else ""
-    name = waits or stack.operator or stack.annotation or stack.frame or stack.call
-    return HostCause(name or UNSEEN)
+    return None
+
+
+def _plain_cause(stack: HostStack) -> HostCause:
+    if not stack.call:
+        return HostCause(stack.operator or stack.annotation or stack.frame or UNSEEN)
+    kind = next((what for pattern, what in _CALLS if pattern.search(stack.call)), OTHER_CALLS)
+    return HostCause(kind, "" if kind == LAUNCH_CALLS else stack.call)
 
 
 def _is_known(stack: HostStack) -> bool:
     """Whether a stack shows more than the host's ordinary work."""
-    return bool(cause_of(stack).name) or bool(_WAITS.search(stack.call))
+    return _known_cause(stack) is not None or bool(_WAITS.search(stack.call))
 
 
 def host_charges(run: Run) -> HostCharges:
     """The idle and copy time of a run by cause, worked out once."""
-    return run.memo(("host causes",), lambda: _charged(run))
+    return run.memo(("host causes",), lambda: charges_of(run, np.arange(len(run.table))))
 
 
-def _charged(run: Run) -> HostCharges:
+def charges_of(run: Run, rows: Index) -> HostCharges:
+    """The idle and copy time of some activities of a run by cause, in the order of row and time."""
     pieces = run.host_time
-    row = pieces.owners(run.table, np.arange(len(run.table)))
+    row = pieces.owners(run.table, rows)
     order = np.flatnonzero(row >= 0)
     order = order[stable_order(pieces.start_ns[order])]
     order = order[stable_order(row[order])]
     row, stack = row[order], pieces.stack[order]
+    place = np.array([place_of(each) for each in pieces.stacks], np.int64)[stack]
     first = run_starts(row)
     waits = np.array([bool(_WAITS.search(each.call)) for each in pieces.stacks], np.bool_)
     if len(row):
@@ -129,7 +177,7 @@ def _charged(run: Run) -> HostCharges:
         call = np.repeat(stack[first], sizes)
         ended = np.repeat((pieces.start_ns + pieces.duration_ns)[order[first]], sizes)
         known = np.array([_is_known(each) for each in pieces.stacks], np.bool_)
-        soon = pieces.start_ns[order] < ended + _AFTERMATH_NS
+        soon = pieces.start_ns[order] < ended + AFTERMATH_NS
         stack = np.where(waits[call] & soon & ~known[stack], call, stack)
     causes: dict[HostCause, int] = {}
     code = [causes.setdefault(cause_of(each), len(causes)) for each in pieces.stacks]
@@ -137,6 +185,8 @@ def _charged(run: Run) -> HostCharges:
         tuple(causes),
         row,
         np.array(code, np.int64)[stack],
+        place,
         pieces.duration_ns[order],
         pieces.state[order].astype(np.int64),
+        order,
     )

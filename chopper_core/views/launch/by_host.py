@@ -1,0 +1,274 @@
+"""Idle time by what the launching thread did meanwhile: causes, the largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Values, column, worded
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.groups import Groups
+from chopper_core.model.host_time import HostState
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_TIME
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.model.window import Window
+from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.errors import UsageError
+from chopper_core.util.grouping import distinct, run_starts, stable_order
+from chopper_core.views.shared.host_causes import (
+    AFTERMATH_NS,
+    PLACE_NAMES,
+    HostCharges,
+    Place,
+    charges_of,
+)
+from chopper_core.views.spec import ViewResult
+
+LEVEL: Final = "host"
+_MAX_BARS: Final = 12
+_NO_RECORD: Final = "no record of the host"
+
+SHARE: Final = column(
+    "host_idle_pct", "%", "of idle", "Share of the scope's idle time with this cause."
+)
+GAPS: Final = column(
+    "host_gaps", "", "gaps", "Gaps of the GPUs, each before one activity, with any of this cause."
+)
+LONGEST: Final = column(
+    "host_longest_ns",
+    "ns",
+    "longest",
+    "The longest idle time of one gap with this cause; the row leads to it in the timeline.",
+    reduces="max",
+    missing_because="the run has no record of the host for this time",
+)
+WHERE: Final = column(
+    "host_where",
+    "",
+    "mostly in",
+    "Where the host was for most of the time: in a runtime call, else an operator, else an "
+    "annotation, else a Python frame of 100 µs or more, else nothing that the trace shows.",
+    missing_because="the run has no record of the host for this time",
+)
+WHEN: Final = column(
+    "host_when",
+    "",
+    "longest at",
+    "GPU and time since the run's first activity at which the longest gap of the row has it.",
+    missing_because="the run has no record of the host for this time",
+)
+_STATES: Final = ("idle_host_ns", "idle_launch_ns", "idle_unknown_ns")
+IN_PLACE: Final = tuple(
+    column(f"host_{name}_ns", "ns", f"in {title}", definition, reduces="sum")
+    for name, title, definition in (
+        ("call", "calls", "The part in which the launching thread is in a runtime call."),
+        ("operator", "operators", "The part in an operator, outside runtime calls."),
+        ("annotation", "annotations", "The part in an annotation, outside calls and operators."),
+        ("frame", "frames", "The part in a Python frame of 100 µs or more, outside the former."),
+        ("untraced", "nothing", "The part in which the trace shows nothing on that thread."),
+    )
+)
+"""By `Place`."""
+
+
+class _Causes(Struct, frozen=True, eq=False):
+    """The idle time of a scope by cause, the largest first."""
+
+    labels: list[str]
+    total_ns: Int64
+    state_ns: Int64
+    """Causes x `_STATES`."""
+    place_ns: Int64
+    """Causes x places."""
+    gaps: Int64
+    longest_ns: Int64
+    longest_piece: Index
+    """Of `Run.host_time`: where the longest gap with the cause has it first; -1: none."""
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """The idle time of a scope by cause; each row opens its longest gap in the timeline.
+
+    Raises UsageError where the run has no record of its hosts, or the scope has no idle time.
+    """
+    node = run.tree_of(view).node(view.path)
+    idle_ns = int(node.sum("idle_ns")[0])
+    if not len(run.host_time):
+        raise UsageError(
+            "the run has no record of its hosts: only traces of the PyTorch profiler show what "
+            "they did while the GPUs were idle"
+        )
+    if not idle_ns:
+        raise UsageError("the GPUs are never idle in the scope")
+    causes, operator_ns = _found(run, node, idle_ns)
+    host = run.host_time
+    share = 100.0 * causes.total_ns / idle_ns
+    unknown = causes.longest_piece < 0
+    when = [
+        None
+        if piece < 0
+        else f"GPU {host.gpu[piece]}, {time_text(int(host.start_ns[piece]) - run.origin_ns)}"
+        for piece in causes.longest_piece.tolist()
+    ]
+    where = np.argmax(causes.place_ns, axis=1).tolist()
+    own: list[tuple[Metric, Values]] = [
+        (METRICS["idle_ns"], Values(causes.total_ns)),
+        (SHARE, Values(share)),
+        (GAPS, Values(causes.gaps)),
+        (LONGEST, Values(causes.longest_ns, unknown)),
+        (
+            WHERE,
+            worded(
+                [None if gone else PLACE_NAMES[at] for at, gone in zip(where, unknown, strict=True)]
+            ),
+        ),
+        (WHEN, worded(when)),
+        *((METRICS[name], Values(causes.state_ns[:, at])) for at, name in enumerate(_STATES)),
+        *((IN_PLACE[place], Values(causes.place_ns[:, place])) for place in Place),
+    ]
+    total: dict[str, int | float] = {
+        metric.name: int(values.numbers.sum()) for metric, values in own if metric.reduces == "sum"
+    }
+    total[LONGEST.name] = int(causes.longest_ns.max())
+    used = [IN_PLACE[place].name for place in Place if causes.place_ns[:, place].any()]
+    return ViewResult(
+        level=LEVEL,
+        labels=causes.labels,
+        columns=tuple(own),
+        opens=lambda row: _opens(run, view, int(causes.longest_piece[row])),
+        total=total,
+        sort="-idle_ns",
+        shown=(
+            *("idle_ns", SHARE.name, GAPS.name, LONGEST.name, WHERE.name, WHEN.name),
+            *(name for at, name in enumerate(_STATES) if causes.state_ns[:, at].any()),
+            *used,
+        ),
+        headline=_headline(causes, idle_ns, operator_ns),
+        notes=_notes(run, node),
+        charts=(_chart(causes),),
+    )
+
+
+def _found(run: Run, node: Groups, idle_ns: int) -> tuple[_Causes, int]:
+    """The causes of a node's idle time, and the part of it in which hosts are in operators."""
+    charges = charges_of(run, node.rows)
+    idle = charges.state != HostState.COPYING
+    charges = HostCharges(
+        charges.causes,
+        *(getattr(charges, name)[idle] for name in charges.__struct_fields__[1:]),
+    )
+    host = run.host_time
+    in_operator = np.array([bool(each.operator) for each in host.stacks], np.bool_)
+    operator_ns = int(charges.ns[in_operator[host.stack[charges.piece]]].sum())
+    count = len(charges.causes)
+
+    def summed(column: Int64, size: int) -> Int64:
+        sums = np.zeros((count, size), np.int64)
+        np.add.at(sums, (charges.cause, column), charges.ns)
+        return sums
+
+    places = summed(charges.place, len(Place))
+    total = places.sum(axis=1)
+    state = np.where(charges.state == HostState.LATE, 0, 1)
+    state[run.table.launch_ns[charges.row] == NO_TIME] = _STATES.index("idle_unknown_ns")
+    states = summed(state, len(_STATES))
+    # A gap's time with a cause: all its pieces that have it.
+    order = stable_order(charges.row)
+    order = order[stable_order(charges.cause[order])]
+    first = run_starts(charges.cause[order], charges.row[order])
+    gap_ns = np.add.reduceat(charges.ns[order], first) if len(order) else np.empty(0, np.int64)
+    cause, piece = charges.cause[order][first], charges.piece[order][first]
+    longest, at = np.zeros(count, np.int64), np.full(count, -1, np.intp)
+    by_length = np.lexsort((-charges.row[order][first], gap_ns))
+    longest[cause[by_length]], at[cause[by_length]] = gap_ns[by_length], piece[by_length]
+    ranked = np.flatnonzero(total)[np.argsort(-total[total > 0], kind="stable")]
+    found = _Causes(
+        [charges.causes[number].text for number in ranked.tolist()],
+        total[ranked],
+        states[ranked],
+        places[ranked],
+        np.bincount(cause, minlength=count)[ranked],
+        longest[ranked],
+        at[ranked],
+    )
+    rest = np.array([node.sum(name)[0] for name in _STATES]) - states.sum(axis=0)
+    return (_with_rest(found, rest) if rest.any() else found), operator_ns
+
+
+def _with_rest(found: _Causes, rest_ns: Int64) -> _Causes:
+    """The same with a row of idle time of which nothing is recorded."""
+    place = np.zeros((1, len(Place)), np.int64)
+    place[0, Place.NOTHING] = rest_ns.sum()
+    return _Causes(
+        [*found.labels, _NO_RECORD],
+        np.append(found.total_ns, rest_ns.sum()),
+        np.concatenate([found.state_ns, rest_ns[None]]),
+        np.concatenate([found.place_ns, place]),
+        np.append(found.gaps, 0),
+        np.append(found.longest_ns, 0),
+        np.append(found.longest_piece, -1),
+    )
+
+
+def _opens(run: Run, view: View, piece: int) -> View:
+    """The moment in the timeline of its GPU, with as much time around it; the cursor in it."""
+    plain = replace(view, by="", of="", columns=(), sort="", filter="", window=Window())
+    if piece < 0:
+        return replace(plain, name="timeline")
+    host = run.host_time
+    begin = int(host.start_ns[piece]) - run.origin_ns
+    length = int(host.duration_ns[piece])
+    window = Window(max(begin - length, 0), begin + 2 * length, begin + length // 2)
+    gpu = str(host.gpu[piece])
+    return replace(plain, name="timeline", path=(gpu,), order=LEVELS, by="stream", window=window)
+
+
+def _headline(causes: _Causes, idle_ns: int, operator_ns: int) -> tuple[str, ...]:
+    call_ns = int(causes.place_ns[:, Place.CALL].sum())
+    return (
+        f"the GPUs are idle for {time_text(idle_ns)}: {time_text(operator_ns)} while their hosts "
+        f"are in operators, {time_text(idle_ns - operator_ns)} outside; "
+        f"{time_text(call_ns)} of it in runtime calls",
+        f"largest cause: {causes.labels[0]}, {time_text(causes.total_ns[0])}",
+    )
+
+
+def _notes(run: Run, node: Groups) -> tuple[str, ...]:
+    notes = [
+        "a host is the thread that launches the next activity; where it does nothing, the one that "
+        "launched the last",
+        "launches up to "
+        f"{time_text(AFTERMATH_NS)} after a call that lets the queue run dry count for that call",
+    ]
+    traced = {
+        gpu.index
+        for gpu in run.gpus
+        if any(source.rank == gpu.rank and source.events.get("cpu_op", 0) for source in run.sources)
+    }
+    lacking = [gpu for gpu in distinct(node.table.gpu[node.rows]).tolist() if gpu not in traced]
+    if lacking:
+        notes.append(
+            f"no operators recorded for GPU {', '.join(map(str, lacking[:8]))}"
+            f"{' …' if len(lacking) > 8 else ''}: profile with ProfilerActivity.CPU"
+        )
+    return tuple(notes)
+
+
+def _chart(causes: _Causes) -> BarChart:
+    series: Mapping[Place, Int64] = {
+        place: causes.place_ns[:_MAX_BARS, place]
+        for place in Place
+        if causes.place_ns[:, place].any()
+    }
+    return BarChart(
+        "idle time by cause, and where the host is",
+        "ms",
+        tuple(causes.labels[:_MAX_BARS]),
+        tuple(Series(PLACE_NAMES[place], values / 1e6) for place, values in series.items()),
+    )
