@@ -109,7 +109,8 @@ def _waiting(
         doing = charges.others(context, main)
     elif main is not None and main.what not in WAITING:
         main = None  # The host does something else by then.
-    idle = f"{bound}{_by(main)}: {time(each)} of idle time{context.per_gpu} {where}"
+    mostly = "" if main is None else f", {charges.share(main)} by {main.text}"
+    idle = f"{bound}{mostly}: {time(each)} of idle time{context.per_gpu} {where}"
     sort = "-idle_host_ns" if before_launch else "-idle_latency_ns"
     by = "host" if charges.ns.any() and (before_launch or main is not None) else ""
     if by:
@@ -132,10 +133,6 @@ def _waiting(
         saving_ns=each,
         total_ns=total,
     )
-
-
-def _by(cause: HostCause | None) -> str:
-    return "" if cause is None else f", mostly by {cause.text}"
 
 
 class _Charges(Struct, frozen=True, eq=False):
@@ -169,6 +166,10 @@ class _Charges(Struct, frozen=True, eq=False):
         at = int(self.ns.argmax()) if len(self.ns) else 0
         return self.causes[at] if 2 * self.ns[at : at + 1].sum() >= self.ns.sum() > 0 else None
 
+    def share(self, cause: HostCause) -> str:
+        """The part of the time with a cause."""
+        return percent(self.ns[self.causes.index(cause)] / self.ns.sum())
+
     def others(self, context: FindingsContext, main: HostCause | None) -> str:
         """The large causes, as the end of a phrase; where nothing is, the host's own overhead."""
         whole = self.ns.sum()
@@ -176,7 +177,11 @@ class _Charges(Struct, frozen=True, eq=False):
             return ""
         order = np.argsort(-self.ns, kind="stable")[:_MAX_CAUSES].tolist()
         large = [at for at in order if self.ns[at] >= CAUSE.share * whole]
-        named = [f"{self.causes[at].text} {percent(self.ns[at] / whole)}" for at in large]
+        named = [
+            f"{self.causes[at].text} {self.share(self.causes[at])}"
+            for at in large
+            if self.causes[at] != main
+        ]
         said = f"; the hosts are meanwhile in {', '.join(named)}" if named else ""
         if 2 * self.ns[large].sum() >= whole:
             return said
