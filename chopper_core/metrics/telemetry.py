@@ -48,6 +48,8 @@ def _means(integral: Float64, known: Float64, samples: Float64) -> Values:
 def part(name: str) -> Metric | None:
     """The metric of one of several instances of a signal, such as `gfx_mhz.xcd3`."""
     signal, _, instance = name.partition(".")
+    if signal == COUNTS_PER_US:
+        return _sampled(name, instance)
     whole = METRICS.get(signal)
     if whole is None or whole.reduces != Reduces.MEAN or not instance:
         return None
@@ -59,6 +61,22 @@ def part(name: str) -> Metric | None:
         compute=lambda scope: _part_mean(scope, name),
         missing_because=f"the run has no telemetry of {instance} for {signal} at the times of "
         "the row",
+    )
+
+
+def _sampled(name: str, counter: str) -> Metric:
+    """The metric of a counter that was sampled over time, such as `counts_per_us.SQ_WAVES`."""
+    return Metric(
+        name=name,
+        unit=Unit.PER_US,
+        title=f"{counter}/µs",
+        reduces=Reduces.MEAN,
+        definition=f"Increments of {counter} on the whole GPU, mean over the durations of the "
+        "activities; ~ marks the value of the nearest sample where none lies within the row.",
+        compute=lambda scope: _part_mean(scope, name),
+        source="counters",
+        missing_because=f"the run has no samples of {counter} at the times of the row",
+        theme=Theme.TELEMETRY,
     )
 
 
@@ -105,12 +123,6 @@ _mean("nvlink_read_gbps", Unit.GBPS, "NVLink in", "Data received over NVLink")
 _mean("nvlink_write_gbps", Unit.GBPS, "NVLink out", "Data sent over NVLink")
 _mean("mem_power_w", Unit.WATTS, "mem W", "Power of the memory, a part of the socket's")
 _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
-_mean(
-    COUNTS_PER_US,
-    Unit.PER_US,
-    "counts/µs",
-    "Increments of a counter sampled over time (counts_per_us.SQ_WAVES), on the whole GPU",
-)
 
 
 @_telemetry(

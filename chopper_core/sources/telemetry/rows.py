@@ -57,7 +57,7 @@ class Readings(Struct):
 
 
 class RowLoss(Enum):
-    """Why a row is not or only partly used; the text follows the number of rows."""
+    """What is odd about a row; the text follows the number of rows."""
 
     NO_DATA = "without a GPU or any value: skipped"
     BAD_STAMP = "with an unusable timestamp, or one of another kind than the first: skipped"
@@ -69,6 +69,8 @@ class RowLoss(Enum):
     BROKEN_ROUND = "of rounds without a row for each GPU: skipped"
 
 
+KEPT: Final = frozenset((RowLoss.SHORT, RowLoss.REPEATED_HEADER))
+"""Oddities of rows of which everything is used that they hold."""
 _UNUSED: Final = (
     RowLoss.NO_DATA,
     RowLoss.LONG,

@@ -22,7 +22,14 @@ from chopper_core.sources.signals import (
     Telemetry,
 )
 from chopper_core.sources.telemetry.cells import Flaw, Stamps
-from chopper_core.sources.telemetry.rows import Field, FieldKind, Readings, RowCollector, RowLoss
+from chopper_core.sources.telemetry.rows import (
+    KEPT,
+    Field,
+    FieldKind,
+    Readings,
+    RowCollector,
+    RowLoss,
+)
 from chopper_core.sources.trace import Losses
 from chopper_core.util.arrays import Float64, Int64
 from chopper_core.util.errors import DataError
@@ -72,7 +79,7 @@ def telemetry_of(
         raise DataError(f"{path} is {format_name}, but holds no usable sample.")
     losses.unreadable_events += rows.unused_rows
     losses.bad_times += rows.row_losses[RowLoss.BAD_STAMP]
-    losses.notes += [*_row_sentences(rows), *tables.loss_sentences()]
+    losses.notes += [*_loss_sentences(rows), *tables.loss_sentences()]
     return Telemetry(
         path=path,
         format=format_name,
@@ -80,7 +87,12 @@ def telemetry_of(
         resolution_ns=stamps.resolution_ns,
         gpus=gpus,
         signals=tables.signals,
-        notes=[*([NOT_STAMPED] if rows.unstamped_rows else []), *notes, *tables.notes()],
+        notes=[
+            *([NOT_STAMPED] if rows.unstamped_rows else []),
+            *notes,
+            *_oddities(rows),
+            *tables.notes(),
+        ],
         losses=losses,
     )
 
@@ -259,10 +271,26 @@ def _hotspot_is_cooler(parts: Mapping[SignalName, Mapping[str, SignalSamples]]) 
     return bool(cooler.size and cooler.mean() > 0.5)
 
 
-def _row_sentences(rows: RowCollector) -> list[str]:
-    sentences = [
-        f"{_number_of(count, 'row')} {loss.value}." for loss, count in rows.row_losses.items()
+def _counted(rows: RowCollector, *, kept: bool) -> list[str]:
+    return [
+        f"{_number_of(count, 'row')} {loss.value}."
+        for loss, count in rows.row_losses.items()
+        if count and (loss in KEPT) is kept
     ]
+
+
+def _loss_sentences(rows: RowCollector) -> list[str]:
+    """A sentence for each kind of row or value that is not used."""
+    values = (
+        f"{_number_of(count, 'value')} of {signal} {_FLAW_TEXTS[flaw]}: skipped."
+        for (signal, flaw), count in rows.flaws.items()
+    )
+    return [*_counted(rows, kept=False), *values]
+
+
+def _oddities(rows: RowCollector) -> list[str]:
+    """A sentence for each thing that is odd about rows, but costs nothing."""
+    sentences = _counted(rows, kept=True)
     unsorted = tied = 0
     for times_ns in rows.row_times_ns.values():
         distances = np.diff(np.array(times_ns, np.int64))
@@ -275,9 +303,6 @@ def _row_sentences(rows: RowCollector) -> list[str]:
             f"{_number_of(tied, 'row')} with the timestamp of another row of that GPU: averaged, "
             "of accumulated signals the last one counts."
         )
-    for (signal, flaw), count in rows.flaws.items():
-        values = _number_of(count, "value")
-        sentences.append(f"{values} of {signal} {_FLAW_TEXTS[flaw]}: skipped.")
     return sentences
 
 

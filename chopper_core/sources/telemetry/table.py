@@ -141,6 +141,10 @@ def named_by_rounds(rows: RowCollector, path: Path) -> list[str]:
     return [_ROUNDS.format(count) if count > 1 else _ONE_GPU]
 
 
+def _is_filled(cell: object) -> bool:
+    return cell is not None and cell != ""
+
+
 def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
     """Add a row of a table, or count why it is unusable."""
     if any(str(cell) for cell in cells[layout.width :]):
@@ -148,8 +152,9 @@ def add_row(rows: RowCollector, layout: Layout, cells: Cells) -> None:
         return
     gpu = layout.gpu_of(cells) if layout.gpu_of else GpuName()
     given = [(field, cells[column]) for column, field in layout.fields if column < len(cells)]
-    if gpu is None or not any(cell is not None and cell != "" for _, cell in given):
-        rows.row_losses[RowLoss.NO_DATA] += 1
+    if gpu is None or not any(map(_is_filled, (cell for _, cell in given))):
+        # A time alone separates rounds; nothing is lost with it.
+        rows.row_losses[RowLoss.NO_DATA] += sum(map(_is_filled, cells)) > 1
         return
     time_ns = None
     if layout.time_of is not None:
