@@ -47,7 +47,8 @@ from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import glyphs_of
 from chopper_tui.textual_internals import perform_key
-from chopper_tui.widgets.dialogs import LoadingScreen, Palette, Sought
+from chopper_tui.widgets.dialogs import Palette, Sought
+from chopper_tui.widgets.loading import LoadingScreen
 from chopper_tui.widgets.prompt import PromptLine
 
 INTERRUPTED = 130

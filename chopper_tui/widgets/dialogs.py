@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, TypeVar
 
 from rich.text import Text
@@ -12,16 +12,13 @@ from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Label, OptionList, Static
+from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from chopper_core.metrics import Metric
-from chopper_core.render.cells import clean
-from chopper_core.render.glyphs import Glyphs, bar
-from chopper_tui.draw.pieces import Pieces, fit
-from chopper_tui.widgets.pane import Pane
+from chopper_core.render.glyphs import Glyphs
 
 T = TypeVar("T")
 Options = Sequence[tuple[str, str, str]]
@@ -307,160 +304,3 @@ def _option(title: str, why: str, room: int) -> Text:
         # Where not even a word fits, its beginning says more than a lone ellipsis.
         why = short if len(short) > len(" …") else f"{why[: max(room - 1, 0)]}…"
     return Text.assemble(title, (why, "dim"), no_wrap=True, overflow="crop")
-
-
-class Reader(Sought[None]):
-    """A text, until a key closes it; `/` shows only what matches."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", show=False),
-        Binding("enter,left", "cancel", show=False),
-        Binding("down", "scroll_by(1)", show=False),
-        Binding("up", "scroll_by(-1)", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", show=False),
-        Binding("home", "edge(0)", show=False),
-        Binding("end", "edge(1)", show=False),
-    ]
-    types_at_once: ClassVar[bool] = False
-    _MEANINGS: ClassVar[dict[str, str]] = {
-        **dict.fromkeys("qi?h", "cancel"),
-        "j": "scroll_by(1)",
-        "k": "scroll_by(-1)",
-        " ": "page(1)",
-        "g": "edge(0)",
-        "G": "edge(1)",
-        **{str(digit): f"digit('{digit}')" for digit in range(10)},
-    }
-
-    def action_leave(self) -> None:
-        """Show the whole text again, or close."""
-        if self.is_typing:
-            self.is_typing = False
-            self._type("")
-        else:
-            self.action_cancel()
-
-    def show_sought(self) -> None:
-        """Show the entries in which every typed word is."""
-        words = self.sought.split()
-        shown = Text()
-        for entry in _entries(self._text):
-            if all(word in entry.plain.lower() for word in words):
-                shown.append_text(entry)
-        self.query_one(Static).update(shown if words else self._text)
-        self._box.border_title = Text(self._title + self.typed).markup
-        self._box.scroll_home(animate=False)
-
-    def __init__(
-        self, title: str, text: Text, open_view: Callable[[str], None] | None = None
-    ) -> None:
-        """Show a text; digits close it and open a view, where that is given."""
-        super().__init__()
-        self._title = title
-        self._text = text
-        self._open_view = open_view
-
-    def action_digit(self, digit: str) -> None:
-        """Close, and open the view of a digit; its own one closes alone."""
-        if self._open_view is not None:
-            self.dismiss(None)
-            self._open_view("" if digit == "0" else digit)
-
-    def compose(self) -> ComposeResult:
-        """The text in a frame."""
-        with VerticalScroll(id="box", can_focus=False) as box:
-            box.border_title = Text(self._title).markup
-            box.border_subtitle = "/ searches, esc closes"
-            yield Static(self._text)
-
-    @property
-    def _box(self) -> VerticalScroll:
-        return self.query_one(VerticalScroll)
-
-    def action_scroll_by(self, lines: int) -> None:
-        """Scroll by lines."""
-        self._box.scroll_relative(y=lines, animate=False)
-
-    def action_page(self, pages: int) -> None:
-        """Scroll by pages."""
-        self._box.scroll_relative(y=pages * max(self._box.size.height - 1, 1), animate=False)
-
-    def action_edge(self, end: int) -> None:
-        """Scroll to the top or the end."""
-        if end:
-            self._box.scroll_end(animate=False)
-        else:
-            self._box.scroll_home(animate=False)
-
-
-def _entries(text: Text) -> list[Text]:
-    """The entries of a text: a line, and those below it that are set further in."""
-    found: list[Text] = []
-    margin = 0
-    for line in text.split("\n", include_separator=True, allow_blank=True):
-        indent = len(line.plain) - len(line.plain.lstrip(" "))
-        if found and line.plain.strip() and indent > margin + 2:
-            found[-1].append_text(line)
-        else:
-            margin = indent
-            found.append(line)
-    return found
-
-
-class LoadingPane(Pane):
-    """The step of loading, a bar and the share that is done."""
-
-    run_name = ""
-    step = "opening"
-    done = 0
-    total = 0
-
-    def report(self, step: str, done: int, total: int) -> None:
-        """Show the progress of a step."""
-        self.step, self.done, self.total = step, done, total
-        self.redraw()
-
-    def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """A few lines in the middle."""
-        room = min(_LOADING_WIDTH, max(width - 4, 1))
-        margin = (" " * ((width - room) // 2), "text")
-        share = min(self.done / self.total, 1.0) if self.total else 0.0
-        percent = f"{100 * share:4.0f} %" if self.total else " " * 6
-        drawn = bar(share, max(room - 8, 0), self.glyphs)
-        middle: list[Pieces] = [
-            [margin, (fit(f"Chopper  {clean(self.run_name)}", room, self.glyphs), "strong")],
-            [],
-            [margin, (fit(clean(self.step), room, self.glyphs), "text")],
-            [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
-            [],
-            [margin, ("esc or q cancels", "dim")],
-        ]
-        return [*([[]] * max((height - len(middle)) // 2, 0)), *middle]
-
-
-class LoadingScreen(Screen[None]):
-    """Progress, until the run is loaded."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "cancel", priority=True, show=False)
-    ]
-
-    def __init__(self, run_name: str) -> None:
-        super().__init__()
-        self._run_name = run_name
-
-    def compose(self) -> ComposeResult:
-        """One pane."""
-        pane = LoadingPane()
-        pane.run_name = self._run_name
-        yield pane
-
-    def report(self, step: str, done: int, total: int) -> None:
-        """Show the progress of a step."""
-        for pane in self.query(LoadingPane):
-            pane.report(step, done, total)
-
-    def action_cancel(self) -> None:
-        """Cancel loading, and leave."""
-        self.app.exit(return_code=130)

@@ -14,7 +14,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 from chopper_tui.app import ChopperApp
-from chopper_tui.widgets.dialogs import LoadingPane
+from chopper_tui.widgets.loading import LoadingPane
 from tests.tui.explorer import Driven, sample_run
 
 

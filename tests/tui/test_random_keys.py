@@ -12,7 +12,8 @@ from textual.widgets import OptionList
 from chopper_core.model.view import View
 from chopper_tui.actions import ACTIONS
 from chopper_tui.screen import Explorer
-from chopper_tui.widgets.dialogs import Chooser, Palette, Reader
+from chopper_tui.widgets.dialogs import Chooser, Palette
+from chopper_tui.widgets.reader import Reader
 from tests.monkey import play
 from tests.tui.explorer import Driven, explorer, measured_run
 

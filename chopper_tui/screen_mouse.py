@@ -1,0 +1,73 @@
+"""The mouse on the explorer's screen: each turn of it performs an action of the registry."""
+
+from __future__ import annotations
+
+from chopper_tui.screen_parts import Parts
+from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.chart_panes import PicturePane
+from chopper_tui.widgets.frame_table import FrameTable
+from chopper_tui.widgets.header import Crumbs
+
+
+class Pointing(Parts):
+    """A screen whose parts take clicks, the wheel and drags."""
+
+    def on_crumbs_clicked(self, event: Crumbs.Clicked) -> None:
+        """A click on a step goes there, one on a view opens it; beside them the path is edited."""
+        if event.digit:
+            self.action_perform("view", event.digit)
+        elif event.depth is None or event.depth >= len(self.view.path):
+            self.action_perform("go")
+        else:
+            self.action_perform("ascend", str(event.depth))
+
+    def on_cards_pane_clicked(self, event: CardsPane.Clicked) -> None:
+        """A click on a card moves the cursor there; on the cursor's card it opens it."""
+        self.activate_cards(True)
+        if self.shows_sentences:
+            self.table.move_to(self.cards.cursor)
+        if event.is_again:
+            self.action_perform("enter")
+
+    def on_frame_table_header_clicked(self, event: FrameTable.HeaderClicked) -> None:
+        """A click on a title sorts by its column; again: the other way round."""
+        if self.frame.sort.removeprefix("-") == event.name:
+            self.action_perform("reverse")
+        else:
+            self.action_perform("sort", event.name if event.name == "name" else f"-{event.name}")
+
+    def on_frame_table_opened(self) -> None:
+        """A click on the cursor's row enters it."""
+        self.action_perform("enter")
+
+    def on_picture_pane_clicked(self, event: PicturePane.Clicked) -> None:
+        """A click on the timeline puts the cursor there."""
+        if self.lanes is None:
+            return
+        if event.name in self.lanes.lanes and event.name in self.frame.labels:
+            self.table.move_to(list(self.frame.labels).index(event.name))
+        self._perform_at("at", event.cell)
+
+    def on_picture_pane_cell_clicked(self, event: PicturePane.CellClicked) -> None:
+        """A click on a cell of a heat map puts the cursor there; on the cursor's it opens it."""
+        heat = self.heat_map
+        if heat is None or heat.labels[event.row] not in self.frame.labels:
+            return
+        row = list(self.frame.labels).index(heat.labels[event.row])
+        if (row, event.column) == (self.table.cursor, self.column):
+            self.action_perform("open_cell")
+            return
+        self.column = event.column
+        self.table.move_to(row)
+        self.follow_cursor()
+
+    def on_picture_pane_turned(self, event: PicturePane.Turned) -> None:
+        """The wheel zooms the timeline around the pointer."""
+        self._perform_at("zoom_in" if event.up else "zoom_out", event.cell)
+
+    def _perform_at(self, action_id: str, cell: int) -> None:
+        """Perform an action at the time in the middle of a cell of the timeline."""
+        if self.lanes is not None and 0 <= cell < self.time_cells:
+            seen = self.lanes.seen
+            time_ns = seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
+            self.action_perform(action_id, f"{time_ns}ns")

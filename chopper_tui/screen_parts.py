@@ -1,0 +1,396 @@
+"""The parts of the explorer's screen: which are shown, how large, and which has the keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from textual import work
+from textual.app import ComposeResult
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.widget import Widget
+
+from chopper_core.model.charts import Chart, HeatMap, Lanes, LineChart, SignalRows
+from chopper_core.model.run import Run
+from chopper_core.model.view import View, with_signal
+from chopper_core.query.frame import Frame
+from chopper_core.render.cells import SENTENCES, crumb
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_tui import screen_data
+from chopper_tui.config import CHART_SIZES, Config, save_splits
+from chopper_tui.draw.charts import lines_below
+from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.draw.timeline import bins_of
+from chopper_tui.keymap import Action
+from chopper_tui.screen_data import ScreenData
+from chopper_tui.steps import LOADING, StepQueue, run_in_thread
+from chopper_tui.widgets.cards import CardsPane
+from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
+from chopper_tui.widgets.detail import DetailPane
+from chopper_tui.widgets.footer import KeyLine, Status, TooSmall, pointed_text
+from chopper_tui.widgets.frame_table import FrameTable
+from chopper_tui.widgets.gpu_pane import GpuPane
+from chopper_tui.widgets.header import Crumbs, KeyFigures, Position
+from chopper_tui.widgets.layout import Arrangement, arrange
+from chopper_tui.widgets.pane import Column, Row
+from chopper_tui.widgets.prompt import AddressBar, Prompt
+
+_GROWTH: Final = 1000
+"""Lines that charts which can grow would take."""
+_BINS_UNSEEN: Final = 100
+"""Cells of the time axis while the timeline is hidden."""
+
+
+class Parts(Screen[None]):
+    """The widgets of a run's view; the explorer says which view it is."""
+
+    ALLOW_SELECT = False
+    AUTO_FOCUS = ""
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """As every screen's, but only the widget that gains or loses the focus repaints."""
+    DETAIL_DELAY: ClassVar[float] = 0.08
+    """Seconds that the cursor rests on a row before its detail is computed."""
+
+    def __init__(
+        self, run: Run, data: ScreenData, actions: Sequence[Action], config: Config
+    ) -> None:
+        """Show a run, beginning with the data of one of its views."""
+        super().__init__()
+        self.actions = {action.id: action for action in actions}
+        self.config = config
+        self.run = run
+        self.data = data
+        self.chart = config.chart or CHART_SIZES[0]
+        self.picture = 0
+        """Which of a view's charts is shown."""
+        self.column = 0
+        """The column of a heat map's cursor."""
+        self.zoom = False
+        self.splits = dict(config.splits)
+        """Lines by which a person moved the line between pictures and table, by view."""
+        self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
+        self._arranged: Arrangement | None = None
+
+    def action_perform(self, action_id: str, argument: str = "") -> None:
+        """Perform an action of the registry."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        """All parts; `fit_parts` decides which are shown."""
+        yield TooSmall()
+        with Row(id="top"):
+            yield AddressBar()
+            yield Crumbs()
+            yield Position()
+        yield KeyFigures()
+        yield SignalPane()
+        yield SignalPane(1)
+        yield PicturePane()
+        with Row(id="middle"):
+            yield FrameTable()
+            with Column(id="side"):
+                yield PicturePane(id="side_picture")
+                yield SignalPane(time_axis=False)
+                yield SignalPane(1)
+                yield GpuPane()
+                yield DetailPane()
+        with Row(id="below"):
+            yield CardsPane()
+            with Column(id="cards_side"):
+                yield SignalPane(time_axis=False)
+                yield SignalPane(1)
+        yield Status()
+        yield KeyLine(tuple(self.actions.values()))
+        yield Prompt()
+
+    def on_resize(self) -> None:
+        """Arrange the parts anew; the cursor stays."""
+        self.fit_parts()
+
+    @property
+    def frame(self) -> Frame:
+        """The frame on the screen."""
+        return self.data.frame
+
+    @property
+    def view(self) -> View:
+        """The view on the screen."""
+        return self.frame.view
+
+    @property
+    def table(self) -> FrameTable:
+        """The table."""
+        return self.query_one(FrameTable)
+
+    @property
+    def cards(self) -> CardsPane:
+        """The cards below the table."""
+        return self.query_one(CardsPane)
+
+    def move(self, rows: int) -> None:
+        """Move the cursor; past the last row of the table it is on the cards, and back."""
+        pane = self.cards
+        if self.side.has_keys:
+            self.side.move(rows)
+        elif self.shows_sentences:
+            self.move_to(self.table.cursor + rows)
+        elif pane.has_keys and pane.cursor + rows < 0:
+            self.activate_cards(False)
+            self.table.move_to(self.table.rows - 1)
+        elif pane.has_keys:
+            pane.move_to(pane.cursor + rows)
+        elif rows > 0 and self.table.cursor == self.table.rows - 1 and pane.rows and pane.display:
+            self.activate_cards(True)
+            pane.move_to(0)
+        else:
+            self.table.move(rows)
+
+    def move_to(self, row: int) -> None:
+        """Move the cursor to a row of the part that has the keys."""
+        if self.shows_sentences and not self.side.has_keys:
+            self.table.move_to(row)
+            self.cards.move_to(self.table.cursor)
+        else:
+            self.listing.move_to(row)
+
+    @property
+    def listing(self) -> FrameTable | CardsPane | DetailPane:
+        """The part that has the keys that move."""
+        if self.side.has_keys:
+            return self.side
+        return self.cards if self.cards.has_keys else self.table
+
+    @property
+    def side(self) -> DetailPane:
+        """The detail of the row, at the right."""
+        return self.query_one(DetailPane)
+
+    @property
+    def shows_sentences(self) -> bool:
+        """Whether the rows themselves are cards, in place of the table."""
+        return self.frame.level in SENTENCES
+
+    async def move_split(self, lines: int) -> None:
+        """Move the line between pictures and table, and remember it for this view."""
+        name, before = self.view.name, self._arranged
+        self.splits[name] = self.splits.get(name, 0) + lines
+        self.fit_parts()
+        if self._arranged == before:
+            self.splits[name] -= lines
+            raise UsageError("this line can't be moved further")
+        if self.config.remember:
+            await run_in_thread(save_splits, self.splits)
+
+    def next_pane(self) -> None:
+        """Give the keys to the next part: from the table to the cards, to the detail, and back."""
+        has_side = bool(self._arranged and self._arranged.side)
+        if self.side.has_keys:
+            self.side.give_keys(False)
+            self.table.show_cursor(not self.cards.has_keys)
+        elif self.cards.cards is not None and not self.shows_sentences:
+            self.activate_cards(not self.cards.has_keys)
+        elif has_side:
+            self.side.give_keys(True)
+        else:
+            raise UsageError("this screen has no other part to go to")
+
+    def activate_cards(self, is_active: bool) -> None:
+        """Give the keys that move to the cards, or to the table."""
+        self.cards.activate(is_active)
+        self.table.show_cursor(not self.cards.has_keys)
+
+    @property
+    def status(self) -> Status:
+        """The line of messages."""
+        return self.query_one(Status)
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The timeline, if the view is one."""
+        charts = self.frame.charts
+        return charts[0] if charts and isinstance(charts[0], Lanes) else None
+
+    @property
+    def time_cells(self) -> int:
+        """The cells of the timeline's time axis."""
+        pane = self.query(PicturePane).first()
+        if self.lanes is None or not pane.display:
+            return _BINS_UNSEEN
+        return bins_of(self.lanes, pane.room)
+
+    @property
+    def shows_signal(self) -> bool:
+        """Whether a chart of a signal is on the screen."""
+        return any(chart.display for chart in self.query(SignalPane))
+
+    def say(self, message: str, error: bool = False) -> None:
+        """Show a message until the next action, over the last line where none is free for it."""
+        self.status.say(message, error)
+        if self._arranged is not None:
+            self.status.display = not self._arranged.too_small and (
+                self._arranged.lines or bool(message)
+            )
+
+    def unsay(self) -> None:
+        """Take back the message about the action before, unless it tells of what is under way."""
+        if not self.status.message.startswith(LOADING):
+            self.say("")
+
+    def next_picture(self) -> None:
+        """Show the next chart of the view."""
+        if len(self.frame.charts) < 2:
+            raise UsageError("this view has no other chart")
+        self.picture = (self.picture + 1) % len(self.frame.charts)
+        self.fit_parts()
+        self.show_charts()
+
+    def show_charts(self) -> None:
+        """Show the charts of the view and its signals where they have room."""
+        self._show_pictures()
+        names = [signal.signal.name for signal in self.data.signals]
+        for chart in self.query(SignalPane):
+            if chart.display:
+                chart.show(self.run, with_signal(self.view, names[chart.number]))
+
+    def _show_pictures(self) -> None:
+        for pane in self.query(PicturePane):
+            if pane.display:
+                pane.show(self._pictures, *self._cell)
+
+    @property
+    def heat_map(self) -> HeatMap | None:
+        """The heat map, if the view is one whose cells open something."""
+        charts = self.frame.charts
+        found = charts[0] if charts and isinstance(charts[0], HeatMap) else None
+        return found if found is not None and found.opens is not None else None
+
+    @property
+    def _cell(self) -> tuple[int, int | None]:
+        """The cursor in the picture: the table's row, and the column of a heat map."""
+        heat, label = self.heat_map, self.table.label
+        if heat is None or label is None:
+            return self.table.cursor, None
+        row = heat.labels.index(label) if label in heat.labels else -1
+        return row, min(self.column, len(heat.columns) - 1)
+
+    @property
+    def _pictures(self) -> Sequence[Chart]:
+        """The charts of the view, from the chosen one on."""
+        charts = self.frame.charts
+        first = min(self.picture, max(len(charts) - 1, 0))
+        return (*charts[first:], *charts[:first])
+
+    def fit_parts(self) -> None:
+        """Give each part its room."""
+        width, height = self.app.size
+        gpus = len(self.run.gpus) if "gpu" in dict(self.view.scope) else 0
+        charts, glyphs = self._pictures, self.table.glyphs
+        headline = self.query_one(KeyFigures).headline(width) if self.view.name else []
+        now = arrange(
+            width,
+            height,
+            chart=self.chart,
+            zoom=self.zoom,
+            gpus=0 if self.view.name else gpus,
+            picture=lines_below(charts[:1], width, glyphs),
+            pictures=lines_below(charts, width, glyphs) + _GROWTH * _grows(charts),
+            rows=len(self.frame),
+            headline=len(headline),
+            along_time=self.lanes is not None,
+            cards=self.cards.cards is not None and not self.shows_sentences,
+            only_cards=self.shows_sentences,
+            split=self.splits.get(self.view.name, 0),
+        )
+        if now == self._arranged:
+            return
+        self._arranged = now
+        self.query_one(TooSmall).display = now.too_small
+        self.query_one("#middle").display = not (now.too_small or now.only_cards)
+        self._show_top()
+        self.query_one(Position).styles.width = 18 if now.lines else 12
+        self.status.display = now.lines or bool(self.status.message and not now.too_small)
+        self.query_one(KeyLine).display = now.lines and not self.query_one(Prompt).is_open
+        _set_height(self.query_one(KeyFigures), now.figures)
+        self.query_one("#middle").styles.height = now.table or "1fr"
+        below = now.only_cards or (bool(now.table) and self.cards.cards is not None)
+        self.query_one("#below").display = below and not now.too_small
+        self.query_one("#cards_side").styles.width = now.cards_side
+        self.query_one("#cards_side").display = bool(now.cards_side)
+        self.query_one("#side").styles.width = now.side
+        self.query_one("#side").display = bool(now.side)
+        self.table.spark_columns = now.sparks
+        self.table.has_chart = sum(map(bool, now.charts)) == 1
+        for chart, lines in zip(self.query(SignalPane), now.charts, strict=True):
+            _set_height(chart, lines)
+        # Of two charts above the table the lower one has the time axis of both.
+        self.query(SignalPane).first().time_axis = not now.charts[1]
+        for pane, lines in zip(self.query(PicturePane), now.pictures, strict=True):
+            _set_height(pane, lines)
+        self.show_charts()
+        self.query_one(GpuPane).styles.height = now.gpus
+        self.describe_soon()
+
+    def _show_top(self) -> None:
+        now = self._arranged
+        marked = self.run.generated is not None and not (now is not None and now.too_small)
+        is_open = self.query_one(AddressBar).is_open
+        self.query_one("#top").display = now is None or now.lines or marked or is_open
+
+    def on_frame_table_moved(self, event: FrameTable.Moved) -> None:
+        """Follow the cursor."""
+        self.query_one(Position).show(event.row, self.table.rows)
+        if self.shows_sentences:
+            self.cards.move_to(event.row)
+        elif self.cards.cards is not None:
+            self.activate_cards(False)
+        self.follow_cursor()
+        self.describe_soon(self.DETAIL_DELAY)
+
+    def follow_cursor(self) -> None:
+        """Show what the timeline's cursor points at."""
+        if self.heat_map is not None:
+            self._show_pictures()
+        if self.lanes is not None:
+            self._show_pictures()
+            row, width = self.table.cursor, self.size.width
+            self.status.point(pointed_text(self.frame, self.lanes, row, width, self.table.glyphs))
+
+    def describe_soon(self, delay_s: float = 0.0) -> None:
+        """Compute the detail of the cursor's row once the cursor rests and no step waits."""
+        if self._arranged is not None and self._arranged.side:
+            self._describe(self.DETAIL_DELAY if self.steps.has_waiting else delay_s)
+
+    @work(exclusive=True, group="detail", description="detail")
+    async def _describe(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        frame, row, pane = self.frame, self.table.cursor, self.query_one(GpuPane)
+        if not len(frame):
+            self.query_one(DetailPane).show(None)
+            return
+        try:
+            detail = await run_in_thread(detail_of, self.run, frame, row)
+            times = await run_in_thread(
+                screen_data.row_on_gpus, self.run, frame, row, pane.spark_cells
+            )
+        except ChopperError as error:
+            self.say(str(error), error=True)
+            return
+        self.query_one(DetailPane).show(detail)
+        pane.show(crumb(frame.level, frame.labels[row]), times)
+
+    def _loaded(self) -> None:
+        if self.status.message.startswith(LOADING):
+            self.say("")
+
+
+def _grows(charts: Sequence[Chart]) -> bool:
+    """Whether any of the charts shows more with more lines."""
+    return any(isinstance(each, LineChart | SignalRows) for each in charts)
+
+
+def _set_height(part: Any, lines: int) -> None:
+    part.styles.height = lines
+    part.display = bool(lines)

@@ -1,0 +1,75 @@
+"""The screen before the explorer: the progress of loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from chopper_core.render.cells import clean
+from chopper_core.render.glyphs import bar
+from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.widgets.pane import Pane
+
+_LOADING_WIDTH: Final = 60
+
+
+class LoadingPane(Pane):
+    """The step of loading, a bar and the share that is done."""
+
+    run_name = ""
+    step = "opening"
+    done = 0
+    total = 0
+
+    def report(self, step: str, done: int, total: int) -> None:
+        """Show the progress of a step."""
+        self.step, self.done, self.total = step, done, total
+        self.redraw()
+
+    def lines(self, width: int, height: int) -> Iterable[Pieces]:
+        """A few lines in the middle."""
+        room = min(_LOADING_WIDTH, max(width - 4, 1))
+        margin = (" " * ((width - room) // 2), "text")
+        share = min(self.done / self.total, 1.0) if self.total else 0.0
+        percent = f"{100 * share:4.0f} %" if self.total else " " * 6
+        drawn = bar(share, max(room - 8, 0), self.glyphs)
+        middle: list[Pieces] = [
+            [margin, (fit(f"Chopper  {clean(self.run_name)}", room, self.glyphs), "strong")],
+            [],
+            [margin, (fit(clean(self.step), room, self.glyphs), "text")],
+            [margin, (drawn, "accent"), ("  ", "text"), (percent, "dim")],
+            [],
+            [margin, ("esc or q cancels", "dim")],
+        ]
+        return [*([[]] * max((height - len(middle)) // 2, 0)), *middle]
+
+
+class LoadingScreen(Screen[None]):
+    """Progress, until the run is loaded."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c", "cancel", priority=True, show=False)
+    ]
+
+    def __init__(self, run_name: str) -> None:
+        super().__init__()
+        self._run_name = run_name
+
+    def compose(self) -> ComposeResult:
+        """One pane."""
+        pane = LoadingPane()
+        pane.run_name = self._run_name
+        yield pane
+
+    def report(self, step: str, done: int, total: int) -> None:
+        """Show the progress of a step."""
+        for pane in self.query(LoadingPane):
+            pane.report(step, done, total)
+
+    def action_cancel(self) -> None:
+        """Cancel loading, and leave."""
+        self.app.exit(return_code=130)
