@@ -27,6 +27,7 @@ from chopper_tui.draw.timeline import bins_of
 from chopper_tui.keymap import Action
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.steps import LOADING, StepQueue, run_in_thread
+from chopper_tui.textual_internals import CellCompositor
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.detail import DetailPane
@@ -73,6 +74,7 @@ class Parts(Screen[None]):
         """Lines by which a person moved the line between pictures and table, by view."""
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._arranged: Arrangement | None = None
+        self._compositor = CellCompositor()
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
         """Perform an action of the registry."""

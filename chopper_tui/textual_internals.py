@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from textual import events
+from textual._compositor import ChopsUpdate, Compositor
 from textual.app import App
 from textual.keys import _character_to_key
 from textual.widgets import OptionList
@@ -17,6 +19,31 @@ if TYPE_CHECKING:
 
 key_of_character = _character_to_key
 """A character's key as bindings name it: `[` is `left_square_bracket`."""
+
+
+class CellCompositor(Compositor):
+    """Paints the cells of an update only; Textual's begins each at the left edge of its widget."""
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        """The update of what changed."""
+        update = super().render_partial_update()
+        return update and CellsUpdate(update.chops, update.spans, update.chop_ends)
+
+
+class CellsUpdate(ChopsUpdate):
+    """Cells of the screen that changed."""
+
+    def render_segments(self, console: Console) -> str:
+        """The cells as a terminal takes them."""
+        sequences: list[str] = []
+        for y, begin, end in self.spans:
+            for stop, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
+                first, last = max(begin, x), min(end, stop)
+                if strip is not None and first < last:
+                    cells = strip.crop(first - x, last - x)
+                    sequences += (f"\x1b[{y + 1};{first + 1}H", cells.render(console))
+            sequences.append("\n")
+        return "".join(sequences[:-1])
 
 
 def press(app: App[Any], key: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol, cast
 
 from rich.segment import Segment
 from textual.containers import Horizontal, Vertical
@@ -16,11 +16,14 @@ from chopper_core.render.glyphs import Glyphs
 from chopper_tui.draw.pieces import Pieces
 from chopper_tui.draw.theme import Inks
 
+_MIN_GAP: Final = 8
+"""Cells between two runs that differ from which moving over them takes fewer bytes."""
+
 
 def strip_of(pieces: Pieces, width: int, inks: Inks, rest: str = "text") -> Strip:
     """A line as a strip of exactly `width` cells, filled in the ink `rest`."""
     segments = [Segment(text, inks.of(ink)) for text, ink in pieces if text]
-    return Strip(segments).simplify().adjust_cell_length(width, inks.of(rest))
+    return Strip(segments).adjust_cell_length(width, inks.of(rest)).simplify()
 
 
 class Palette(Protocol):
@@ -79,7 +82,7 @@ class Pane(ChopperWidget):
             return
         for y, (before, after) in enumerate(zip(old, self._strips, strict=True)):
             if before != after:
-                self.refresh(_difference(before, after, y))
+                self.refresh(*_differences(before, after, y))
 
     def render_line(self, y: int) -> Strip:
         """One line, as the compositor asks for it."""
@@ -102,14 +105,23 @@ class Pane(ChopperWidget):
         return made + [Strip.blank(width)] * (height - len(made))
 
 
-def _difference(before: Strip, after: Strip, y: int) -> Region:
-    """The cells of a line that differ, from the first to the last."""
+def _differences(before: Strip, after: Strip, y: int) -> Iterator[Region]:
+    """The runs of cells of a line that differ; those a few cells apart are one."""
     width = after.cell_length
     cells_before, cells_after = _cells(before), _cells(after)
     if len(cells_before) != width or len(cells_after) != width:
-        return Region(0, y, width, 1)
+        yield Region(0, y, width, 1)
+        return
     differing = [x for x in range(width) if cells_before[x] != cells_after[x]]
-    return Region(differing[0], y, differing[-1] - differing[0] + 1, 1) if differing else Region()
+    for place, x in enumerate(differing):
+        if place and x - differing[place - 1] <= _MIN_GAP:
+            continue
+        end = x
+        for later in differing[place + 1 :]:
+            if later - end > _MIN_GAP:
+                break
+            end = later
+        yield Region(x, y, end - x + 1, 1)
 
 
 def _cells(strip: Strip) -> list[tuple[str, object]]:
