@@ -77,18 +77,22 @@ _part(
 _part(
     "contention_ns",
     "contention",
-    "Cycles in the trace, at the nominal clock, beyond those of the counter run: the cost of "
-    "running beside other work, communication above all. Below 0: the trace needed fewer.",
+    "Time in the trace beyond that of the counter run, both at the nominal clock: the cost of "
+    "running beside other work, communication above all. Below 0: the trace needed less.",
 )
 _part(
     "frequency_ns",
     "frequency",
-    "Time lost to a clock below the nominal one (DVFS), by the telemetry's clock.",
+    "Time lost to a clock below the nominal one (DVFS), by the telemetry's clock and by how the "
+    "time of like kernels changes with it: on GPUs of other clocks, in other iterations, in the "
+    "counter run.",
 )
 _part(
     "unseparated_ns",
     "unsep.",
-    "Contention and frequency together, where no telemetry separates them.",
+    "Time that is frequency or else contention and the kernels' own: up to so much more is "
+    "frequency. Without telemetry of the clock, or where the run doesn't show how a kernel's time "
+    "changes with it.",
 )
 _part(
     "unmodelled_ns",

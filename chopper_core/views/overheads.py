@@ -37,7 +37,7 @@ LOSSES: Final = {
     "vector_ns": "vector work",
     "contention_ns": "contention",
     "frequency_ns": "frequency",
-    "unseparated_ns": "contention or frequency",
+    "unseparated_ns": "possibly frequency",
     "unmodelled_ns": "unattributed compute",
     "exposed_comm_ns": "exposed communication",
     "exposed_copy_ns": "exposed copies",

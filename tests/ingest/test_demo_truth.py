@@ -160,7 +160,8 @@ def test_without_counters_what_only_they_tell_is_missing_and_not_zero(demo: Run)
                 assert row[part] is None, (operation, part)
             if charged:
                 compared += 1
-                assert row["frequency_ns"] > 0, operation
+                # Kernels of one name and several sizes don't show how they follow the clock.
+                assert row["frequency_ns"] + row["unseparated_ns"] > 0, operation
                 assert row["unmodelled_ns"] > 0, operation
     assert compared > 20
 

@@ -32,7 +32,7 @@ _SUBJECTS: Final = {
     "vector_ns": "work without matrix instructions is",
     "contention_ns": "contention with activities beside compute is",
     "frequency_ns": "a clock below nominal is",
-    "unseparated_ns": "clock and contention together are",
+    "unseparated_ns": "time that a lower clock may cost is",
 }
 """The losses of compute; communication, copies and idle time have rules of their own."""
 _UNATTRIBUTED: Final = "unmodelled_ns"

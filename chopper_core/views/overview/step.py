@@ -33,7 +33,6 @@ _COUNTED: Final = (
     "mfma_loss_ns",
     "vector_ns",
     "contention_ns",
-    "unseparated_ns",
 )
 _UNATTRIBUTED: Final = "unmodelled_ns"
 IRREGULAR_TIMES: Final = 2.0
