@@ -1,0 +1,194 @@
+"""Dependencies between the activities of a GPU, each with the evidence that the trace gives for it.
+
+Kernel traces rarely record what an activity waited for. Its place in its stream is certain; of the
+other streams of its GPU the activity that ended last before it began may be what it waited for, and
+the launch says how likely that is. Members of a collective wait for each other across GPUs: that is
+no edge between activities, but a moment that they share (`collectives.Collectives`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.table import NO_TIME, KernelTable
+from chopper_core.util.arrays import Index, Int8, Int32, Int64, Mask
+from chopper_core.util.grouping import run_mask, run_starts, stable_order
+
+STAMP_NS: Final = 1_000
+"""Activities of a stream that overlap by no more than this are in order: older profilers write
+whole microseconds."""
+_NEVER: Final = np.iinfo(np.int64).min
+
+
+class Evidence(IntEnum):
+    """Why one activity is taken to depend on another, the surest first."""
+
+    STREAM = 0
+    """It comes next in the same stream."""
+    QUEUED = 1
+    """It was launched while the other, on another stream, still ran, and began after it ended."""
+    UNKNOWN = 2
+    """It began after the other, on another stream, ended; it has no launch record."""
+    HOST = 3
+    """It was launched after the other, on another stream, ended: the host kept the order, or it
+    is chance."""
+
+    @property
+    def text(self) -> str:
+        """A short description."""
+        return _TEXTS[self]
+
+
+_TEXTS: Final = {
+    Evidence.STREAM: "order in the stream",
+    Evidence.QUEUED: "queued until another stream's activity ended",
+    Evidence.UNKNOWN: "after another stream's activity, no launch record",
+    Evidence.HOST: "launched after another stream's activity ended",
+}
+
+
+class Dependencies(Struct, frozen=True, eq=False):
+    """The activities that each of some rows waits for, as places among those rows.
+
+    Row `i` waits for `before[first[i] : first[i + 1]]`, of which the row before it in its stream
+    comes first. All are below `i`: the places are a topological order, and there is no cycle.
+    """
+
+    first: Int64
+    """Where the edges of each row begin, and one value more for the end."""
+    before: Int32
+    evidence: Int8
+    """`Evidence` of each edge."""
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def after(self) -> Index:
+        """The place of the row that waits, for each edge."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @property
+    def in_stream(self) -> Int64:
+        """The place of the row before each in its stream, or -1."""
+        found = np.full(len(self), -1, np.int64)
+        own = self.evidence == Evidence.STREAM
+        found[self.after[own]] = self.before[own]
+        return found
+
+
+def time_order(table: KernelTable, rows: Index) -> Index:
+    """Rows in the order that `dependencies` takes: by GPU, start, end and stream."""
+    rows = rows[stable_order(table.start_ns[rows])]
+    rows = rows[stable_order(table.gpu[rows])]
+    # Few start at the same moment; sorting all by every key takes ten times as long.
+    begins = run_mask(table.gpu[rows], table.start_ns[rows])
+    tied = ~begins
+    tied[:-1] |= ~begins[1:]
+    places = np.flatnonzero(tied)
+    some = rows[places]
+    keys = (table.stream[some], table.duration_ns[some], np.cumsum(begins)[places])
+    rows[places] = some[np.lexsort(keys)]
+    return rows
+
+
+def dependencies(table: KernelTable, rows: Index) -> Dependencies:
+    """The dependencies among rows, which come in `time_order`.
+
+    A row depends on the one before it in its stream, and of every other stream of its GPU on the
+    last that ended by its start, if that ended later than the one before it in its own. In a
+    stream whose activities overlap (those of a graph) the last that ended counts as before it.
+    """
+    gpus = np.append(run_starts(table.gpu[rows]) if len(rows) else np.zeros(0, np.intp), len(rows))
+    parts = [_of_gpu(table, rows, begin, end) for begin, end in pairwise(gpus.tolist())]
+    nothing = np.zeros(0, np.int64)
+    after, before, evidence = (
+        np.concatenate([nothing, *(part[column] for part in parts)]) for column in range(3)
+    )
+    order = stable_order(after)
+    first = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.bincount(after, minlength=len(rows)), out=first[1:])
+    return Dependencies(first, before[order].astype(np.int32), evidence[order].astype(np.int8))
+
+
+_Edges = tuple[Int64, Int64, Int64]
+"""The waiting row, the one that it waits for, and the evidence."""
+
+
+def _of_gpu(table: KernelTable, rows: Index, begin: int, end: int) -> _Edges:
+    own = rows[begin:end]
+    times = _Times(
+        table.start_ns[own],
+        table.start_ns[own] + table.duration_ns[own],
+        table.stream[own],
+        table.launch_ns[own],
+    )
+    lanes = _lanes(times.stream)
+    previous = _previous(times, lanes)
+    held = np.flatnonzero(previous >= 0)
+    own_end = np.where(previous >= 0, times.end[previous], _NEVER)
+    edges = [(held, previous[held], np.full(len(held), Evidence.STREAM))]
+    edges += _across(times, lanes, own_end) if len(lanes) > 1 else []
+    after, before, evidence = (np.concatenate([each[k] for each in edges]) for k in range(3))
+    return after + begin, before + begin, evidence
+
+
+class _Times(Struct, frozen=True, eq=False):
+    """The rows of one GPU in the order of time."""
+
+    start: Int64
+    end: Int64
+    stream: Int64
+    launch: Int64
+
+
+def _lanes(stream: Int64) -> list[Index]:
+    """The places of each stream."""
+    order = stable_order(stream)
+    return np.split(order, run_starts(stream[order])[1:])
+
+
+def _previous(times: _Times, lanes: list[Index]) -> Index:
+    """The place of the row before each in its stream, or -1."""
+    previous = np.full(len(times.start), -1, np.intp)
+    for lane in lanes:
+        previous[lane[1:]] = lane[:-1]
+        start, end = times.start[lane], times.end[lane]
+        overlaps = (end[:-1] > start[1:] + STAMP_NS) | (end[:-1] > end[1:])
+        if overlaps.any():
+            late = lane[1:][overlaps]
+            place, ended = _last_ended(times, lane, late)
+            previous[late] = np.where(ended, place, -1)
+    return previous
+
+
+def _last_ended(times: _Times, lane: Index, waiting: Index) -> tuple[Index, Mask]:
+    """The row of a stream that ended last by the start of each waiting row, if there is one."""
+    by_end = lane[stable_order(times.end[lane])]
+    at = np.searchsorted(times.end[by_end], times.start[waiting], "right") - 1
+    place = by_end[np.maximum(at, 0)]
+    # Rows of no length can end at the start of one that comes before them.
+    return place, (at >= 0) & (place < waiting)
+
+
+def _across(times: _Times, lanes: list[Index], own_end: Int64) -> list[_Edges]:
+    """The edges between streams."""
+    ends = times.end[stable_order(times.end)]
+    ended = np.searchsorted(ends, times.start, "right") > np.searchsorted(ends, own_end, "right")
+    waiting = np.flatnonzero(ended)
+    found = []
+    for lane in lanes:
+        place, there = _last_ended(times, lane, waiting)
+        there &= times.stream[waiting] != times.stream[lane[0]]
+        there &= times.end[place] > own_end[waiting]
+        after, before = waiting[there], place[there]
+        launch = times.launch[after]
+        evidence = np.where(launch <= times.end[before], Evidence.QUEUED, Evidence.HOST)
+        evidence = np.where(launch == NO_TIME, Evidence.UNKNOWN, evidence)
+        found.append((after, before, evidence))
+    return found
