@@ -11,6 +11,7 @@ from msgspec import Struct
 from chopper_core.align.host import Host, Links
 from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE, collective_name
 from chopper_core.align.labels import numbered
+from chopper_core.model.hardware import type_bytes
 from chopper_core.model.table import Kind, Rule
 from chopper_core.sources.trace import ABSENT, Collective
 from chopper_core.util.arrays import Int8, Int32, Int64
@@ -19,13 +20,6 @@ _RANGES: Final = re.compile(
     r"^nccl:|^c10d::|^record_param_comms|^FSDP::(?:all_gather|post_backward_reduce)\b"
     r"|^## all(?:2all|toall)"
 )
-_DTYPE_BYTES: Final = {
-    "byte": 1, "char": 1, "bool": 1, "uint8": 1, "int8": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
-    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2,
-    "int": 4, "int32": 4, "float": 4, "float32": 4,
-    "long": 8, "int64": 8, "double": 8, "float64": 8, "complexfloat": 8,
-}  # fmt: skip
 
 
 class CollectiveLabels(Struct, frozen=True):
@@ -99,7 +93,7 @@ def read_collectives(host: Host, links: Links, kind: Int8) -> CollectiveLabels:
 
 def message_bytes(arguments: Collective) -> int:
     """The larger of input and output in bytes, or ABSENT if size or type is unknown."""
-    width = _DTYPE_BYTES.get(arguments.dtype.lower().removeprefix("c10::"))
+    width = type_bytes(arguments.dtype)
     elements = max(arguments.in_elements, arguments.out_elements)
     return elements * width if width is not None and elements >= 0 else ABSENT
 

@@ -152,8 +152,6 @@ def _no_ranges() -> HostRanges:
         external_id=none64,
         sequence=none64,
         forward_thread=none64,
-        shapes=none32,
-        types=none32,
-        values=none32,
+        inputs=none32,
         collective=none32,
     )

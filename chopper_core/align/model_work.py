@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from math import isnan
+from math import isfinite, isnan
 from typing import Final
 
 import numpy as np
@@ -16,18 +16,14 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.labels import numbered
-from chopper_core.align.operator_work import (
-    ATTENTION,
-    BACKWARD_PER_FORWARD,
-    Inputs,
-    Work,
-    operator_work,
-)
+from chopper_core.align.operator_inputs import Inputs
+from chopper_core.align.operator_work import ATTENTION, BACKWARD_PER_FORWARD, Work, operator_work
 from chopper_core.model.hardware import ElementType, says_tf32
+from chopper_core.model.shapes import CallShape, Fused
 from chopper_core.model.table import NO_TIME
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Index, Int32, Mask
-from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.util.grouping import distinct, ranked, run_starts
 
 _STAND_IN: Final = 10
 """A kernel with the same FLOPs this many times less often than another is a stand-in."""
@@ -43,12 +39,15 @@ class ModelWork(Struct, frozen=True):
     """NaN where unknown."""
     element: Float64
     """The `ElementType` of the operands; NaN without FLOPs."""
+    shape: Float64
+    """Of the call that launched it: a position in `shapes`; NaN without one."""
+    shapes: tuple[CallShape, ...]
     of_unknown_mask: int
     """Attention calls that the trace doesn't mark as causal or not."""
 
 
 class Works(Struct, frozen=True):
-    """The calls of operators with FLOPs."""
+    """The calls of operators with a shape."""
 
     rows: Index
     """Rows of the host's ranges."""
@@ -66,40 +65,85 @@ class Works(Struct, frozen=True):
         """The type of the operands of each call."""
         return np.array([work.element for work in self.distinct], np.float64)[self.work]
 
+    def are(self, has: Callable[[Work], bool]) -> Mask:
+        """Which calls have work of a kind."""
+        return np.array([has(work) for work in self.distinct], np.bool_)[self.work]
 
-def model_work(host: Host, links: Links, backward: Backward, lenders: Sequence[Codes]) -> ModelWork:
-    """The model's work of each activity.
 
-    It is assigned to the longest matrix kernels launched by the innermost counted operator. A
+def model_work(
+    host: Host, links: Links, captured: Links, backward: Backward, lenders: Sequence[Codes]
+) -> ModelWork:
+    """The model's work of each activity, and the shape of the call that launched it.
+
+    FLOPs are assigned to the longest matrix kernels launched by the innermost counted operator. A
     backward attention kernel without recorded shapes takes its work from the forward. Activities
-    without a launch record borrow from activities that are equal in `lenders`.
+    without a launch record borrow FLOPs, but no shape, from activities that are equal in
+    `lenders`. `captured` has the launches that a replayed graph was captured from.
     """
     activities = host.trace.activities
     flops = np.full(len(activities), np.nan)
     element = np.full(len(activities), np.nan)
     works = _works(host)
-    call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(links.points)
+    call = host.intervals(works.rows, np.arange(len(works.rows))).innermost(captured.points)
+    # Each replay of a graph is another call of the operators that were captured.
+    is_replayed = np.not_equal(captured.points.time_ns, links.points.time_ns)
+    replay = np.where(is_replayed, links.launch, NOWHERE)
     is_matrix = host.of_class(*_MATRIX_CLASSES)
     rows = np.flatnonzero(is_matrix & (call != NOWHERE))
     works = _with_masks(host, works, rows, call[rows])
     work_flops, work_element = works.flops, works.element
     flops[rows], element[rows] = work_flops[call[rows]], work_element[call[rows]]
-    several = rows[np.bincount(call[rows], minlength=len(works.rows))[call[rows]] > 1]
+    instance = np.full(len(activities), NOWHERE, np.intp)
+    instance[rows] = numbered((call[rows], replay[rows]))
+    several = rows[np.bincount(instance[rows])[instance[rows]] > 1] if len(rows) else rows
     flops[several] = element[several] = np.nan
-    for work, parts, carriers in _carriers(host, several, call, works):
+    for work, parts, carriers in _carriers(host, several, instance, call, works):
         flops[carriers] = work.flops * parts / len(carriers)
         element[carriers] = work.element
-    _attention_backward(flops, element, host, links, backward, works)
+    shape = _shapes(call, works, is_matrix, works.are(lambda work: _is_fused(work.call)))
+    found = [work.call for work in works.distinct]
+    _attention_backward(flops, element, shape, found, host, captured, replay, backward, works)
     lacks = links.launch_ns == NO_TIME
+    known = np.isfinite(flops)
     _without_stand_ins(flops, activities.name, lacks)
+    shape[known & np.isnan(flops)] = np.nan
     flops = lend(flops, lenders, lacks)
     element = lend(element, lenders, lacks)
     computes_tf32 = host.by_kernel(says_tf32) > 0
     element[(element == ElementType.FP32) & computes_tf32] = ElementType.TF32
     element[np.isnan(element)] = ElementType.UNKNOWN
     element[np.isnan(flops)] = np.nan
-    masked = call[rows[np.isnan(work_flops[call[rows]])]]
-    return ModelWork(flops, element, len(distinct(masked)))
+    is_open = works.are(lambda work: isfinite(work.dense) and isnan(work.flops))
+    masked = call[rows[is_open[call[rows]]]]
+    return ModelWork(flops, element, *_used(shape, found), len(distinct(masked)))
+
+
+def _is_fused(call: CallShape) -> bool:
+    return isinstance(call.sizes, Fused)
+
+
+def _shapes(call: Index, works: Works, is_matrix: Mask, is_fused: Mask) -> Float64:
+    """The shape of the call of each activity, helpers too, where the call's work runs.
+
+    That is where it launched a matrix kernel, or is a fused kernel: copies that a product makes of
+    its inputs belong to it, those of an operator around the product don't.
+    """
+    shape = np.full(len(call), np.nan)
+    rows = np.flatnonzero(call != NOWHERE)
+    runs = is_fused.copy()
+    runs[call[rows[is_matrix[rows]]]] = True
+    rows = rows[runs[call[rows]]]
+    shape[rows] = works.work[call[rows]]
+    return shape
+
+
+def _used(shape: Float64, found: Sequence[CallShape]) -> tuple[Float64, tuple[CallShape, ...]]:
+    """The shapes that activities have, and their codes."""
+    has = np.flatnonzero(np.isfinite(shape))
+    codes, number = ranked(shape[has].astype(np.int64))
+    numbers = shape.copy()
+    numbers[has] = number
+    return numbers, tuple(found[code] for code in codes.tolist())
 
 
 _CAUSAL_KERNEL: Final = re.compile(r"causal|GenericAttentionMask(?:<true|ILb1E)", re.IGNORECASE)
@@ -123,7 +167,7 @@ def causal_in(kernel: str) -> bool | None:
 
 def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
     """The works, with those of attention whose kernels' names say if they are causal."""
-    open_works = [place for place, work in enumerate(works.distinct) if isnan(work.flops)]
+    open_works = [place for place, work in enumerate(works.distinct) if isfinite(work.dense)]
     if not open_works:
         return works
     said = host.by_kernel(lambda name: {None: 0, False: 1, True: 2}[causal_in(name)])[rows]
@@ -141,16 +185,15 @@ def _with_masks(host: Host, works: Works, rows: Index, call: Index) -> Works:
 def _works(host: Host) -> Works:
     """The operators that have work."""
     ranges, names = host.ranges, host.trace.names
-    shaped = np.flatnonzero(host.is_operator & (ranges.shapes != ABSENT))
-    columns = [each[shaped] for each in (ranges.name, ranges.shapes, ranges.types, ranges.values)]
-    number = numbered(columns)
+    shaped = np.flatnonzero(host.is_operator & (ranges.inputs != ABSENT))
+    number = numbered((ranges.name[shaped], ranges.inputs[shaped]))
     example = np.zeros(int(number.max(initial=-1)) + 1, np.intp)
-    example[number] = np.arange(len(shaped))
+    example[number] = shaped
     found: list[Work | None] = []
     for row in example.tolist():
-        name, *inputs = (int(column[row]) for column in columns)
-        texts = ("" if code == ABSENT else names[code] for code in inputs)
-        found.append(operator_work(names[name], Inputs.parsed(*texts)))
+        texts = host.trace.inputs[int(ranges.inputs[row])]
+        inputs = Inputs.parsed(texts.shapes, texts.types, texts.values, texts.strides)
+        found.append(operator_work(names[int(ranges.name[row])], inputs))
     has_work = np.array([work is not None for work in found], np.bool_)
     position = np.cumsum(has_work) - 1
     works = np.flatnonzero(has_work[number])
@@ -160,7 +203,7 @@ def _works(host: Host) -> Works:
 
 
 def _carriers(
-    host: Host, rows: Index, call: Index, works: Works
+    host: Host, rows: Index, instance: Index, call: Index, works: Works
 ) -> Iterator[tuple[Work, int, list[int]]]:
     """For calls with several kernels: the work, and the number of parts that some of them share.
 
@@ -169,9 +212,10 @@ def _carriers(
     """
     activities = host.trace.activities
     name, duration_ns = activities.name.tolist(), activities.duration_ns.tolist()
-    by_call = rows[np.argsort(call[rows], kind="stable")].tolist()
-    for number, group in groupby(by_call, key=call.tolist().__getitem__):
-        work, own = works.distinct[works.work[number]], list(group)
+    by_call = rows[np.argsort(instance[rows], kind="stable")].tolist()
+    for _, group in groupby(by_call, key=instance.tolist().__getitem__):
+        own = list(group)
+        work = works.distinct[works.work[call[own[0]]]]
         launches: dict[int, list[int]] = {}
         for row in own:
             launches.setdefault(name[row], []).append(row)
@@ -233,20 +277,32 @@ def lend(values: Float64, keys: Sequence[Codes], lacks: Mask) -> Float64:
 def _attention_backward(
     flops: Float64,
     element: Float64,
+    shape: Float64,
+    shapes: list[CallShape],
     host: Host,
     links: Links,
+    replay: Index,
     backward: Backward,
     works: Works,
 ) -> None:
+    """Give backward attention kernels without inputs of their own 2.5 times the forward's work."""
     attends = host.of_class(ATTENTION_CLASS)
     forward = np.flatnonzero(host.named(ATTENTION)[works.rows])
-    node = backward.linked.innermost(links.points)
+    linked = backward.linked.innermost(links.points)
     of_forward = host.intervals(works.rows[forward], forward).innermost(
         backward.forward_of(links.points)
     )
     rows = np.flatnonzero(attends & (of_forward != NOWHERE))
+    if not len(rows):
+        return
+    node = np.full(len(linked), NOWHERE, np.intp)
+    node[rows] = numbered((linked[rows], replay[rows]))
     counted = distinct(node[rows[np.isfinite(flops[rows])]])
     rows = rows[~np.isin(node[rows], counted)]
+    of_work = works.work[of_forward[rows]]
+    for number in distinct(of_work).tolist():
+        shape[rows[of_work == number]] = len(shapes)
+        shapes.append(works.distinct[number].call.as_backward(BACKWARD_PER_FORWARD))
     rows = longest_of(host, rows, node)
     flops[rows] = works.flops[of_forward[rows]] * BACKWARD_PER_FORWARD
     element[rows] = works.element[of_forward[rows]]

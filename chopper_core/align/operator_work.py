@@ -1,16 +1,17 @@
-"""The floating-point operations of one call of an operator, from its recorded inputs.
+"""The shape, FLOPs and modelled bytes of one call of an operator, from its recorded inputs.
 
 A product of (m, k) and (k, n) takes 2·m·k·n. Attention of b·h heads, s queries, t keys of width d
 takes two products forward, 4·b·h·s·t·d, and five backward, 10·b·h·s·t·d; half of it where it is
 causal. A convolution takes 2 per output element, input channel of its group and tap of its
 kernel; its backward the same again for the gradient of the input and for that of the weight.
-Sources: UnaryLab/chopper `overhead_breakdown.py`; `torch.utils.flop_counter`; the operators'
-schemas in PyTorch's `native_functions.yaml` and in flash-attn.
+Bytes count each tensor that a call reads or writes once; docs/shapes.md has them by operator.
+Sources: UnaryLab/chopper `overhead_breakdown.py`; `torch.utils.flop_counter`; AMD-AGI/TraceLens
+`perf_model.py` (bytes); the operators' schemas in PyTorch's `native_functions.yaml` and in
+flash-attn.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,114 +19,194 @@ from math import nan, prod
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chopper_core.model.hardware import ElementType, element_type
+from chopper_core.align.operator_inputs import Inputs, Shape, plain_shape, type_text
+from chopper_core.model.hardware import ElementType, type_bytes
+from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
 
-Shape = list[int]
-
-ATTENTION: Final = re.compile(r"scaled_dot_product\w*attention|^flash_attn::_flash_attn")
+ATTENTION: Final = re.compile(
+    r"scaled_dot_product\w*attention|^flash_attn::_flash_attn"
+    r"|^aiter::_?(?:wrapper_)?(?:flash_attn|fmha_v3|mha)_(?:fwd|bwd|forward|backward)$"
+)
+FUSED: Final = re.compile(r"^triton_(?P<kind>[a-z]+)_fused_?(?P<operators>\w*?)(?:_\d+)?$")
+"""A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""
-_BACKWARD: Final = re.compile(r"backward", re.IGNORECASE)
-_HEADS_AFTER_SEQUENCE: Final = re.compile(r"^flash_attn::")
+_BACKWARD: Final = re.compile(r"backward|bwd", re.IGNORECASE)
+HEADS_AFTER_SEQUENCE: Final = re.compile(r"^(?:flash_attn|aiter)::")
 _NUMBER_WITH_POINT: Final = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 _SHARE: Final = {False: 1.0, True: 0.5}
 """The part of the scores that attention computes, by whether it is causal."""
-_TRUTH: Final = {"True": True, "False": False, "true": True, "false": False}
-
-
-class Inputs(Struct, frozen=True):
-    """The recorded inputs of an operator by position; empty if not recorded."""
-
-    shapes: Sequence[Shape]
-    types: Sequence[str] = ()
-    values: Sequence[str] = ()
-    """Non-tensor inputs, as text."""
-
-    @classmethod
-    def parsed(cls, shapes: str, types: str = "", values: str = "") -> Inputs:
-        """The inputs from the JSON texts of a trace; only plain tensors have a shape."""
-        return cls(
-            [_shape(given) for given in _list(shapes)],
-            [given if isinstance(given, str) else "" for given in _list(types)],
-            [given if isinstance(given, str) else "" for given in _list(values)],
-        )
-
-    def type_of(self, *places: int) -> ElementType:
-        """The element type at some positions, UNKNOWN if unknown or if they differ."""
-        return element_type(
-            self.types[place] if place < len(self.types) else "" for place in places
-        )
-
-    def value(self, place: int) -> Any:
-        """The number, boolean or list at a position, None if unknown."""
-        text = self.values[place] if place < len(self.values) else ""
-        if text in _TRUTH:
-            return _TRUTH[text]
-        try:
-            return json.loads(text.replace("True", "true").replace("False", "false"))
-        except (ValueError, RecursionError):
-            return None
+_LETTERS: Final = {False: "N", True: "T"}
+_BF16: Final = "c10::BFloat16"
 
 
 class Work(Struct, frozen=True):
-    """The floating-point operations of a call, and the type of its operands."""
+    """The work of a call: its shape, and how its kernels share it."""
 
-    flops: float
-    """Of one part; NaN if the inputs don't show whether attention is causal."""
-    element: ElementType
+    call: CallShape
     parts: int = 1
     """Equal parts, each computed by separate kernels."""
     dense: float = nan
-    """Of attention without a mask, where `flops` is NaN."""
+    """FLOPs of attention without a mask, where the inputs don't show whether it is causal."""
+
+    @property
+    def flops(self) -> float:
+        """Of one part; NaN if unknown."""
+        return nan if self.call.flops is None else self.call.flops / self.parts
+
+    @property
+    def element(self) -> ElementType:
+        """The common type of the operands."""
+        return ElementType(self.call.element)
 
     def masked(self, causal: bool) -> Work:
         """The work of attention that is known to be causal or not."""
-        return Work(self.dense * _SHARE[causal], self.element, self.parts)
+        assert isinstance(self.call.sizes, Attention)
+        sizes = replace(self.call.sizes, is_causal=causal)
+        return Work(replace(self.call, sizes=sizes, flops=self.dense * _SHARE[causal]), self.parts)
 
 
 def operator_work(name: str, inputs: Inputs) -> Work | None:
     """The work of one operator call, None if it has none or lacks the inputs."""
     if ATTENTION.search(name):
         return _attention(name, inputs)
+    if fused := FUSED.match(name):
+        return _fused(name, fused["operators"], inputs)
     count = _COUNTS.get(name)
-    return count(inputs) if count else None
+    return count(name, inputs) if count else None
 
 
-def _product(inputs: Inputs, first: int = 0) -> Work | None:
-    flops = _of_product(inputs.shapes[first : first + 2])
-    if flops is None:
-        return None
-    element = inputs.type_of(first, first + 1)
+def _total(*amounts: float | None) -> float | None:
+    """The sum of amounts, None if one is unknown."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def _of_type(elements: int, spelling: str) -> float | None:
+    width = type_bytes(spelling)
+    return None if width is None else float(elements * width)
+
+
+def _product_call(
+    name: str, inputs: Inputs, first: int, sizes: Product, result: str, elements: int
+) -> Work:
+    """The call of a product whose operands begin at `first`; `elements` of its result."""
+    places = (first, first + 1)
+    element = inputs.type_of(*places)
     # PyTorch packs two FP4 values along the inner dimension and counts the pairs.
-    return Work(2 * flops if element == ElementType.FP4 else flops, element)
+    if element == ElementType.FP4:
+        sizes = replace(sizes, k=2 * sizes.k)
+    operands = inputs.types_text(*places)
+    produced = type_text(result)
+    return Work(
+        CallShape(
+            name,
+            sizes,
+            operands,
+            produced if produced != operands else "",
+            element,
+            2.0 * sizes.batch * sizes.m * sizes.n * sizes.k,
+            _total(
+                *(inputs.tensor_bytes(place) for place in range(len(inputs.shapes))),
+                _of_type(elements, result),
+            ),
+        )
+    )
 
 
-def _of_product(shapes: Sequence[Shape]) -> float | None:
-    if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) != 2:
-        return None
-    (rows, inner), (again, columns) = shapes
-    return 2.0 * rows * inner * columns if inner == again else None
-
-
-def _batched(inputs: Inputs, first: int = 0) -> Work | None:
+def _product(
+    name: str,
+    inputs: Inputs,
+    first: int = 0,
+    directions: int = 2,
+    result: Callable[[Inputs], str] | None = None,
+) -> Work | None:
+    """A product of two matrices, or of two batches of them (three directions)."""
     shapes = inputs.shapes[first : first + 2]
-    if len(shapes) < 2 or len(shapes[0]) != 3 or len(shapes[1]) != 3:
+    if len(shapes) < 2 or any(len(shape) != directions for shape in shapes):
         return None
-    single = _of_product([shape[1:] for shape in shapes])
-    if single is None:
+    (*batch, rows, inner), (*again, other, columns) = shapes
+    if inner != other or batch != again:
         return None
-    return Work(single * shapes[0][0], inputs.type_of(first, first + 1))
+    sizes = Product(
+        rows,
+        columns,
+        inner,
+        prod(batch),
+        _layout(inputs.is_transposed(first + 1), inputs.is_transposed(first)),
+        first > 0 and bool(inputs.shapes[0]),
+    )
+    produced = result(inputs) if result else inputs.spelling(first)
+    return _product_call(name, inputs, first, sizes, produced, prod(batch) * rows * columns)
 
 
-def _linear(inputs: Inputs) -> Work | None:
+def _layout(second: bool | None, first: bool | None) -> str:
+    if second is None or first is None:
+        return ""
+    return _LETTERS[second] + _LETTERS[first]
+
+
+def _linear(name: str, inputs: Inputs) -> Work | None:
     """The product of the input with the transposed weight."""
     if len(inputs.shapes) < 2 or not inputs.shapes[0] or len(inputs.shapes[1]) != 2:
         return None
     (*rows, inner), (columns, again) = inputs.shapes[:2]
     if inner != again:
         return None
-    return Work(2.0 * prod(rows) * inner * columns, inputs.type_of(0, 1))
+    weight = inputs.is_transposed(1)
+    given = False if len(inputs.shapes[0]) == 1 else inputs.is_transposed(0)
+    has_bias = len(inputs.shapes) > 2 and bool(inputs.shapes[2])
+    layout = _layout(None if weight is None else not weight, given)
+    sizes = Product(prod(rows), columns, inner, layout=layout, has_bias=has_bias)
+    return _product_call(name, inputs, 0, sizes, inputs.spelling(0), prod(rows) * columns)
+
+
+def _matmul(name: str, inputs: Inputs) -> Work | None:
+    """A product of batches that broadcast, as numpy's."""
+    if len(inputs.shapes) < 2 or min(map(len, inputs.shapes[:2])) < 2:
+        return None
+    (*batch, rows, inner), (*again, other, columns) = inputs.shapes[:2]
+    if inner != other:
+        return None
+    short, long = sorted((batch, again), key=len)
+    padded = [1] * (len(long) - len(short)) + short
+    if any(one != two and 1 not in (one, two) for one, two in zip(padded, long, strict=True)):
+        return None
+    times = prod(max(pair) for pair in zip(padded, long, strict=True))
+    layout = _layout(inputs.is_transposed(1), inputs.is_transposed(0))
+    if not again:
+        # PyTorch folds the batch of the first operand into its rows.
+        times, rows = 1, times * rows
+    sizes = Product(rows, columns, inner, times, layout)
+    return _product_call(name, inputs, 0, sizes, inputs.spelling(0), times * rows * columns)
+
+
+def _grouped(name: str, inputs: Inputs, offsets: int, dtype: int, default: str = "") -> Work | None:
+    """Products of matrices whose rows, columns or inner size are split among groups."""
+    if len(inputs.shapes) <= offsets:
+        return None
+    first, second = inputs.shapes[:2]
+    ends = inputs.shapes[offsets]
+    match len(first), len(second):
+        case 2, 3 if first[1] == second[1]:
+            sizes = Product(first[0], second[2], first[1], groups=second[0], split="m")
+            elements = first[0] * second[2]
+        case 3, 2 if first[2] == second[0]:
+            sizes = Product(first[1], second[1], first[2], groups=first[0], split="n")
+            elements = first[1] * second[1]
+        case 2, 2 if first[1] == second[0] and len(ends) == 1:
+            sizes = Product(first[0], second[1], first[1], groups=ends[0], split="k")
+            elements = ends[0] * first[0] * second[1]
+        case 3, 3 if first[0] == second[0] and first[2] == second[1]:
+            sizes = Product(first[1], second[2], first[2], batch=first[0])
+            elements = first[0] * first[1] * second[2]
+        case _:
+            return None
+    layout = _layout(inputs.is_transposed(1), inputs.is_transposed(0))
+    result = inputs.scalar_type(dtype, default or inputs.spelling(0))
+    return _product_call(name, inputs, 0, replace(sizes, layout=layout), result, elements)
 
 
 def _attention(name: str, inputs: Inputs) -> Work | None:
@@ -136,15 +217,30 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     query, key, value = (inputs.shapes[place] for place in places)
     if not len(query) == len(key) == len(value) == 4:
         return None
-    sequence, head = (1, 2) if _HEADS_AFTER_SEQUENCE.search(name) else (2, 1)
-    pairs = float(query[0] * query[head] * query[sequence] * key[sequence])
+    sequence, head = (1, 2) if HEADS_AFTER_SEQUENCE.search(name) else (2, 1)
+    rows = query[0] * query[head] * query[sequence]
     # Backward recomputes the scores, and computes four gradient products.
     widths = 3 * query[3] + 2 * value[3] if is_backward else query[3] + value[3]
-    dense = Work(nan, inputs.type_of(*places[:2]), dense=2.0 * pairs * widths)
+    # Forward reads query, key and value and writes the output; backward reads these and the
+    # output's gradient, and writes three gradients: each of the four twice.
+    elements = (2 if is_backward else 1) * (
+        prod(query) + prod(key) + prod(value) + rows * value[3]
+    )
+    call = CallShape(
+        name,
+        Attention(
+            query[0], query[head], key[head], query[sequence], key[sequence], query[3], value[3],
+            is_backward=is_backward,
+        ),
+        inputs.types_text(*places[:2]),
+        element=inputs.type_of(*places[:2]),
+        bytes=_of_type(elements, inputs.spelling(places[0])),
+    )  # fmt: skip
+    open_mask = Work(call, dense=2.0 * rows * key[sequence] * widths)
     causal = _is_causal(inputs.values)
     if causal is None and (query[sequence] == 1 or _has_mask(name, inputs.shapes)):
         causal = False
-    return dense if causal is None else dense.masked(causal)
+    return open_mask if causal is None else open_mask.masked(causal)
 
 
 def _has_mask(name: str, shapes: Sequence[Shape]) -> bool:
@@ -152,7 +248,7 @@ def _has_mask(name: str, shapes: Sequence[Shape]) -> bool:
 
     It follows the value in PyTorch's forward operators, and has the scores' last two sizes.
     """
-    if _BACKWARD.search(name) or _HEADS_AFTER_SEQUENCE.search(name) or len(shapes) < 4:
+    if _BACKWARD.search(name) or HEADS_AFTER_SEQUENCE.search(name) or len(shapes) < 4:
         return False
     return len(shapes[3]) >= 2 and shapes[3][-1] in (1, shapes[1][2])
 
@@ -162,7 +258,28 @@ def _is_causal(values: Sequence[str]) -> bool | None:
     rest = iter(values)
     if not any(_NUMBER_WITH_POINT.fullmatch(text) for text in rest):
         return None
-    return next((_TRUTH[text] for text in rest if text in _TRUTH), None)
+    truth = {"True": True, "true": True, "False": False, "false": False}
+    return next((truth[text] for text in rest if text in truth), None)
+
+
+def _fused(name: str, operators: str, inputs: Inputs) -> Work | None:
+    """A fused kernel: what it reads and writes; the trace doesn't say how it computes."""
+    tensors = [
+        (tuple(shape), inputs.tensor_bytes(place))
+        for place, shape in enumerate(inputs.shapes)
+        if shape
+    ]
+    kind = name.removeprefix("triton_").partition("_")[0]
+    return Work(
+        CallShape(
+            f"triton {kind}",
+            Fused(operators.strip("_"), tuple(shape for shape, _ in tensors)),
+            inputs.types_text(
+                *(place for place, shape in enumerate(inputs.shapes) if shape)
+            ),
+            bytes=_total(*(size for _, size in tensors)) if tensors else None,
+        )
+    )
 
 
 class _Places(Struct, frozen=True):
@@ -171,36 +288,60 @@ class _Places(Struct, frozen=True):
     stride: int
     padding: int
     dilation: int
+    groups: int
     transposed: int | None = None
 
 
 _CONVOLUTIONS: Final[Mapping[str, _Places]] = {
-    "aten::convolution": _Places(3, 4, 5, 6),
-    "aten::_convolution": _Places(3, 4, 5, 6),
-    "aten::conv1d": _Places(3, 4, 5),
-    "aten::conv2d": _Places(3, 4, 5),
-    "aten::conv3d": _Places(3, 4, 5),
-    "aten::cudnn_convolution": _Places(3, 2, 4),
-    "aten::miopen_convolution": _Places(4, 3, 5),
-    "aten::miopen_depthwise_convolution": _Places(4, 3, 5),
+    "aten::convolution": _Places(3, 4, 5, 8, 6),
+    "aten::_convolution": _Places(3, 4, 5, 8, 6),
+    "aten::conv1d": _Places(3, 4, 5, 6),
+    "aten::conv2d": _Places(3, 4, 5, 6),
+    "aten::conv3d": _Places(3, 4, 5, 6),
+    "aten::cudnn_convolution": _Places(3, 2, 4, 5),
+    "aten::miopen_convolution": _Places(4, 3, 5, 6),
+    "aten::miopen_depthwise_convolution": _Places(4, 3, 5, 6),
 }
+_BACKWARD_PLACES: Final = _Places(4, 5, 6, 9, 7)
+_GRADIENTS: Final = {(True, True): "both", (True, False): "input", (False, True): "weight"}
 
 
-def _convolution(inputs: Inputs, places: _Places) -> Work | None:
+def _convolution(name: str, inputs: Inputs, places: _Places) -> Work | None:
     if len(inputs.shapes) < 2 or not _fit(*inputs.shapes[:2]):
         return None
     image, weight = inputs.shapes[:2]
     transposed = False if places.transposed is None else inputs.value(places.transposed)
     if transposed is None:
         return None
-    element = inputs.type_of(0, 1)
+    steps = _steps(inputs, places, len(image) - 2)
+    groups = inputs.value(places.groups)
     if transposed:
-        return Work(_per_window(image[0], image[2:], weight), element)
-    windows = _windows(inputs, places, image[2:], weight[2:])
-    return None if windows is None else Work(_per_window(image[0], windows, weight), element)
+        windows: Shape | None = image[2:]
+        result = _spread(inputs, image, weight, steps, groups)
+    else:
+        windows = _windows(image[2:], weight[2:], steps)
+        result = None if windows is None else [image[0], weight[0], *windows]
+    if windows is None:
+        return None
+    bias = inputs.tensor_bytes(2) if name != "aten::cudnn_convolution" else 0.0
+    return Work(
+        CallShape(
+            name,
+            _sizes(image, weight, steps, groups, bool(transposed)),
+            inputs.types_text(0, 1),
+            element=inputs.type_of(0, 1),
+            flops=_per_window(image[0], windows, weight),
+            bytes=_total(
+                inputs.tensor_bytes(0) if inputs.types else None,
+                inputs.tensor_bytes(1),
+                bias,
+                None if result is None else _of_type(prod(result), inputs.spelling(0)),
+            ),
+        )
+    )
 
 
-def _convolution_backward(inputs: Inputs) -> Work | None:
+def _convolution_backward(name: str, inputs: Inputs) -> Work | None:
     """Inputs: gradient of the output, image, weight; 7: transposed; 10: the gradients wanted."""
     if len(inputs.shapes) < 3 or not _fit(*inputs.shapes[1:3]):
         return None
@@ -209,10 +350,34 @@ def _convolution_backward(inputs: Inputs) -> Work | None:
     if transposed is None or not isinstance(wanted, list) or len(output) != len(image):
         return None
     windows = image[2:] if transposed else output[2:]
-    parts = sum(map(bool, wanted[:2]))
+    gradients = tuple(map(bool, wanted[:2]))
+    parts = sum(gradients)
     if not parts:
         return None
-    return Work(_per_window(image[0], windows, weight), inputs.type_of(0, 2), parts)
+    # Either gradient takes kernels of its own, which read two of the three and write one.
+    each = _total(*(inputs.tensor_bytes(place) for place in range(3))) if inputs.types else None
+    steps = _steps(inputs, _BACKWARD_PLACES, len(image) - 2)
+    groups = inputs.value(_BACKWARD_PLACES.groups)
+    sizes = _sizes(image, weight, steps, groups, bool(transposed))
+    call = CallShape(
+        name,
+        replace(sizes, gradients=_GRADIENTS[gradients[0], gradients[1]]),
+        inputs.types_text(0, 2),
+        element=inputs.type_of(0, 2),
+        flops=parts * _per_window(image[0], windows, weight),
+        bytes=None if each is None else parts * each,
+    )
+    return Work(call, parts)
+
+
+def _sizes(
+    image: Shape, weight: Shape, steps: Sequence[Shape | None], groups: Any, transposed: bool
+) -> Convolution:
+    stride, padding, dilation = (tuple(step or ()) for step in steps)
+    count = groups if isinstance(groups, int) else 1
+    return Convolution(
+        tuple(image), tuple(weight), stride, padding, dilation, count, transposed
+    )
 
 
 def _fit(image: Shape, weight: Shape) -> bool:
@@ -224,12 +389,17 @@ def _per_window(batch: int, windows: Shape, weight: Shape) -> float:
     return 2.0 * batch * prod(windows) * prod(weight)
 
 
-def _windows(inputs: Inputs, places: _Places, image: Shape, kernel: Shape) -> Shape | None:
-    """Number of window positions in each direction: the size of the output."""
-    strides, paddings, dilations = (
-        _per_direction(inputs.value(place), len(image))
+def _steps(inputs: Inputs, places: _Places, directions: int) -> tuple[Shape | None, ...]:
+    """Stride, padding and dilation in each direction, None where unknown."""
+    return tuple(
+        _per_direction(inputs.value(place), directions)
         for place in (places.stride, places.padding, places.dilation)
     )
+
+
+def _windows(image: Shape, kernel: Shape, steps: Sequence[Shape | None]) -> Shape | None:
+    """Number of window positions in each direction: the size of the output."""
+    strides, paddings, dilations = steps
     if strides is None or paddings is None or dilations is None or min(strides) < 1:
         return None
     return [
@@ -240,34 +410,44 @@ def _windows(inputs: Inputs, places: _Places, image: Shape, kernel: Shape) -> Sh
     ]
 
 
+def _spread(
+    inputs: Inputs, image: Shape, weight: Shape, steps: Sequence[Shape | None], groups: Any
+) -> Shape | None:
+    """The result's shape of a transposed convolution; None if a size is unknown."""
+    strides, paddings, dilations = steps
+    extra = _per_direction(inputs.value(7), len(image) - 2)
+    if None in (strides, paddings, dilations, extra) or not isinstance(groups, int):
+        return None
+    assert strides and paddings and dilations and extra
+    sizes = [
+        (size - 1) * stride - 2 * padding + dilation * (taps - 1) + more + 1
+        for size, taps, stride, padding, dilation, more in zip(
+            image[2:], weight[2:], strides, paddings, dilations, extra, strict=True
+        )
+    ]
+    return [image[0], weight[1] * groups, *sizes]
+
+
 def _per_direction(value: Any, directions: int) -> Shape | None:
-    numbers = _shape(value)
+    numbers = plain_shape(value)
     if len(numbers) == 1:
         return numbers * directions
     return numbers if len(numbers) == directions else None
 
 
-_COUNTS: Final[Mapping[str, Callable[[Inputs], Work | None]]] = {
+_COUNTS: Final[Mapping[str, Callable[[str, Inputs], Work | None]]] = {
     "aten::mm": _product,
-    "aten::addmm": lambda inputs: _product(inputs, 1),
-    "aten::_scaled_mm": _product,
-    "aten::_int_mm": _product,
-    "aten::bmm": _batched,
-    "aten::baddbmm": lambda inputs: _batched(inputs, 1),
+    "aten::addmm": partial(_product, first=1),
+    "aten::_scaled_mm": partial(
+        _product, result=lambda inputs: inputs.scalar_type(6, inputs.spelling(0))
+    ),
+    "aten::_int_mm": partial(_product, result=lambda _: "int"),
+    "aten::bmm": partial(_product, directions=3),
+    "aten::baddbmm": partial(_product, first=1, directions=3),
     "aten::linear": _linear,
+    "aten::matmul": _matmul,
+    "aten::_grouped_mm": partial(_grouped, offsets=2, dtype=4),
+    "aten::_scaled_grouped_mm": partial(_grouped, offsets=4, dtype=7, default=_BF16),
     "aten::convolution_backward": _convolution_backward,
     **{name: partial(_convolution, places=places) for name, places in _CONVOLUTIONS.items()},
 }
-
-
-def _list(text: str) -> list[Any]:
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    return given if isinstance(given, list) else []
-
-
-def _shape(given: Any) -> Shape:
-    is_plain = isinstance(given, list) and all(type(number) is int for number in given)
-    return given if is_plain else []

@@ -27,6 +27,7 @@ from chopper_core.align.steps import label_iterations
 from chopper_core.align.tokens import activity_tokens, at_steps
 from chopper_core.model.accounting import account, launch_overheads
 from chopper_core.model.column_names import (
+    CALL_SHAPE,
     CORRELATION,
     FLOPS,
     FLOPS_TYPE,
@@ -90,7 +91,9 @@ def align_rank(trace: Trace) -> AlignedRank:
     mark_outside(layers, operations, operation_names)
     names = [*(name or NO_NAME for name in trace.names), *collectives.groups]
     group = np.where(collectives.group >= 0, collectives.group + len(trace.names), -1)
-    work = model_work(host, links, backward, (activities.name, operations.codes, phases.codes))
+    work = model_work(
+        host, links, captured, backward, (activities.name, operations.codes, phases.codes)
+    )
     labels = (activities.name, operations.codes, phases.codes, layers.codes)
     tokens = at_steps(host, links, inference.steps, inference.tokens)
     if not np.isfinite(tokens).any():
@@ -107,6 +110,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     table = KernelTable(
         names=names,
         operations=operation_names,
+        shapes=work.shapes,
         gpu=gpu.astype(np.int32),
         iteration=iterations.codes,
         phase=phases.codes.astype(np.int8),
@@ -128,6 +132,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         measured={
             FLOPS: work.flops,
             FLOPS_TYPE: work.element,
+            **({CALL_SHAPE: work.shape} if work.shapes else {}),
             CORRELATION: np.where(correlation > 0, correlation, np.nan),
             TOKENS: tokens,
             **({REQUESTS: requests} if np.isfinite(requests).any() else {}),

@@ -65,7 +65,7 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
 def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
     """(Row, operation) of the operators of one layer, sorted by start."""
     start_ns, end_ns = host.ranges.start_ns, host.end_ns
-    is_product = host.named(_PRODUCTS)[operators] & (host.ranges.shapes[operators] >= 0)
+    is_product = host.named(_PRODUCTS)[operators] & (host.ranges.inputs[operators] >= 0)
     products = operators[is_product]
     attention = operators[host.named(_ATTENTION)[operators]]
     if not len(products) or not len(attention):
@@ -129,7 +129,7 @@ def layer_products(weights: list[Weight | None], before: int) -> tuple[str, ...]
 def _weight(host: Host, row: int | np.intp) -> Weight | None:
     """The shape of the last matrix among an operator's inputs."""
     try:
-        dimensions = json.loads(host.trace.names[int(host.ranges.shapes[row])])
+        dimensions = json.loads(host.trace.inputs[int(host.ranges.inputs[row])].shapes)
     except ValueError:
         return None
     matrices = [

@@ -13,7 +13,8 @@ from chopper_core.align.host import Host, Links
 from chopper_core.align.intervals import NOWHERE, Intervals
 from chopper_core.align.kernel_classes import ATTENTION_CLASS
 from chopper_core.align.model_work import causal_in, lend, longest_of
-from chopper_core.align.operator_work import ATTENTION, Inputs
+from chopper_core.align.operator_inputs import Inputs
+from chopper_core.align.operator_work import ATTENTION, HEADS_AFTER_SEQUENCE
 from chopper_core.model.table import INFERENCE_PHASES, NO_LABEL, NO_TIME, Phase
 from chopper_core.sources.trace import ABSENT
 from chopper_core.util.arrays import Codes, Float64, Int32, Mask
@@ -90,7 +91,7 @@ def _is_text(host: Host) -> bool:
     if _has_images(host):
         return False
     is_causal = host.by_kernel(lambda name: causal_in(name) is True) > 0
-    unshaped = host.is_operator & host.named(_EMBEDDING) & (host.ranges.shapes == ABSENT)
+    unshaped = host.is_operator & host.named(_EMBEDDING) & (host.ranges.inputs == ABSENT)
     return bool(is_causal.any() or unshaped.any())
 
 
@@ -120,7 +121,7 @@ def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Floa
     for row, inputs in _shaped(host, ATTENTION):
         query = inputs.shapes[0] if inputs.shapes else []
         if len(query) == 4:
-            head_first = not host.text(row).startswith("flash_attn::")
+            head_first = not HEADS_AFTER_SEQUENCE.search(host.text(row))
             tokens[row] = query[0] * query[2 if head_first else 1]
         elif len(query) == 3 and _PACKED.search(host.text(row)):
             tokens[row] = query[0]
@@ -129,13 +130,11 @@ def _of_attention(host: Host, links: Links, forward: Mask, layer: Int32) -> Floa
 
 def _shaped(host: Host, pattern: re.Pattern[str]) -> list[tuple[int, Inputs]]:
     """The operators of a name with recorded input shapes."""
-    ranges, names = host.ranges, host.trace.names
-    rows = np.flatnonzero(host.is_operator & host.named(pattern) & (ranges.shapes != ABSENT))
-    read: dict[int, Inputs] = {}
-    shapes = ranges.shapes[rows].tolist()
-    for code in set(shapes):
-        read[code] = Inputs.parsed(names[code])
-    return [(row, read[code]) for row, code in zip(rows.tolist(), shapes, strict=True)]
+    given = host.ranges.inputs
+    rows = np.flatnonzero(host.is_operator & host.named(pattern) & (given != ABSENT))
+    codes = given[rows].tolist()
+    read = {code: Inputs.parsed(host.trace.inputs[code].shapes) for code in set(codes)}
+    return [(row, read[code]) for row, code in zip(rows.tolist(), codes, strict=True)]
 
 
 def _on_longest(host: Host, links: Links, tokens: dict[int, int], where: Mask) -> Float64:

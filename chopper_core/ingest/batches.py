@@ -168,6 +168,7 @@ def gather(tables: Iterable[KernelTable], folder: Path) -> KernelTable:
     return KernelTable(
         names=whole.names,
         operations=whole.operations,
+        shapes=whole.shapes,
         measured={name: mapped(f"measured {name}", v) for name, v in whole.measured.items()},
         **columns,
     )

@@ -51,6 +51,15 @@ _SPELLINGS: Final = {
     "signedchar": ElementType.INT8,
     "unsignedchar": ElementType.INT8,
 }
+_TYPE_BYTES: Final = {
+    "byte": 1, "char": 1, "bool": 1, "uint8": 1, "int8": 1, "signedchar": 1, "unsignedchar": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "shortint": 2, "int16": 2,
+    "int": 4, "int32": 4, "float": 4, "float32": 4,
+    "long": 8, "longint": 8, "int64": 8, "double": 8, "float64": 8, "complexfloat": 8,
+    "complex<float>": 8, "complex<double>": 16,
+}  # fmt: skip
 _NAMESPACE: Final = re.compile(r"^(?:c10|at)::|\s+")
 _SAYS_TF32: Final = re.compile(r"tf32", re.IGNORECASE)
 
@@ -61,6 +70,11 @@ def element_type(spellings: Iterable[str]) -> ElementType:
         _SPELLINGS.get(_NAMESPACE.sub("", text).lower(), ElementType.UNKNOWN) for text in spellings
     }
     return found.pop() if len(found) == 1 else ElementType.UNKNOWN
+
+
+def type_bytes(spelling: str) -> int | None:
+    """The bytes of an element of a type as PyTorch spells it, None if unknown."""
+    return _TYPE_BYTES.get(_NAMESPACE.sub("", spelling).lower())
 
 
 def says_tf32(kernel: str) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chopper_core.model.column_names import CALL_SHAPE
+from chopper_core.model.shapes import CallShape
 from chopper_core.util.arrays import AnyArray, Float64, Index, Int8, Int32, Int64
 
+_Entry = TypeVar("_Entry")
 LEVELS: Final = ("gpu", "iteration", "phase", "layer", "operation", "kernel")
 ACTIVITY: Final = "activity"
 """The level under the last one: the single activities of a node."""
@@ -149,9 +152,11 @@ class KernelTable(Struct, frozen=True, eq=False):
     call_overhead_ns: Int64
 
     measured: Mapping[str, Float64] = field(default_factory=dict)
-    """Columns from counters and telemetry, NaN where a source has no value."""
+    """Columns from counters, telemetry and shapes, NaN where a source has no value."""
     coordinates: Mapping[str, Int32] = field(default_factory=dict)
     """Parallel dimension → the coordinate of each GPU by its number, `NO_LABEL` if unknown."""
+    shapes: Sequence[CallShape] = ()
+    """The shapes of operator calls that the measured column `CALL_SHAPE` points into."""
 
     def __len__(self) -> int:
         return len(self.gpu)
@@ -263,7 +268,7 @@ def values_of(table: KernelTable, column: str, rows: Selection) -> AnyArray:
 COLUMNS: Final = tuple(
     name
     for name in KernelTable.__struct_fields__
-    if name not in ("names", "operations", "measured", "coordinates")
+    if name not in ("names", "operations", "measured", "coordinates", "shapes")
 )
 STATES: Final = ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
 """The columns that partition a GPU's span: they add up to `elapsed_ns`."""
@@ -291,7 +296,9 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
     """One table of several, with their dictionaries of texts merged."""
     names: dict[str, int] = {}
     operations: dict[str, int] = {}
+    shapes: dict[CallShape, int] = {}
     recoded: list[dict[str, Int64]] = []
+    measured: list[Mapping[str, Float64]] = []
     for table in tables:
         name_codes = _merge(table.names, names)
         operation_codes = _merge(table.operations, operations)
@@ -300,13 +307,18 @@ def concatenate(tables: Sequence[KernelTable]) -> KernelTable:
         columns["group"] = _recode(table.group, name_codes)
         columns["operation"] = _recode(table.operation, operation_codes)
         recoded.append(columns)
+        own = table.measured
+        if table.shapes and CALL_SHAPE in own:
+            own = {**own, CALL_SHAPE: _recode_known(own[CALL_SHAPE], _merge(table.shapes, shapes))}
+        measured.append(own)
     columns_of_all: dict[str, Any] = {
         column: np.concatenate([columns[column] for columns in recoded]) for column in COLUMNS
     }
     return KernelTable(
         names=tuple(names),
         operations=tuple(operations),
-        measured=_concatenated([table.measured for table in tables], list(map(len, tables))),
+        measured=_concatenated(measured, list(map(len, tables))),
+        shapes=tuple(shapes),
         **columns_of_all,
     )
 
@@ -326,8 +338,15 @@ def _concatenated(
     }
 
 
-def _merge(texts: Sequence[str], into: dict[str, int]) -> Int32:
+def _merge(texts: Sequence[_Entry], into: dict[_Entry, int]) -> Int32:
     return np.array([into.setdefault(text, len(into)) for text in texts], np.int32)
+
+
+def _recode_known(codes: Float64, new_codes: Int32) -> Float64:
+    recoded = codes.copy()
+    known = np.isfinite(codes)
+    recoded[known] = new_codes[codes[known].astype(np.intp)]
+    return recoded
 
 
 def _recode(codes: Int32, new_codes: Int32) -> Int32:

@@ -206,9 +206,7 @@ class _Reader:
             external_id=absent,
             sequence=absent,
             forward_thread=absent,
-            shapes=none,
-            types=none,
-            values=none,
+            inputs=none,
             collective=none,
         )
 

@@ -108,12 +108,8 @@ class HostRanges(Struct, frozen=True):
     """Autograd's sequence number."""
     forward_thread: Int64
     """Autograd's number of the thread that ran the forward; greater than 0 in backward."""
-    shapes: Int32
-    """Code of the JSON text of `Input Dims` in `Trace.names`, or ABSENT."""
-    types: Int32
-    """The same for `Input type`, of operators with floating-point operations."""
-    values: Int32
-    """The same for `Concrete Inputs`, the inputs other than tensors, as text."""
+    inputs: Int32
+    """Index into `Trace.inputs`, or ABSENT: of operators whose shapes are used."""
     collective: Int32
     """Index into `Trace.collectives`, or ABSENT."""
 
@@ -144,6 +140,17 @@ class Collective(Struct, frozen=True):
     group_name: str = ""
     group_description: str = ""
     group_ranks: str = ""
+
+
+class InputTexts(Struct, frozen=True):
+    """The inputs of an operator as JSON texts of lists by position; empty if not recorded."""
+
+    shapes: str
+    types: str = ""
+    """Of operators whose work is modelled, as the next two."""
+    values: str = ""
+    """The inputs other than tensors, each as text."""
+    strides: str = ""
 
 
 class Losses(Struct):
@@ -199,6 +206,7 @@ class Trace(Struct, frozen=True):
     one_ended_flows: Mapping[str, int]
     """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     losses: Losses
+    inputs: Sequence[InputTexts] = ()
 
     @property
     def generated(self) -> str | None:

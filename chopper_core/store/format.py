@@ -31,6 +31,7 @@ from chopper_core.model.run import (
     Source,
     TelemetrySource,
 )
+from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
@@ -85,6 +86,7 @@ class StoredRun(Struct, frozen=True):
     """The fields of the run in `run_fields`."""
     names: tuple[str, ...]
     operations: tuple[str, ...]
+    shapes: tuple[CallShape, ...]
     signals: tuple[StoredSignal, ...]
     cubes: tuple[tuple[tuple[str, ...], int], ...]
     """Levels and number of cells of each cube, in the order of the file."""
@@ -165,6 +167,11 @@ def fingerprint() -> str:
         CpuSamples,
         HostTime,
         HostStack,
+        CallShape,
+        Product,
+        Convolution,
+        Attention,
+        Fused,
     )
     for kind in (*kinds, Hardware):
         parts += [kind.__name__, *kind.__struct_fields__]

@@ -120,6 +120,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         table = KernelTable(
             names=stored.names,
             operations=stored.operations,
+            shapes=stored.shapes,
             measured=StoredColumns(
                 folder / MEASURED, contents[MEASURED], places[MEASURED], index.files[MEASURED][1]
             ),

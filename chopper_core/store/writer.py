@@ -108,6 +108,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
         tuple(table.names),
         tuple(table.operations),
+        tuple(table.shapes),
         tuple(
             StoredSignal(t.name, t.title, t.unit, t.low, t.high, tuple(t.curves))
             for t in run.measured.values()

@@ -8,7 +8,8 @@ from math import isnan
 
 import pytest
 
-from chopper_core.align.operator_work import Inputs, Shape, Work, operator_work
+from chopper_core.align.operator_inputs import Inputs, Shape
+from chopper_core.align.operator_work import Work, operator_work
 from chopper_core.model.hardware import ElementType
 
 BATCH, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 32, 8, 4096, 4096, 128
@@ -219,7 +220,8 @@ def test_a_convolution_multiplies_and_adds_for_each_tap(
     for mask, parts in (("[True,True,False]", 2), ("[False,True,True]", 1)):
         values = ("", "", "", "[0]", stride, padding, dilation, *rest, mask)
         work = work_of("aten::convolution_backward", [output, image, weight], values)
-        assert work == Work(expected, ElementType.UNKNOWN, parts)
+        assert work is not None
+        assert (work.flops, work.element, work.parts) == (expected, ElementType.UNKNOWN, parts)
 
 
 def test_resnet_s_first_convolution_has_the_published_count() -> None:
@@ -281,7 +283,7 @@ def test_inputs_are_read_from_what_a_trace_has() -> None:
     assert inputs.shapes == [[2, 3], [], [], []]
     assert inputs.types == ["float", "", ""]
     assert [inputs.value(place) for place in range(5)] == [None, [1, 2], True, 1, None]
-    assert Inputs.parsed("{", "7", "null") == Inputs([], [], [])
+    assert Inputs.parsed("{", "7", "null") == Inputs([], [], [], [])
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_a_convolution_of_odd_steps_has_no_count(values: tuple[str, ...]) -> Non
 
 def test_an_empty_product_takes_nothing() -> None:
     assert flops_of("aten::mm", [[0, 4], [4, 5]]) == 0
-    assert work_of(SDPA, [[2, 8, 0, 16]] * 3, CAUSAL) == Work(0.0, ElementType.UNKNOWN)
+    assert flops_of(SDPA, [[2, 8, 0, 16]] * 3, CAUSAL) == 0
 
 
 @pytest.mark.parametrize(

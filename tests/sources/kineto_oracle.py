@@ -33,8 +33,8 @@ def tables_of(trace: Trace) -> dict[str, Any]:
     names, threads = trace.names, trace.threads
     work, calls, spans, flows = trace.activities, trace.launches, trace.ranges, trace.flows
 
-    def text(code: int) -> str | None:
-        return None if code == ABSENT else names[code]
+    def texts(code: int) -> tuple[str, ...] | None:
+        return None if code == ABSENT else astuple(trace.inputs[code])
 
     def collective(code: int) -> tuple[Any, ...] | None:
         return None if code == ABSENT else astuple(trace.collectives[code])
@@ -73,12 +73,10 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 category,
                 threads[thread],
                 *row,
-                text(shapes),
-                text(types),
-                text(values),
+                texts(inputs),
                 collective(code),
             )
-            for name, category, thread, *row, shapes, types, values, code in rows(
+            for name, category, thread, *row, inputs, code in rows(
                 spans.name,
                 spans.category,
                 spans.thread,
@@ -87,9 +85,7 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 spans.external_id,
                 spans.sequence,
                 spans.forward_thread,
-                spans.shapes,
-                spans.types,
-                spans.values,
+                spans.inputs,
                 spans.collective,
             )
         ],
@@ -107,7 +103,11 @@ def tables_of(trace: Trace) -> dict[str, Any]:
 
 
 PRODUCTS = [
-    f"aten::{name}" for name in ("linear", "mm", "addmm", "_scaled_mm", "_int_mm", "bmm", "baddbmm")
+    f"aten::{name}"
+    for name in (
+        *("linear", "matmul", "mm", "addmm", "_scaled_mm", "_int_mm", "bmm", "baddbmm"),
+        *("_grouped_mm", "_scaled_grouped_mm"),
+    )
 ]
 
 
@@ -194,7 +194,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
                     external,
                     integer(args.get("Sequence number")),
                     integer(args.get("Fwd thread id")),
-                    *inputs_of(name, args),
+                    inputs_of(name, args),
                     collective_of(args),
                 )
             )
@@ -262,17 +262,23 @@ def collective_of(args: dict[str, Any]) -> tuple[Any, ...] | None:
     )
 
 
-def inputs_of(name: str, args: dict[str, Any]) -> tuple[str | None, ...]:
-    words = ("matmul", "linear", "attention", "attn", "conv", "embedding", "mm_")
-    is_product = name.lower().endswith("mm")
-    wanted = is_product or any(word in name.lower() for word in words)
-    works = name in PRODUCTS or any(word in name.lower() for word in ("attention", "attn", "conv"))
-    return tuple(
-        json.dumps(args[key], separators=(",", ":")).replace(" ", "")
-        if wanted and (works or key == "Input Dims") and key in args
-        else None
-        for key in ("Input Dims", "Input type", "Concrete Inputs")
+def inputs_of(name: str, args: dict[str, Any]) -> tuple[str, ...] | None:
+    """The texts of an operator's inputs that are kept: all of those whose work is modelled."""
+    own = name.lower()
+    words = ("matmul", "linear", "attention", "attn", "mha_", "conv", "embedding", "mm_", "mm.")
+    wanted = own.endswith("mm") or own.startswith("triton_") or any(word in own for word in words)
+    works = (
+        name in PRODUCTS
+        or own.startswith("triton_")
+        or any(word in own for word in ("attention", "attn", "mha_", "conv"))
     )
+    given = {
+        key: json.dumps(args[key], separators=(",", ":")).replace(" ", "") if key in args else ""
+        for key in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
+    }
+    if not wanted or not given["Input Dims"]:
+        return None
+    return tuple(given.values()) if works else (given["Input Dims"], "", "", "")
 
 
 def text_of(path: Path) -> bytes:

@@ -95,10 +95,12 @@ _RECOMPUTE_FRAME: Final = re.compile(
     r"(?:checkpoint(?:ing)?|tensor_parallel/random)\.py\(\d+\): (?:recompute_fn|backward)$"
 )
 _SHAPED_OPERATOR: Final = re.compile(
-    r"mm(?:[_.<]|$)|matmul|linear|attention|attn|conv|embedding", re.I
+    r"mm(?:[_.<]|$)|matmul|linear|attention|attn|mha_|conv|embedding|^triton_", re.I
 )
 _TYPED_OPERATOR: Final = re.compile(
-    r"^aten::(?:linear|(?:add|_scaled_|_int_)?mm|(?:badd)?bmm)$|attention|attn|conv", re.I
+    r"^aten::(?:linear|matmul|(?:add|_scaled_|_int_|(?:_scaled)?_grouped_)?mm|(?:badd)?bmm)$"
+    r"|attention|attn|mha_|conv|^triton_",
+    re.I,
 )
 
 
@@ -121,7 +123,7 @@ class Kept(IntEnum):
     NOTHING = 0
     SHAPES = 1
     ALL = 2
-    """Shapes, types, and the values of inputs other than tensors."""
+    """Shapes, types, the values of inputs other than tensors, and strides."""
 
 
 def kept_inputs(name: str) -> int:
@@ -167,6 +169,7 @@ class Args(msgspec.Struct, gc=False):
     old_shapes: msgspec.Raw = msgspec.field(name="Input dims", default=NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NOTHING)
     values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NOTHING)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NOTHING)
     grid: msgspec.Raw = NOTHING
     block: msgspec.Raw = NOTHING
     collective: Any = msgspec.field(name="Collective name", default=None)
@@ -312,7 +315,9 @@ def _event_of(fields: Any) -> Event:
     )
 
 
-_RAW: Final = frozenset(("shapes", "old_shapes", "types", "values", "grid", "block"))
+_RAW: Final = frozenset(
+    ("shapes", "old_shapes", "types", "values", "strides", "grid", "block")
+)
 
 
 def _args_of(fields: Mapping[str, Any]) -> Args:

@@ -115,6 +115,7 @@ def _trace(
         unused_events=tables.unused_events(),
         one_ended_flows=tables.one_ended_flows(),
         losses=losses,
+        inputs=tables.inputs(),
     )
 
 

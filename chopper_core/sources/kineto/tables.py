@@ -9,6 +9,7 @@ from itertools import compress
 from math import prod
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -46,6 +47,7 @@ from chopper_core.sources.trace import (
     Flows,
     HostCategory,
     HostRanges,
+    InputTexts,
     Launches,
     LaunchShape,
 )
@@ -61,7 +63,6 @@ _FLOW_PHASES: Final = ("s", "f")
 _INT32_LIMIT: Final = 2**31
 _UNSEEN: Final = -1
 _ALL_INPUTS: Final = int(Kept.ALL)
-_INPUTS: Final = ("shapes", "types", "values")
 _IN_TABLES: Final = frozenset(
     (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
 ) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
@@ -91,19 +92,17 @@ class _Groups:
             groups[category].append(event)
 
 
-class _InputTexts(dict[bytes, tuple[int, ...]]):
-    """The codes of JSON texts joined by a NUL byte; ABSENT for empty ones."""
+class _InputCodes(dict[bytes, int]):
+    """The codes of an operator's inputs, JSON texts joined by a NUL byte; ABSENT without shapes."""
 
-    def __init__(self, names: dict[str, int]) -> None:
-        self._names = names
+    def __init__(self) -> None:
+        self.texts: dict[InputTexts, int] = Interner()
 
-    def __missing__(self, joined: bytes) -> tuple[int, ...]:
-        codes = self[joined] = tuple(map(self._code, joined.split(_BETWEEN_TEXTS)))
-        return codes
-
-    def _code(self, text: bytes) -> int:
-        compact = text.translate(None, _JSON_SPACE).decode("utf-8", "replace")
-        return self._names[compact] if compact else ABSENT
+    def __missing__(self, joined: bytes) -> int:
+        compact = joined.translate(None, _JSON_SPACE).decode("utf-8", "replace")
+        texts = InputTexts(*compact.split(_BETWEEN_TEXTS.decode()))
+        code = self[joined] = self.texts[texts] if texts.shapes else ABSENT
+        return code
 
 
 class _ThreadCodes(dict[Any, int]):
@@ -141,7 +140,7 @@ class TraceTables:
         self._frame_kinds = FrameKinds()
         self._kept_inputs = np.zeros(0, np.int8)
         """The kept inputs of operators (`Kept`), by the code of their name."""
-        self._input_texts = _InputTexts(self.names)
+        self._input_codes = _InputCodes()
 
     def add(self, events: Sequence[Event]) -> None:
         """Add these events to the tables."""
@@ -186,6 +185,10 @@ class TraceTables:
         """Return the shape of each code of `Activities.launch_shape`."""
         sizes = (joined.split(_BETWEEN_TEXTS) for joined in self._launch_shapes)
         return [LaunchShape(_product(grid), _product(block)) for grid, block in sizes]
+
+    def inputs(self) -> list[InputTexts]:
+        """Return the inputs of each code of `HostRanges.inputs`."""
+        return list(self._input_codes.texts)
 
     def launches(self) -> Launches:
         """Return the finished table."""
@@ -261,7 +264,7 @@ class TraceTables:
         columns["external_id"] = _external_ids(args)
         columns["sequence"] = int_column([arg.sequence for arg in args])
         columns["forward_thread"] = int_column([arg.forward_thread for arg in args])
-        columns |= self._input_codes(names, columns["name"], args)
+        columns["inputs"] = self._inputs(names, columns["name"], args)
         columns["collective"] = self._collective_codes(args)
         table.add(columns)
 
@@ -328,26 +331,20 @@ class TraceTables:
                 codes[row] = self.collectives[_collective_of(args[row])]
         return codes
 
-    def _input_codes(
-        self, names: Sequence[str], name_codes: Int32, args: Sequence[Args]
-    ) -> Columns:
+    def _inputs(self, names: Sequence[str], name_codes: Int32, args: Sequence[Args]) -> Int32:
         unseen = len(self.names) - len(self._kept_inputs)
         self._kept_inputs = np.append(self._kept_inputs, np.full(unseen, _UNSEEN, np.int8))
         kept = self._kept_inputs[name_codes]
         for row in np.flatnonzero(kept == _UNSEEN).tolist():
             kept[row] = self._kept_inputs[name_codes[row]] = kept_inputs(names[row])
-        rows = np.flatnonzero(kept).tolist()
-        texts = []
-        for row in rows:
+        codes = np.full(len(args), ABSENT, np.int32)
+        for row in np.flatnonzero(kept).tolist():
             arg = args[row]
-            is_whole = kept[row] == _ALL_INPUTS
-            shapes = arg.shapes or arg.old_shapes
-            own = (shapes, arg.types, arg.values) if is_whole else (shapes, b"", b"")
-            texts.append(_BETWEEN_TEXTS.join(own))
-        codes = np.full((len(_INPUTS), len(args)), ABSENT, np.int32)
-        if rows:
-            codes[:, rows] = np.array([self._input_texts[text] for text in texts], np.int32).T
-        return dict(zip(_INPUTS, codes, strict=True))
+            joined: bytes | msgspec.Raw = arg.shapes or arg.old_shapes
+            if kept[row] == _ALL_INPUTS:
+                joined = _BETWEEN_TEXTS.join((joined, arg.types, arg.values, arg.strides))
+            codes[row] = self._input_codes[bytes(joined)]
+        return codes
 
     def _numbers_or_names(self, values: Sequence[Any]) -> Int64:
         """Return ids as numbers; text that is not a number becomes -2 minus its code in names."""

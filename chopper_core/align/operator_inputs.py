@@ -1,0 +1,115 @@
+"""The recorded inputs of an operator's call: shapes, strides, types and values by position."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final
+
+from msgspec import Struct
+
+from chopper_core.model.hardware import ElementType, element_type, type_bytes
+from chopper_core.model.shapes import MIXED
+
+Shape = list[int]
+
+_TRUTH: Final = {"True": True, "False": False, "true": True, "false": False}
+_NO_TENSOR: Final = ("", "Scalar", "ScalarList", "GenericList", "None")
+_SCALAR_TYPES: Final = {
+    0: "byte", 1: "char", 2: "short", 3: "int", 4: "long", 5: "c10::Half", 6: "float",
+    7: "double", 11: "bool", 15: "c10::BFloat16", 23: "c10::Float8_e5m2",
+    24: "c10::Float8_e4m3fn", 25: "c10::Float8_e5m2fnuz", 26: "c10::Float8_e4m3fnuz",
+}  # fmt: skip
+"""c10::ScalarType, as an operator's `dtype` input is recorded."""
+
+
+class Inputs(Struct, frozen=True):
+    """The recorded inputs of an operator by position; empty if not recorded."""
+
+    shapes: Sequence[Shape]
+    types: Sequence[str] = ()
+    values: Sequence[str] = ()
+    """Non-tensor inputs, as text."""
+    strides: Sequence[Shape] = ()
+
+    @classmethod
+    def parsed(cls, shapes: str, types: str = "", values: str = "", strides: str = "") -> Inputs:
+        """The inputs from the JSON texts of a trace; only plain tensors have a shape."""
+        return cls(
+            [plain_shape(given) for given in _list(shapes)],
+            [given if isinstance(given, str) else "" for given in _list(types)],
+            [given if isinstance(given, str) else "" for given in _list(values)],
+            [plain_shape(given) for given in _list(strides)],
+        )
+
+    def type_of(self, *places: int) -> ElementType:
+        """The element type at some positions, UNKNOWN if unknown or if they differ."""
+        return element_type(map(self.spelling, places))
+
+    def spelling(self, place: int) -> str:
+        """The type at a position as PyTorch spells it, empty if unknown."""
+        return self.types[place] if place < len(self.types) else ""
+
+    def types_text(self, *places: int) -> str:
+        """The types at some positions, once if they agree; empty if one is unknown."""
+        texts = dict.fromkeys(type_text(self.spelling(place)) for place in places)
+        return "" if "" in texts else MIXED.join(texts)
+
+    def scalar_type(self, place: int, default: str) -> str:
+        """The spelling of a type that is an input itself; the default if None was given."""
+        code = self.value(place)
+        return _SCALAR_TYPES.get(code, "") if isinstance(code, int) else default
+
+    def value(self, place: int) -> Any:
+        """The number, boolean or list at a position, None if unknown."""
+        text = self.values[place] if place < len(self.values) else ""
+        if text in _TRUTH:
+            return _TRUTH[text]
+        try:
+            return json.loads(text.replace("True", "true").replace("False", "false"))
+        except (ValueError, RecursionError):
+            return None
+
+    def tensor_bytes(self, place: int) -> float | None:
+        """The bytes of the tensor at a position: 0 where there is none, None if unknown."""
+        spelling = self.spelling(place)
+        if place >= len(self.shapes):
+            return 0.0
+        if spelling in _NO_TENSOR:
+            return None if self.shapes[place] else 0.0
+        width = type_bytes(spelling)
+        return None if width is None else float(width * prod(self.shapes[place]))
+
+    def is_transposed(self, place: int) -> bool | None:
+        """Whether the last two directions of a tensor are swapped in memory; None if unknown."""
+        if place >= min(len(self.strides), len(self.shapes)):
+            return None
+        if min(len(self.strides[place]), len(self.shapes[place])) < 2:
+            return None
+        (rows, columns), (step_row, step) = self.shapes[place][-2:], self.strides[place][-2:]
+        if step == 1 and (step_row >= columns or rows == 1):
+            return False
+        return True if step_row == 1 and (step >= rows or columns == 1) else None
+
+
+def type_text(spelling: str) -> str:
+    """A type as Chopper writes it: `bf16`; one that has no peak as PyTorch spells it."""
+    if spelling in _NO_TENSOR:
+        return ""
+    element = element_type((spelling,))
+    return spelling.removeprefix("c10::") if element == ElementType.UNKNOWN else element.text
+
+
+def plain_shape(given: Any) -> Shape:
+    """A list of whole numbers; empty for anything else."""
+    is_plain = isinstance(given, list) and all(type(number) is int for number in given)
+    return given if is_plain else []
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return given if isinstance(given, list) else []
