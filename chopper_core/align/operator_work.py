@@ -223,9 +223,7 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     widths = 3 * query[3] + 2 * value[3] if is_backward else query[3] + value[3]
     # Forward reads query, key and value and writes the output; backward reads these and the
     # output's gradient, and writes three gradients: each of the four twice.
-    elements = (2 if is_backward else 1) * (
-        prod(query) + prod(key) + prod(value) + rows * value[3]
-    )
+    elements = (2 if is_backward else 1) * (prod(query) + prod(key) + prod(value) + rows * value[3])
     call = CallShape(
         name,
         Attention(
@@ -274,9 +272,7 @@ def _fused(name: str, operators: str, inputs: Inputs) -> Work | None:
         CallShape(
             f"triton {kind}",
             Fused(operators.strip("_"), tuple(shape for shape, _ in tensors)),
-            inputs.types_text(
-                *(place for place, shape in enumerate(inputs.shapes) if shape)
-            ),
+            inputs.types_text(*(place for place, shape in enumerate(inputs.shapes) if shape)),
             bytes=_total(*(size for _, size in tensors)) if tensors else None,
         )
     )
@@ -375,9 +371,7 @@ def _sizes(
 ) -> Convolution:
     stride, padding, dilation = (tuple(step or ()) for step in steps)
     count = groups if isinstance(groups, int) else 1
-    return Convolution(
-        tuple(image), tuple(weight), stride, padding, dilation, count, transposed
-    )
+    return Convolution(tuple(image), tuple(weight), stride, padding, dilation, count, transposed)
 
 
 def _fit(image: Shape, weight: Shape) -> bool:

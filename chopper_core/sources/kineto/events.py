@@ -315,9 +315,7 @@ def _event_of(fields: Any) -> Event:
     )
 
 
-_RAW: Final = frozenset(
-    ("shapes", "old_shapes", "types", "values", "strides", "grid", "block")
-)
+_RAW: Final = frozenset(("shapes", "old_shapes", "types", "values", "strides", "grid", "block"))
 
 
 def _args_of(fields: Mapping[str, Any]) -> Args:
