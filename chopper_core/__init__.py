@@ -1,4 +1,4 @@
-"""Chopper's Python API: `open` a run, take its kernels and frames, `diff` two runs.
+"""Chopper's Python API: `open` a run, take its kernels and frames, `diff` two runs, compare `runs`.
 
     import chopper_core as chopper
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chopper_core.api import OpenRun, ResultFrame, diff, open  # noqa: A004
+    from chopper_core.api import OpenRun, ResultFrame, diff, open, runs  # noqa: A004
 
-__all__ = ["OpenRun", "ResultFrame", "diff", "open"]
+__all__ = ["OpenRun", "ResultFrame", "diff", "open", "runs"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from chopper_core.model import address
 from chopper_core.model.column_names import integral_of, is_counted, known_of
 from chopper_core.model.overrides import overrides_of, parse_clock, parse_gpu
 from chopper_core.model.run import Gpu, Run
+from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve, share_running
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind
 from chopper_core.model.view import Baseline, View
@@ -111,8 +112,7 @@ class OpenRun:
         baseline = asked.baseline.run if asked.baseline is not None else ""
         if baseline not in ("", self.name) and baseline not in run.others:
             run = replace(run, others={**run.others, baseline: open(baseline).run})
-        found = frame_of(run, asked)
-        return ResultFrame(**{name: getattr(found, name) for name in Frame.__struct_fields__})
+        return _result(frame_of(run, asked))
 
     def kernels(
         self, *, counters: bool | Iterable[str] = False, signals: bool | Iterable[str] = False
@@ -223,6 +223,40 @@ def open(  # noqa: A001
     from chopper_core.ingest.open import open_run
 
     return OpenRun(open_run(name, jobs=jobs, overrides=overrides))
+
+
+def runs(
+    *paths: str | PathLike[str],
+    set: Sequence[str] = (),  # noqa: A002 (as the option of the command line is called)
+    name: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    by: str = "",
+    sort: str = "",
+    filter: str = "",  # noqa: A002
+    base: str = "",
+    jobs: int | None = None,
+    cache: bool = True,
+) -> ResultFrame:
+    """The runs at and below paths, a row each: settings, speed, power, heat, and why one failed.
+
+    `set` (`["tp=2,pp=16"]`) and `name` (`["{model}_{tp}-{pp}"]`) give settings as the command line
+    does; `by` groups by a setting, `base` divides by a run's figures or by the `best` of the group.
+    Raises DataError where no run is found, UsageError for an unknown column or setting.
+    """
+    from chopper_core.ingest.runs import open_runs
+    from chopper_core.views.query import query
+
+    names = [fspath(path) for path in paths]
+    given = given_settings(set, name)
+    found = open_runs(",".join(names), names, given, jobs=jobs, use_cache=cache)
+    while found.reading(True).waiting:
+        pass
+    view = View(found.name, columns=tuple(columns), by=by, sort=sort, filter=filter)
+    return _result(query(found, replace(view, baseline=Baseline(base) if base else None)))
+
+
+def _result(frame: Frame) -> ResultFrame:
+    return ResultFrame(**{name: getattr(frame, name) for name in Frame.__struct_fields__})
 
 
 def diff(

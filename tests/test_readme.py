@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import chopper_core as chopper
 from chopper_core.metrics import catalogue
 from chopper_core.model import glossary
 from chopper_core.model.address import KEYS, parse
@@ -18,6 +19,7 @@ from chopper_core.render.glyphs import UNICODE
 from chopper_core.sources.registry import Family, formats_table
 from chopper_core.views import OVERVIEW
 from chopper_core.views.query import query
+from chopper_core.views.runs.columns import columns_table
 from chopper_tui.actions import ACTIONS
 from chopper_tui.app import ChopperApp
 from chopper_tui.cli import main
@@ -26,13 +28,14 @@ from chopper_tui.export import without_fonts
 from chopper_tui.keymap import key_name
 from chopper_tui.play import keys_of, play
 from chopper_tui.widgets.help import help_text, screen_table
-from tests.demo import demo_run
+from tests.demo import as_kept, demo_run
 from tests.tui.explorer import explorer, sample_run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 EXAMPLES = ROOT / "docs" / "examples.md"
 KEYS_PAGE = ROOT / "docs" / "keys.md"
+RUNS_PAGE = ROOT / "docs" / "runs.md"
 PICTURES = ROOT / "docs" / "pictures"
 COMPARED = (
     "demo_data/fsdp2:gpu=5/iteration=11/phase=backward?order=gpu,iteration,phase,operation"
@@ -92,6 +95,15 @@ def test_every_action_has_its_place() -> None:
 
 def test_the_table_of_figures() -> None:
     check("metrics", catalogue("markdown"), ROOT / "docs" / "metrics.md")
+
+
+def test_the_table_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    check("run columns", columns_table(), RUNS_PAGE)
+    for name in ("fsdp1", "fsdp2"):
+        demo_run(name)
+    as_kept(monkeypatch)
+    text = render(chopper.runs("demo_data", jobs=1), "text", width=120)
+    check("runs", f"```console\n$ chopper runs demo_data --width 120\n{text}```", RUNS_PAGE)
 
 
 def test_the_glossary() -> None:

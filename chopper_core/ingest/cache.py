@@ -68,7 +68,7 @@ def open_cached(
         return _read(name, progress, jobs, overrides)
     origin = _origin(name, paths, overrides)
     folder = directory()
-    cached = folder / _digest([origin, *_stamps(paths), _code_stamp(), _own_specifications()])
+    cached = folder / key_of(name, overrides)
     if is_store(cached) and is_private(folder):
         try:
             run = read_store(cached, progress)
@@ -94,6 +94,14 @@ def open_cached(
     return run
 
 
+def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
+    """The key under which what is worked out of a run's files is cached: of their state, the
+    overrides, and Chopper's own code."""
+    paths = paths_of(name)
+    origin = _origin(name, paths, overrides)
+    return _digest([origin, *_stamps(paths), _code_stamp(), _own_specifications()])
+
+
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
     # Readers take long to import, and a cached run doesn't need them.
     from chopper_core.ingest.open import open_run
@@ -115,11 +123,18 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: -entry.used_s)
 
 
+def rows_directory() -> Path:
+    """The directory of the figures of runs in tables of runs: `$XDG_CACHE_HOME/chopper/rows`."""
+    return directory().parent / "rows"
+
+
 def clear(*, old_only: bool = False) -> tuple[int, int]:
     """Remove all cached runs, or those of no further use; returns their number and bytes."""
     removed = [entry for entry in entries() if entry.is_old or not old_only]
     for entry in removed:
         shutil.rmtree(entry.path, ignore_errors=True)
+    if not old_only:
+        shutil.rmtree(rows_directory(), ignore_errors=True)
     return len(removed), sum(entry.size_bytes for entry in removed)
 
 

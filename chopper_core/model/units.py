@@ -55,10 +55,13 @@ class Unit(StrEnum):
     MHZ = "MHz", 0
     CYCLES = "cycles", (100.0, "cycles", 1.0, 0), 1
     WATTS = "W", 0
-    JOULES = "J", (100.0, "J", 1.0, 1), 3
+    JOULES = "J", (100.0, "J", 1.0, 1), (1.0, "J", 1.0, 3), (0.0, "mJ", 1e-3, 2)
     MILLIJOULES = "mJ", (100.0, "mJ", 1.0, 0), 2
     CELSIUS = "°C", 0
     TOKENS_PER_S = "tok/s", 0
+    TOKENS_PER_J = "tok/J", (100.0, "tok/J", 1.0, 0), 2
+    PER_S = "1/s", (100.0, "1/s", 1.0, 0), 2
+    PER_S_MJ = "1/(s·MJ)", (100.0, "1/(s·MJ)", 1.0, 1), 3
     TIMES = "x", 3
     PER_US = "/µs", (1e6, "M/µs", 1e6, 2), (1e3, "k/µs", 1e3, 2), (100.0, "/µs", 1.0, 0), 2
     CUS = "CUs", 0

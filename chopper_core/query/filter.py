@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Values, nearest
+from chopper_core.model.run_set import RUN_LEVEL
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.query.differences import underlying
 from chopper_core.util.arrays import Mask, Numbers
@@ -27,7 +28,9 @@ _COMPARISON: Final = re.compile(
     r"(?P<column>[A-Za-z_.%]+)(?P<operator>>=|<=|!=|>|<|=)"
     r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
 )
-_LEVEL: Final = re.compile(rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY))}):(?P<labels>\S+)")
+_LEVEL: Final = re.compile(
+    rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY, RUN_LEVEL))}):(?P<labels>\S+)"
+)
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
 """Characters of labels that need no escape in a term, besides letters, digits and `_.-~`."""
 _SCALE: Final = {

@@ -175,6 +175,14 @@ def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFi
     return skipped
 
 
+def family_of(path: Path) -> Family | None:
+    """The family of a file that some format reads, by its start; None for any other file."""
+    for family in FORMATS:
+        if isinstance(_recognise(path, family, path.parent), SourceFile):
+            return family
+    return None
+
+
 def read_source(path: Path, family: Family, progress: Progress = silent) -> Any:
     """Read a file into the tables of its family, whichever format it has.
 

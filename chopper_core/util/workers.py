@@ -114,6 +114,27 @@ def _outcome(future: Future[Read | ChopperError], path: Path) -> Read | ChopperE
     return DataError(f"{path} was not read: {str(error) or type(error).__name__}")
 
 
+def read_as_done(
+    paths: Sequence[Path], reader: Reader[Read], jobs: int | None = None
+) -> Iterator[tuple[int, Read | ChopperError]]:
+    """Call the reader for each path, and yield its place and result, or the error, once it is done.
+
+    `jobs` processes share the paths; None: one per processor. The reader is as of `read_all`.
+    """
+    workers = min(jobs or os.cpu_count() or 1, len(paths))
+    if workers < 2:
+        for number, path in enumerate(paths):
+            yield number, _read(path, reader, silent)
+        return
+    from concurrent.futures import as_completed
+
+    with _process_futures(paths, reader, workers, [0] * len(paths)) as futures:
+        numbers = {future: number for number, future in enumerate(futures)}
+        for future in as_completed(futures):
+            number = numbers[future]
+            yield number, _read_again_if_died(future, paths[number], reader, silent)
+
+
 def _read_in_processes(
     paths: Sequence[Path],
     sizes: Sequence[int],
@@ -121,12 +142,35 @@ def _read_in_processes(
     progress: Progress,
     workers: int,
 ) -> list[Read | ChopperError]:
+    bytes_done = [0] * len(paths)
+    with _process_futures(paths, reader, workers, bytes_done) as futures:
+        _wait(futures, sizes, bytes_done, progress)
+    return [
+        _read_again_if_died(future, paths[number], reader, _FileProgress(progress, number, sizes))
+        for number, future in enumerate(futures)
+    ]
+
+
+def _read_again_if_died(
+    future: Future[Read | ChopperError], path: Path, reader: Reader[Read], progress: Progress
+) -> Read | ChopperError:
+    """A worker that died (killed for its memory, say) leaves its file to this process."""
+    if isinstance(future.exception(), _WorkerDied):
+        return _read(path, reader, progress)
+    return future.result()
+
+
+@contextmanager
+def _process_futures(
+    paths: Sequence[Path], reader: Reader[Read], workers: int, bytes_done: list[int]
+) -> Iterator[list[Future[Read | ChopperError]]]:
+    """The results of worker processes to come; on leaving, those that have none are cancelled."""
     # They take long to import beside a small trace.
     from concurrent.futures import ThreadPoolExecutor
     from threading import Event
 
     idle: list[_Worker] = []
-    bytes_done, stop = [0] * len(paths), Event()
+    stop = Event()
 
     def read(number: int) -> Read | ChopperError:
         def report(step: str, done: int, total: int) -> None:
@@ -148,20 +192,12 @@ def _read_in_processes(
 
     threads = ThreadPoolExecutor(workers)
     try:
-        futures = [threads.submit(read, number) for number in range(len(paths))]
-        _wait(futures, sizes, bytes_done, progress)
+        yield [threads.submit(read, number) for number in range(len(paths))]
     finally:
         stop.set()
         threads.shutdown(wait=True, cancel_futures=True)
         for worker in idle:
             worker.end()
-    return [
-        # A worker that died (killed for its memory, say) leaves its file to this process.
-        _read(paths[number], reader, _FileProgress(progress, number, sizes))
-        if isinstance(future.exception(), _WorkerDied)
-        else future.result()
-        for number, future in enumerate(futures)
-    ]
 
 
 class _WorkerDied(Exception):

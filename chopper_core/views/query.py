@@ -15,6 +15,7 @@ from chopper_core.model.charts import Lanes, picked
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.query.children import children, filter_note, ordered, run_notes
 from chopper_core.query.compared import compared
@@ -37,6 +38,8 @@ _CACHED_LARGE_RESULTS: Final = 4
 
 def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
+    if isinstance(run, RunSet):
+        return _of_set(run, view, wait=True)
     if view.name:
         return _frame(run, view, answer(run, view))
     if view.baseline is not None:
@@ -46,6 +49,8 @@ def query(run: Run, view: View) -> Frame:
 
 def preview(run: Run, view: View) -> Frame:
     """The frame of a view, pending where a part of it takes long; raises as `query`."""
+    if isinstance(run, RunSet):
+        return _of_set(run, view, wait=False)
     if not view.name or not view_spec(view.name).has_preview:
         return query(run, view)
     if run.memo.has(("view", _plain(view))):
@@ -53,6 +58,13 @@ def preview(run: Run, view: View) -> Frame:
     module = cast(Previewed, view_module(view.name))
     _check(run, view, module.SPEC)
     return replace(_frame(run, view, module.preview(run, view)), is_pending=True)
+
+
+def _of_set(run: RunSet, view: View, *, wait: bool) -> Frame:
+    """The frame of a set of runs: its rows, or those of a view of each of its runs."""
+    from chopper_core.views.runs import set_frame
+
+    return set_frame(run, view, wait=wait)
 
 
 def frame_of(run: Run, view: View) -> Frame:

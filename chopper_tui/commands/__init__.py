@@ -6,5 +6,6 @@ from typing import Final
 
 PROGRAM: Final = "chopper"
 COMMANDS: Final = (
-    "demo", "show", "diff", "info", "ingest", "export", "cache", "metrics", "keys", "doctor",
+    "demo", "show", "diff", "runs", "info", "ingest", "export", "cache", "metrics", "keys",
+    "doctor",
 )  # fmt: skip

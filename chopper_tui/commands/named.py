@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from chopper_core.model.overrides import Overrides, overrides_of
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
 from chopper_core.util.progress import Progress
 from chopper_core.views import OVERVIEW
 
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
+
+_TRACES: Final = (".json", ".json.gz", ".rpd")
+"""Endings of traces: a directory that has them is a run."""
 
 
 def against(name: str, base: str, path: str = "") -> str:
@@ -32,7 +35,7 @@ def view_of(address: str, options: Namespace) -> View:
     """
     from chopper_core.model.address import parse
 
-    view = View(address) if Path(address).exists() else parse(address)
+    view = View(address) if os.path.exists(address) else parse(address)
     given = (options.hardware, options.parallel)
     return replace(view, overrides=overrides_of(options.clock, options.gpu, view.overrides, *given))
 
@@ -46,9 +49,31 @@ def home_of(view: View) -> View:
 
 
 def open_with_progress(view: View, options: Namespace) -> Run:
-    """The run of a view, with progress on standard error."""
+    """The run of a view, with progress on standard error; of a set, once its runs are read."""
     with ProgressLine() as progress:
-        return open_view(view, options, progress)
+        return all_read(open_view(view, options, progress), progress)
+
+
+def all_read(run: Run, progress: Progress) -> Run:
+    """A run; a set of runs once all of them are read."""
+    if isinstance(run, RunSet):
+        count = len(run.others)
+        while waiting := run.reading(True).waiting:
+            progress(f"read {count - waiting} of {count} runs", count - waiting, count)
+    return run
+
+
+def _may_hold_runs(name: str) -> bool:
+    """Whether a name can be directories of runs, by the names in them alone."""
+    from chopper_core.store.format import is_store, paths_of
+
+    paths = paths_of(name)
+    if not all(path.is_dir() and not is_store(path) for path in paths):
+        return False
+    names = [entry for path in paths for entry in os.scandir(path) if entry.name[0] != "."]
+    if any(entry.name.endswith(_TRACES) for entry in names):
+        return False
+    return len(paths) + sum(entry.is_dir() for entry in names) > 2
 
 
 def open_view(view: View, options: Namespace, progress: Progress) -> Run:
@@ -61,6 +86,12 @@ def open_view(view: View, options: Namespace, progress: Progress) -> Run:
 
 
 def _open(name: str, overrides: Overrides, options: Namespace, progress: Progress) -> Run:
+    if _may_hold_runs(name):
+        from chopper_core.ingest.runs import holds_runs, open_runs
+
+        if holds_runs(name):
+            use_cache = not options.no_cache
+            return open_runs(name, [name], jobs=options.jobs, use_cache=use_cache)
     if options.no_cache:
         from chopper_core.ingest.open import open_run
 

@@ -62,6 +62,11 @@ def add_reading_options(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="model of the GPUs (MI300X), where the files lack it or are wrong",
     )
+    add_cache_options(parser)
+
+
+def add_cache_options(parser: ArgumentParser) -> None:
+    """Options of how files are read, whatever is in them."""
     parser.add_argument(
         "--parallel",
         type=_usage(layout_text),
@@ -76,8 +81,32 @@ def add_reading_options(parser: ArgumentParser) -> None:
     parser.add_argument("--jobs", type=_positive, metavar="N", help="processes that read traces")
 
 
+def add_run_set_options(parser: ArgumentParser) -> None:
+    """Options of reading a set of runs: where their settings come from."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="[RUNS:]TP=2,PP=16",
+        help="settings of all runs, or of those whose names match a pattern (gpt3_*:tp=2)",
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="settings in the names of runs: '{model}_{tp}-{pp}_{mbs}'",
+    )
+
+
 def add_printing_options(parser: ArgumentParser) -> None:
     """Options of printing a view."""
+    add_table_options(parser)
+    add_reading_options(parser)
+
+
+def add_table_options(parser: ArgumentParser) -> None:
+    """Options of printing a table."""
     parser.add_argument(
         "--columns", default="", metavar="A,B", help="names that `chopper metrics` lists"
     )
@@ -89,7 +118,6 @@ def add_printing_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write it there; .md, .csv, .json, or text"
     )
-    add_reading_options(parser)
 
 
 def _positive(text: str) -> int:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from chopper_core.util.errors import DataError
 from chopper_tui.commands import PROGRAM
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
+    from chopper_core.model.run import Run
+    from chopper_core.query.frame import Frame
     from chopper_core.render.glyphs import Glyphs
     from chopper_tui.config import Config
     from chopper_tui.keymap import Action
+
+_FORMAT_SUFFIXES: Final = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
 
 def write(text: str) -> None:
@@ -41,6 +48,32 @@ def glyphs(*, is_ascii: bool = False) -> Glyphs:
     from chopper_tui.terminal import glyphs_of
 
     return ASCII if is_ascii else glyphs_of(sys.stdout)
+
+
+def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) -> None:
+    """Print a frame as the printing options say, or write it to the file that they name."""
+    from chopper_core.render.ansi import paint_for, plain
+    from chopper_tui.export import printed
+
+    suffix = Path(options.output).suffix if options.output else ""
+    default_width = 0 if options.output else width()
+    text = printed(
+        frame,
+        options.format or _FORMAT_SUFFIXES.get(suffix, "text"),
+        limit=options.limit,
+        width=default_width if options.width is None else options.width,
+        glyphs=glyphs(is_ascii=options.ascii),
+        charted=charted,
+        paint=plain if options.output else paint_for(sys.stdout.isatty(), os.environ),
+    )
+    if not options.output:
+        write(text)
+        return
+    try:
+        Path(options.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{options.output} can't be written: {error.strerror}") from error
+    print(options.output, file=sys.stderr)
 
 
 def registry() -> Sequence[Action]:

@@ -1,0 +1,66 @@
+"""Several runs as one thing to look at: a row of settings and figures for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+
+from chopper_core.model.run import Run
+from chopper_core.model.settings import Setting
+
+OK: Final = "ok"
+PARTIAL: Final = "partial"
+SHORT: Final = "short"
+FAILED: Final = "failed"
+RUN_LEVEL: Final = "run"
+"""The level of rows that are runs."""
+
+
+class RunFigures(Struct, frozen=True):
+    """What a run's files give, whatever its settings: it is cached with the run."""
+
+    figures: Mapping[str, float | str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """The settings that the trace itself names."""
+    problem: str = ""
+    """Why it is partial, or short."""
+    is_short: bool = False
+    """Whether it has no complete iteration."""
+
+
+class RunRow(Struct, frozen=True):
+    """A run of a set: its settings and figures, or why it has none."""
+
+    name: str
+    """Its path below the directory of the set: its label."""
+    path: str
+    """The run as it is opened."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    status: str = OK
+    """`OK`, `PARTIAL` if some of its files couldn't be read, or `FAILED`."""
+    reason: str = ""
+    """Why it is partial or failed, as a sentence."""
+    figures: Mapping[str, float | str] = field(default_factory=dict)
+    """Column → its figure, in the unit of the column."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Column → why the run lacks it."""
+
+
+class Reading(Struct, frozen=True):
+    """How far the runs of a set are read."""
+
+    rows: Sequence[RunRow]
+    """The rows that are known, in the order of the set; those of runs still to read are empty."""
+    waiting: int = 0
+    """The number of runs still to read."""
+
+
+class RunSet(Run, frozen=True, eq=False):
+    """Runs side by side. As a run of its own it has no activities; `others` opens its runs."""
+
+    reading: Callable[[bool], Reading] = lambda wait: Reading(())
+    """Its rows now, or, if it is to wait, once there are more."""

@@ -1,0 +1,191 @@
+"""The settings of a run: model, parallelism, batch, options, by whatever names they are given.
+
+They come from texts (`tp=2,pp=16`), from names of directories, and from the keys of a job's
+configuration, which call the same thing `tensor_model_parallel_size`, `tp_size` or
+`tensor_parallel_degree`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+from msgspec import Struct
+
+from chopper_core.util.errors import UsageError
+
+Setting = int | float | str
+Settings = Mapping[str, Setting]
+"""Name of a setting → its value."""
+
+PARALLEL: Final = ("tp", "pp", "dp", "ep", "cp")
+"""The degrees of parallelism: tensor, pipeline, data, expert, context."""
+KNOWN: Final = {
+    "model": "model",
+    "tp": "TP",
+    "pp": "PP",
+    "dp": "DP",
+    "ep": "EP",
+    "cp": "CP",
+    "fsdp": "FSDP",
+    "microbatch": "mbs",
+    "global_batch": "GBS",
+    "sequence": "seq",
+    "options": "options",
+}
+"""The settings that have a column of their own, the first ones first, with their titles."""
+_ALIASES: Final = {
+    "model": "model model_name model_type model_flavor",
+    "tp": "tp tp_size tp_degree tensor_parallel tensor_parallel_size tensor_parallel_degree "
+    "tensor_model_parallel_size",
+    "pp": "pp pp_size pp_degree pipeline_parallel pipeline_parallel_size pipeline_parallel_degree "
+    "pipeline_model_parallel_size",
+    "dp": "dp dp_size dp_degree data_parallel data_parallel_size data_parallel_degree "
+    "data_parallel_replicate_degree",
+    "ep": "ep ep_size ep_degree expert_parallel_size expert_parallel_degree "
+    "expert_model_parallel_size",
+    "cp": "cp cp_size cp_degree context_parallel_size context_parallel_degree",
+    "fsdp": "fsdp use_fsdp fully_sharded use_torch_fsdp2 data_parallel_shard_degree",
+    "microbatch": "microbatch mbs micro_batch micro_batch_size micro_batchsize "
+    "per_device_train_batch_size local_batch_size",
+    "global_batch": "global_batch gbs global_batch_size",
+    "sequence": "sequence seq seqlen seq_len seq_length sequence_length encoder_seq_length",
+    "options": "options",
+}
+_NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+_IN_NAME: Final = re.compile(
+    r"(?<![a-z])(?P<name>tp|pp|dp|ep|cp|mbs|gbs|seq)(?P<sep>[-_=]?)(?P<number>\d+)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_FSDP_IN_NAME: Final = re.compile(r"(?<![a-z])fsdp(?P<version>[12]?)(?![a-z0-9])", re.IGNORECASE)
+_CHARLLM_NAME: Final = re.compile(r"(?P<model>[^/]+)_\d+_(?:(?P<bits>[01]{5})|mbs\d+)")
+_CHARLLM_BITS: Final = {0: "cc", 1: "act", 4: "sync"}
+"""Places of the options in the names of CharLLM-PPT's runs: overlap of communication, activation
+recomputation, synchronous."""
+_FIELD: Final = re.compile(r"\{([A-Za-z_]\w*)\}")
+_WORDS: Final = {"true": "yes", "on": "yes", "false": "no", "off": "no"}
+
+
+def setting_name(key: str) -> str:
+    """The setting that a key of a configuration gives; empty for any other key.
+
+    Of nested keys, joined by dots, the last one counts: `model.tensor_model_parallel_size`.
+    """
+    words = key.lower().replace("-", "_").split(".")
+    return "model" if words[-2:] == ["model", "name"] else _NAMES.get(words[-1], "")
+
+
+def value_of(text: str) -> Setting:
+    """A value from its text: an integer, a number, `yes` or `no`, or the text itself."""
+    text = text.strip().strip("'\"")
+    if re.fullmatch(r"-?\d{1,15}", text):
+        return int(text)
+    if re.fullmatch(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e[+-]?\d+", text, re.IGNORECASE):
+        return float(text)
+    return _WORDS.get(text.lower(), text)
+
+
+def known_settings(keys: Iterable[tuple[str, Setting]]) -> dict[str, Setting]:
+    """The settings among keys of a configuration; of two keys of one setting the first counts."""
+    found: dict[str, Setting] = {}
+    for key, value in keys:
+        name = setting_name(key)
+        # Only a name can be text: `tp: ${trainer.tp}` is a reference, which isn't resolved.
+        if name and (isinstance(value, int | float) or _may_be_text(name, value)):
+            found.setdefault(name, value)
+    return found
+
+
+def _may_be_text(name: str, value: str) -> bool:
+    return name in ("model", "options", "fsdp") and bool(value) and not value.startswith("$")
+
+
+def in_name(name: str) -> dict[str, Setting]:
+    """The settings in the name of a directory: `llama3-70b_tp8-pp2_mbs4`, `fsdp2`."""
+    found: dict[str, Setting] = {
+        setting_name(match["name"]): int(match["number"]) for match in _IN_NAME.finditer(name)
+    }
+    if match := _FSDP_IN_NAME.search(name):
+        found["fsdp"] = int(match["version"]) if match["version"] else "yes"
+    if match := _CHARLLM_NAME.fullmatch(name):
+        found["model"] = match["model"]
+        if bits := match["bits"]:
+            words = [word for place, word in _CHARLLM_BITS.items() if bits[place] == "1"]
+            found["options"] = "+".join(words) or "base"
+    return found
+
+
+class Given(Struct, frozen=True):
+    """Settings that a person gives for runs, by name or by a pattern over names."""
+
+    assigned: tuple[tuple[str, str, Setting], ...] = ()
+    """(pattern of run names, setting, value), in the order given: the last one counts."""
+    patterns: tuple[str, ...] = ()
+    """Patterns over names: `{model}_{tp}-{pp}_{mbs}`."""
+
+    def of(self, name: str) -> dict[str, Setting]:
+        """The settings given for a run, whose name is its path below the directory."""
+        found: dict[str, Setting] = {}
+        for pattern in self.patterns:
+            for text in (name, name.rpartition("/")[2]):
+                if match := _compiled(pattern).fullmatch(text):
+                    found |= {
+                        setting_name(field) or field: value_of(word)
+                        for field, word in match.groupdict().items()
+                    }
+                    break
+        for pattern, setting, value in self.assigned:
+            if fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern):
+                found[setting] = value
+        return found
+
+
+NOT_GIVEN: Final = Given()
+
+
+def given_settings(texts: Iterable[str] = (), patterns: Iterable[str] = ()) -> Given:
+    """Settings from `tp=2,pp=16` or `RUNS:tp=2,pp=16`, and patterns over names; UsageError."""
+    assigned = []
+    for text in texts:
+        runs, colon, rest = text.rpartition(":")
+        for item in filter(None, rest.split(",")):
+            name, equals, value = item.partition("=")
+            name = name.strip()
+            if not (equals and name.isidentifier() and value.strip()):
+                raise UsageError(
+                    f"{text!r} is not SETTING=VALUE,…, such as tp=2,pp=16, or 'RUNS:tp=2' with a "
+                    "pattern of their names"
+                )
+            assigned.append((runs if colon else "*", setting_name(name) or name, value_of(value)))
+    kept = tuple(patterns)
+    for pattern in kept:
+        if not _FIELD.search(pattern):
+            raise UsageError(
+                f"{pattern!r} names no setting; write them in braces: '{{model}}_tp{{tp}}_{{mbs}}'"
+            )
+        _compiled(pattern)
+    return Given(tuple(assigned), kept)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern over names as a regular expression; numbers where the setting is one."""
+    parts = _FIELD.split(pattern)
+    fields = parts[1::2]
+    for field in fields:
+        if fields.count(field) > 1:
+            raise UsageError(f"{pattern!r} names {field} twice")
+    texts = [
+        (
+            rf"(?P<{part}>{'[^/]+?' if _may_be_any_text(part) else '[0-9]+'})"
+            if at % 2
+            else re.escape(part)
+        )
+        for at, part in enumerate(parts)
+    ]
+    return re.compile("".join(texts))
+
+
+def _may_be_any_text(field: str) -> bool:
+    return setting_name(field) in ("", "model", "options", "fsdp")

@@ -1,0 +1,373 @@
+"""The figures of a run in a table of runs: each is a figure of one of its views.
+
+A figure is computed nowhere else than in its view, and reduced to one number: its total, or the
+mean, smallest or largest of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Reduces, column, metric_named
+from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunFigures
+from chopper_core.model.settings import KNOWN, PARALLEL, Setting, Settings
+from chopper_core.model.units import Unit
+from chopper_core.model.view import View
+from chopper_core.query import figures as root_figures
+from chopper_core.util.arrays import Numbers
+from chopper_core.util.errors import ChopperError, NothingToShow, UsageError
+from chopper_core.views.query import query
+
+TOTAL: Final = "total"
+MEAN: Final = "mean"
+LEAST: Final = "smallest"
+LARGEST: Final = "largest"
+_REDUCTIONS: Final[Mapping[str, Callable[[Numbers], float]]] = {
+    MEAN: lambda numbers: float(numbers.mean()),
+    LEAST: lambda numbers: float(numbers.min()),
+    LARGEST: lambda numbers: float(numbers.max()),
+}
+_WORDS: Final = {
+    TOTAL: "The total of {}.",
+    MEAN: "The mean of {} over its rows.",
+    LEAST: "The smallest {} of its rows.",
+    LARGEST: "The largest {} of its rows.",
+}
+_MAX_UNKNOWN_FLOPS_PCT: Final = 5.0
+"""Of the time of matrix kernels: with more, the share of the peak would be far too small."""
+WORLD: Final = "world"
+"""The setting of the number of ranks of the job, of which some may have no data."""
+LOWER: Final = -1
+HIGHER: Final = 1
+
+
+class RunColumn(Struct, frozen=True):
+    """A column of a table of runs."""
+
+    metric: Metric
+    better: int = 0
+    """`LOWER` or `HIGHER` where one is better than the other."""
+    view: str = ""
+    """The view that has it."""
+    name: str = ""
+    """Its name there."""
+    how: str = TOTAL
+    """How the view's figure becomes one of the run."""
+    settings: tuple[str, ...] = ()
+    """The settings that it is computed from, besides."""
+
+
+def _of_view(
+    name: str, unit: str, title: str, view: str, figure: str, how: str, better: int, text: str = ""
+) -> RunColumn:
+    source = f"`{figure}` of the view {view}"
+    definition = f"{text} {_WORDS[how].format(source)}".strip()
+    return RunColumn(column(name, unit, title, definition), better, view, figure, how)
+
+
+def _derived(
+    name: str, unit: str, title: str, better: int, text: str, missing: str, *settings: str
+) -> RunColumn:
+    metric = column(name, unit, title, text, missing_because=missing)
+    return RunColumn(metric, better, settings=settings)
+
+
+_NO_BATCH: Final = "the settings name no global batch (--set global_batch=128)"
+_NO_TOKENS: Final = (
+    "neither the shapes in the trace nor the settings (global_batch and sequence) give the tokens"
+)
+_OWN: Final = (
+    _of_view(
+        "step_time_ns", "ns", "step", "throughput", "iteration_ns", TOTAL, LOWER,
+        "Step time: the median over the complete iterations of the GPU that takes longest.",
+    ),
+    _derived(
+        "samples_per_s", "1/s", "samples", HIGHER,
+        "global_batch of the settings / step_time_ns.", _NO_BATCH, "global_batch",
+    ),
+    _derived(
+        "run_tokens_per_s", "tok/s", "run tok/s", HIGHER,
+        "Tokens per second of the whole run: tokens of a step / step_time_ns. The tokens of a step "
+        "are global_batch x sequence of the settings; else tokens_per_s of each GPU, which the "
+        "GPUs of one replica (tp x cp x pp) share.",
+        _NO_TOKENS,
+    ),
+    _of_view(
+        "tokens_per_s", "tok/s", "tok/s/GPU", "throughput", "tokens_per_s", TOTAL, HIGHER,
+        "Tokens per second and GPU.",
+    ),
+    _derived(
+        "j_per_step", "J", "step energy", LOWER,
+        "Energy of a step: the total of `iteration_energy_j` of the view power.",
+        "telemetry of power or energy doesn't cover an iteration on all GPUs",
+    ),
+    _derived(
+        "j_per_token", "J", "token energy", LOWER,
+        "j_per_step / tokens of a step (see run_tokens_per_s).",
+        f"{_NO_TOKENS}, or j_per_step is unknown",
+    ),
+    _derived(
+        "tokens_per_j", "tok/J", "tok/J", HIGHER,
+        "Tokens of a step / j_per_step.", f"{_NO_TOKENS}, or j_per_step is unknown",
+    ),
+    _derived(
+        "samples_per_s_mj", "1/(s·MJ)", "samples", HIGHER,
+        "samples_per_s / j_per_step in MJ: CharLLM-PPT's efficiency.",
+        f"{_NO_BATCH}, or j_per_step is unknown", "global_batch",
+    ),
+    _of_view(
+        "gpu_power_w", "W", "W", "power", "mean_power_w", MEAN, LOWER, "Power of a GPU over time."
+    ),
+    _of_view("peak_power_w", "W", "peak W", "power", "peak_power_w", LARGEST, LOWER),
+    _of_view(
+        "gpu_hotspot_c", "°C", "°C", "power", "mean_hotspot_c", MEAN, LOWER,
+        "Temperature of the hottest spot of a GPU over time.",
+    ),
+    _of_view("peak_hotspot_c", "°C", "peak °C", "power", "max_hotspot_c", LARGEST, LOWER),
+    _of_view(
+        "gpu_mhz", "MHz", "gfx MHz", "power", "mean_gfx_mhz", MEAN, HIGHER,
+        "Clock of the compute units of a GPU over time.",
+    ),
+    _of_view(
+        "low_mhz", "MHz", "low MHz", "power", "p05_gfx_mhz", LEAST, HIGHER,
+        "Clock that the slowest GPU doesn't exceed in 5 % of the time.",
+    ),
+    _of_view("gpu_throttled_pct", "%", "throttled", "power", "throttled_pct", MEAN, LOWER),
+    _of_view(
+        "exposed_comm_pct", "%", "exposed", "overheads", "exposed_comm_pct", TOTAL, LOWER,
+        "Exposed communication in % of the GPUs' time.",
+    ),
+    _of_view("idle_pct", "%", "idle", "overheads", "idle_pct", TOTAL, LOWER),
+    _of_view(
+        "mfu_pct", "%", "MFU", "overheads", "theoretical_pct", TOTAL, HIGHER,
+        "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the time.",
+    ),
+)  # fmt: skip
+_PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "samples_per_s_mj")
+STRAGGLER: Final = RunColumn(
+    column(
+        "straggler", "", "straggler",
+        "The GPU that the others wait for (see the view ranks).",
+        missing_because="no GPU delays the others",
+    )
+)  # fmt: skip
+STRAGGLER_DELAY: Final = RunColumn(
+    column(
+        "straggler_delay_ns", "ns", "delay",
+        "How long the straggler delays an iteration: its `delay_ns` of the view ranks.",
+        missing_because="no GPU delays the others, or no collective is complete",
+    ),
+    LOWER,
+)  # fmt: skip
+RUN_COLUMNS: Final = {each.metric.name: each for each in (*_OWN, STRAGGLER, STRAGGLER_DELAY)}
+"""The figures of a run by name, the most important first."""
+GPUS: Final = column("gpus", "", "GPUs", "The number of GPUs with data.")
+STATUS: Final = column(
+    "status", "", "status",
+    "ok; short: no complete iteration; partial: some files can't be read; failed: none can.",
+)  # fmt: skip
+REASON: Final = column(
+    "reason", "", "reason", "Why a run is short, partial or failed.",
+    missing_because="the run is ok",
+)  # fmt: skip
+DEFAULT: Final = (
+    "step_time_ns", "run_tokens_per_s", "samples_per_s", "j_per_step", "j_per_token",
+    "samples_per_s_mj", "gpu_power_w", "peak_power_w", "gpu_hotspot_c", "peak_hotspot_c",
+    "gpu_mhz", "low_mhz", "gpu_throttled_pct", "exposed_comm_pct", "idle_pct", "mfu_pct",
+    "straggler", "straggler_delay_ns",
+)  # fmt: skip
+"""The default columns among them; one that no run has is left out."""
+
+
+def setting_column(name: str) -> Metric:
+    """The column of a setting."""
+    if name == WORLD:
+        text = "The number of ranks of the job, as its traces say it."
+        return column(name, "", "ranks", text, missing_because="no trace says it")
+    text = f"The setting {name}: from the command line, a manifest, the job's file or the name."
+    return column(name, "", KNOWN.get(name, name), text, missing_because="nothing names it")
+
+
+def is_better(name: str) -> int:
+    """Whether lower or higher figures of a column are better; 0 where neither is said."""
+    if name in RUN_COLUMNS:
+        return RUN_COLUMNS[name].better
+    known = METRICS.get(name)
+    if known is None:
+        return 0
+    if known.unit in (Unit.TFLOPS, Unit.TOKENS_PER_S) or name in ("busy_pct", "gfx_mhz"):
+        return HIGHER
+    return LOWER if known.unit in (Unit.NS, Unit.JOULES, Unit.WATTS, Unit.CELSIUS) else 0
+
+
+def figures_of_run(run: Run) -> RunFigures:
+    """The figures of an open run; what it lacks has a reason."""
+    figures: dict[str, float | str] = {}
+    missing: dict[str, str] = {}
+    wanted: dict[str, list[tuple[str, str, str]]] = {}
+    for name, each in RUN_COLUMNS.items():
+        if each.view:
+            wanted.setdefault(each.view, []).append((name, each.name, each.how))
+    wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
+    for view, columns in wanted.items():
+        _take_view(run, view, columns, figures, missing)
+    if (reason := _unknown_flops(run)) and "mfu_pct" in figures:
+        del figures["mfu_pct"]
+        missing["mfu_pct"] = reason
+    _take_straggler(run, figures, missing)
+    problem = ""
+    if run.failed:
+        problem = str(run.failed[0][1])
+        more = len(run.failed) - 1
+        problem += f" So with {more} other files." if more else ""
+    is_short = "step_time_ns" not in figures
+    if is_short and not problem:
+        problem = missing.get("step_time_ns", "")
+    return RunFigures(figures, missing, len(run.gpus), _settings_of(run), problem, is_short)
+
+
+def _take_view(
+    run: Run,
+    view: str,
+    columns: list[tuple[str, str, str]],
+    figures: dict[str, float | str],
+    missing: dict[str, str],
+) -> None:
+    names = tuple(dict.fromkeys(name for _, name, _ in columns))
+    try:
+        frame = query(run, View(run.name, name=view, columns=names))
+    except (NothingToShow, UsageError) as error:
+        missing |= {name: str(error) for name, _, _ in columns}
+        return
+    reasons = {each.name: each.missing_because for each in frame.columns}
+    for name, there, how in columns:
+        values = frame.values[there]
+        if how == TOTAL:
+            number = frame.total.get(there)
+        elif len(values) and values.present().all():
+            number = _REDUCTIONS[how](values.numbers)
+        else:
+            number = None
+        if number is None or not np.isfinite(number):
+            missing[name] = reasons[there] or "the run lacks it on some of its GPUs"
+        else:
+            figures[name] = float(number)
+
+
+def _unknown_flops(run: Run) -> str:
+    from chopper_core.views.overheads import without_flops
+
+    if not run.table.has_times:
+        return ""
+    kernels = run.tree_of(View(run.name)).split((), ("operation", "kernel"))
+    share = without_flops(kernels)
+    if share <= _MAX_UNKNOWN_FLOPS_PCT:
+        return ""
+    return f"{share:.0f} % of the time of matrix kernels has unknown FLOPs"
+
+
+def _take_straggler(run: Run, figures: dict[str, float | str], missing: dict[str, str]) -> None:
+    from chopper_core.views.shared.leads import leads
+
+    names = ("straggler", "straggler_delay_ns")
+    try:
+        if not run.table.has_times:
+            raise NothingToShow("the run has no times")
+        found, _ = leads(run, View(run.name))
+    except ChopperError as error:
+        missing |= dict.fromkeys(names, str(error))
+        return
+    if not found.is_straggler:
+        missing |= dict.fromkeys(names, "no GPU delays the others")
+        return
+    late = str(found.gpus[found.behind])
+    figures["straggler"] = f"GPU {late}"
+    frame = query(run, View(run.name, name="ranks", columns=("delay_ns",)))
+    delay = frame.values["delay_ns"].at(list(frame.labels).index(late))
+    if delay is None:
+        missing["straggler_delay_ns"] = STRAGGLER_DELAY.metric.missing_because
+    else:
+        figures["straggler_delay_ns"] = float(delay)
+
+
+def _settings_of(run: Run) -> dict[str, Setting]:
+    """The settings that the trace names: sizes of its groups of ranks, and its world."""
+    worlds = [source.facts.get("world size", "") for source in run.sources]
+    found: dict[str, Setting] = {}
+    known = [int(world) for world in worlds if world.isdigit()]
+    if known:
+        found[WORLD] = max(known)
+    return found
+
+
+def root_figure(run: Run, name: str) -> float | None:
+    """A registered metric of a run's root, over its complete iterations."""
+    return root_figures(run, View(run.name), (name,))[name].at(0)
+
+
+def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
+    """The figures with those that follow from the settings; what can't be derived has a reason."""
+    figures, missing = dict(found.figures), dict(found.missing)
+    step_s = _number(figures, "step_time_ns", 1e-9)
+    batch, sequence = (_number(settings, name) for name in ("global_batch", "sequence"))
+    energy = _number(figures, "j_per_step")
+    world = _number(settings, WORLD) or found.gpus
+    # Energy and tokens have to be of the same GPUs.
+    is_whole = found.gpus >= world
+    tokens = batch * sequence if batch and sequence else None
+    rate = _number(figures, "tokens_per_s")
+    if tokens is None and rate and step_s:
+        sharing = [_number(settings, name) or 1 for name in PARALLEL if name in ("tp", "pp", "cp")]
+        tokens = rate * step_s * world / float(np.prod(sharing))
+    per_energy = energy if energy and is_whole else None
+    derived = {
+        "samples_per_s": _ratio(batch, step_s),
+        "run_tokens_per_s": _ratio(tokens, step_s),
+        "j_per_token": _ratio(per_energy, tokens),
+        "tokens_per_j": _ratio(tokens, per_energy),
+        "samples_per_s_mj": _ratio(_ratio(batch, step_s), per_energy, 1e6),
+    }
+    partly = f"energy is known of {found.gpus} of {world:g} GPUs"
+    for name, number in derived.items():
+        if number is not None:
+            figures[name] = number
+        elif (
+            energy and not is_whole and name in ("j_per_token", "tokens_per_j", "samples_per_s_mj")
+        ):
+            missing[name] = partly
+        elif step_s is None and name.endswith("_per_s"):
+            missing[name] = missing.get("step_time_ns", "the step time is unknown")
+        else:
+            missing[name] = RUN_COLUMNS[name].metric.missing_because
+    return replace(found, figures=figures, missing=missing)
+
+
+def _number(values: Mapping[str, Setting], name: str, scale: float = 1.0) -> float | None:
+    value = values.get(name)
+    return value * scale if isinstance(value, int | float) and value > 0 else None
+
+
+def _ratio(part: float | None, whole: float | None, factor: float = 1.0) -> float | None:
+    return factor * part / whole if part is not None and whole else None
+
+
+def known_column(name: str) -> Metric:
+    """The column of a name in a table of runs: its own, or any metric; raises UsageError."""
+    if name in RUN_COLUMNS:
+        return RUN_COLUMNS[name].metric
+    metric = metric_named(name)
+    # Of one run each: sums of runs make no total.
+    return replace(metric, reduces=Reduces.NONE)
+
+
+def columns_table() -> str:
+    """The figures of a run as a Markdown table: name, unit, definition."""
+    metrics = (GPUS, *(each.metric for each in RUN_COLUMNS.values()), STATUS, REASON)
+    rows = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in metrics]
+    return "\n".join(["| column | unit | definition |", "| :-- | :-- | :-- |", *rows])

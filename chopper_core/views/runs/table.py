@@ -1,0 +1,337 @@
+"""The table of a set's runs: sorted, filtered, grouped by a setting, normalised to a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Values, nearest, numbered, worded
+from chopper_core.model import address
+from chopper_core.model.run_set import FAILED, OK, RUN_LEVEL, RunRow, RunSet
+from chopper_core.model.settings import KNOWN
+from chopper_core.model.units import Unit
+from chopper_core.model.view import View
+from chopper_core.query.children import ordered
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import ChopperError, UsageError
+from chopper_core.views.runs.columns import (
+    DEFAULT,
+    GPUS,
+    HIGHER,
+    REASON,
+    RUN_COLUMNS,
+    STATUS,
+    WORLD,
+    is_better,
+    known_column,
+    root_figure,
+    setting_column,
+)
+
+BEST: Final = "best"
+"""`base=best`: each figure is compared with the best one of its group."""
+RATIO: Final = "_x"
+"""The end of a column's name that is normalised to a baseline."""
+_OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}
+_MAX_REASONS: Final = 6
+Column = tuple[Metric, Values]
+
+
+def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+    """The rows of a set's runs; with `wait`, once more of them are read than were seen.
+
+    Raises UsageError for an unknown column, setting or baseline.
+    """
+    reading = run.reading(wait)
+    rows = list(reading.rows)
+    known: dict[str, Values] = {}
+    labels = [row.name for row in rows]
+    settings = settings_of(rows)
+    group = view.by
+    if group and group not in settings and rows and not reading.waiting:
+        raise UsageError(f"no run has the setting {group!r}; they have {', '.join(settings)}")
+
+    def values(name: str) -> Values:
+        if name not in known:
+            known[name] = _values(run, rows, name, settings)
+        return known[name]
+
+    chosen = view.columns or _shown(rows, settings)
+    base = _baseline(view, rows)
+    names: list[str] = [group] * bool(group and group not in chosen) + list(chosen)
+    columns = [_column(name, settings) for name in names]
+    shown_of = {each.name: each.name for each in columns}
+    if base:
+        compared = {
+            each.name: _ratio(each, values(each.name), rows, group, base)
+            for each in columns
+            if _is_figure(each.name, settings)
+        }
+        columns = [compared[each.name][0] if each.name in compared else each for each in columns]
+        for metric, numbers in compared.values():
+            known[metric.name] = numbers
+            shown_of[metric.name] = metric.name
+    own = (*(each.name for each in columns), *RUN_COLUMNS, *settings, *_OWN)
+    mask = matching(Rows(RUN_LEVEL, labels, values, own), view.filter)
+    shown = np.flatnonzero(mask)
+    shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, values)]
+    if group:
+        shown = shown[np.argsort(_group_order(rows, group)[shown], kind="stable")]
+    return frame_of_set(
+        run,
+        view,
+        RUN_LEVEL,
+        [labels[row] for row in shown],
+        [(each, values(each.name).take(shown)) for each in columns],
+        lambda row: opened(view, rows[int(shown[row])]),
+        hidden=len(labels) - len(shown),
+        notes=_notes(rows, columns, base, reading.waiting, len(labels) - len(shown)),
+        more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
+        pending=bool(reading.waiting),
+    )
+
+
+def opened(view: View, row: RunRow) -> View:
+    """The run of a row, as it is opened."""
+    return View(row.path)
+
+
+def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    """The settings that any run has, those known by name first."""
+    found = dict.fromkeys(name for row in rows for name in row.settings)
+    known = [name for name in KNOWN if name in found]
+    return (*known, *(name for name in found if name not in known))
+
+
+def frame_of_set(
+    run: RunSet,
+    view: View,
+    level: str,
+    labels: Sequence[str],
+    columns: Sequence[Column],
+    target: Callable[[int], View],
+    *,
+    total: Mapping[str, int | float | None] | None = None,
+    hidden: int = 0,
+    notes: Sequence[str] = (),
+    **options: object,
+) -> Frame:
+    """A frame whose rows are no activities of one run."""
+    found = Frame(
+        view=view,
+        address=address.render(view),
+        level=level,
+        columns=tuple(metric for metric, _ in columns),
+        labels=list(labels),
+        values={metric.name: values for metric, values in columns},
+        total={metric.name: None for metric, _ in columns} | dict(total or {}),
+        sort=view.sort,
+        hidden=hidden,
+        hidden_ns=0,
+        parent_ns=0,
+        elapsed_ns=np.zeros(len(labels), np.int64),
+        notes=tuple(notes),
+        target=target,
+        signal=run.signal(),
+        means=_no_means,
+        sparks=False,
+    )
+    pending = bool(options.pop("pending", False))
+    return replace(found, is_pending=pending, **options)
+
+
+def _no_means(rows: Index, bins: int) -> Float64:
+    return np.full((len(rows), bins), np.nan)
+
+
+def figure_values(run: RunSet, rows: Sequence[RunRow], name: str) -> Values:
+    """A figure of each run; NaN where it has none."""
+    metric = known_column(name)
+    numbers: list[float | None] = []
+    for row in rows:
+        number = row.figures.get(name)
+        if number is None and name not in RUN_COLUMNS and row.status != FAILED:
+            number = run.memo(("figure", name, row.path), partial(_root_figure, run, row, name))
+        numbers.append(number if isinstance(number, int | float) else None)
+    known = [number for number in numbers if number is not None]
+    if metric.unit is Unit.NONE and all(float(number).is_integer() for number in known):
+        missing = np.array([number is None for number in numbers], np.bool_)
+        return Values(np.array([int(number or 0) for number in numbers], np.int64), missing)
+    return numbered(numbers)
+
+
+def _root_figure(run: RunSet, row: RunRow, name: str) -> float | None:
+    try:
+        return root_figure(run.others[row.path], name)
+    except ChopperError:
+        return None
+
+
+def _values(run: RunSet, rows: Sequence[RunRow], name: str, settings: Sequence[str]) -> Values:
+    if name == STATUS.name:
+        return worded([row.status for row in rows])
+    if name == REASON.name:
+        return worded([row.reason or None for row in rows])
+    if name == GPUS.name:
+        return _integers([row.figures.get(name) for row in rows])
+    if name in settings and name not in RUN_COLUMNS:
+        return _setting_values([row.settings.get(name) for row in rows])
+    if name == "straggler":
+        found = [row.figures.get(name) for row in rows]
+        return worded([str(each) if each is not None else None for each in found])
+    return figure_values(run, rows, name)
+
+
+def _integers(found: Sequence[object]) -> Values:
+    missing = np.array([not isinstance(each, int | float) for each in found], np.bool_)
+    numbers = [int(each) if isinstance(each, int | float) else 0 for each in found]
+    return Values(np.array(numbers, np.int64), missing)
+
+
+def _setting_values(found: Sequence[object]) -> Values:
+    given = [each for each in found if each is not None]
+    if all(isinstance(each, int) for each in given):
+        return _integers(found)
+    if all(isinstance(each, int | float) for each in given):
+        return numbered([each if isinstance(each, int | float) else None for each in found])
+    return worded([None if each is None else str(each) for each in found])
+
+
+def _is_figure(name: str, settings: Sequence[str]) -> bool:
+    return name not in _OWN and name != "straggler" and name not in settings
+
+
+def _column(name: str, settings: Sequence[str]) -> Metric:
+    if name in _OWN:
+        return _OWN[name]
+    if name in RUN_COLUMNS:
+        return RUN_COLUMNS[name].metric
+    if name in settings:
+        return setting_column(name)
+    try:
+        return known_column(name)
+    except UsageError:
+        there = ", ".join((*settings, *_OWN, *RUN_COLUMNS))
+        raise UsageError(
+            f"unknown column {name!r} of a table of runs; it has {there}, and any metric"
+            f"{nearest(name)}"
+        ) from None
+
+
+def _shown(rows: Sequence[RunRow], settings: Sequence[str]) -> tuple[str, ...]:
+    """The default columns: of the settings those that differ or say what the run is."""
+    figures = [name for name in DEFAULT if any(name in row.figures for row in rows)]
+    problems = any(row.status != OK for row in rows)
+    partly = any(_is_partly_traced(row) for row in rows)
+    kept = [
+        name
+        for name in settings
+        if name in KNOWN or (partly if name == WORLD else _differs(rows, name))
+    ]
+    return (
+        *kept,
+        *((STATUS.name,) if problems else ()),
+        GPUS.name,
+        *figures,
+        *((REASON.name,) if problems else ()),
+    )
+
+
+def _is_partly_traced(row: RunRow) -> bool:
+    return WORLD in row.settings and row.settings[WORLD] != row.figures.get(GPUS.name)
+
+
+def _differs(rows: Sequence[RunRow], name: str) -> bool:
+    return len({row.settings.get(name) for row in rows}) > 1
+
+
+def _group_order(rows: Sequence[RunRow], group: str) -> Index:
+    """The place of each row's group: numbers by value, then words, then rows without it."""
+
+    def key(value: object) -> tuple[int, float, str]:
+        if isinstance(value, int | float):
+            return (0, float(value), "")
+        return (2, 0.0, "") if value is None else (1, 0.0, str(value))
+
+    found = [row.settings.get(group) for row in rows]
+    order = {value: place for place, value in enumerate(sorted(set(found), key=key))}
+    return np.array([order[value] for value in found], np.intp)
+
+
+def _baseline(view: View, rows: Sequence[RunRow]) -> str:
+    """The run, or `best`, that figures are normalised to; empty without."""
+    if view.baseline is None:
+        return ""
+    name = view.baseline.run
+    if name == BEST:
+        return BEST
+    for row in rows:
+        if name in (row.name, row.path):
+            return row.name
+    raise UsageError(
+        f"the baseline {name!r} is none of these runs; it is the name of one, or {BEST}: the best "
+        "figure of the group"
+    )
+
+
+def _ratio(metric: Metric, values: Values, rows: Sequence[RunRow], group: str, base: str) -> Column:
+    """A figure divided by that of the baseline, or by the best of its group."""
+    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+    whole = np.full(len(rows), np.nan)
+    if base == BEST:
+        groups = [row.settings.get(group) if group else None for row in rows]
+        better = is_better(metric.name)
+        for each in set(groups):
+            own = np.array([other == each for other in groups], np.bool_)
+            known = numbers[own & np.isfinite(numbers)]
+            if len(known) and better:
+                whole[own] = known.max() if better == HIGHER else known.min()
+    else:
+        whole[:] = numbers[[row.name for row in rows].index(base)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.where(whole != 0, numbers / whole, np.nan)
+    what = "the best of its group" if base == BEST else f"that of {base}"
+    named = replace(
+        metric,
+        name=f"{metric.name}{RATIO}",
+        unit=Unit.TIMES,
+        title=metric.title,
+        definition=f"{metric.name} divided by {what}. {metric.definition}",
+        missing_because=metric.missing_because or "the baseline lacks it, or it is 0",
+        signed=False,
+    )
+    return named, numbered(found)
+
+
+def _notes(
+    rows: Sequence[RunRow], columns: Sequence[Metric], base: str, waiting: int, hidden: int
+) -> list[str]:
+    notes = []
+    if waiting:
+        notes.append(f"{waiting} of {waiting + len(rows)} runs are still being read")
+    if base == BEST:
+        notes.append("figures are divided by the best of the group: 1 is the best")
+    elif base:
+        notes.append(f"figures are divided by those of {base}")
+    bad = [row for row in rows if row.status != OK]
+    notes += [f"{row.name} is {row.status}: {row.reason}" for row in bad[:_MAX_REASONS]]
+    if len(bad) > _MAX_REASONS:
+        notes.append(f"{len(bad) - _MAX_REASONS} more runs are not ok; the column reason says why")
+    reasons: dict[str, list[str]] = {}
+    for metric in columns:
+        name = metric.name.removesuffix(RATIO)
+        lacking = [row for row in rows if name in row.missing and row.status != FAILED]
+        if lacking and len(lacking) < len(rows):
+            reasons.setdefault(lacking[0].missing[name], []).append(name)
+    notes += [
+        f"{', '.join(names)} of some runs missing: {reason}" for reason, names in reasons.items()
+    ]
+    if hidden:
+        notes.append(f"{hidden} of {len(rows)} runs filtered out")
+    return notes

@@ -1,0 +1,78 @@
+"""`chopper runs`: the runs below directories, a row of settings and figures for each."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from chopper_core.model.settings import given_settings
+from chopper_core.model.view import Baseline, View
+from chopper_tui.commands.named import ProgressLine, all_read
+from chopper_tui.commands.options import add_cache_options, add_run_set_options, add_table_options
+from chopper_tui.commands.output import print_frame
+
+if TYPE_CHECKING:
+    from chopper_core.model.run_set import RunSet
+
+DESCRIPTION: Final = "Settings, speed, power and heat of all runs below directories, a row each."
+EPILOG: Final = """\
+Settings of a run (model, tp, pp, microbatch …) are those given here, else of a
+manifest (chopper.json, manifest.yaml), of the job's .yaml, or of the name.
+  chopper runs sweep --name '{model}_{tp}-{pp}_{mbs}' --sort step_time_ns
+  chopper runs sweep --by model --base best
+  chopper runs sweep --sweep microbatch --of tokens_per_j
+  chopper runs sweep --pareto run_tokens_per_s,j_per_token
+"""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The directories, where settings come from, and the shape of the table."""
+    parser.add_argument(
+        "paths", metavar="DIR", nargs="+", help="a directory with runs below it, or a run"
+    )
+    parser.epilog = EPILOG
+    add_run_set_options(parser)
+    parser.add_argument("--by", default="", metavar="SETTING", help="group by a setting")
+    parser.add_argument(
+        "--sort", default="", metavar="COLUMN", help="--sort=-COLUMN: largest first"
+    )
+    parser.add_argument("--filter", default="", metavar="TERMS", help="such as 'tp:2 status:ok'")
+    parser.add_argument(
+        "--base", default="", metavar="RUN", help="divide figures by this run's; `best`: by the "
+        "best of the group"
+    )  # fmt: skip
+    add_table_options(parser)
+    add_cache_options(parser)
+
+
+def run(options: Namespace) -> int:
+    """Print the table."""
+    from chopper_core.views.query import query
+
+    view = _view(options)
+    with ProgressLine() as progress:
+        runs = opened(options, view.run)
+        all_read(runs, progress)
+    print_frame(query(runs, view), options)
+    return 0
+
+
+def _view(options: Namespace) -> View:
+    view = View(
+        ",".join(options.paths),
+        columns=tuple(name for name in options.columns.split(",") if name),
+        sort=options.sort,
+        filter=options.filter,
+        by=options.by,
+    )
+    return replace(view, baseline=Baseline(options.base)) if options.base else view
+
+
+def opened(options: Namespace, name: str) -> RunSet:
+    """The set of runs that the options name, being read."""
+    from chopper_core.ingest.runs import open_runs
+
+    given = given_settings(options.set, options.name)
+    return open_runs(name, options.paths, given, jobs=options.jobs, use_cache=not options.no_cache)

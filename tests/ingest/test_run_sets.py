@@ -1,0 +1,242 @@
+"""Runs below directories: which there are, and the row of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chopper_core as chopper
+from chopper_core.ingest.runs import find_runs, holds_runs, open_runs
+from chopper_core.metrics import METRICS
+from chopper_core.model.run_set import RunSet
+from chopper_core.model.view import View
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.query import query
+from chopper_core.views.runs.columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
+from chopper_tui.cli import main
+from tests.align.traces import TinyTrace
+from tests.demo import as_kept, demo_run
+
+RUNS = ("fsdp1", "fsdp2")
+
+
+@pytest.fixture
+def demos(monkeypatch: pytest.MonkeyPatch) -> RunSet:
+    """Both demo runs, as they are kept."""
+    for name in RUNS:
+        demo_run(name)
+    as_kept(monkeypatch)
+    return open_runs("demo_data", ["demo_data"], jobs=1)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A directory without the cache of the test below it."""
+    (tmp_path / "sweep").mkdir()
+    return tmp_path / "sweep"
+
+
+def trace(folder: Path, rank: int = 0, step_us: int = 100) -> None:
+    """A trace of one rank with three iterations of one kernel."""
+    tiny = TinyTrace(members={"distributedInfo": {"rank": rank, "world_size": 1}})
+    for step in range(3):
+        at = step * step_us
+        tiny.note(f"ProfilerStep#{step}", at, at + step_us - 1)
+        tiny.launch("kernel", at + 10, duration=step_us // 2)
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny.write(folder / f"rank{rank}.json")
+
+
+def all_rows(runs: RunSet) -> None:
+    while runs.reading(True).waiting:
+        pass
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main([*arguments, "--format", "json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_every_cell_is_a_figure_of_show(demos: RunSet, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [name for name, each in RUN_COLUMNS.items() if each.view]
+    root = [name for name, each in METRICS.items() if each.reduces][:60]
+    table = shown(capsys, "runs", "demo_data", "--columns", ",".join([*names, *root]))
+    reductions = {MEAN: np.mean, LEAST: np.min, LARGEST: np.max}
+    cells = 0
+    for row in table["rows"]:
+        path = f"demo_data/{row['name']}"
+        whole = shown(capsys, "show", f"{path}?columns={','.join(root)}")["total"]
+        for name in root:
+            assert row[name] == whole[name], name
+        for view in {RUN_COLUMNS[name].view for name in names}:
+            own = {name: each for name in names if (each := RUN_COLUMNS[name]).view == view}
+            columns = ",".join({each.name for each in own.values()})
+            document = shown(capsys, "show", f"{path}?view={view}&columns={columns}")
+            for name, each in own.items():
+                expected = document["total"][each.name]
+                if each.how != TOTAL:
+                    rows = [other[each.name] for other in document["rows"]]
+                    expected = reductions[each.how](rows)
+                assert row[name] == pytest.approx(expected, rel=1e-12), name
+                cells += 1
+    assert cells == 2 * len(names) and len(names) > 10
+
+
+def test_derived_figures_follow_from_the_settings(demos: RunSet) -> None:
+    by_hand = chopper.runs("demo_data", set=["gbs=64,seq=1024"], jobs=1).to_pandas()
+    plain = chopper.runs("demo_data", jobs=1).to_pandas().iloc[1]
+    row = by_hand.iloc[1]
+    step_s = row["step_time_ns"] * 1e-9
+    assert row["samples_per_s"] == pytest.approx(64 / step_s)
+    assert row["run_tokens_per_s"] == pytest.approx(64 * 1024 / step_s)
+    assert row["j_per_token"] == pytest.approx(row["j_per_step"] / (64 * 1024))
+    assert row["samples_per_s_mj"] == pytest.approx(64 / step_s / (row["j_per_step"] * 1e-6))
+    # Without them tokens come from the trace: 8192 of each of 8 GPUs.
+    assert plain["run_tokens_per_s"] == pytest.approx(8 * 8192 / step_s)
+    assert "samples_per_s" not in plain
+    # GPUs of one replica share them.
+    shared = chopper.runs("demo_data", set=["tp=4"], jobs=1).to_pandas().iloc[1]
+    assert shared["run_tokens_per_s"] == pytest.approx(2 * 8192 / step_s)
+
+
+def test_the_demo_is_faster_with_fsdp2(demos: RunSet) -> None:
+    frame = chopper.runs("demo_data", base="fsdp1", jobs=1)
+    change = 100 * (frame.row(1)["step_time_ns_x"] - 1)
+    assert change == pytest.approx(-1.7, abs=0.05)
+    assert frame.row(0)["step_time_ns_x"] == 1.0
+    assert frame.labels == list(RUNS)
+    assert [frame.row(row)["fsdp"] for row in (0, 1)] == [1, 2]
+
+
+def test_best_of_a_group(demos: RunSet) -> None:
+    whole = chopper.runs("demo_data", base="best", jobs=1).to_pandas()
+    assert whole["step_time_ns_x"].min() == 1 and whole["step_time_ns_x"].max() > 1
+    assert whole["run_tokens_per_s_x"].max() == 1 and whole["run_tokens_per_s_x"].min() < 1
+    alone = chopper.runs("demo_data", by="fsdp", base="best", jobs=1).to_pandas()
+    assert (alone["step_time_ns_x"] == 1).all()
+
+
+def test_rows_are_sorted_filtered_and_grouped(demos: RunSet) -> None:
+    assert chopper.runs("demo_data", sort="step_time_ns", jobs=1).labels == ["fsdp2", "fsdp1"]
+    assert chopper.runs("demo_data", filter="step_time_ns<750ms", jobs=1).labels == ["fsdp2"]
+    assert chopper.runs("demo_data", filter="run:fsdp1", jobs=1).labels == ["fsdp1"]
+    frame = chopper.runs("demo_data", set=["fsdp1:cooling=z", "fsdp2:cooling=a"], by="cooling")
+    assert frame.labels == ["fsdp2", "fsdp1"]
+    with pytest.raises(UsageError, match="no run has the setting 'heat'"):
+        chopper.runs("demo_data", by="heat", jobs=1)
+    with pytest.raises(UsageError, match="none of these runs"):
+        chopper.runs("demo_data", base="fsdp3", jobs=1)
+    with pytest.raises(UsageError, match="unknown column 'steptime'"):
+        chopper.runs("demo_data", columns=["steptime"], jobs=1)
+
+
+def test_runs_are_found_at_any_depth(sweep: Path) -> None:
+    for name in ("llama/llama_1_mbs1", "llama/llama_1_mbs2", "gpt/tp2/traces", "gpt/tp4/traces"):
+        trace(sweep / name)
+    (sweep / "llama" / "llama_1_mbs4").mkdir()
+    (sweep / "llama" / "logs").mkdir()
+    (sweep / ".hidden").mkdir()
+    trace(sweep / ".hidden")
+    found = find_runs([str(sweep)])
+    names = [(each.name, each.is_empty) for each in found]
+    assert names == [
+        ("gpt/tp2", False),
+        ("gpt/tp4", False),
+        ("llama/llama_1_mbs1", False),
+        ("llama/llama_1_mbs2", False),
+        ("llama/llama_1_mbs4", True),
+    ]
+    assert holds_runs(str(sweep))
+    assert not holds_runs(str(sweep / "gpt" / "tp2"))
+
+
+def test_parts_of_one_run_are_no_runs(sweep: Path) -> None:
+    trace(sweep / "node0", 0)
+    trace(sweep / "node1", 1)
+    assert not holds_runs(str(sweep))
+    assert not holds_runs(f"{sweep}/node0,{sweep}/node1")
+    assert [each.path for each in find_runs([str(sweep)])] == [str(sweep)]
+    # The same rank twice: two runs.
+    trace(sweep / "node2", 1)
+    assert len(find_runs([str(sweep)])) == 3
+    # Ranks that differ, but so do the settings.
+    trace(sweep / "b" / "tp1", 0)
+    trace(sweep / "b" / "tp2", 1)
+    assert holds_runs(str(sweep / "b"))
+
+
+def test_a_failed_run_is_a_row_with_its_reason(sweep: Path) -> None:
+    trace(sweep / "mbs1")
+    trace(sweep / "mbs2")
+    (sweep / "mbs2" / "rank0.json").write_text('{"traceEvents": [')
+    (sweep / "mbs4").mkdir()
+    frame = chopper.runs(sweep, jobs=1)
+    rows = {name: frame.row(at) for at, name in enumerate(frame.labels)}
+    assert rows["mbs1"]["status"] == "ok" and rows["mbs1"]["step_time_ns"] > 0
+    assert rows["mbs2"]["status"] == rows["mbs4"]["status"] == "failed"
+    assert "rank0.json" in rows["mbs2"]["reason"]
+    assert "no trace and no telemetry" in rows["mbs4"]["reason"]
+    assert rows["mbs4"]["microbatch"] == 4
+    for name in ("mbs2", "mbs4"):
+        assert rows[name]["step_time_ns"] is None and rows[name]["gpus"] is None
+    # Any metric of the root, too, and in parallel.
+    frame = chopper.runs(sweep, columns=["kernel_ns", "status"], jobs=2, cache=False)
+    assert [frame.row(at)["kernel_ns"] for at in range(3)] == [150_000, None, None]
+
+
+def test_a_row_is_read_once_and_again_when_a_file_changes(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        trace(sweep / name)
+    first = chopper.runs(sweep, jobs=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("opened again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chopper_core.ingest.runs.open_cached", fail)
+        assert chopper.runs(sweep, jobs=1).to_json() == first.to_json()
+    (sweep / "b" / "rank0.json").unlink()
+    trace(sweep / "b", step_us=200)
+    changed = chopper.runs(sweep, jobs=1)
+    assert changed.row(0) == first.row(0)
+    assert changed.row(1)["step_time_ns"] != first.row(1)["step_time_ns"]
+
+
+def test_rows_are_there_while_others_are_read(sweep: Path) -> None:
+    for name in ("a1", "a2", "a3"):
+        trace(sweep / name)
+    runs = open_runs("all", [str(sweep)], jobs=1)
+    seen = [len(runs.reading(False).rows)]
+    while runs.reading(False).waiting:
+        seen.append(len(runs.reading(True).rows))
+    assert seen[-1] == 3 and seen == sorted(seen)
+    assert query(runs, View("all")).labels == ["a1", "a2", "a3"]
+    assert not query(runs, View("all")).is_pending
+
+
+def test_directories_without_runs(sweep: Path) -> None:
+    with pytest.raises(DataError, match="holds no runs"):
+        chopper.runs(sweep)
+    with pytest.raises(DataError, match="does not exist"):
+        chopper.runs(sweep / "nowhere")
+
+
+def test_the_command_prints_every_format(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("x_tp2", "x_tp4"):
+        trace(sweep / name)
+    shutil.rmtree(sweep / "x_tp8", ignore_errors=True)
+    for format_name, expected in (
+        ("text", "step µs"), ("csv", "name,tp,gpus,step_time_ns"), ("markdown", "| x\\_tp2 | 2 |"),
+    ):  # fmt: skip
+        assert main(["runs", str(sweep), "--jobs", "1", "--format", format_name]) == 0
+        assert expected in capsys.readouterr().out
+    # The directory itself is an address.
+    assert main(["show", str(sweep), "--format", "csv", "--jobs", "1"]) == 0
+    assert capsys.readouterr().out.startswith("name,tp,gpus,step_time_ns")
