@@ -303,6 +303,8 @@ def _settings_of(run: Run) -> dict[str, Setting]:
     known = [int(world) for world in worlds if world.isdigit()]
     if known:
         found[WORLD] = max(known)
+    if run.parallel is not None:
+        found |= run.parallel.sizes
     return found
 
 
