@@ -121,6 +121,28 @@ def refined(
     return Placed(int(places[top]), int(doubt), fit, averages)
 
 
+def averages_at(
+    work: Sequence[Activity],
+    samples: Sequence[SignalSamples],
+    span: tuple[int, int],
+    begin_ns: int,
+    period_ns: int,
+) -> bool:
+    """Whether samples whose place is known are means since the sample before, without doubt.
+
+    `begin_ns` is the begin of the span on the file's clock.
+    """
+    margin = _MAX_WINDOW * period_ns
+    last = begin_ns + (span[1] - span[0]) + margin
+    samples = [_between(shown, begin_ns - margin, last) for shown in samples]
+    means, instants = (
+        _fits(work, samples, span, float(begin_ns), period_ns, averages=averages)
+        for averages in (True, False)
+    )
+    gain = likelihood_gain(means[0], instants[0], means[1])
+    return means[1] >= _MIN_SAMPLES and bool(gain >= _LIKELIER)
+
+
 def _between(samples: SignalSamples, first_ns: int, last_ns: int) -> SignalSamples:
     """The samples from one time to another."""
     low, high = np.searchsorted(samples.time_ns, [first_ns, last_ns])

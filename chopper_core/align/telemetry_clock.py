@@ -1,4 +1,4 @@
-"""Putting telemetry and CPU samples on the run's clock."""
+"""Putting telemetry on the run's clock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.align.activity_fit import Activity, likelihood_gain, refined, sliding_fit
-from chopper_core.model.run import TelemetrySource
-from chopper_core.model.signals import (
-    CpuSamples,
-    IntegralCurve,
-    nearest,
+from chopper_core.align.activity_fit import (
+    Activity,
+    averages_at,
+    likelihood_gain,
+    refined,
+    sliding_fit,
 )
+from chopper_core.model.run import TelemetrySource
+from chopper_core.model.signals import IntegralCurve, nearest
 from chopper_core.model.table import KernelTable, Kind
-from chopper_core.sources.cpu import CpuTable
 from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
-from chopper_core.util.arrays import Float64
+from chopper_core.util.arrays import Float64, Mask
 
 REACH_PERIODS: Final = 8
 """Sampling periods around a sample in which it is valid."""
@@ -43,7 +44,7 @@ _ZONE_DOUBT_NS: Final = 5_000_000_000
 """Maximum offset between the clocks of two hosts."""
 _MAX_BINS: Final = 1 << 21
 _MIN_BINS: Final = 20
-_LIKELIER: Final = 12.0
+LIKELIER: Final = 12.0
 """The difference of log-likelihoods at which a second place nearly as good is none."""
 
 
@@ -79,7 +80,7 @@ def place(
     found = _offset(telemetry, table, gpus, clocks, shift_ns)
     offset_ns, method = (None, found) if isinstance(found, str) else (found.offset_ns, found.method)
     if gpus and telemetry.resolution_ns:
-        offset_ns, method = _shifted(offset_ns, method, shift_ns)
+        offset_ns, method = shifted(offset_ns, method, shift_ns)
     return TelemetrySource(
         path=str(telemetry.path),
         format=telemetry.format,
@@ -94,7 +95,7 @@ def place(
     )
 
 
-def _shifted(offset_ns: int | None, method: str, shift_ns: int) -> tuple[int | None, str]:
+def shifted(offset_ns: int | None, method: str, shift_ns: int) -> tuple[int | None, str]:
     """An offset with the user's shift added, which is the whole offset where none was found."""
     if not shift_ns:
         return offset_ns, method
@@ -119,7 +120,8 @@ def _offset(
     known = clocks.get(telemetry.clock)
     if known is not None:
         if _covers(telemetry, table, known.offset_ns + shift_ns):
-            return Estimate(known.offset_ns, telemetry.resolution_ns, known.why)
+            late_ns = _lateness(telemetry, table, gpus, known.offset_ns + shift_ns)
+            return Estimate(known.offset_ns, telemetry.resolution_ns, known.why, late_ns)
         if telemetry.clock is ClockDomain.EPOCH:
             return "by its clock it covers another time than the run"
     if telemetry.clock is ClockDomain.LOCAL and ClockDomain.EPOCH in clocks:
@@ -201,19 +203,10 @@ def _estimated(
     *,
     is_first: bool,
 ) -> Estimate | str:
-    pairs = []
-    for number, gpu in gpus.items():
-        samples = own_figure(telemetry, number, signal)
-        rows = table.gpu == gpu
-        if samples is not None and len(samples) > 2 and rows.any():
-            pairs.append((samples, rows))
-    if not pairs:
+    recorded = _Recorded.of(telemetry, table, gpus, signal)
+    if recorded is None:
         return f"its {signal.value} has too few samples"
-    every = [samples for samples, _ in pairs]
-    period = int(np.median(np.concatenate([np.diff(samples.time_ns) for samples in every])))
-    starts, ends = table.start_ns, table.start_ns + table.duration_ns
-    begin = min(int(starts[rows].min()) for _, rows in pairs)
-    end = max(int(ends[rows].max()) for _, rows in pairs)
+    every, period, (begin, end) = recorded.samples, recorded.period_ns, recorded.span
     first = min(int(samples.time_ns[0]) for samples in every)
     last = max(int(samples.time_ns[-1]) for samples in every)
     if last - first < end - begin:
@@ -222,14 +215,10 @@ def _estimated(
     bins = int((end - begin) // step)
     if bins < _MIN_BINS:
         return "the trace is too short for its distance of samples"
-    computes = np.equal(table.kind, Kind.COMPUTE)
-    work = [
-        Activity.of(starts[rows], table.duration_ns[rows], computes[rows], (begin, end))
-        for _, rows in pairs
-    ]
+    work = recorded.work(table)
     shares = [each.means(begin + step * np.arange(bins + 1.0)) for each in work]
     curves = [nearest(s.time_ns, s.value, REACH_PERIODS * period) for s in every]
-    peak = _peak(shares, curves, (first, last), step)
+    peak = peak_of(shares, curves, (first, last), step)
     places = [
         refined(work, every, begin, end, place, period) for place in (peak.place, peak.second)
     ]
@@ -242,7 +231,7 @@ def _estimated(
     least = _MIN_CORRELATION if is_first else _MIN_CORRELATION_OF_OTHERS
     if best.fit < max(least, _CHANCE_LEVEL + chance / np.sqrt(bins)):
         return f"its {signal.value} doesn't follow the trace (correlation {best.fit:.2f} at best)"
-    if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < _LIKELIER:
+    if rival > _CLEAR * best.fit and likelihood_gain(best.fit, rival, bins) < LIKELIER:
         return f"its {signal.value} fits at several places ({best.fit:.2f} and {rival:.2f})"
     found = best
     how = "means since the sample before" if found.averages else "instants"
@@ -255,7 +244,66 @@ def _estimated(
     )
 
 
-class _Peak(Struct, frozen=True):
+class _Recorded(Struct, frozen=True):
+    """A signal of some GPUs of the run, and their activities."""
+
+    samples: Sequence[SignalSamples]
+    rows: Sequence[Mask]
+    period_ns: int
+    span: tuple[int, int]
+    """From the first start to the last end of the activities."""
+
+    @classmethod
+    def of(
+        cls, telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], signal: SignalName
+    ) -> _Recorded | None:
+        """None where no GPU has samples enough."""
+        pairs = []
+        for number, gpu in gpus.items():
+            samples = own_figure(telemetry, number, signal)
+            rows = table.gpu == gpu
+            if samples is not None and len(samples) > 2 and rows.any():
+                pairs.append((samples, rows))
+        if not pairs:
+            return None
+        every, rows_of = zip(*pairs, strict=True)
+        period = int(np.median(np.concatenate([np.diff(samples.time_ns) for samples in every])))
+        ends = table.start_ns + table.duration_ns
+        begin = min(int(table.start_ns[rows].min()) for rows in rows_of)
+        end = max(int(ends[rows].max()) for rows in rows_of)
+        return cls(every, rows_of, period, (begin, end))
+
+    def work(self, table: KernelTable) -> list[Activity]:
+        """The activity of each GPU."""
+        computes = np.equal(table.kind, Kind.COMPUTE)
+        return [
+            Activity.of(table.start_ns[rows], table.duration_ns[rows], computes[rows], self.span)
+            for rows in self.rows
+        ]
+
+
+def _lateness(
+    telemetry: Telemetry, table: KernelTable, gpus: Mapping[int, int], offset_ns: int
+) -> int:
+    """How far stamps of known offset lie behind the middle of what they average.
+
+    Half a period where samples are means since the sample before, and 0 where that is in doubt.
+    """
+    for signal in _ACTIVITY_SIGNALS:
+        recorded = _Recorded.of(telemetry, table, gpus, signal)
+        if recorded is None or all(each.begin_ns is not None for each in recorded.samples):
+            continue
+        period, (begin, end) = recorded.period_ns, recorded.span
+        if (end - begin) // max(period, 1) < _MIN_BINS:
+            return 0
+        work = recorded.work(table)
+        begin_ns = begin - offset_ns
+        late = averages_at(work, recorded.samples, recorded.span, begin_ns, period)
+        return period // 2 if late else 0
+    return 0
+
+
+class Peak(Struct, frozen=True):
     """The place on the file's clock at which signals follow activity best."""
 
     place: int
@@ -268,12 +316,12 @@ class _Peak(Struct, frozen=True):
     """How many places there are, in bins."""
 
 
-def _peak(
+def peak_of(
     shares: Sequence[tuple[Float64, Float64]],
     curves: Sequence[IntegralCurve],
     reach_ns: tuple[int, int],
     step: int,
-) -> _Peak:
+) -> Peak:
     """The best of all places at which activity can lie within the samples.
 
     They are a part of a step apart: between two samples the correlation falls.
@@ -295,67 +343,10 @@ def _peak(
     rival = float(coarse[second]) if away.any() else 0.0
     at = first + step / _PHASES * np.array([peak, second])
     elsewhere = int(away.sum()) // _PHASES
-    return _Peak(int(at[0]), float(coarse[peak]), int(at[1]), rival, elsewhere)
+    return Peak(int(at[0]), float(coarse[peak]), int(at[1]), rival, elsewhere)
 
 
 def own_figure(telemetry: Telemetry, number: int, signal: SignalName) -> SignalSamples | None:
     """A GPU's own samples of a signal, not those of its parts."""
     parts = telemetry.signals.get((number, signal), ())
     return next((samples for samples in parts if samples.part == ""), None)
-
-
-def placed_cpu(
-    file: CpuTable,
-    span: tuple[int, int],
-    telemetry: Sequence[TelemetrySource],
-    epoch_ns: int | None,
-    shift_ns: int = 0,
-) -> CpuSamples:
-    """The samples of a file within the run's span, and one on either side.
-
-    A file on the run's clock gets `epoch_ns`, the correction of its host (None if the run isn't on
-    the epoch). A file on another clock takes the offset of telemetry on the same clock.
-    `shift_ns` is added; without a known offset it is the whole offset.
-    """
-    offset_ns, uncertainty_ns, method = _offset_of_cpu(file, telemetry, epoch_ns)
-    offset_ns, method = _shifted(offset_ns, method, shift_ns)
-    inside = slice(0, 0)
-    if offset_ns is not None:
-        times = file.times_ns + offset_ns
-        low = int(np.searchsorted(times, span[0]))
-        high = int(np.searchsorted(times, span[1], "right"))
-        if low < high or 0 < low < len(times):
-            inside = slice(max(low - 1, 0), high + 1)
-        else:
-            offset_ns, method = None, f"{method}: it covers another time than the run"
-    return CpuSamples(
-        str(file.path),
-        file.format,
-        str(file.clock),
-        offset_ns,
-        uncertainty_ns,
-        method,
-        len(file.times_ns),
-        file.notes,
-        file.cpus,
-        file.cores,
-        file.times_ns[inside] + (offset_ns or 0),
-        file.percent[inside],
-    )
-
-
-def _offset_of_cpu(
-    file: CpuTable, telemetry: Sequence[TelemetrySource], epoch_ns: int | None
-) -> tuple[int | None, int, str]:
-    if file.clock is ClockDomain.EPOCH and epoch_ns is not None:
-        corrected = f", corrected by {epoch_ns} ns as its host's" if epoch_ns else ""
-        return epoch_ns, 1, f"its clock is the run's{corrected}"
-    alike = [
-        source
-        for source in telemetry
-        if source.clock == str(file.clock) and source.offset_ns is not None
-    ]
-    if file.clock in (ClockDomain.MONOTONIC, ClockDomain.BOOTTIME) and alike:
-        finest = min(alike, key=lambda source: source.uncertainty_ns)
-        return finest.offset_ns, finest.uncertainty_ns, f"as {finest.path}, on the same clock"
-    return None, 0, f"its clock ({file.clock}) is not the run's, and no telemetry has the same"

@@ -12,9 +12,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
+from chopper_core.align.cpu_clock import placed_cpu
 from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
 from chopper_core.align.telemetry import signals, telemetry_columns
-from chopper_core.align.telemetry_clock import KnownClock, place, placed_cpu
+from chopper_core.align.telemetry_clock import KnownClock, place
+from chopper_core.align.telemetry_pairs import together
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.run import Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
@@ -100,6 +102,7 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
         [(each, {n: f"GPU {gpu}" for n, gpu in source.gpus.items()}) for each, source in placed]
     )
     placed = [(telemetry, source) for telemetry, source in placed if telemetry.path not in twice]
+    placed = together(placed)
     failed += [(str(path), reason) for path, reason in twice.items()]
     unreadable = {path for path, _ in failed}
     run = replace(

@@ -387,6 +387,18 @@ def test_means_are_placed_over_the_time_before_their_stamp() -> None:
     assert np.corrcoef(true, seen)[0, 1] > 0.95
 
 
+@pytest.mark.parametrize("stamped_at_end", [True, False])
+def test_stamps_of_a_known_clock_are_half_a_period_late_where_samples_average(
+    stamped_at_end: bool,
+) -> None:
+    work = bursts(np.random.default_rng(9), 900)
+    samples = sampled(work, 10, 0, (-300, 1400), 20, stamped_at_end=stamped_at_end)
+    known = {ClockDomain.MONOTONIC: KnownClock(0, "its clock is the run's")}
+    placement = place(telemetry_of(samples), table_of_work(work), {0: 0}, known)
+    assert placement.offset_ns == 0 and placement.method == "its clock is the run's"
+    assert placement.late_ns == (5 * MS if stamped_at_end else 0)
+
+
 def test_the_clock_of_an_idle_gpu_says_nothing_of_the_kernels_beside_it() -> None:
     """Samples every 10 ms; the GPU idles from 200 to 300 ms and falls asleep."""
     work = [(BEGIN, BEGIN + 200 * MS), (BEGIN + 300 * MS, BEGIN + 303 * MS),
