@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo check test test-all monkey lint types format clean docs bench bench-peers
+.PHONY: demo check test test-all monkey fuzz lint types format clean docs bench bench-peers
 
 demo: $(VENV)/app
 	@$(BIN)/chopper demo
@@ -26,6 +26,10 @@ test-all: $(VENV)/dev lint types
 # An hour of random keys, mouse, pastes and resizes; MONKEY takes options and more runs: make monkey MONKEY="--seed 7 RUN"
 monkey: $(VENV)/dev
 	$(BIN)/python -m tests.monkey --seconds 3600 $(MONKEY)
+
+# An hour of damaged files; FUZZ takes options: make fuzz FUZZ="--only rocpd --seconds 60"
+fuzz: $(VENV)/dev
+	$(BIN)/python -m tests.fuzz --seconds 3600 $(FUZZ)
 
 # Rewrites the generated parts of README and docs, the pictures and the golden screens; read the diff.
 docs: $(VENV)/dev

@@ -48,6 +48,10 @@ _TITLES: Final = {
 """Signals that are levels or rates; of the accumulated ones the rates are tracks."""
 
 
+_LONGEST_PERIOD_NS: Final = 86_400 * 10**9
+"""Stamps farther apart are those of a clock that was set, not of a tool that rests for days."""
+
+
 def signals(
     placed: Sequence[tuple[Telemetry, TelemetrySource]], span: tuple[int, int]
 ) -> dict[str, Signal]:
@@ -68,7 +72,10 @@ def signals(
                     curves = found.setdefault((signal, samples.part), {})
                     if not len(samples) or gpu in curves:
                         continue
-                    curves[gpu] = _placed(samples, source.offset_ns, source.late_ns)
+                    curve = _placed(samples, source.offset_ns, source.late_ns)
+                    if not len(curve.edges_ns):
+                        continue
+                    curves[gpu] = curve
                     ranges.setdefault(signal, []).extend(
                         _reached(samples, source.offset_ns - source.late_ns, span)
                     )
@@ -106,7 +113,7 @@ def _placed(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> Integra
     `late_ns` is how far stamps lie behind the middle of what they average.
     """
     distances = np.diff(samples.time_ns)
-    period = int(np.median(distances)) if len(distances) else 1_000_000_000
+    period = min(int(np.median(distances)), _LONGEST_PERIOD_NS) if len(distances) else 10**9
     if samples.begin_ns is None:
         stamps = samples.time_ns + (offset_ns - late_ns)
         return nearest(stamps, samples.value, REACH_PERIODS * period)

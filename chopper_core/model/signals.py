@@ -182,8 +182,8 @@ def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
     zero = np.zeros(1)
     return IntegralCurve(
         np.stack([begins_ns, ends_ns], axis=1).ravel(),
-        np.stack([np.concatenate([zero, area[:-1]]), area], axis=1).ravel(),
-        np.stack([np.concatenate([zero, covered[:-1]]), covered], axis=1).ravel(),
+        np.stack([np.concatenate([zero, area])[:-1], area], axis=1).ravel(),
+        np.stack([np.concatenate([zero, covered])[:-1], covered], axis=1).ravel(),
     )
 
 

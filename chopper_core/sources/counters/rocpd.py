@@ -152,8 +152,9 @@ class _Database:
                 fields = dict(zip(_AGENT_COLUMNS, row, strict=True))
                 fields = {**_object(fields["extdata"]), **_given(fields)}
                 if "node_id" not in fields and "absolute_index" not in fields:
-                    fields["node_id"] = fields["id"]
-                found.setdefault(fields.get("guid", ""), {})[fields["id"]] = fields
+                    fields["node_id"] = fields.get("id")
+                if "id" in fields:
+                    found.setdefault(fields.get("guid", ""), {})[fields["id"]] = fields
         return {guid: gpus_by_id(agents) for guid, agents in found.items()}
 
     def _read_dispatches(self) -> None:

@@ -104,8 +104,8 @@ def _mean_mhz(context: FindingsContext, name: str) -> float:
     count = len(context.gpus)
     of_gpu = summed(context.gpu_place, area, count)
     covered = summed(context.gpu_place, known, count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.nanmedian(np.where(covered > 0, of_gpu / covered, np.nan)))
+    there = covered > 0
+    return float(np.median(of_gpu[there] / covered[there])) if there.any() else np.nan
 
 
 def _clock_sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:

@@ -253,7 +253,7 @@ def mean_depths(launch_ns: Int64, start_ns: Int64, edges_ns: Int64) -> Float64:
     return depths / np.diff(edges_ns)
 
 
-def _since(times_ns: Int64, edges_ns: Int64) -> Int64:
+def _since(times_ns: Int64, edges_ns: Int64) -> Float64:
     """At each edge, how long ago all the times before it were, together; the first counts as 0."""
     edges, bins = edges_ns - edges_ns[0], len(edges_ns)
     times = np.maximum(times_ns - edges_ns[0], 0)
@@ -269,7 +269,7 @@ def _since(times_ns: Int64, edges_ns: Int64) -> Int64:
     place = np.searchsorted(edges, rest)
     count += np.bincount(place, minlength=bins + 1)
     total = total + np.bincount(place, weights=rest, minlength=bins + 1)
-    since: Int64 = edges * np.cumsum(count[:bins]) - np.cumsum(total[:bins]).astype(np.int64)
+    since: Float64 = edges.astype(np.float64) * np.cumsum(count[:bins]) - np.cumsum(total[:bins])
     return since
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
+from chopper_core.metrics.metric import quotient
 from chopper_core.model.run import Run
 from chopper_core.model.table import NO_LABEL
 from chopper_core.model.view import View
@@ -146,7 +147,7 @@ def _columns(run: Run, found: list[GpuSamples], options: Options) -> Own:
         (c.PEAK, numbered(each("power_w", _largest))),
         (c.PEAK_AT, numbered(peak_at)),
         (c.POWER_DEVIATION, numbered(power_deviation)),
-        (c.POWER_RATIO, numbered(power / _or_nan(np.nanmax, power))),
+        (c.POWER_RATIO, quotient(power, np.full_like(power, _or_nan(np.nanmax, power)))),
         (c.ROLLING_POWER, numbered(rolling("power_w"))),
         (c.LIMIT, numbered(limit)),
         (c.AT_LIMIT, numbered([_at_limit(gpu) for gpu in found])),

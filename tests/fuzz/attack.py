@@ -1,0 +1,93 @@
+"""One attack: a true file, damaged, and what must hold of the run that is opened from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.run import Run
+from chopper_core.model.table import STATES
+from chopper_core.render.exchange import as_json
+from chopper_core.render.info import as_text
+from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views import VIEWS
+from chopper_core.views.query import query
+from tests.fuzz.damage import damage
+from tests.fuzz.seeds import SEEDS
+
+_VIEWS_EACH: Final = 3
+
+
+def attack(seed: str, number: int) -> str:
+    """Damage a seed's file and open the run; returns what came of it in a word.
+
+    Raises AssertionError where a promise is broken, and lets every error pass that is none of
+    Chopper's.
+    """
+    random = Random(f"{seed} {number}")
+    with TemporaryDirectory(prefix="fuzz") as folder:
+        path = SEEDS[seed](Path(folder))
+        damage(path, random)
+        views = random.sample([*VIEWS, "explore"], _VIEWS_EACH)
+        return hold(Path(folder), beside="rank" not in path.name, views=views)
+
+
+def hold(folder: Path, *, beside: bool, views: Iterable[str] = (*VIEWS, "explore")) -> str:
+    """Open what lies in a folder and check what must hold whatever is damaged in it.
+
+    `beside`: the damaged file lies beside the good trace, whose figures it must not change.
+    """
+    beside = beside and (folder / "rank0.json").exists()
+    try:
+        run = open_run(str(folder), jobs=1)
+    except (DataError, UsageError) as error:
+        assert not beside, f"a damaged file beside a good trace hides the trace: {error}"
+        assert str(error) and "Traceback" not in str(error)
+        return "refused"
+    if beside:
+        assert _times(run) == _times_of_good_trace(), "a damaged file changes the trace's figures"
+    _accounts(run)
+    assert as_text(run)
+    for name in views:
+        try:
+            frame = query(run, parse(f"R?view={name}&cut=1"))
+        except UsageError:
+            continue
+        json.loads(as_json(frame), parse_constant=_no_constant)
+    return "opened"
+
+
+def _times(run: Run) -> list[tuple[Any, ...]]:
+    table = run.table
+    columns = (table.gpu, table.iteration, table.phase, table.layer, table.duration_ns)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@cache
+def _times_of_good_trace() -> list[tuple[Any, ...]]:
+    with TemporaryDirectory(prefix="fuzz") as folder:
+        SEEDS["zeus"](Path(folder))
+        (Path(folder) / "zeus.csv").unlink()
+        return _times(open_run(folder, jobs=1))
+
+
+def _accounts(run: Run) -> None:
+    """Every nanosecond of each GPU's span is accounted for once."""
+    table = run.table
+    for gpu in np.unique(table.gpu):
+        own = table.gpu == gpu
+        span = int((table.start_ns + table.duration_ns)[own].max() - table.start_ns[own].min())
+        assert sum(int(table.column(state)[own].sum()) for state in STATES) == span
+
+
+def _no_constant(text: str) -> Any:
+    raise AssertionError(f"{text} in JSON")
