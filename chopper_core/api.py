@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from chopper_core.model import address
 from chopper_core.model.column_names import integral_of, is_counted, known_of
 from chopper_core.model.overrides import overrides_of, parse_clock, parse_gpu
-from chopper_core.model.run import Gpu, Run
+from chopper_core.model.run import RECONSTRUCTED, Gpu, Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve, share_running
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind
@@ -155,7 +155,8 @@ class OpenRun:
             mean = table.measured[integral_of(name)] / np.where(is_known, known_ns, 1.0)
             columns[name] = array_of(mean, is_known)
         made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-        return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA})
+        times = {"times": RECONSTRUCTED} if self.run.is_reconstructed else {}
+        return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})
 
     def signal(self, name: str, gpu: int, bins: int = 0) -> pa.Table:
         """A signal of a GPU as intervals (`start_ns`, `end_ns`) with its `value` in each.

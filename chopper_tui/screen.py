@@ -154,7 +154,7 @@ class Explorer(Pointing, Asking):
         self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).show(data)
         self.fit_parts()
-        self.query_one(Crumbs).show(frame, self.run.generated is not None)
+        self.query_one(Crumbs).show(frame, self.run.marks)
         self.status.show(frame)
         self.query_one(KeyLine).show(frame.view.name)
         self.table.show(frame, data.signals, row, place.offset)

@@ -337,7 +337,7 @@ class Parts(Screen[None]):
 
     def _show_top(self) -> None:
         now = self._arranged
-        marked = self.run.generated is not None and not (now is not None and now.too_small)
+        marked = bool(self.run.marks) and not (now is not None and now.too_small)
         is_open = self.query_one(AddressBar).is_open
         self.query_one("#top").display = now is None or now.lines or marked or is_open
 

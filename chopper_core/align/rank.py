@@ -67,7 +67,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     # First, since both the accounts and the host's ranges take much memory.
     start, duration, stream = activities.start_ns, activities.duration_ns, activities.stream
     columns: dict[str, Any] = {
-        **_gpu_by_gpu(
+        **gpu_by_gpu(
             gpu,
             lambda own: account(
                 start[own], duration[own], kind[own], stream[own], links.launch_ns[own]
@@ -99,7 +99,7 @@ def align_rank(trace: Trace) -> AlignedRank:
     if not np.isfinite(tokens).any():
         tokens = activity_tokens(host, links, phases.codes, layers.codes, labels)
     requests = at_steps(host, links, inference.steps, inference.requests)
-    columns |= _gpu_by_gpu(
+    columns |= gpu_by_gpu(
         gpu,
         lambda own: launch_overheads(
             start[own], duration[own], kind[own], links.launch_ns[own], iterations.codes[own]
@@ -170,7 +170,7 @@ def _unlinked(table: KernelTable, links: Links) -> dict[str, int]:
     }
 
 
-def _gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[str, Int64]:
+def gpu_by_gpu(gpu: Index, charge: Callable[[Index], dict[str, Int64]]) -> dict[str, Int64]:
     """Columns of all activities from those of each GPU's rows."""
     columns: dict[str, Int64] = {}
     for number in range(int(gpu.max(initial=0)) + 1):

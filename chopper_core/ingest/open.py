@@ -11,12 +11,20 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
-from chopper_core.ingest.rank import NO_RANK, read_rank
+from chopper_core.ingest.rank import read_rank
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file, specifications
 from chopper_core.model.host_time import joined
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
-from chopper_core.model.run import Gpu, Run, Source, located
+from chopper_core.model.run import (
+    NO_RANK,
+    ONE_CLOCK,
+    RECONSTRUCTED,
+    Gpu,
+    Run,
+    Source,
+    located,
+)
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
@@ -272,10 +280,11 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         if shift_ns is not None:
             by_hand[source.rank] = shift_ns
     table = run.table
+    is_common = all(each.clock.startswith((ONE_CLOCK, RECONSTRUCTED)) for each in run.sources)
     clocks = host_clocks(
         table,
         {gpu.index: gpu.rank for gpu in run.gpus},
-        {source.rank: source.host for source in run.sources},
+        {source.rank: ONE_CLOCK if is_common else source.host for source in run.sources},
         by_hand,
     )
     correction_of = {rank: clock.correction_ns for clock in clocks for rank in clock.ranks}

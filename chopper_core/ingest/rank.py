@@ -13,10 +13,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
+from chopper_core.ingest.graph import graph_run
 from chopper_core.model.host_time import HostTime, joined
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import Gpu, Run, Source
+from chopper_core.model.run import NO_RANK, Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
+from chopper_core.sources.chakra.graph import ExecutionGraph
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.shared.text import FileHead
@@ -24,8 +26,6 @@ from chopper_core.sources.trace import Trace, by_rank
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
-NO_RANK: Final = -1
-"""The rank of a trace that doesn't give it."""
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 """The origin of the ranks of one file."""
 _EPOCH_US: Final = 10**15
@@ -48,7 +48,9 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
     `NO_RANK`; a file that merges several ranks gives a source for each. Raises DataError if the
     file can't be read or has no GPU activity.
     """
-    trace: Trace = read_source(path, Family.TRACE, progress)
+    trace: Trace | ExecutionGraph = read_source(path, Family.TRACE, progress)
+    if isinstance(trace, ExecutionGraph):
+        return graph_run(trace)
     if not len(trace.activities):
         if trace.losses.truncated:
             raise DataError(

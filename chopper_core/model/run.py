@@ -140,6 +140,17 @@ class HostClock(Struct, frozen=True):
     method: str
 
 
+RECONSTRUCTED: Final = "reconstructed"
+"""The clock of a source begins so if its times are a schedule along dependencies, not measured."""
+RECONSTRUCTED_NOTE: Final = (
+    "reconstructed times: a schedule along dependencies; only durations were measured, so overlap, "
+    "waits and idle time are not known"
+)
+"""The mark in each frame of such a run."""
+ONE_CLOCK: Final = "one clock"
+"""The clock of a source begins so if all ranks' times are on one clock already."""
+NO_RANK: Final = -1
+"""The rank of a source that doesn't give it."""
 _CACHED_SCOPES: Final = 64
 BY_HAND: Final = "hand (*)"
 """How a device was matched that the user named."""
@@ -238,6 +249,17 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return given
         known = {hardware_of(product) for product in {gpu.hardware for gpu in self.gpus}}
         return known.pop() if len(known) == 1 else None
+
+    @property
+    def is_reconstructed(self) -> bool:
+        """Whether times are a schedule along dependencies: durations alone were measured."""
+        return any(source.clock.startswith(RECONSTRUCTED) for source in self.sources)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What sets the run's figures apart from measured ones, for every screen."""
+        generated = ("generated",) if self.generated is not None else ()
+        return (*generated, *((RECONSTRUCTED,) if self.is_reconstructed else ()))
 
     @cached_property
     def origin_ns(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import Lanes
+from chopper_core.model.run import RECONSTRUCTED, RECONSTRUCTED_NOTE
 from chopper_core.query.frame import Cell, Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
@@ -124,7 +125,8 @@ def _lanes(chart: Lanes) -> dict[str, Any]:
 def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     """A frame as CSV with a header; raw numbers, missing values empty.
 
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    A text that a spreadsheet would take for a formula begins with an apostrophe. Rows of a run
+    whose times were not measured say so in a column `times`.
     """
     count = len(frame) if limit is None else min(limit, len(frame))
     names = [column.name for column in frame.columns]
@@ -132,11 +134,12 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     import csv
 
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", *names, "address"])
+    mark = (RECONSTRUCTED,) if RECONSTRUCTED_NOTE in frame.notes else ()
+    writer.writerow(["name", *names, "address", *(["times"] if mark else [])])
     for row in range(count):
         figures = frame.row(row)
         cells = ["" if figures[name] is None else figures[name] for name in names]
-        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row)]))
+        writer.writerow(map(_cell, [frame.labels[row], *cells, frame.addresses(row), *mark]))
     return text.getvalue()
 
 

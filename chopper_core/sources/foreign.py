@@ -40,7 +40,7 @@ _BY_SUFFIX: Final[Mapping[str, str]] = {
     ".pftrace": "is a Perfetto trace (protobuf); rocprofv3 writes CSV, JSON and rocpd too (-f)",
     ".perfetto-trace": f"is a Perfetto trace (protobuf); {_GIVE_TRACE}",
     ".otf2": "is an OTF2 trace; rocprofv3 writes CSV, JSON and rocpd too (-f)",
-    ".et": f"is a Chakra execution trace (protobuf), which has no GPU activity; {_GIVE_TRACE}",
+    "comm_group.json": "lists process groups for ASTRA-sim; the .et files beside it name them too",
     ".pt": "is a PyTorch checkpoint",
     ".pb": "is a protobuf file, which is not supported",
 }

@@ -28,8 +28,8 @@ FROM_FOLDER: Final = "folder name"
 FROM_ORDER: Final = "order"
 
 EXPECTED: Final = (
-    "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz, or an "
-    "RPD database"
+    "expected PyTorch profiler traces (.json or .json.gz), one per rank, e.g. rank0.json.gz, an "
+    "RPD database, or Chakra traces (.et)"
 )
 
 _MAX_NAMED: Final = 3
@@ -41,6 +41,9 @@ _RANK_PATTERNS: Final = tuple(
         r"(?<![a-z])worker[-_]?(\d+)",
         r"(?<!\d)(\d+)[-_]?of[-_]?\d+",
         r"(?<![a-z0-9])r(\d+)(?![a-z0-9])",
+        # Chakra: NAME.<rank>.et, chakra.<rank>.json.
+        r"\.(\d+)\.et(?:\.gz)?$",
+        r"chakra\.(\d+)\.json",
     )
 )
 

@@ -32,7 +32,7 @@ class Family(StrEnum):
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: ("kineto.reader", "rpd"),
+    Family.TRACE: ("kineto.reader", "rpd", "chakra.et", "chakra.feeder_json"),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",
@@ -163,15 +163,19 @@ def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
 def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFile | None:
     """Return a file with its format, or the reason why it can't be read, or None if unknown."""
     head = FileHead(path)
-    skipped = None
+    skipped, nearest = None, -1
+    name = path.name.casefold()
     for source in formats(family):
-        if path != root and source.SUFFIXES and not path.name.casefold().endswith(source.SUFFIXES):
+        # A file that nothing can read has the format with the longest of its endings.
+        ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
+        if path != root and source.SUFFIXES and not ending:
             continue
         found = source.recognise(head)
         if isinstance(found, Recognised):
             return SourceFile(path, root, source, found.format, found.role)
-        if found is not None and skipped is None:
+        if found is not None and ending > nearest:
             skipped = SkippedFile(path, found.reason, found.is_damaged)
+            nearest = ending
     return skipped
 
 

@@ -112,7 +112,9 @@ def other_notes(frame: Frame) -> list[str]:
     return [
         note
         for note in frame.notes
-        if not note.startswith(("generated", f"{frame.hidden} of", "the baseline is"))
+        if not note.startswith(
+            ("generated", "reconstructed", f"{frame.hidden} of", "the baseline is")
+        )
         and not _TRUNCATED.match(note)
     ]
 

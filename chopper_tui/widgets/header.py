@@ -27,8 +27,8 @@ from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
 
-_MARK: Final = " generated data"
-_SHORT_MARK: Final = " generated"
+_LONG_MARKS: Final = {"generated": "generated data", "reconstructed": "reconstructed times"}
+_WIDE: Final = 50
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
 
@@ -37,9 +37,10 @@ class Crumbs(Pane):
     """The path from the run to the scope."""
 
     frame: Frame | None = None
-    generated = False
+    marks: tuple[str, ...] = ()
+    """What sets the run's figures apart from measured ones: `generated`, `reconstructed`."""
     is_edited = False
-    """Whether the address is edited in its place: only the mark of generated data is left."""
+    """Whether the address is edited in its place: only the marks are left."""
 
     _strip: Pieces = ()
     """The strip of views as it is drawn, the last thing of the line but for marks."""
@@ -73,23 +74,25 @@ class Crumbs(Pane):
                 return depth
         return None
 
-    def show(self, frame: Frame, generated: bool) -> None:
+    def show(self, frame: Frame, marks: tuple[str, ...]) -> None:
         """Show the path of a frame."""
-        self.frame, self.generated = frame, generated
+        self.frame, self.marks = frame, marks
         self.redraw()
 
     def edit(self, is_edited: bool) -> None:
-        """Give the line to the address, but for the mark of generated data, or take it back."""
+        """Give the line to the address, but for the marks, or take it back."""
         self.is_edited = is_edited
-        self.display = self.generated or not is_edited
-        self.styles.width = len(_SHORT_MARK) + 1 if is_edited else "1fr"
+        self.display = bool(self.marks) or not is_edited
+        self.styles.width = len(", ".join(self.marks)) + 2 if is_edited else "1fr"
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The steps from the left; long ones give way in their middle, then the first ones."""
         if self.frame is None:
             return []
-        mark = [(_MARK if width >= 50 else _SHORT_MARK, "alert")]
-        right = mark if self.generated else []
+        mark = ", ".join(self.marks)
+        if width >= _WIDE:
+            mark = _LONG_MARKS.get(mark, mark)
+        right = [(f" {mark}", "alert")] if mark else []
         if self.is_edited:
             return [right]
         base = baseline_title(self.frame.view)

@@ -16,9 +16,11 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from chopper_core.model.column_names import FLOPS
+from chopper_core.align.execution_graph import RULES
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
+from chopper_core.model.hardware import ElementType
 from chopper_core.model.run import Gpu, Run
-from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind
+from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, new_folder
 from chopper_core.render.exports.communicators import (
     WORLD,
@@ -149,6 +151,8 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
     }
     if gpu.hardware:
         attributes["hardware"] = Attribute("string", gpu.hardware)
+    if run.is_reconstructed:
+        attributes["reconstructed"] = Attribute("bool", True)
     if run.generated:
         attributes["generated"] = Attribute("string", run.generated)
     if cut := sorted(run.partial_iterations.get(gpu.index, ())):
@@ -228,22 +232,25 @@ def _own_values(table: KernelTable, row: int, plan: _Plan) -> dict[str, tuple[st
     }
     if table.launch_ns[row] != NO_TIME:
         values["launch_ns"] = ("int64", int(table.launch_ns[row]) - plan.origin_ns)
-    for level in ("iteration", "layer"):
-        if (code := int(table.column(level)[row])) != NO_LABEL:
-            values[level] = ("int64", code)
+    if (code := int(table.iteration[row])) != NO_LABEL:
+        values["iteration"] = ("int64", code)
+    if (code := int(table.layer[row])) != NO_LABEL:
+        values["layer"] = ("int64", code)
     if (code := int(table.phase[row])) != NO_LABEL:
         values["phase"] = ("string", PHASES[code])
     if (code := int(table.operation[row])) != NO_LABEL:
         values["op"] = ("string", table.operations[code])
     if (category := int(table.category[row])) != Category.KERNEL:
         values["category"] = ("string", Category(category).name.lower())
+    values["rules"] = ("string", " ".join(Rule(table.column(each)[row]).name for each in RULES))
     if (size := int(table.bytes[row])) >= 0:
         values["bytes"] = ("int64", size)
     if (code := int(table.group[row])) >= 0:
         values["group"] = ("string", table.names[code])
-    flops = table.measured.get(FLOPS)
-    if flops is not None and np.isfinite(flops[row]):
+    flops, of = table.measured.get(FLOPS), table.measured.get(FLOPS_TYPE)
+    if flops is not None and of is not None and np.isfinite([flops[row], of[row]]).all():
         values["num_ops"] = ("int64", int(flops[row]))
+        values["num_ops_type"] = ("string", ElementType(int(of[row])).name)
     return values
 
 

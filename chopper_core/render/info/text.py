@@ -13,7 +13,14 @@ import numpy as np
 from chopper_core.metrics import METRICS
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.overrides import seconds_text
-from chopper_core.model.run import BY_HAND, CounterSource, Identity, Run, TelemetrySource
+from chopper_core.model.run import (
+    BY_HAND,
+    RECONSTRUCTED_NOTE,
+    CounterSource,
+    Identity,
+    Run,
+    TelemetrySource,
+)
 from chopper_core.model.signals import CpuSamples
 from chopper_core.render.cells import clean, scale_of
 from chopper_core.render.info.document import LABELLED, describe, numbers_text
@@ -30,6 +37,8 @@ def as_text(run: Run) -> str:
     lines = [f"run        {clean(run.name)}"]
     if run.generated:
         lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
+    if run.is_reconstructed:
+        lines.append(f"           {RECONSTRUCTED_NOTE[0].upper()}{RECONSTRUCTED_NOTE[1:]}")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
     lines += [

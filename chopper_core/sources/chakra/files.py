@@ -32,7 +32,8 @@ class EtFile:
         self.path = path
         self.nodes = 0
         """Nodes read so far."""
-        self._source = ByteSource(path)
+        # Any bytes may be a length: no magic number of another format is one here.
+        self._source = ByteSource(path, foreign=False)
         self._data = b""
         self._at = 0
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -136,6 +137,7 @@ _SCALARS: Final[Mapping[str, _Scalar]] = {
 }
 """In the order of the schema: field 3 is `double_val`, 4 `double_list`, 5 `float_val` …"""
 _FIRST_FIELD: Final = 3
+_MAX_MEMO_BYTES: Final = 64
 _LIST: Final = "_list"
 _FIELDS: Final[Mapping[str, int]] = {
     name + suffix: _FIRST_FIELD + 2 * place + (suffix == _LIST)
@@ -235,15 +237,26 @@ def _io(data: bytes) -> dict[str, str]:
 
 
 def _add_attribute(attributes: dict[str, Attribute], data: int | bytes) -> None:
-    name, found = "", None
     assert isinstance(data, bytes)
+    name, attribute = _attribute(data) if len(data) <= _MAX_MEMO_BYTES else _decode_attribute(data)
+    attributes[name] = attribute
+
+
+@lru_cache(maxsize=1 << 14)
+def _attribute(data: bytes) -> tuple[str, Attribute]:
+    """A decoded attribute; most are equal on thousands of nodes."""
+    return _decode_attribute(data)
+
+
+def _decode_attribute(data: bytes) -> tuple[str, Attribute]:
+    name, found = "", None
     for number, wire, value in fields_of(data):
         if number == 1:
             name = _text(value)
         elif number in _TYPES:
             found = Attribute(_TYPES[number], _decoded(_TYPES[number], wire, value))
     # In proto3 an attribute whose value is a default still has its field, since it is a oneof.
-    attributes[name] = found or Attribute("", b"")
+    return name, found or Attribute("", b"")
 
 
 def _decoded(kind: str, wire: int, value: int | bytes) -> Value:
@@ -284,9 +297,14 @@ def _decoded_list(name: str, data: bytes) -> list[Any]:
 
 def _encoded_attributes(number: int, attributes: Mapping[str, Attribute]) -> bytes:
     return b"".join(
-        bytes_field(number, bytes_field(1, _utf8(name)) + _encoded(each))
+        bytes_field(number, _encoded_name(name) + _encoded(each))
         for name, each in attributes.items()
     )
+
+
+@lru_cache(maxsize=1 << 10)
+def _encoded_name(name: str) -> bytes:
+    return bytes_field(1, _utf8(name))
 
 
 def _encoded(attribute: Attribute) -> bytes:

@@ -29,6 +29,8 @@ class WireError(ValueError):
 
 def varint_at(data: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned number at a place, and the place behind it."""
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = shift = 0
     for end in range(at, min(at + _MAX_VARINT_BYTES, len(data))):
         byte = data[end]

@@ -46,7 +46,8 @@ _FOREIGN_MAGIC: Final = {
 class ByteSource:
     """Reads a file, plain or gzip by its first bytes, in pieces of about `piece_bytes`.
 
-    A truncated or damaged gzip stream ends at the damage, which `problem` then describes.
+    A truncated or damaged gzip stream ends at the damage, which `problem` then describes. With
+    `foreign`, a file that starts like one of another format raises DataError, which names it.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ByteSource:
         *,
         block_bytes: int = _BLOCK_BYTES,
         inflate: Any = None,
+        foreign: bool = True,
     ) -> None:
         self.path = path
         self.piece_bytes = piece_bytes
@@ -73,7 +75,7 @@ class ByteSource:
             self._file.seek(0)
         except OSError as error:
             raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
-        for start, meaning in _FOREIGN_MAGIC.items():
+        for start, meaning in _FOREIGN_MAGIC.items() if foreign else ():
             if magic.startswith(start):
                 self._file.close()
                 raise DataError(f"{path} {meaning}.")
@@ -154,6 +156,7 @@ class ByteSource:
             self.piece_bytes,
             block_bytes=_RESCUE_BLOCK_BYTES,
             inflate=zlib,
+            foreign=False,
         ) as again:
             while piece := again.read():
                 rescued += piece[skip:]

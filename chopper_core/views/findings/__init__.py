@@ -135,11 +135,16 @@ def answer(run: Run, view: View) -> ViewResult:
     )
 
 
+def rules_of(run: Run) -> tuple[FindingRule, ...]:
+    """The rules that a run can be checked by: where times are reconstructed, those of durations."""
+    return tuple(rule for rule in RULES if rule.of_durations or not run.is_reconstructed)
+
+
 def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
     """The findings of all rules, the largest saving first; those of unknown saving come last."""
     found = [
         (rule, finding)
-        for rule in RULES
+        for rule in rules_of(context.run)
         for finding in rule.find(context)
         if finding.saving_ns is None or context.share(finding.saving_ns) >= SMALLEST_SAVING.share
     ]
@@ -182,7 +187,7 @@ def _headline(context: FindingsContext, findings: int) -> str:
     result = count(findings, "finding") if findings else "nothing stands out"
     activities = int(context.node.sizes()[0])
     return (
-        f"{result}: {len(RULES)} rules checked {activities:,} activities, "
+        f"{result}: {len(rules_of(context.run))} rules checked {activities:,} activities, "
         f"{time(context.step_ns)}{context.each}"
     )
 

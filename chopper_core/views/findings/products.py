@@ -40,6 +40,7 @@ _MAX_LISTED: Final = 3
 
 @rule(
     "products",
+    of_durations=True,
     saving="kernel time beyond what they would take at the threshold, mean over GPUs",
     needs="hardware counters, or shapes in the trace",
     thresholds=(MATRIX_USE, PEAK_REACHED, LARGE_PRODUCT),

@@ -95,6 +95,8 @@ class FindingRule(Struct, frozen=True):
     """Rules whose findings about the same GPU a finding of this one replaces, as the cause of
     most of what they say."""
     find: Find
+    of_durations: bool = False
+    """Whether durations alone show it, also where times are reconstructed."""
 
 
 def rule(
@@ -105,12 +107,15 @@ def rule(
     needs: str = "",
     thresholds: tuple[Threshold, ...] = (),
     explains: tuple[str, ...] = (),
+    of_durations: bool = False,
 ) -> Callable[[Find], FindingRule]:
     """Turn a function into a rule; the first paragraph of its docstring says what it looks for."""
 
     def decorate(find: Find) -> FindingRule:
         paragraph = cleandoc(find.__doc__ or "").partition("\n\n")[0]
         looks_for = " ".join(paragraph.split())
-        return FindingRule(name, looks_for, saving, holds, needs, thresholds, explains, find)
+        return FindingRule(
+            name, looks_for, saving, holds, needs, thresholds, explains, find, of_durations
+        )
 
     return decorate

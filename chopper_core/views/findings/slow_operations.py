@@ -57,6 +57,7 @@ class SlowPart(Struct, frozen=True):
 
 @rule(
     "layer",
+    of_durations=True,
     saving="kernel time there beyond the median of the other layers, mean over GPUs",
     holds=(0.7, 1.25),
     needs="labelled layers",
@@ -112,6 +113,7 @@ def _only_there(context: FindingsContext) -> Iterator[SlowPart]:
 
 @rule(
     "operation",
+    of_durations=True,
     saving="kernel time there beyond the median of the other iterations, mean over GPUs, spread "
     "over all iterations",
     needs="labelled iterations",

@@ -159,7 +159,8 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     last_start = np.maximum.reduceat(start, first)
     end = np.maximum.reduceat(ends, first)
     seen = np.diff(np.append(first, len(rows)))
-    complete = (seen == size) & (seen > 1)
+    # In a schedule ranks don't meet: nothing is known of who waited for whom.
+    complete = (seen == size) & (seen > 1) & (not run.is_reconstructed)
     synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
     wait = np.where(waits, np.minimum(last_start[member_set], ends) - start, 0)

@@ -1,0 +1,429 @@
+"""A Chakra graph as a kernel table: labels from attributes and callers, times or a schedule.
+
+Files of Chopper's own export give every label and time as an attribute. Others give a graph: a GPU
+node's operation and phase are those of the CPU nodes that called it, and without start times the
+nodes are scheduled along their dependencies, one at a time on each thread and stream.
+"""
+
+from __future__ import annotations
+
+import ast
+import heapq
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.collectives import group_label
+from chopper_core.align.kernel_classes import (
+    UNKNOWN_COLLECTIVE,
+    collective_name,
+    is_communication,
+    kernel_class,
+)
+from chopper_core.align.labels import Labels
+from chopper_core.align.phases import range_phase
+from chopper_core.align.rank import NO_NAME, AlignedRank, gpu_by_gpu, used_names
+from chopper_core.model.accounting import account, launch_overheads
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
+from chopper_core.model.hardware import ElementType
+from chopper_core.model.table import (
+    LEVELS,
+    NO_LABEL,
+    NO_TIME,
+    PHASES,
+    Category,
+    KernelTable,
+    Kind,
+    Phase,
+    Rule,
+)
+from chopper_core.sources.chakra.graph import ExecutionGraph
+from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, NodeType
+from chopper_core.sources.shared.columns import Interner
+from chopper_core.sources.trace import ABSENT, Collective
+from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.errors import DataError
+
+SCHEMA: Final = "chopper.et/"
+"""The schema of Chopper's own export begins so: its attributes are the whole truth."""
+RULES: Final = ("iteration_rule", "phase_rule", "layer_rule", "operation_rule")
+"""The columns behind the attribute `rules`."""
+_NS_PER_US: Final = 1_000
+_LATEST_NS: Final = 2**62
+_PIECE: Final = re.compile(r"\(\d+\)$")
+"""Upstream's converter cuts an operator at its launches and numbers the pieces."""
+_STEP: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ _]?#?)(\d{1,9})$")
+_LAYER: Final = re.compile(r"^Layer[ _]?(\d{1,9})$")
+_COPY: Final = re.compile(r"^Memcpy|^CopyDevice|^CopyHost", re.IGNORECASE)
+_FILL: Final = re.compile(r"^Memset|^FillBuffer", re.IGNORECASE)
+_OPERATOR: Final = re.compile(r"^(?:aten|c10d|torch|[a-z]\w*)::\w")
+_WRAPPER: Final = re.compile(r"^autograd::|^record_param_comms|^c10d::")
+
+
+class GraphTimes(Struct, frozen=True):
+    """Start and duration of each node in ns."""
+
+    start_ns: Int64
+    duration_ns: Int64
+    is_scheduled: bool
+    """Whether the file has no start times, so that these are a schedule."""
+
+
+def times_of(graph: ExecutionGraph) -> GraphTimes:
+    """The times in a file, else a schedule along its dependencies; raises DataError for a cycle."""
+    duration = graph.duration_us * _NS_PER_US
+    exact = graph.numbers("dur_ns")
+    duration = np.where(exact >= 0, exact, duration)
+    own = graph.numbers("ts_ns", NO_TIME)
+    scheduled = bool(graph.metadata.get("reconstructed"))
+    origin = _origin_ns(graph)
+    if (np.abs(own[own != NO_TIME]) >= _LATEST_NS).any() or (duration >= _LATEST_NS).any():
+        raise DataError(f"{graph.path} has times that are no valid nanoseconds.")
+    if (own != NO_TIME).any():
+        start = np.where(own != NO_TIME, own, graph.start_us * _NS_PER_US)
+        return GraphTimes(start + origin, duration, scheduled)
+    if graph.start_us.any():
+        return GraphTimes(graph.start_us * _NS_PER_US + origin, duration, scheduled)
+    return GraphTimes(_schedule(graph, duration), duration, is_scheduled=True)
+
+
+def _origin_ns(graph: ExecutionGraph) -> int:
+    """The time of 0 in a file of Chopper's own; 0 in others."""
+    origin = graph.metadata.get("time_origin_ns", 0)
+    return origin if isinstance(origin, int) and abs(origin) < _LATEST_NS else 0
+
+
+def lanes(graph: ExecutionGraph) -> Int64:
+    """The stream of GPU nodes and the thread of CPU nodes; 0 where the file gives neither."""
+    thread, stream = graph.numbers("tid", 0), graph.numbers("stream", NO_TIME)
+    return np.where(graph.is_host | (stream == NO_TIME), thread, stream)
+
+
+def _schedule(graph: ExecutionGraph, duration_ns: Int64) -> Int64:
+    """Starts along the data dependencies; each thread and stream runs one node at a time.
+
+    Of the nodes that could start, those of lower places in the file come first.
+    """
+    count = len(graph)
+    needed = np.diff(graph.data.first)
+    after = np.repeat(np.arange(count), needed)
+    order = np.argsort(graph.data.to, kind="stable")
+    followers = after[order].tolist()
+    first = np.searchsorted(graph.data.to[order], np.arange(count + 1)).tolist()
+    waits = needed.tolist()
+    lane = list(zip(graph.is_host.tolist(), lanes(graph).tolist(), strict=True))
+    free: dict[tuple[bool, int], int] = {}
+    ready, start = [0] * count, [0] * count
+    lasts = duration_ns.tolist()
+    heap = [node for node in range(count) if not waits[node]]
+    done = 0
+    while heap:
+        node = heapq.heappop(heap)
+        done += 1
+        start[node] = max(ready[node], free.get(lane[node], 0))
+        end = free[lane[node]] = start[node] + lasts[node]
+        for follower in followers[first[node] : first[node + 1]]:
+            ready[follower] = max(ready[follower], end)
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(heap, follower)
+    if done < count:
+        raise DataError(
+            f"{graph.path} has no start times, and its dependencies form a cycle "
+            f"({_cycle(graph, waits)}): there is no schedule."
+        )
+    return np.array(start, np.int64)
+
+
+def _cycle(graph: ExecutionGraph, waits: Sequence[int]) -> str:
+    """A cycle among the nodes that still wait, by their ids."""
+    node = next(node for node, left in enumerate(waits) if left)
+    seen: dict[int, int] = {}
+    while node not in seen:
+        seen[node] = len(seen)
+        node = next(each for each in graph.data.of(node) if waits[each])
+    path = [graph.ids[each] for each, place in seen.items() if place >= seen[node]]
+    shown = [*map(str, path[:4]), *["…"] * (len(path) > 4), str(path[0])]
+    return " waits for ".join(shown)
+
+
+def align_graph(graph: ExecutionGraph, times: GraphTimes) -> AlignedRank:
+    """The GPU nodes of a graph, labelled and accounted."""
+    rows = np.flatnonzero(graph.is_gpu)
+    if not len(rows):
+        raise DataError(
+            f"{graph.path} has {len(graph):,} nodes, none of them a kernel or copy on a GPU "
+            "(is_cpu_op false): it is a host trace. Give it together with the Kineto trace."
+        )
+    reader = _Reader(graph, rows)
+    start, duration = times.start_ns[rows], times.duration_ns[rows]
+    stream = lanes(graph)[rows]
+    kind, category = reader.kinds()
+    iteration, phase, layer = reader.iterations(), reader.phases(), reader.layers()
+    operations, operation_names = reader.operations(kind)
+    launch = graph.numbers("launch_ns", NO_TIME)[rows]
+    launch = np.where(launch == NO_TIME, NO_TIME, launch + _origin_ns(graph))
+    group, groups = reader.groups()
+    gpu = np.zeros(len(rows), np.intp)
+    columns: dict[str, Any] = gpu_by_gpu(
+        gpu, lambda own: account(start[own], duration[own], kind[own], stream[own], launch[own])
+    )
+    columns |= gpu_by_gpu(
+        gpu,
+        lambda own: launch_overheads(
+            start[own], duration[own], kind[own], launch[own], iteration.codes[own]
+        ),
+    )
+    names = [*(name or NO_NAME for name in graph.names), *groups]
+    table = KernelTable(
+        names=names,
+        operations=operation_names,
+        gpu=gpu.astype(np.int32),
+        iteration=iteration.codes,
+        phase=phase.codes.astype(np.int8),
+        layer=layer.codes,
+        operation=operations.codes,
+        kernel=graph.name[rows],
+        kind=kind,
+        category=category,
+        stream=stream,
+        start_ns=start,
+        duration_ns=duration,
+        launch_ns=launch,
+        bytes=reader.bytes(kind),
+        group=np.where(group >= 0, group + len(graph.names), -1).astype(np.int32),
+        iteration_rule=iteration.rules,
+        phase_rule=phase.rules,
+        layer_rule=layer.rules,
+        operation_rule=operations.rules,
+        measured=reader.measured(),
+        **columns,
+    )
+    node = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
+    device = graph.metadata.get("device", 0)
+    cut = graph.metadata.get("truncated_iterations", [])
+    return AlignedRank(
+        table=used_names(table.take(node)),
+        devices=(device if isinstance(device, int) else 0,),
+        partial_iterations=frozenset(cut if isinstance(cut, list) else ()),
+        findings={
+            "activities without a launch record": int((launch == NO_TIME).sum()),
+            "communication kernels": int((kind == Kind.COMM).sum()),
+            "streams": len(set(stream.tolist())),
+            "dependencies on nodes that the file lacks": graph.data.dangling,
+        },
+    )
+
+
+class _Reader:
+    """The labels of the GPU nodes: attributes of their own, else those of their callers."""
+
+    def __init__(self, graph: ExecutionGraph, rows: Index) -> None:
+        self._graph = graph
+        self._rows = rows
+        self._is_own = str(graph.metadata.get("schema", "")).startswith(SCHEMA)
+        self._rules = self._stated_rules()
+        self._callers = [] if self._is_own else _callers(graph, rows)
+
+    def kinds(self) -> tuple[Int8, Int8]:
+        """Kind and category: by type, else by name."""
+        graph = self._graph
+        stated, categories = graph.texts("kind"), graph.texts("category")
+        kind = np.full(len(self._rows), Kind.COMPUTE, np.int8)
+        category = np.full(len(self._rows), Category.KERNEL, np.int8)
+        known = {each.name.lower(): each for each in Category}
+        for place, node in enumerate(self._rows.tolist()):
+            name = graph.names[graph.name[node]]
+            of = known.get(categories[node])
+            if of is None and not self._is_own:
+                of = Category.MEMCPY if _COPY.match(name) else None
+                of = Category.MEMSET if _FILL.match(name) else of
+            category[place] = Category.KERNEL if of is None else of
+            communicates = int(graph.type[node]) in COMMUNICATION or stated[node] == "comm"
+            if communicates or (not self._is_own and of is None and is_communication(name)):
+                kind[place] = Kind.COMM
+            elif of == Category.MEMCPY or graph.type[node] in (
+                NodeType.MEM_LOAD,
+                NodeType.MEM_STORE,
+            ):
+                kind[place] = Kind.COPY
+        return kind, category
+
+    def iterations(self) -> Labels:
+        """The iteration in an attribute, else in the step annotation above."""
+        return self._numbered("iteration", _STEP, 0)
+
+    def layers(self) -> Labels:
+        """The layer in an attribute, else in the layer annotation above."""
+        return self._numbered("layer", _LAYER, 2)
+
+    def _numbered(self, name: str, pattern: re.Pattern[str], rule: int) -> Labels:
+        labels = Labels.none(len(self._rows))
+        stated = self._graph.numbers(name)[self._rows]
+        stated = np.where((stated >= 0) & (stated < 2**31), stated, NO_LABEL)
+        labels.fill(stated, Rule.ANNOTATION)
+        for place, names in enumerate(self._callers):
+            found = next((match for each in names if (match := pattern.match(each))), None)
+            if found is not None and labels.codes[place] == NO_LABEL:
+                labels.codes[place] = int(found[1])
+                labels.rules[place] = Rule.ANNOTATION
+        return self._with_stated_rules(labels, rule)
+
+    def phases(self) -> Labels:
+        """The phase in an attribute, else of the innermost caller that has one."""
+        labels = Labels.none(len(self._rows))
+        code = {name: number for number, name in enumerate(PHASES)}
+        stated = self._graph.texts("phase")
+        codes = np.array([code.get(stated[node], NO_LABEL) for node in self._rows.tolist()])
+        labels.fill(codes.astype(np.int64), Rule.ANNOTATION)
+        backward = self._graph.numbers("fw_tid", 0) > 0
+        for place, names in enumerate(self._callers):
+            found = next((p for each in names[::-1] if (p := range_phase(each)) is not None), None)
+            if found is None and backward[self._rows[place]]:
+                found = Phase.BACKWARD
+            if found is not None and labels.codes[place] == NO_LABEL:
+                labels.codes[place] = found
+                labels.rules[place] = Rule.HOST_OPERATOR
+        return self._with_stated_rules(labels, 1)
+
+    def operations(self, kind: Int8) -> tuple[Labels, tuple[str, ...]]:
+        """The collective of communication, else the operation in an attribute, else the operator
+        that called the kernel, else the kernel's class."""
+        graph, names = self._graph, Interner()
+        labels = Labels.none(len(self._rows))
+        stated = graph.texts("op")
+        comm_type = graph.numbers("comm_type")
+        for place, node in enumerate(self._rows.tolist()):
+            kernel = graph.names[graph.name[node]]
+            callers = self._callers[place] if self._callers else ()
+            if stated[node]:
+                name, rule = stated[node], Rule.ANNOTATION
+            elif self._is_own:
+                continue
+            elif kind[place] == Kind.COMM:
+                of = int(graph.type[node]), int(comm_type[node])
+                name, rule = _collective(*of, kernel, callers)
+            else:
+                operator = next((each for each in reversed(callers) if _is_operator(each)), "")
+                rule = Rule.HOST_OPERATOR if operator else Rule.KERNEL_NAME
+                name = operator or kernel_class(kernel)
+            labels.codes[place], labels.rules[place] = names[name], rule
+        return self._with_stated_rules(labels, 3), tuple(names)
+
+    def bytes(self, kind: Int8) -> Int64:
+        """The bytes of copies and collectives, or -1."""
+        graph = self._graph
+        stated, sent = graph.numbers("bytes"), graph.numbers("comm_size")
+        found = stated if self._is_own else np.where(stated >= 0, stated, sent)
+        return np.maximum(found[self._rows], ABSENT)
+
+    def groups(self) -> tuple[Int32, list[str]]:
+        """Code and names of the process groups, with their descriptions where the file has them."""
+        graph, labels = self._graph, Interner()
+        own, numbers = graph.texts("group"), graph.texts("pg_name")
+        described = _described_groups(graph)
+        code = np.full(len(self._rows), -1, np.int32)
+        for place, node in enumerate(self._rows.tolist()):
+            number = "" if self._is_own else numbers[node]
+            if label := own[node] or described.get(number, number):
+                code[place] = labels[label]
+        return code, list(labels)
+
+    def measured(self) -> dict[str, Any]:
+        """The model's FLOPs and their type, where the file is Chopper's own and has them."""
+        if not self._is_own or "num_ops" not in self._graph.attributes:
+            return {}
+        flops = self._graph.numbers("num_ops")[self._rows].astype(np.float64)
+        known = {each.name: float(each) for each in ElementType}
+        types = self._graph.texts("num_ops_type")
+        element = np.array([known.get(types[node], np.nan) for node in self._rows.tolist()])
+        return {FLOPS: np.where(flops >= 0, flops, np.nan), FLOPS_TYPE: element}
+
+    def _stated_rules(self) -> list[list[int]]:
+        known = {rule.name: int(rule) for rule in Rule}
+        texts = self._graph.texts("rules")
+        rules = ([known.get(name, -1) for name in texts[node].split()] for node in self._rows)
+        return [each if len(each) == len(RULES) and min(each) >= 0 else [] for each in rules]
+
+    def _with_stated_rules(self, labels: Labels, number: int) -> Labels:
+        for place, rules in enumerate(self._rules):
+            if rules:
+                labels.rules[place] = rules[number]
+        return labels
+
+
+def _is_operator(name: str) -> bool:
+    return _OPERATOR.match(name) is not None and _WRAPPER.match(name) is None
+
+
+def _collective(
+    node_type: int, comm_type: int, kernel: str, callers: Sequence[str]
+) -> tuple[str, Rule]:
+    """The name of a collective and where it comes from."""
+    if node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+        return "send_recv", Rule.COLLECTIVE
+    if 0 <= comm_type <= max(CommType):
+        return CommType(comm_type).name.lower(), Rule.COLLECTIVE
+    called = next((found for each in callers[::-1] if (found := collective_name(each))), None)
+    if called:
+        return called, Rule.HOST_OPERATOR
+    return collective_name(kernel) or UNKNOWN_COLLECTIVE, Rule.KERNEL_NAME
+
+
+def _callers(graph: ExecutionGraph, rows: Index) -> list[Sequence[str]]:
+    """The names of the CPU nodes around each GPU node, the outermost first.
+
+    Control dependencies lead from a node to its caller. Older files keep ids there of before they
+    were renumbered, which shows where one leads to a GPU node: then only the CPU node that a
+    kernel depends on counts.
+    """
+    is_host = graph.is_host
+    first = graph.control.first[:-1]
+    has = np.diff(graph.control.first) > 0
+    parent = np.full(len(graph), -1, np.intp)
+    parent[has] = graph.control.to[first[has]]
+    trusted = not (~is_host[parent[parent >= 0]]).any()
+    if not trusted:
+        parent[:] = -1
+    names = [_PIECE.sub("", name) for name in graph.names]
+    found: list[Sequence[str]] = []
+    known: dict[int, tuple[str, ...]] = {}
+    for node in rows.tolist():
+        caller = int(parent[node])
+        if caller < 0:
+            caller = next((each for each in graph.data.of(node) if is_host[each]), -1)
+        chain: list[int] = []
+        while caller >= 0 and caller not in known and caller not in chain:
+            chain.append(caller)
+            caller = int(parent[caller])
+        above = known.get(caller, ())
+        for each in reversed(chain):
+            above = known[each] = (*above, names[graph.name[each]])
+        found.append(above)
+    return found
+
+
+def _described_groups(graph: ExecutionGraph) -> dict[str, str]:
+    """The labels of process groups by their names, from nodes that list them."""
+    found: dict[str, str] = {}
+    for text in graph.process_groups:
+        try:
+            listed = msgspec.json.decode(ast.literal_eval(text)[0])
+        except (ValueError, SyntaxError, LookupError, TypeError, RecursionError, MemoryError):
+            continue
+        for each in listed if isinstance(listed, list) else ():
+            if isinstance(each, dict) and "pg_name" in each:
+                size = each.get("group_size")
+                name = str(each["pg_name"])
+                found[name] = group_label(
+                    Collective(
+                        group_name=name,
+                        group_description=str(each.get("pg_desc", "")),
+                        group_size=size if isinstance(size, int) else ABSENT,
+                    )
+                )
+    return found

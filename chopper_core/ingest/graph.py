@@ -1,0 +1,104 @@
+"""From a Chakra graph to a run of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.model.run import NO_RANK, ONE_CLOCK, RECONSTRUCTED, Gpu, Run, Source
+from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
+from chopper_core.sources.chakra.schema import NodeType
+
+SCHEDULE: Final = f"{RECONSTRUCTED} along dependencies: the file gives durations, no start times"
+_READ: Final = frozenset(
+    (
+        "is_cpu_op", "stream", "tid", "ts_ns", "dur_ns", "launch_ns", "iteration", "layer", "phase",
+        "op", "category", "kind", "bytes", "group", "rules", "comm_type", "comm_size", "pg_name",
+        "fw_tid", "num_ops", "num_ops_type",
+    )
+)  # fmt: skip
+"""Attributes that labels, times and figures come from."""
+_MAX_SHOWN: Final = 40
+
+
+def graph_run(graph: ExecutionGraph) -> Run:
+    """The run of one file; raises DataError if it has no activity of a GPU or no schedule."""
+    times = times_of(graph)
+    aligned = align_graph(graph, times)
+    rank = graph.metadata.get("rank")
+    rank = rank if isinstance(rank, int) and 0 <= rank < 2**31 else NO_RANK
+    source = Source(
+        path=str(graph.path),
+        size_bytes=graph.size_bytes,
+        rank=rank,
+        rank_from="",
+        events=_counts(graph),
+        unused={},
+        findings=aligned.findings,
+        losses=tuple(graph.losses.notes),
+        clock=_clock(graph, times),
+        facts=_facts(graph),
+        notes=tuple(_unread(graph.attributes)),
+    )
+    generated = graph.metadata.get("generated")
+    hardware = graph.metadata.get("hardware", "")
+    return Run(
+        name=str(graph.path),
+        table=aligned.table,
+        gpus=(Gpu(0, rank, aligned.devices[0], hardware if isinstance(hardware, str) else ""),),
+        sources=(source,),
+        generated=generated if isinstance(generated, str) else None,
+        partial_iterations={0: aligned.partial_iterations},
+    )
+
+
+def _counts(graph: ExecutionGraph) -> dict[str, int]:
+    is_gpu, is_host = graph.is_gpu, graph.is_host
+    counts = {"GPU node": int(is_gpu.sum()), "CPU node": int(is_host.sum())}
+    rest = len(graph) - sum(counts.values())
+    return counts | ({"other node": rest} if rest else {})
+
+
+def _clock(graph: ExecutionGraph, times: GraphTimes) -> str:
+    if times.is_scheduled:
+        return SCHEDULE
+    if str(graph.metadata.get("schema", "")).startswith(SCHEMA):
+        return f"{ONE_CLOCK}: the run that was exported"
+    return "unknown: start times in µs from 0"
+
+
+def _facts(graph: ExecutionGraph) -> dict[str, str]:
+    """Format, counts and sums of a file, for people."""
+    collectives = int((graph.type == NodeType.COMM_COLL).sum())
+    facts = {"format": graph.format}
+    facts |= {"version": graph.version} if graph.version else {}
+    facts |= {
+        name: str(graph.metadata[name])
+        for name in ("schema", "generator")
+        if name in graph.metadata
+    }
+    if isinstance(ranks := graph.metadata.get("world_size"), int):
+        facts["world size"] = str(ranks)
+    facts["nodes"] = f"{len(graph):,}"
+    facts["collectives"] = f"{collectives:,}"
+    if "comm_size" in graph.attributes:
+        facts["sent by collectives"] = f"{int(graph.numbers('comm_size', 0).sum()):,} B"
+    facts["durations"] = f"{int(graph.duration_us.sum()):,} µs"
+    facts["dependencies"] = f"{len(graph.data.to):,}"
+    return facts
+
+
+def _unread(attributes: Mapping[str, AttributeColumn]) -> list[str]:
+    """A sentence for each attribute that no figure comes from."""
+    return [
+        f"attribute {name}{f' ({column.type})' if column.type else ''} "
+        f"of {len(column.nodes):,} nodes, such as {_shortened(column.values[0])}"
+        for name, column in attributes.items()
+        if name not in _READ
+    ]
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

@@ -1,0 +1,106 @@
+"""The JSON that Chakra's feeder reads: one object with the nodes in `workload_graph`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chopper_core.sources.chakra.graph import ExecutionGraph, GraphBuilder
+from chopper_core.sources.chakra.schema import Attribute, Node
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.text import FileHead
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "Chakra feeder"
+FILES: Final = "`chakra.<rank>.json`, the feeder's JSON of the same graph"
+EXAMPLE: Final = ""
+SUFFIXES: Final = (".json", ".json.gz")
+FORMAT: Final = "Chakra feeder JSON"
+_KEY: Final = "workload_graph"
+_FIELDS: Final = {
+    "id": "id",
+    "name": "name",
+    "nodetype": "type",
+    "data_deps": "data_deps",
+    "datadeps": "data_deps",
+    "ctrl_deps": "ctrl_deps",
+    "ctrldeps": "ctrl_deps",
+    "runtime": "duration_us",
+    "start_time": "start_us",
+}
+"""Keys, of any case, and the fields of a node; every other key is an attribute."""
+_MAX_BYTES: Final = 1 << 30
+
+
+class _JsonNode(msgspec.Struct):
+    """The fields of a node as JSON has them."""
+
+    id: int
+    name: str = ""
+    type: int = 0
+    data_deps: list[int] = []
+    ctrl_deps: list[int] = []
+    duration_us: int = 0
+    start_us: int = 0
+
+    def node(self, attributes: dict[str, Attribute]) -> Node:
+        """The node with its attributes."""
+        return Node(
+            id=self.id,
+            name=self.name,
+            type=self.type,
+            data_deps=self.data_deps,
+            ctrl_deps=self.ctrl_deps,
+            duration_us=self.duration_us,
+            start_us=self.start_us,
+            attributes=attributes,
+        )
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Recognise a file by the key of its nodes."""
+    return Recognised(FORMAT) if head.is_json and f'"{_KEY}"' in head.text else None
+
+
+def read(path: Path, progress: Progress = silent) -> ExecutionGraph:
+    """Read the graph of a file; raises DataError if it can't be decoded."""
+    progress(f"read {path.name}", 0, 1)
+    with ByteSource(path) as source:
+        data = bytearray()
+        while piece := source.read():
+            data += piece
+            if len(data) > _MAX_BYTES:
+                raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes of JSON; give the .et.")
+        problem = source.problem
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DataError(f"{path} can't be read as Chakra JSON: {problem or error}.") from error
+    nodes = document.pop(_KEY, None) if isinstance(document, dict) else None
+    if not isinstance(nodes, list):
+        raise DataError(f"{path} has no list {_KEY!r} of nodes.")
+    builder = GraphBuilder(path, FORMAT)
+    for number, fields in enumerate(nodes, 1):
+        builder.add(_node(path, number, fields))
+    progress(f"read {path.name}", 1, 1)
+    return builder.graph("", document)
+
+
+def _node(path: Path, number: int, fields: Any) -> Node:
+    if not isinstance(fields, dict):
+        raise DataError(f"{path} has a node, the {number}th, that is no object.")
+    known: dict[str, Any] = {}
+    attributes: dict[str, Attribute] = {}
+    for key, value in fields.items():
+        if name := _FIELDS.get(key.casefold()):
+            known[name] = value
+        else:
+            attributes[key] = Attribute("", value)
+    try:
+        return msgspec.convert(known, _JsonNode).node(attributes)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path} has an invalid node, the {number}th: {error}.") from error
