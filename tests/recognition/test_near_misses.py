@@ -392,7 +392,7 @@ OTHERS: list[Case] = [
     ("rank0.json.zst", b"\x28\xb5\x2f\xfd1234", "refused: is compressed with zstd"),
     ("rank0.json.xz", b"\xfd7zXZ\x00", "refused: is compressed with xz"),
     ("rank0.json.bz2", b"BZh91", "refused: is compressed with bzip2"),
-    ("rank0.et", b"\x08\x01\x12", "refused: is a Chakra execution trace (protobuf)"),
+    ("rank0.et", b"\x08\x01\x12", "refused: can't be read as a Chakra trace: its start claims"),
     ("a.pftrace", b"\n\x05", "refused: is a Perfetto trace"),
     ("a.nsys-rep", b"\x00\x01", "refused: is a report of Nsight Systems"),
     ("a.ncu-rep", b"NVR\0", "refused: is a report of Nsight Compute"),

@@ -14,7 +14,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "Chakra execution trace"
-FILES: Final = "`.et` or `.et.gz` (protobuf), one file per rank; also the feeder's JSON"
+FILES: Final = "[`.et` or `.et.gz`](chakra.md) (protobuf), one file per rank"
 EXAMPLE: Final = "chopper export RUN --to chakra -o DIR"
 SUFFIXES: Final = (".et", ".et.gz")
 FORMAT: Final = "Chakra .et"
