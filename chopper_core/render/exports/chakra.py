@@ -41,6 +41,7 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.grouping import run_starts
 from chopper_core.util.progress import Progress
+from chopper_core.views.shared.dependencies import dependencies, time_order
 
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")
@@ -88,7 +89,7 @@ def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> l
         for number, gpu in enumerate(run.gpus):
             progress("write Chakra traces", number, len(run.gpus))
             own = chosen[(table.gpu[chosen] == gpu.index) & ~np.isin(chosen, left_out)]
-            own = own[np.lexsort((table.stream[own], table.start_ns[own]))]
+            own = time_order(table, own)
             with (folder / f"{name}.{number}.et").open("wb") as file:
                 write_et(file, _metadata(run, gpu, plan), _nodes(table, own, plan))
         members = {
@@ -163,7 +164,7 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
 def _nodes(table: KernelTable, rows: Index, plan: _Plan) -> Iterator[Node]:
     """The nodes of one GPU, whose rows come in the order of their start."""
     start = table.start_ns[rows]
-    deps = _dependencies(table, rows)
+    deps = dependencies(table, rows)
     start_us = ((start - plan.origin_ns) / _NS_PER_US).round().astype(np.int64)
     duration_us = _carried_us(table.duration_ns[rows], table.stream[rows])
     gap_before = _gaps(table, rows) if plan.gaps else np.zeros(len(rows), np.int64)
@@ -173,7 +174,7 @@ def _nodes(table: KernelTable, rows: Index, plan: _Plan) -> Iterator[Node]:
         np.where(start + table.duration_ns[rows] == end, np.arange(len(rows)), 0)
     )
     for place, row in enumerate(rows.tolist()):
-        needs = [int(ids[each]) for each in deps[place]]
+        needs = ids[deps.before[deps.first[place] : deps.first[place + 1]]].tolist()
         if gap := int(gap_before[place]):
             before = int(ids[last[place - 1]])
             gap_start = int(start[place]) - gap - plan.origin_ns
@@ -285,30 +286,3 @@ def _gaps(table: KernelTable, rows: Index) -> Int64:
     gap = np.zeros(len(rows), np.int64)
     gap[1:] = start[1:] - end[:-1]
     return np.where(gap >= _MIN_GAP_NS, gap, 0)
-
-
-def _dependencies(table: KernelTable, rows: Index) -> list[list[int]]:
-    """The places of the rows that each row of a GPU waits for; rows come in the order of start.
-
-    The row before it on its stream, and of every other stream the last that ended by its start,
-    if that ended later.
-    """
-    start, stream = table.start_ns[rows], table.stream[rows]
-    end = start + table.duration_ns[rows]
-    place = np.arange(len(rows))
-    own_end = np.full(len(rows), np.iinfo(np.int64).min)
-    found: list[list[int]] = [[] for _ in place]
-    lanes = {number: np.flatnonzero(stream == number) for number in np.unique(stream).tolist()}
-    for lane in lanes.values():
-        own_end[lane[1:]] = end[lane[:-1]]
-        for before, after in pairwise(lane.tolist()):
-            found[after].append(before)
-    for lane in lanes.values():
-        # In the order of ends; where several end at once the last to start.
-        by_end = lane[np.lexsort((lane, end[lane]))]
-        at = np.searchsorted(end[by_end], start, "right") - 1
-        other = by_end[np.maximum(at, 0)]
-        waits = (at >= 0) & (stream[other] != stream) & (end[other] > own_end) & (other < place)
-        for after in np.flatnonzero(waits).tolist():
-            found[after].append(int(other[after]))
-    return found
