@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from chopper_core.model.run import Run
-from chopper_core.model.table import COLUMNS
+from chopper_core.model.table import ADDITIVE, COLUMNS
 from chopper_core.sources.chakra.files import write_et
 from chopper_core.sources.chakra.schema import Attribute, Metadata, Node, NodeType, Value
 
@@ -52,6 +50,6 @@ def sorted_rows(run: Run) -> dict[str, list[Any]]:
         ("operation", table.operations),
     ):
         columns[name] = [texts[code] if code >= 0 else "" for code in columns[name]]
-    keys = ("kernel", "duration_ns", "stream", "start_ns", "gpu")
-    order = np.lexsort([np.array(columns[key]) for key in keys])
-    return {name: [values[row] for row in order.tolist()] for name, values in columns.items()}
+    keys = [columns[name] for name in ("gpu", "start_ns", *sorted(columns.keys() - {*ADDITIVE}))]
+    order = sorted(range(len(table)), key=lambda row: [key[row] for key in keys])
+    return {name: [values[row] for row in order] for name, values in columns.items()}
