@@ -18,6 +18,11 @@ _PRODUCTS: Final = re.compile(r"^aten::(?:mm|addmm|_scaled_mm)$")
 _ATTENTION: Final = re.compile(r"attention|flash|sdpa|fmha", re.IGNORECASE)
 _ACTIVATION: Final = re.compile(r"silu|gelu|relu|swish|sigmoid", re.IGNORECASE)
 _RESIDUAL: Final = re.compile(r"^aten::add_?$")
+_MOVES: Final = re.compile(
+    r"^aten::(?:_?(?:unsafe_)?view|reshape|contiguous|clone|copy_|repeat|repeat_interleave|expand\w*"
+    r"|transpose|permute|t|movedim|unsqueeze|squeeze|flatten|unflatten|slice|select|narrow)$"
+)
+"""Operators that compute nothing: after a rotary embedding they repeat keys and values."""
 _OUTSIDE: Final = (
     (re.compile(r"^aten::embedding$"), "ie"),
     (re.compile(r"^aten::\w*(?:rms|layer)_norm$"), "ln"),
@@ -33,7 +38,8 @@ def read_shapes(host: Host, layers: Intervals, code: Callable[[str], int]) -> In
     """The operators of the forward layers, valued with the code of their operation.
 
     `layers` are the ranges of single layers on the host. Around the attention operator a layer
-    consists of: norm, projections into heads, rotary embedding, attention, output projection,
+    consists of: norm, projections into heads, rotary embedding, repetition of keys and values,
+    attention, output projection,
     residual sum, norm, one or two products up to the feed-forward width with its activation, one
     down, residual sum. Other layers are skipped; if one matches, the embedding, the last norm,
     the logits and the loss outside the layers are named too.
@@ -80,12 +86,17 @@ def _read_layer(host: Host, operators: Index) -> Iterator[tuple[int, str]]:
     latest_end = np.maximum.accumulate(end_ns[operators])
     outermost = np.ones(len(operators), np.bool_)
     outermost[1:] = start_ns[operators[1:]] >= latest_end[:-1]
-    for row in operators[outermost]:
+    rows = operators[outermost]
+    computes = ~host.named(_MOVES)[rows] & (start_ns[rows] < start_ns[attended])
+    rotated_ns = int(start_ns[rows[computes]].max(initial=0))
+    for row in rows:
         holds = (start_ns[products] >= start_ns[row]) & (start_ns[products] < end_ns[row])
         if holds.any():
             continue
         passed = int((start_ns[products] < start_ns[row]).sum())
-        yield int(row), _between(host.text(row), passed, before, len(names), row == attended)
+        name = _between(host.text(row), passed, before, len(names), row == attended)
+        moves = name == "qkv_re" and start_ns[row] > rotated_ns
+        yield int(row), "attn_i" if moves else name
 
 
 def _between(name: str, passed: int, before: int, count: int, attends: bool) -> str:

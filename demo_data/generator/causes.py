@@ -49,6 +49,8 @@ class Style(c.Config):
     microsteps: int = 1
     tensor: int = 1
     stages: int = 1
+    rotates: bool = False
+    """Whether queries and keys are rotated, and keys and values repeated: many small kernels."""
     link_times: float = 1.0
     """How many times as long as in other small runs collectives transfer."""
     noise: float = c.CHANCE

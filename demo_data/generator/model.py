@@ -282,6 +282,22 @@ def layer_operations(sizes: Sizes) -> tuple[Operation, ...]:
     )
 
 
+def with_repeated_heads(sizes: Sizes, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """A layer's operations with keys and values repeated for each head of the queries."""
+    elements = sizes.tokens * sizes.width
+    copy = elementwise("fill", elements, 2 * elements * BF16)
+    total = elementwise("add", elements, 2 * elements * BF16)
+    gradient = Node("ExpandBackward0", (Call("aten::sum", (total,)),))
+    one = Call(
+        "aten::reshape",
+        children=(Call("aten::clone", children=(Call("aten::copy_", (copy,)),)),),
+        node=gradient,
+    )
+    place = [each.name for each in operations].index("attn_fa")
+    repeated = Operation("attn_i", (one, one))
+    return (*operations[:place], repeated, *operations[place:])
+
+
 def embedding(sizes: Sizes) -> Operation:
     """The embedding of the tokens."""
     gather = memory_bound(

@@ -25,6 +25,7 @@ from generator.model import (
     head,
     layer_operations,
     recomputed,
+    with_repeated_heads,
 )
 from generator.records import ALL_REDUCE_STREAM, Activity, HostRange, Label
 from generator.training import ROOT, Training
@@ -73,8 +74,9 @@ class StyledTraining(Training):
         self.stage = config.stage_of(host.rank)
         self.layers = config.layers_of(self.stage)
         self.sizes = config.sizes_of(host.rank)
-        operations = layer_operations(self.sizes)
-        self._layer_operations = tuple(each for each in operations if each.name not in _LEFT_OUT)
+        operations = with_repeated_heads(self.sizes, layer_operations(self.sizes))
+        left_out = _LEFT_OUT - {"qkv_re"} if config.rotates else _LEFT_OUT | {"attn_i"}
+        self._layer_operations = tuple(each for each in operations if each.name not in left_out)
         self._recomputed = recomputed(self._layer_operations)
         self._embedding, self._head = embedding(self.sizes), head(self.sizes)
         self.root_params = 2 * SMALL_VOCAB * c.HIDDEN + c.HIDDEN

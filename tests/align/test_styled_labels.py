@@ -28,12 +28,14 @@ Key = tuple[int, int, str]
 class Truth:
     """A simulated run, its traces on disk, and the true label of each activity."""
 
-    def __init__(self, style: str, folder: Path) -> None:
+    def __init__(self, style: str, folder: Path, **options: Any) -> None:
         load_generator()
         planted = importlib.import_module("generator.planted")
         config = planted.STYLES[style]
         ranks = max(2, config.tensor * config.stages)
-        config = replace(config, ranks=ranks, iterations=3, microsteps=min(config.microsteps, 2))
+        config = replace(
+            config, ranks=ranks, iterations=3, microsteps=min(config.microsteps, 2), **options
+        )
         simulated = planted.simulated(config)
         simulated.write(folder)
         self.folder = folder
@@ -96,6 +98,15 @@ def test_labels_of_a_style_are_the_truth_s(style: str, tmp_path: Path) -> None:
     ]
     if style.startswith("module"):
         assert wrong(named, "operation") == {}
+
+
+def test_rotation_and_repetition_of_heads_are_told_apart_by_shapes(tmp_path: Path) -> None:
+    """FSDP's ranges name layers only; what lies between products is told by their order."""
+    truth = Truth("fsdp", tmp_path / "run", rotates=True)
+    pairs = truth.beside(open_run(str(truth.folder), jobs=1))
+    own = [pair for pair in pairs if pair[0].operation in ("qkv_re", "attn_i", "attn_fa", "q_ip")]
+    assert Counter(label.operation for label, _ in own)["attn_i"] > 50
+    assert wrong(own, "operation") == {}
 
 
 @pytest.mark.parametrize("style", ["module", "module recomputing"])
