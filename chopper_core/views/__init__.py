@@ -34,6 +34,8 @@ VIEWS: Final = {
 Names and digits suffice for key bindings and completion; the modules cost 5 to 20 ms each to
 import, so that each is imported when its specification or its rows are needed.
 """
+SET_VIEWS: Final = ("sweep", "pareto")
+"""The views of several runs alone; the others show each run of a set in a row."""
 
 
 def view_module(name: str) -> ViewModule:
@@ -42,7 +44,7 @@ def view_module(name: str) -> ViewModule:
         raise UsageError(
             "info is no table: `chopper info RUN` prints it, 0 in the explorer shows it"
         )
-    if name not in VIEWS:
+    if name not in VIEWS and name not in SET_VIEWS:
         raise UsageError(f"unknown view {name!r}; the views are {', '.join(VIEWS)}")
     return cast("ViewModule", import_module(f"chopper_core.views.{name}"))
 

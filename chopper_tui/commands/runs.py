@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.settings import given_settings
 from chopper_core.model.view import Baseline, View
+from chopper_core.util.errors import UsageError
 from chopper_tui.commands.named import ProgressLine, all_read
 from chopper_tui.commands.options import add_cache_options, add_run_set_options, add_table_options
 from chopper_tui.commands.output import print_frame
@@ -43,6 +44,14 @@ def add_options(parser: ArgumentParser) -> None:
         "--base", default="", metavar="RUN", help="divide figures by this run's; `best`: by the "
         "best of the group"
     )  # fmt: skip
+    parser.add_argument(
+        "--sweep", default="", metavar="SETTING", help="the figure --of over a setting, a line for "
+        "each combination of the others"
+    )  # fmt: skip
+    parser.add_argument("--of", default="", metavar="COLUMN", help="the figure of --sweep")
+    parser.add_argument(
+        "--pareto", default="", metavar="A,B", help="the runs that no other beats in two figures"
+    )
     add_table_options(parser)
     add_cache_options(parser)
 
@@ -67,7 +76,15 @@ def _view(options: Namespace) -> View:
         filter=options.filter,
         by=options.by,
     )
-    return replace(view, baseline=Baseline(options.base)) if options.base else view
+    if options.base:
+        view = replace(view, baseline=Baseline(options.base))
+    if options.sweep:
+        return replace(view, name="sweep", by=options.sweep, of=options.of)
+    if options.pareto:
+        return replace(view, name="pareto", of=options.pareto)
+    if options.of:
+        raise UsageError("--of is the figure of --sweep SETTING")
+    return view
 
 
 def opened(options: Namespace, name: str) -> RunSet:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Protocol, cast
+
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
 from chopper_core.query.frame import Frame
-from chopper_core.views import OVERVIEW
+from chopper_core.views import OVERVIEW, SET_VIEWS, view_module
 
 
 def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """The frame of a view of a set of runs; with `wait`, once more of its runs are read."""
-    from chopper_core.views.runs.table import runs_frame
+    if view.name in ("", OVERVIEW):
+        from chopper_core.views.runs.table import runs_frame
 
-    if view.name == OVERVIEW:
-        view = with_view(view, "")
-    return runs_frame(run, view, wait=wait)
+        return runs_frame(run, with_view(view, ""), wait=wait)
+    if view.name in SET_VIEWS:
+        module = cast(SetView, view_module(view.name))
+        return module.set_frame(run, view, wait=wait)
+    from chopper_core.views.runs.by_run import frame_by_run
+
+    return frame_by_run(run, view, wait=wait)
+
+
+class SetView(Protocol):
+    """What the module of a view of sets alone offers, besides that of any view."""
+
+    def set_frame(self, run: RunSet, view: View, *, wait: bool = False) -> Frame:
+        """The frame of a set of runs."""

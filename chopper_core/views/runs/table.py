@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, nearest, numbered, worded
 from chopper_core.model import address
-from chopper_core.model.run_set import FAILED, OK, RUN_LEVEL, RunRow, RunSet
+from chopper_core.model.run_set import FAILED, OK, RUN_LEVEL, Reading, RunRow, RunSet
 from chopper_core.model.settings import KNOWN
 from chopper_core.model.units import Unit
 from chopper_core.model.view import View
@@ -50,12 +50,12 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     """
     reading = run.reading(wait)
     rows = list(reading.rows)
-    known: dict[str, Values] = {}
     labels = [row.name for row in rows]
     settings = settings_of(rows)
     group = view.by
     if group and group not in settings and rows and not reading.waiting:
         raise UsageError(f"no run has the setting {group!r}; they have {', '.join(settings)}")
+    known: dict[str, Values] = {}
 
     def values(name: str) -> Values:
         if name not in known:
@@ -93,8 +93,17 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         hidden=len(labels) - len(shown),
         notes=_notes(rows, columns, base, reading.waiting, len(labels) - len(shown)),
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
-        pending=bool(reading.waiting),
+        is_pending=bool(reading.waiting),
     )
+
+
+def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
+    """The rows of a set that a view's `run:` terms leave, all without, and how far it is read."""
+    reading = run.reading(wait)
+    terms = [term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:")]
+    labels = [row.name for row in reading.rows]
+    mask = matching(Rows(RUN_LEVEL, labels, lambda _: numbered([])), " ".join(terms))
+    return [row for row, kept in zip(reading.rows, mask, strict=True) if kept], reading
 
 
 def opened(view: View, row: RunRow) -> View:
@@ -142,8 +151,7 @@ def frame_of_set(
         means=_no_means,
         sparks=False,
     )
-    pending = bool(options.pop("pending", False))
-    return replace(found, is_pending=pending, **options)
+    return replace(found, **options)
 
 
 def _no_means(rows: Index, bins: int) -> Float64:

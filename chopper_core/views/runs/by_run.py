@@ -1,0 +1,309 @@
+"""Any view of a set of runs: its totals with a row per run, or its rows with a column per run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Reduces, Values, numbered
+from chopper_core.model.charts import BarChart, Chart, Series
+from chopper_core.model.run_set import FAILED, RUN_LEVEL, RunRow, RunSet
+from chopper_core.model.units import Unit
+from chopper_core.model.view import View
+from chopper_core.query.children import ordered
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, UsageError
+from chopper_core.views import view_spec
+from chopper_core.views.query import query
+from chopper_core.views.runs.table import frame_of_set, shown_rows
+
+_LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
+_SMALLEST: Final = ("min_", "p05_")
+_MAX_DRAWN: Final = 24
+_PEERS: Final = ("gpu", "iteration")
+"""Levels whose rows are alike, so that their mean says something of the run."""
+_SCALED: Final = (Unit.NS, Unit.JOULES, Unit.BYTES, Unit.FLOP, Unit.NONE)
+"""Units of figures that may grow with the GPUs and iterations of a run."""
+_MAX_HEADLINES: Final = 6
+_ONE_RUN: Final = {
+    "compare": "compares two runs: mark them and press =, or `chopper diff A B`",
+    "timeline": "shows one run along its time; enter a run first",
+    "findings": "lists what one run shows; enter a run first",
+}
+"""Views that say nothing of several runs side by side."""
+
+
+class _Seen(Struct, frozen=True, eq=False):
+    """A run of the set in the view."""
+
+    row: RunRow
+    frame: Frame
+    steps: int
+    """The pairs of a GPU and an iteration that its sums are over."""
+
+
+def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+    """A view of every run of a set that is shown; raises UsageError where it doesn't fit."""
+    spec = view_spec(view.name)
+    if view.name in _ONE_RUN:
+        raise NothingToShow(f"the view {view.name} {_ONE_RUN[view.name]}")
+    by = view.by or RUN_LEVEL
+    if by != RUN_LEVEL and by not in spec.by:
+        raise UsageError(
+            f"the view {spec.name} of several runs takes by={', '.join((RUN_LEVEL, *spec.by))}, "
+            f"not {view.by!r}"
+        )
+    rows, reading = shown_rows(run, view, wait=wait)
+    split = "" if by == RUN_LEVEL else by
+    seen: list[_Seen] = []
+    notes: list[str] = []
+    for row in rows:
+        asked = View(row.path, name=view.name, by=split, of=view.of, cut=view.cut)
+        if row.status == FAILED:
+            notes.append(f"{row.name} is {row.status}: {row.reason}")
+            continue
+        try:
+            own = run.others[row.path]
+            if split and view.columns:
+                asked = replace(asked, columns=view.columns[:1])
+            seen.append(_Seen(row, query(own, asked), _steps(run, row)))
+        except (NothingToShow, NoSuchNode, DataError) as error:
+            notes.append(f"{row.name} is left out: {error}")
+    if not seen:
+        raise NothingToShow(notes[0] if notes else f"no run to show in the view {spec.name}")
+    if reading.waiting:
+        notes.append(f"{reading.waiting} runs are still being read")
+    per_step = len({each.steps for each in seen}) > 1
+    if per_step:
+        notes.append("sums are per GPU and iteration: the runs differ in their number")
+    make = _matrix if split else _rows
+    return make(run, view, seen, notes, per_step=per_step, pending=bool(reading.waiting))
+
+
+def _steps(run: RunSet, row: RunRow) -> int:
+    own = run.others[row.path]
+    return max(len(own.tree_of(View(row.path)).split((), ("gpu", "iteration"))), 1)
+
+
+def _rows(
+    run: RunSet,
+    view: View,
+    seen: Sequence[_Seen],
+    notes: list[str],
+    *,
+    per_step: bool,
+    pending: bool,
+) -> Frame:
+    """A row per run: the totals of the view."""
+    metrics = {each.name: each for own in seen for each in own.frame.columns}
+    if view.columns:
+        chosen = view.columns
+        for name in chosen:
+            if name not in metrics:
+                found = ", ".join(metrics)
+                raise UsageError(f"the view {view.name} has no column {name!r}; it has {found}")
+        metrics = {name: metrics[name] for name in chosen}
+    columns: list[tuple[Metric, Values]] = []
+    by_mean, left_out = False, []
+    for metric in metrics.values():
+        wholes = [_whole(own.frame, metric) for own in seen]
+        numbers = [number for number, _ in wholes]
+        is_mean = any(is_mean for _, is_mean in wholes)
+        if per_step and not is_mean and metric.reduces == Reduces.SUM:
+            numbers = [
+                None if number is None else number / own.steps
+                for number, own in zip(numbers, seen, strict=True)
+            ]
+        elif per_step and not is_mean and not metric.reduces and metric.unit in _SCALED:
+            left_out.append(metric.name)
+            continue
+        if view.columns or any(number is not None for number in numbers):
+            by_mean |= is_mean
+            columns.append((metric, numbered(numbers)))
+    if not columns:
+        raise NothingToShow(f"the view {view.name} has no figure of a whole run; split it with by=")
+    if left_out:
+        notes = [*notes, f"{', '.join(left_out)} left out: they may grow with the iterations"]
+    labels = [own.row.name for own in seen]
+    values = {metric.name: numbers for metric, numbers in columns}
+    mask = matching(Rows(RUN_LEVEL, labels, values.__getitem__, tuple(values)), view.filter)
+    shown = np.flatnonzero(mask)
+    shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, values.__getitem__)]
+    if by_mean:
+        alike = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
+        notes = [
+            *notes,
+            f"figures without a total are the mean over the run's {alike}, peaks the largest",
+        ]
+    return frame_of_set(
+        run,
+        view,
+        RUN_LEVEL,
+        [labels[row] for row in shown],
+        [(metric, numbers.take(shown)) for metric, numbers in columns],
+        lambda row: _plain(view, seen[int(shown[row])].row),
+        hidden=len(labels) - len(shown),
+        notes=notes,
+        headline=tuple(
+            f"{own.row.name}: {own.frame.headline[0]}"
+            for own in seen[:_MAX_HEADLINES]
+            if own.frame.headline and len(seen) <= _MAX_HEADLINES
+        ),
+        charts=_charts(view, columns, labels),
+        is_pending=pending,
+    )
+
+
+def _plain(view: View, row: RunRow) -> View:
+    return View(row.path, name=view.name, of=view.of, cut=view.cut)
+
+
+def _whole(frame: Frame, metric: Metric) -> tuple[float | None, bool]:
+    """The total of a column, or the mean, smallest or largest of GPUs or iterations without one.
+
+    And whether it is one of these; None where neither is known.
+    """
+    number = frame.total.get(metric.name)
+    if number is not None:
+        return float(number), False
+    values = frame.values.get(metric.name)
+    if values is None or values.words is not None or frame.level not in _PEERS:
+        return None, False
+    counted = frame.counted()
+    if not counted.any() or not values.present()[counted].all():
+        return None, False
+    known = values.numbers[counted].astype(np.float64)
+    if metric.reduces == Reduces.MAX or metric.name.startswith(_LARGEST):
+        return float(known.max()), True
+    if metric.reduces == Reduces.MIN or metric.name.startswith(_SMALLEST):
+        return float(known.min()), True
+    return float(known.mean()), True
+
+
+def _matrix(
+    run: RunSet,
+    view: View,
+    seen: Sequence[_Seen],
+    notes: list[str],
+    *,
+    per_step: bool,
+    pending: bool,
+) -> Frame:
+    """The rows of the view, with one figure of every run beside each other."""
+    figure = _figure(view, seen[0].frame)
+    places = [dict(zip(own.frame.labels, range(len(own.frame)), strict=True)) for own in seen]
+    labels = list(dict.fromkeys(label for own in places for label in own))
+    columns: list[tuple[Metric, Values]] = []
+    for own, at in zip(seen, places, strict=True):
+        values = own.frame.values.get(figure.name)
+        divides = own.steps if per_step and figure.reduces == Reduces.SUM else 1
+        numbers = [
+            _at(values, at[label], divides) if values is not None and label in at else None
+            for label in labels
+        ]
+        metric = replace(
+            figure,
+            name=own.row.name,
+            title=own.row.name,
+            definition=f"{figure.name} of {own.row.name}.",
+            missing_because="the run lacks the row",
+            reduces=figure.reduces if figure.reduces == Reduces.SUM else Reduces.NONE,
+        )
+        columns.append((metric, numbered(numbers)))
+    named = {metric.name: values for metric, values in columns}
+    level = seen[0].frame.level
+    mask = matching(Rows(level, labels, named.__getitem__, tuple(named)), _own_filter(view))
+    shown = np.flatnonzero(mask)
+    sort = view.sort or f"-{columns[0][0].name}"
+    shown = shown[ordered(shown, level, labels, sort, named.__getitem__)]
+
+    def target(row: int) -> View:
+        label = labels[int(shown[row])]
+        own, at = next((o, p) for o, p in zip(seen, places, strict=True) if label in p)
+        return own.frame.target(at[label])
+
+    found = frame_of_set(
+        run,
+        view,
+        level,
+        [labels[row] for row in shown],
+        [(metric, values.take(shown)) for metric, values in columns],
+        target,
+        total={
+            metric.name: _total(own, figure, per_step)
+            for (metric, _), own in zip(columns, seen, strict=True)
+        },
+        hidden=len(labels) - len(shown),
+        notes=[f"columns are runs: {figure.name} of each", *notes],
+        is_pending=pending,
+    )
+    return replace(found, sort=sort)
+
+
+def _own_filter(view: View) -> str:
+    """The terms of the filter that are on the view's rows, not on runs."""
+    return " ".join(term for term in view.filter.split() if not term.startswith(f"{RUN_LEVEL}:"))
+
+
+def _figure(view: View, frame: Frame) -> Metric:
+    """The figure of a matrix: the column that is asked for, sorted by, or the first."""
+    named = {each.name: each for each in frame.columns}
+    numeric = [each for each in frame.columns if frame.values[each.name].words is None]
+    wanted = view.columns[0] if view.columns else frame.sort.removeprefix("-")
+    if view.columns and wanted not in named:
+        raise UsageError(
+            f"the view {view.name} has no column {wanted!r}; it has {', '.join(named)}"
+        )
+    return named.get(wanted) or numeric[0]
+
+
+def _at(values: Values, row: int, divides: int) -> float | None:
+    number = values.at(row)
+    return None if number is None else number / divides
+
+
+def _total(own: _Seen, figure: Metric, per_step: bool) -> float | None:
+    number = own.frame.total.get(figure.name)
+    if number is None or not per_step or figure.reduces != Reduces.SUM:
+        return number
+    return number / own.steps
+
+
+def _charts(
+    view: View, columns: Sequence[tuple[Metric, Values]], labels: Sequence[str]
+) -> tuple[Chart, ...]:
+    """A bar per run: the parts of its time where the view has them, else its first figure."""
+    labels = labels[:_MAX_DRAWN]
+
+    def series(metric: Metric, values: Values, scale: float) -> Series:
+        numbers = np.where(values.present(), values.numbers, np.nan)[: len(labels)]
+        return Series(metric.title.removesuffix(" %"), numbers / scale)
+
+    parts, scale, unit = _parts_of_time(view.name)
+    drawn = [series(metric, values, scale) for metric, values in columns if metric.name in parts]
+    if drawn and not view.columns:
+        return (BarChart("parts of the time by run", unit, tuple(labels), tuple(drawn)),)
+    first = next(((m, v) for m, v in columns if v.words is None), None)
+    if first is None:
+        return ()
+    scale, unit = (1e6, "ms") if first[0].unit is Unit.NS else (1.0, str(first[0].unit))
+    bars = (series(*first, scale),)
+    return (BarChart(f"{first[0].title} by run", unit, tuple(labels), bars),)
+
+
+def _parts_of_time(name: str) -> tuple[frozenset[str], float, str]:
+    """The columns of a view that are parts of one whole, what to divide them by, and the unit."""
+    if name == "overheads":
+        from chopper_core.views.overheads import SHARES
+
+        return frozenset(each.name for each in SHARES.values()), 1.0, "%"
+    if name == "throughput":
+        from chopper_core.views.throughput import PART_COLUMNS
+
+        return frozenset(each.name for each in PART_COLUMNS), 1e6, "ms"
+    return frozenset(), 1.0, ""

@@ -1,0 +1,178 @@
+"""Sweep: a metric of a set of runs over one of their settings, a line for each of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Values, numbered
+from chopper_core.model.charts import LineChart, Series
+from chopper_core.model.run import Run
+from chopper_core.model.run_set import FAILED, RunRow, RunSet
+from chopper_core.model.settings import KNOWN, Setting
+from chopper_core.model.view import View, with_view
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views.runs.columns import WORLD, known_column
+from chopper_core.views.runs.table import figure_values, frame_of_set, settings_of, shown_rows
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="sweep",
+    title="Sweep",
+    question="How does a figure of the runs change with one of their settings?",
+    of="a figure of a run, such as tokens_per_j",
+    no_statistic="shows one figure of each run",
+)
+
+FIGURE: Final = "step_time_ns"
+_MAX_LINES: Final = 12
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """A sweep needs several runs: raises NothingToShow."""
+    raise NothingToShow("a sweep is of several runs; open a directory of runs")
+
+
+def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
+    """A row for each value of the setting `by`, a column for each line; UsageError."""
+    rows, reading = shown_rows(run, view, wait=wait)
+    settings = settings_of(rows)
+    varied = [name for name in settings if _values(rows, name)[1:] and name != WORLD]
+    x = view.by or next((name for name in ("microbatch", *varied) if name in varied), "")
+    if not x:
+        raise NothingToShow("no setting differs between the runs; give settings with --set, --name")
+    if x not in settings:
+        raise UsageError(f"no run has the setting {x!r}; they have {', '.join(settings)}")
+    name = view.of or FIGURE
+    metric = known_column(name)
+    figures = figure_values(run, rows, name)
+    along = _values(rows, x)
+    lines = [each for each in varied if each != x]
+    groups = list(dict.fromkeys(_line(row, lines, metric) for row in rows if x in row.settings))
+    cells: dict[tuple[str, Setting], list[float]] = {}
+    failed: dict[tuple[str, Setting], str] = {}
+    for place, row in enumerate(rows):
+        if x not in row.settings:
+            continue
+        cell = _line(row, lines, metric), row.settings[x]
+        number = figures.at(place)
+        if number is not None:
+            cells.setdefault(cell, []).append(float(number))
+        elif row.status == FAILED:
+            failed[cell] = f"{row.name} failed: {row.reason}"
+    columns = []
+    for group in groups:
+        numbers = [_median(cells.get((group, value))) for value in along]
+        columns.append((_column(metric, group, x), numbered(numbers)))
+    several = sum(len(each) > 1 for each in cells.values())
+    notes = [f"rows are values of {x}, columns the runs with: {', '.join(lines) or 'any setting'}"]
+    notes += list(failed.values())[:_MAX_LINES]
+    if several:
+        notes.append(f"{several} cells hold several runs: their median is shown")
+    if any(x not in row.settings for row in rows):
+        notes.append(f"{sum(x not in row.settings for row in rows)} runs have no {x}: left out")
+    return frame_of_set(
+        run,
+        replace(view, by=x, of=name),
+        KNOWN.get(x, x),
+        [str(value) for value in along],
+        columns,
+        lambda row: replace(with_view(view, ""), filter=_only(x, along[row])),
+        notes=notes,
+        headline=_headline(metric, x, columns, along),
+        charts=(_chart(metric, x, along, columns),),
+        is_pending=bool(reading.waiting),
+    )
+
+
+def _values(rows: Sequence[RunRow], name: str) -> list[Setting]:
+    """The values of a setting: numbers in rising order, then words."""
+    found = {row.settings[name] for row in rows if name in row.settings}
+    numbers = sorted(each for each in found if isinstance(each, int | float))
+    return [*numbers, *sorted(each for each in found if isinstance(each, str))]
+
+
+def _line(row: RunRow, lines: Sequence[str], metric: Metric) -> str:
+    """The settings of a run besides the swept one: the name of its line."""
+    words = []
+    for name in lines:
+        if name in row.settings:
+            value = row.settings[name]
+            title = "" if isinstance(value, str) else KNOWN.get(name, f"{name}=")
+            words.append(f"{title}{value}")
+    return " ".join(words) or metric.title
+
+
+def _column(metric: Metric, group: str, x: str) -> Metric:
+    return replace(
+        metric,
+        name=group,
+        title=group,
+        definition=f"{metric.name} of the runs {group}.",
+        missing_because=f"no run {group} with this {x}, or it failed",
+    )
+
+
+def _median(numbers: Sequence[float] | None) -> float | None:
+    return float(np.median(numbers)) if numbers else None
+
+
+def _only(x: str, value: Setting) -> str:
+    return f"{x}:{value}" if isinstance(value, str) else f"{x}={value}"
+
+
+def _headline(
+    metric: Metric, x: str, columns: Sequence[tuple[Metric, Values]], along: Sequence[Setting]
+) -> tuple[str, ...]:
+    from chopper_core.views.runs.columns import HIGHER, is_better
+
+    better = is_better(metric.name)
+    known = [
+        (float(number), column.title, along[row])
+        for column, values in columns
+        for row in range(len(along))
+        if (number := values.at(row)) is not None
+    ]
+    if not known or not better:
+        return ()
+    number, line, value = (max if better == HIGHER else min)(known, key=lambda each: each[0])
+    scale = metric.unit.scale(abs(number), is_whole=False)
+    text = f"{number / scale.divisor:.4g} {scale.text}".strip()
+    word = "highest" if better == HIGHER else "lowest"
+    return (f"{word} {metric.title}: {text} at {KNOWN.get(x, x)} {value}, {line}",)
+
+
+def _chart(
+    metric: Metric, x: str, along: Sequence[Setting], columns: Sequence[tuple[Metric, Values]]
+) -> LineChart:
+    """A line per group, with gaps where runs failed; words are at 1, 2, 3 …"""
+    is_number = all(isinstance(value, int | float) for value in along)
+    places = np.array(along if is_number else range(1, len(along) + 1), np.float64)
+    lines = columns[:_MAX_LINES]
+    numbers = [_numbers(values) for _, values in lines]
+    largest = max((float(np.nanmax(np.abs(each))) for each in numbers if np.isfinite(each).any()),
+                  default=0.0)  # fmt: skip
+    scale = metric.unit.scale(largest, is_whole=False)
+    title = KNOWN.get(x, x)
+    if not is_number:
+        title += ": " + ", ".join(f"{place} {value}" for place, value in enumerate(along, 1))
+    return LineChart(
+        f"{metric.title} over {KNOWN.get(x, x)}",
+        scale.text,
+        title,
+        "",
+        (places,) * len(lines),
+        tuple(
+            Series(column.title, each / scale.divisor)
+            for (column, _), each in zip(lines, numbers, strict=True)
+        ),
+    )
+
+
+def _numbers(values: Values) -> Float64:
+    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)

@@ -1,0 +1,180 @@
+"""Views of several runs: a row or a column for each, sweeps over a setting, Pareto fronts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from chopper_core.metrics import Metric
+from chopper_core.model.address import parse
+from chopper_core.model.charts import BarChart, LineChart
+from chopper_core.model.run import Run
+from chopper_core.model.run_set import FAILED, Reading, RunRow, RunSet
+from chopper_core.model.settings import Setting
+from chopper_core.model.table import Kind, empty_table
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
+from chopper_core.util.errors import UsageError
+from chopper_core.views import SET_VIEWS, VIEWS, view_module
+from chopper_core.views.query import frame_of, query
+from chopper_core.views.runs.by_run import _ONE_RUN
+from chopper_core.views.spec import FIGURE
+from tests.support import Row, run_of
+
+
+def run_with(iterations: int, work_us: int) -> Run:
+    rows = [
+        Row(
+            start=(step * 100 + at * 10) * 1000,
+            duration=work_us * 1000,
+            iteration=step,
+            operation=operation,
+            kernel=operation,
+            kind=Kind.COMM if operation == "all_gather" else Kind.COMPUTE,
+        )
+        for step in range(iterations)
+        for at, operation in enumerate(("gemm", "norm", "all_gather"))
+    ]
+    return run_of(rows)
+
+
+def set_of(
+    rows: Sequence[RunRow], others: Mapping[str, Run] | None = None, waiting: int = 0
+) -> RunSet:
+    reading = Reading(tuple(rows), waiting)
+    return RunSet("all", empty_table(), (), (), others=others or {}, reading=lambda wait: reading)
+
+
+@pytest.fixture
+def runs() -> RunSet:
+    others = {"a": run_with(2, 5), "b": run_with(2, 8), "c": run_with(4, 8)}
+    rows = [RunRow(name, name) for name in others]
+    return set_of([*rows, RunRow("d", "d", status=FAILED, reason="It stopped.")], others)
+
+
+def figures(name: str, numbers: Mapping[str, float], **settings: Setting) -> RunRow:
+    return RunRow(name, name, settings, figures=numbers)
+
+
+def test_every_view_is_of_several_runs_or_says_why_not(runs: RunSet) -> None:
+    for name in VIEWS:
+        frame = frame_of(runs, View("all", name=name))
+        if name in _ONE_RUN:
+            assert not len(frame) and frame.notes
+        elif name != "overview" and len(frame):
+            assert frame.level == "run" and set(frame.labels) <= {"a", "b", "c"}
+
+
+def test_a_row_has_the_totals_of_the_view_of_its_run(runs: RunSet) -> None:
+    frame = query(runs, parse("all?view=overheads&filter=run:a,b"))
+    assert list(frame.labels) == ["a", "b"]
+    for at, label in enumerate(frame.labels):
+        own = query(runs.others[label], View(label, name="overheads"))
+        for column in frame.columns:
+            assert frame.row(at)[column.name] == pytest.approx(own.total[column.name])
+    chart = frame.charts[0]
+    assert isinstance(chart, BarChart) and chart.labels == ("a", "b")
+    assert np.sum([part.numbers for part in chart.series], axis=0) == pytest.approx([100, 100])
+    assert frame.target(1).run == "b" and frame.target(1).name == "overheads"
+
+
+def test_sums_of_runs_with_more_iterations_are_per_iteration(runs: RunSet) -> None:
+    frame = query(runs, parse("all?view=overheads&columns=elapsed_ns"))
+    times = [frame.row(at)["elapsed_ns"] for at in range(3)]
+    whole = [query(runs.others[name], View(name)).total["elapsed_ns"] for name in "abc"]
+    assert times == [whole[0] / 2, whole[1] / 2, whole[2] / 4]
+    assert any("per GPU and iteration" in note for note in frame.notes)
+    assert any("d is failed: It stopped." in note for note in frame.notes)
+    # Of runs alike they are whole.
+    alike = query(runs, parse("all?view=overheads&columns=elapsed_ns&filter=run:a,b"))
+    assert alike.row(0)["elapsed_ns"] == whole[0]
+
+
+def test_a_column_per_run(runs: RunSet) -> None:
+    frame = query(runs, parse("all?view=kernels&by=name&columns=kernel_ns&filter=run:a,b"))
+    assert [column.name for column in frame.columns] == ["a", "b"]
+    assert frame.level == "kernel"
+    cells = {label: frame.row(at) for at, label in enumerate(frame.labels)}
+    assert cells["gemm"] == {"a": 10_000, "b": 16_000}
+    assert frame.total == {"a": 30_000, "b": 48_000}
+    only = query(runs, parse("all?view=kernels&by=name&filter=run:a,b norm"))
+    assert only.labels == ["norm"] and only.hidden == 2
+    with pytest.raises(UsageError, match="unknown column 'weight'"):
+        query(runs, parse("all?view=kernels&by=name&columns=weight"))
+    with pytest.raises(UsageError, match="takes by=run, name"):
+        query(runs, parse("all?view=kernels&by=tp"))
+
+
+SWEPT = [
+    figures("1", {"step_time_ns": 10.0}, microbatch=1, tp=2),
+    figures("2", {"step_time_ns": 8.0}, microbatch=2, tp=2),
+    figures("3", {"step_time_ns": 9.0}, microbatch=1, tp=8),
+    RunRow("4", "4", {"microbatch": 2, "tp": 8}, FAILED, "Out of memory."),
+    figures("5", {"step_time_ns": 5.0}, microbatch=10, tp=8),
+]
+
+
+def test_a_sweep_has_a_line_per_group_and_gaps() -> None:
+    frame = query(set_of(SWEPT), parse("all?view=sweep&by=microbatch"))
+    assert frame.labels == ["1", "2", "10"]
+    cells = {column.name: [frame.values[column.name].at(at) for at in range(3)]
+             for column in frame.columns}  # fmt: skip
+    assert cells == {"TP2": [10.0, 8.0, None], "TP8": [9.0, None, 5.0]}
+    chart = frame.charts[0]
+    assert isinstance(chart, LineChart)
+    assert [line.name for line in chart.series] == ["TP2", "TP8"]
+    assert np.isnan(chart.series[1].numbers).tolist() == [False, True, False]
+    assert chart.x[0].tolist() == [1, 2, 10]
+    assert "4 failed: Out of memory." in frame.notes
+    assert frame.headline[0].endswith("at mbs 10, TP8")
+    assert frame.target(0).filter == "microbatch=1"
+    table = query(set_of(SWEPT), frame.target(0))
+    assert table.labels == ["1", "3"]
+
+
+def test_a_sweep_over_words_and_its_errors() -> None:
+    rows = [figures("a", {"step_time_ns": 1.0}, options="base"),
+            figures("b", {"step_time_ns": 2.0}, options="act"),
+            figures("c", {"step_time_ns": 4.0}, options="act")]  # fmt: skip
+    frame = query(set_of(rows), parse("all?view=sweep&by=options"))
+    assert frame.labels == ["act", "base"]
+    assert frame.values[frame.columns[0].name].at(0) == 3.0
+    assert any("hold several runs" in note for note in frame.notes)
+    with pytest.raises(UsageError, match="no run has the setting 'tp'"):
+        query(set_of(rows), parse("all?view=sweep&by=tp"))
+    alike = frame_of(set_of([rows[0]]), parse("all?view=sweep"))
+    assert "no setting differs" in alike.notes[0]
+
+
+def test_the_front_has_the_runs_that_none_beats() -> None:
+    speeds = {"a": (10, 5), "b": (8, 3), "c": (8, 4), "d": (5, 3), "e": (1, 1), "f": (1, 1)}
+    rows = [figures(name, {"run_tokens_per_s": float(speed), "j_per_token": float(energy)})
+            for name, (speed, energy) in speeds.items()]  # fmt: skip
+    frame = query(
+        set_of([*rows, figures("g", {"run_tokens_per_s": 99.0})]), View("all", name="pareto")
+    )
+    words = {label: frame.row(at)["front"] for at, label in enumerate(frame.labels)}
+    # By hand: c has b's speed and more energy; d b's energy and less speed.
+    assert words == {"a": "front", "b": "front", "e": "front", "f": "front",
+                     "c": "b", "d": "b", "g": None}  # fmt: skip
+    assert frame.headline == ("4 of 6 runs on the front: a, b, e, f",)
+    assert "1 of 7 runs lack one of the figures" in frame.notes
+    with pytest.raises(UsageError, match="takes of=A,B"):
+        query(set_of(rows), parse("all?view=pareto&of=j_per_token"))
+    with pytest.raises(UsageError, match="neither better high nor"):
+        query(set_of(rows), parse("all?view=pareto&of=j_per_token,kernels"))
+
+
+def test_views_of_sets_alone_say_so_of_one_run() -> None:
+    for name in SET_VIEWS:
+        frame: Frame = frame_of(run_with(2, 5), View("a", name=name))
+        assert not len(frame) and "open a directory of runs" in frame.notes[0]
+        assert view_module(name).SPEC.of != FIGURE
+
+
+def test_rows_that_are_still_read_are_pending() -> None:
+    frame = query(set_of(SWEPT, waiting=3), View("all"))
+    assert frame.is_pending and "3 of 8 runs are still being read" in frame.notes
+    assert len(frame) == 5 and isinstance(frame.columns[0], Metric)
