@@ -15,6 +15,7 @@ OVERVIEW: Final = "overview"
 VIEWS: Final = {
     OVERVIEW: "0",
     "timeline": "2",
+    "graph": "2",
     "kernels": "3",
     "overheads": "4",
     "launch": "4",

@@ -15,6 +15,7 @@ from chopper_core.views import (
     cpu,
     determinism,
     findings,
+    graph,
     heatmap,
     kernels,
     launch,
@@ -33,6 +34,7 @@ from chopper_core.views.spec import ViewModule
 MODULES: tuple[ViewModule, ...] = (
     overview,
     timeline,
+    graph,
     kernels,
     overheads,
     launch,

@@ -1,0 +1,372 @@
+"""Graph: which activities depend on which, the longest path, and what could run beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.align.labels import numbered as combined
+from chopper_core.align.operations import RECOMPUTE_SUFFIX
+from chopper_core.metrics import METRICS, Metric, Values, column, worded
+from chopper_core.model.charts import Chart, Composition, LineChart, Series
+from chopper_core.model.column_names import NO_TIMES
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, Category, KernelTable, Kind
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Index, Int64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.views.graph.path import (
+    GAPS,
+    Graph,
+    LongestPath,
+    graph_of,
+    longest_path,
+    parallelism,
+)
+from chopper_core.views.shared import collective_columns
+from chopper_core.views.shared.dependencies import Evidence
+from chopper_core.views.shared.table_view import Partition, activity_view, child_of, table_view
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="graph",
+    title="Graph",
+    question="Which chain of dependencies is the longest, and how much could run beside it?",
+    by=("operation", "kernel", "phase", "layer", "iteration", "gpu", "type", "message", "node"),
+)
+
+NODE: Final = "node"
+_MAX_ROWS: Final = 1 << 22
+"""In scopes with more activities the graph is that of one iteration."""
+_BINS: Final = 240
+TYPES: Final = ("compute", "memory", "collective", "send/receive")
+_SEND_RECV: Final = frozenset({"send_recv", "send", "recv"})
+_GAP_TITLES: Final = {
+    "host": "host late",
+    "latency": "launch latency",
+    "queued": "waits in queue",
+    "peer": "waits for peers",
+    "unknown": "no launch record",
+}
+
+ON_PATH: Final = column(
+    "path_ns",
+    "ns",
+    "on path",
+    "Work on the longest path: activities that each depend on the one before, so chosen that their "
+    "work adds up to most. A collective works from the arrival of its last member.",
+    reduces="sum",
+)
+OF_PATH: Final = column(
+    "path_pct", "%", "of path", "Share of the work on the longest path.", reduces="sum"
+)
+NODES: Final = column(
+    "path_activities", "", "on path", "Activities on the longest path.", reduces="sum"
+)
+GAP: Final = column(
+    "path_gap_ns",
+    "ns",
+    "gap before",
+    "Time between the end of the activity before it on the path and the beginning of its work.",
+    reduces="sum",
+)
+GAP_PARTS: Final = {
+    name: column(f"gap_{name}_ns", "ns", _GAP_TITLES[name], text, reduces="sum")
+    for name, text in {
+        "host": "The part of path_gap_ns before the launch of the activity: the host was late.",
+        "latency": "The part of path_gap_ns after a launch that found nothing running before it on "
+        "the path.",
+        "queued": "path_gap_ns of activities launched before: in their queue, they waited for "
+        "something that the trace doesn't show.",
+        "peer": "The part of path_gap_ns in which a collective waits for its members on other "
+        "GPUs.",
+        "unknown": "path_gap_ns of activities without a launch record.",
+    }.items()
+}
+TYPE: Final = column(
+    "type",
+    "",
+    "type",
+    "The type of the node: compute, memory (copies and memsets), collective, send/receive.",
+)
+KERNEL: Final = column("kernel_name", "", "kernel", "The name of the kernel.")
+ON_GPU: Final = column("gpu", "", "GPU", "The GPU.")
+EVIDENCE: Final = column(
+    "evidence",
+    "",
+    "evidence",
+    "Why it is taken to depend on the activity before it on the path.",
+    missing_because="it is the first of the path",
+)
+
+
+class _Scope(Struct, frozen=True, eq=False):
+    """A scope's graph and its longest path."""
+
+    graph: Graph
+    path: LongestPath
+    rows: Index
+    """The activities of the scope, in the order of the table."""
+    iteration: int | None
+    """The iteration that stands for a scope with too many activities."""
+
+    @property
+    def on_path(self) -> Index:
+        """The rows of the path."""
+        found: Index = self.graph.rows[self.path.places]
+        return found
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """The scope's activities by a label, with their part of the longest path; or its nodes."""
+    if not run.table.has_times:
+        raise NothingToShow(NO_TIMES)
+    scope = run.memo(
+        ("graph", view.order, view.path, run.left_out(view)), lambda: _scope(run, view), keep=2
+    )
+    by = view.by or "operation"
+    if by == NODE:
+        return _one_by_one(run, view, scope)
+    return _together(run, view, scope, by)
+
+
+def _scope(run: Run, view: View) -> _Scope:
+    rows = run.tree_of(view).node(view.path).rows
+    iteration = None
+    if len(rows) > _MAX_ROWS:
+        codes = run.table.iteration[rows]
+        complete = [code for code in distinct(codes).tolist() if code not in run.cut_iterations]
+        iteration = next((code for code in complete if code != NO_LABEL), None)
+        rows = rows if iteration is None else rows[codes == iteration]
+    graph = graph_of(run, rows)
+    return _Scope(graph, longest_path(run, graph), np.sort(rows), iteration)
+
+
+def node_types(table: KernelTable, rows: Index) -> Int64:
+    """The place in TYPES of each of some rows."""
+    plain = [name.removesuffix(RECOMPUTE_SUFFIX) in _SEND_RECV for name in table.operations]
+    pairwise = np.array([*plain, False])[table.operation[rows]]
+    of_kernel = np.where(table.category[rows] == Category.KERNEL, 0, TYPES.index("memory"))
+    of_comm = np.where(pairwise, TYPES.index("send/receive"), TYPES.index("collective"))
+    return np.where(table.kind[rows] == Kind.COMM, of_comm, of_kernel)
+
+
+def _together(run: Run, view: View, scope: _Scope, by: str) -> ViewResult:
+    table, path = run.table, scope.path
+    on_path = scope.on_path
+    rows, chosen = scope.rows, np.arange(len(on_path))
+    if by == "message":
+        rows = rows[table.kind[rows] == Kind.COMM]
+        if not len(rows):
+            raise NothingToShow("the scope has no communication kernels")
+        chosen = np.flatnonzero(table.kind[on_path] == Kind.COMM)
+    codes, path_codes = _codes(table, rows, on_path[chosen], by)
+    order = np.argsort(codes, kind="stable")
+    first = run_starts(codes[order])
+    nodes = Groups(table, rows[order], first)
+    labels = _labels(table, rows[order[first]], codes[order[first]], by)
+    place = np.searchsorted(codes[order[first]], path_codes)
+
+    def summed(values: Int64) -> Values:
+        sums = np.bincount(place, weights=values[chosen], minlength=len(first))
+        return Values(sums.astype(np.int64))
+
+    work = summed(path.work_ns)
+    total = max(int(path.work_ns.sum()), 1)
+    own: list[tuple[Metric, Values]] = [
+        (ON_PATH, work),
+        (OF_PATH, Values(100.0 * work.numbers / total)),
+        (NODES, summed(np.ones(len(on_path), np.int64))),
+        (GAP, summed(path.gap_ns.sum(axis=0))),
+        *((GAP_PARTS[name], summed(path.gap_ns[k])) for k, name in enumerate(GAPS)),
+    ]
+    if by == "message":
+        own += _messages(table, rows[order[first]])
+    parts = [metric.name for metric, values in own[4:9] if values.numbers.any()]
+    shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "kernels")
+    shown += (*(("bytes",) if by in ("type", "message") else ()), GAP.name, *parts)
+
+    def opens(row: int) -> View:
+        if by == "type":
+            return replace(view, by=NODE, filter=f"type:{labels[row]}", sort="", columns=())
+        if by == "message":
+            operation = int(table.operation[nodes.rows_of(row)[0]])
+            return child_of(view, "operation", table.text_of("operation", operation))
+        return child_of(view, by, labels[row])
+
+    return table_view(
+        view,
+        Partition(by, labels, nodes, Groups.single(table, rows)),
+        own,
+        opens=opens,
+        sort=f"-{'kernel_ns' if by == 'message' else ON_PATH.name}",
+        shown=shown,
+        headline=_headline(run, scope),
+        notes=_notes(scope),
+        charts=_charts(run, scope),
+    )
+
+
+def _codes(table: KernelTable, rows: Index, on_path: Index, by: str) -> tuple[Int64, Int64]:
+    """A number for the label of each row, and of each row of the path."""
+    if by == "type":
+        return node_types(table, rows), node_types(table, on_path)
+    if by in LEVELS:
+        return table.column(by)[rows].astype(np.int64), table.column(by)[on_path].astype(np.int64)
+    every = np.concatenate([rows, on_path])
+    codes = combined((table.operation[every], table.group[every], table.bytes[every]))
+    return codes[: len(rows)].astype(np.int64), codes[len(rows) :].astype(np.int64)
+
+
+def _labels(table: KernelTable, rows: Index, codes: Int64, by: str) -> list[str]:
+    """The label of each group, of which `rows` has the first activity."""
+    if by == "type":
+        return [TYPES[code] for code in codes.tolist()]
+    if by in LEVELS:
+        return [table.text_of(by, code) for code in codes.tolist()]
+    return [_message(table, row) for row in rows.tolist()]
+
+
+def _message(table: KernelTable, row: int) -> str:
+    """Operation, size and group of a communication kernel, as far as they are known."""
+    parts = [table.text_of("operation", int(table.operation[row]))]
+    if (size := int(table.bytes[row])) >= 0:
+        parts.append(f"{size} B")
+    if (group := int(table.group[row])) >= 0:
+        parts.append(table.names[group])
+    return " ".join(parts)
+
+
+def _messages(table: KernelTable, rows: Index) -> list[tuple[Metric, Values]]:
+    """Kind, group and size of the communication that each of the rows begins."""
+    size, group = table.bytes[rows], table.group[rows].tolist()
+    kinds = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
+    return [
+        (collective_columns.KIND, worded(kinds)),
+        (collective_columns.GROUP, worded([table.names[g] if g >= 0 else None for g in group])),
+        (collective_columns.SIZE, Values(size, size < 0)),
+    ]
+
+
+def _one_by_one(run: Run, view: View, scope: _Scope) -> ViewResult:
+    """A row per activity of the path, in its order."""
+    table, path, rows = run.table, scope.path, scope.on_path
+    nodes = Groups(table, rows, np.arange(len(rows)))
+    operations = [table.text_of("operation", code) for code in table.operation[rows].tolist()]
+    labels = [f"{number} {name}" for number, name in enumerate(operations)]
+    evidence = [Evidence(each).text if each >= 0 else None for each in path.evidence.tolist()]
+    gpu = table.gpu[rows].astype(np.int64)
+    own: list[tuple[Metric, Values]] = [
+        (METRICS["start_ns"], Values(table.start_ns[rows] - run.origin_ns)),
+        (ON_PATH, Values(path.work_ns)),
+        (GAP, Values(path.gap_ns.sum(axis=0))),
+        *((GAP_PARTS[name], Values(path.gap_ns[k])) for k, name in enumerate(GAPS)),
+        (ON_GPU, Values(gpu)),
+        (TYPE, worded([TYPES[code] for code in node_types(table, rows).tolist()])),
+        (KERNEL, worded([table.names[code] for code in table.kernel[rows].tolist()])),
+        (EVIDENCE, worded(evidence)),
+    ]
+    shown: tuple[str, ...] = (
+        ON_PATH.name,
+        GAP.name,
+        ON_GPU.name,
+        "start_ns",
+        TYPE.name,
+        EVIDENCE.name,
+    )
+    shown += (KERNEL.name, "kernel_ns", *(metric.name for metric in GAP_PARTS.values()))
+    return table_view(
+        view,
+        Partition(NODE, labels, nodes, Groups.single(table, rows)),
+        own,
+        opens=lambda row: activity_view(run, view, int(rows[row])),
+        shown=shown,
+        headline=_headline(run, scope),
+        notes=_notes(scope),
+        charts=_charts(run, scope),
+    )
+
+
+def _by_type(table: KernelTable, scope: _Scope) -> dict[str, int]:
+    """The work of the path by type of node."""
+    types = node_types(table, scope.on_path)
+    sums = np.bincount(types, weights=scope.path.work_ns, minlength=len(TYPES))
+    return {name: int(sums[k]) for k, name in enumerate(TYPES) if sums[k]}
+
+
+def _by_gap(path: LongestPath) -> dict[str, int]:
+    """The time between the activities of a path by cause."""
+    return {
+        _GAP_TITLES[name]: int(n)
+        for name, n in zip(GAPS, path.gap_ns.sum(axis=1), strict=True)
+        if n
+    }
+
+
+def _listed(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {time_text(ns)}" for name, ns in parts.items())
+
+
+def _headline(run: Run, scope: _Scope) -> tuple[str, ...]:
+    graph, path = scope.graph, scope.path
+    work, gaps = int(path.work_ns.sum()), _by_gap(path)
+    types = _by_type(run.table, scope)
+    free = int(graph.work_ns.sum()) / max(work, 1)
+    counts = np.bincount(node_types(run.table, scope.rows), minlength=len(TYPES)).tolist()
+    mix = [f"{n} {name}" for n, name in zip(counts, TYPES, strict=True) if n]
+    return (
+        f"longest path: {len(path.places)} of {len(scope.rows)} activities, {time_text(work)} of "
+        f"work, {time_text(sum(gaps.values()))} between them; on average {free:.2f} could run at "
+        "a time",
+        f"path: {_listed(types | gaps)}",
+        f"nodes: {', '.join(mix)}",
+    )
+
+
+def _notes(scope: _Scope) -> tuple[str, ...]:
+    edges = np.bincount(scope.graph.edges.evidence, minlength=len(Evidence)).tolist()
+    shared = np.bincount(scope.graph.task)
+    parts = [f"{n} {each.text}" for each, n in zip(Evidence, edges, strict=True) if n]
+    if members := int(shared[shared > 1].sum()):
+        parts.append(f"{members} kernels of collectives that wait for each other")
+    notes = [f"dependencies: {'; '.join(parts)}" if parts else "no activity depends on another"]
+    if edges[Evidence.HOST] or edges[Evidence.UNKNOWN]:
+        notes.append(
+            "dependencies on other streams without a queued launch may be chance: more may be free "
+            "to run than the figures say"
+        )
+    if scope.iteration is not None:
+        notes.append(
+            f"the scope has too many activities: this is the graph of iteration {scope.iteration}"
+        )
+    return tuple(notes)
+
+
+def _charts(run: Run, scope: _Scope) -> tuple[Chart, ...]:
+    parts = {**_by_type(run.table, scope), **_by_gap(scope.path)}
+    length = float(scope.path.work_ns.sum())
+    charts: list[Chart] = []
+    if parts:
+        series = [Series(name, np.array([ns / 1e6])) for name, ns in parts.items()]
+        charts.append(Composition("the longest path", "ms", ("path",), tuple(series)))
+    if length:
+        edges = np.linspace(0.0, length, _BINS + 1)
+        middles = (edges[1:] + edges[:-1]) / 2e6
+        free = Series("activities", parallelism(scope.path, edges))
+        charts.append(
+            LineChart(
+                "activities that could run at a time",
+                "",
+                "work on the path",
+                "ms",
+                (middles,),
+                (free,),
+            )
+        )
+    return tuple(charts)

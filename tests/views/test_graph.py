@@ -1,0 +1,156 @@
+"""The view of the graph: node mix, messages, the longest path and its rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import Category, Kind
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
+from chopper_core.render import render
+from chopper_core.util.errors import NothingToShow
+from chopper_core.views import graph, view_spec
+from chopper_core.views.graph.path import graph_of, longest_path
+from chopper_core.views.query import query
+from tests.support import Row, counted_rows, run_of, sample_run
+
+SPLITS = [by for by in view_spec("graph").by if by != "node"]
+
+
+def shown(run: Run, by: str, **fields: object) -> Frame:
+    return query(run, replace(View("R", name="graph", by=by), **fields))
+
+
+def column(frame: Frame, name: str) -> dict[str, float]:
+    numbers = frame.values[name].numbers.tolist()
+    return dict(zip(frame.labels, numbers, strict=True))
+
+
+@pytest.mark.parametrize("by", SPLITS)
+def test_rows_partition_the_scope_and_the_path(run: Run, by: str) -> None:
+    frame, nodes = shown(run, by), shown(run, "node")
+    rows = counted_rows_fast(run)
+    if by == "message":
+        rows = rows[run.table.kind[rows] == Kind.COMM]
+    assert frame.total["kernel_ns"] == run.table.duration_ns[rows].sum()
+    assert frame.values["kernel_ns"].numbers.sum() == frame.total["kernel_ns"]
+    if by != "message":
+        for name in ("path_ns", "path_gap_ns", "gap_host_ns", "gap_queued_ns", "gap_peer_ns"):
+            assert frame.total[name] == nodes.total[name] == frame.values[name].numbers.sum()
+        assert frame.total["path_activities"] == len(nodes.labels)
+    parts = sum(frame.total.get(f"gap_{name}_ns") or 0 for name in graph.GAPS)
+    assert parts == frame.total["path_gap_ns"]
+
+
+def counted_rows_fast(run: Run) -> np.ndarray:
+    cut = set().union(*run.partial_iterations.values()) if run.partial_iterations else set()
+    return np.flatnonzero(~np.isin(run.table.iteration, sorted(cut)))
+
+
+def test_the_mix_counts_each_type() -> None:
+    made = [
+        Row(0, 10),
+        Row(20, 10, Kind.COPY, operation="copy"),
+        Row(40, 10, Kind.COMM, 1, operation="all_reduce"),
+        Row(60, 10, Kind.COMM, 1, operation="send_recv"),
+        Row(80, 10, operation="memset"),
+    ]
+    run = run_of(made)
+    category = run.table.category.copy()
+    category[4] = Category.MEMSET
+    run = replace(run, table=replace(run.table, category=category))
+    frame = shown(run, "type")
+    assert set(frame.labels) == set(graph.TYPES)
+    assert column(frame, "kernel_ns") == {
+        "compute": 10,
+        "memory": 20,
+        "collective": 10,
+        "send/receive": 10,
+    }
+    assert any(
+        "1 compute, 2 memory, 1 collective, 1 send/receive" in line for line in frame.headline
+    )
+
+
+def test_messages_are_told_apart_by_operation_size_and_group() -> None:
+    made = [
+        Row(at, 10, Kind.COMM, gpu=gpu, operation=operation, kernel="ncclDevKernel")
+        for gpu in (0, 1)
+        for at, operation in ((0, "all_reduce"), (20, "all_reduce"), (40, "all_gather"))
+    ]
+    run = run_of([*made, Row(60, 10, kernel="tp of 2")])
+    table = run.table
+    size = np.where(table.kind == Kind.COMM, 4096, -1)
+    size[table.start_ns == 20] = 64
+    group = np.where(table.start_ns < 40, table.names.index("tp of 2"), -1).astype(np.int32)
+    run = replace(run, table=replace(table, bytes=size, group=group))
+    frame = shown(run, "message")
+    assert column(frame, "kernel_ns") == {
+        "all_gather 4096 B": 20,
+        "all_reduce 4096 B tp of 2": 20,
+        "all_reduce 64 B tp of 2": 20,
+    }
+    assert frame.total["bytes"] == 2 * (4096 + 4096 + 64)
+
+
+def test_nodes_lead_to_their_activities(run: Run) -> None:
+    scope = View("R", ("5", "11"), name="graph", by="node")
+    frame = query(run, scope)
+    rows = np.flatnonzero((run.table.gpu == 5) & (run.table.iteration == 11))
+    made = graph_of(run, rows)
+    path = made.rows[longest_path(run, made).places]
+    assert len(frame.labels) == len(path)
+    for place in (0, len(path) // 2, len(path) - 1):
+        opened = frame.target(place)
+        assert run.tree(opened.order).node(opened.path).rows.tolist() == [path[place]]
+    starts = frame.values["start_ns"].numbers
+    assert (np.diff(starts) >= 0).all()
+    assert starts.tolist() == (run.table.start_ns[path] - run.origin_ns).tolist()
+
+
+def test_rows_of_a_type_lead_to_its_nodes(run: Run) -> None:
+    frame = shown(run, "type")
+    collective = frame.labels.index("collective")
+    opened = query(run, frame.target(collective))
+    assert len(opened.labels) == column(frame, "path_activities")["collective"]
+
+
+@pytest.mark.parametrize("by", view_spec("graph").by)
+def test_every_split_is_written_as_text_and_json(by: str) -> None:
+    frame = shown(sample_run(), by)
+    assert "longest path" in render(frame, "text")
+    document = json.loads(render(frame, "json"))
+    assert len(document["rows"]) == len(frame.labels)
+    assert f"by={by}" in document["address"] or by == "operation"
+
+
+def test_the_straggler_is_on_the_path(run: Run) -> None:
+    by_gpu = column(shown(run, "gpu"), "path_ns")
+    # The hot GPU computes longest, and the others wait for it.
+    assert max(by_gpu, key=lambda gpu: by_gpu[gpu]) == "5"
+
+
+def test_a_large_scope_is_that_of_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(sample_run(), partial_iterations={0: frozenset([10])})
+    monkeypatch.setattr(graph, "_MAX_ROWS", 10)
+    frame = shown(run, "operation", cut=True)
+    own = run.table.iteration == 11
+    assert frame.total["kernel_ns"] == run.table.duration_ns[own].sum()
+    assert any("this is the graph of iteration 11" in note for note in frame.notes)
+
+
+def test_a_run_without_times_has_no_path() -> None:
+    with pytest.raises(NothingToShow):
+        shown(run_of([Row(0, 0), Row(1, 0)]), "operation")
+
+
+def test_counted_rows_are_those_of_the_oracle() -> None:
+    run = replace(
+        sample_run(gpus=2, iterations=2, layers=1), partial_iterations={0: frozenset([10])}
+    )
+    assert counted_rows_fast(run).tolist() == counted_rows(run, {})
