@@ -18,12 +18,22 @@ from chopper_core.model.column_names import (
     samples_in,
 )
 from chopper_core.model.run import TelemetrySource
-from chopper_core.model.signals import IntegralCurve, Signal, between, nearest, time_within, union
+from chopper_core.model.sampling import NodeSamples, SampleSummary, summary_of
+from chopper_core.model.signals import (
+    IntegralCurve,
+    Signal,
+    between,
+    holding,
+    nearest,
+    time_within,
+    union,
+)
 from chopper_core.model.table import KernelTable
 from chopper_core.model.units import Unit
 from chopper_core.sources.registry import natural_key
-from chopper_core.sources.signals import SignalName, SignalSamples, Telemetry
+from chopper_core.sources.signals import COUNTED, SignalName, SignalSamples, Telemetry
 from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.grouping import distinct
 
 _TITLES: Final = {
     SignalName.GFX_MHZ: ("gfx", Unit.MHZ),
@@ -72,7 +82,8 @@ def signals(
                     curves = found.setdefault((signal, samples.part), {})
                     if not len(samples) or gpu in curves:
                         continue
-                    curve = _placed(samples, source.offset_ns, source.late_ns)
+                    curve_of = _held if telemetry.is_held else _placed
+                    curve = curve_of(samples, source.offset_ns, source.late_ns)
                     if not len(curve.edges_ns):
                         continue
                     curves[gpu] = curve
@@ -124,6 +135,41 @@ def _placed(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> Integra
     return between(begins[near] + offset_ns, ends, samples.value[near])
 
 
+def _held(samples: SignalSamples, offset_ns: int, late_ns: int = 0) -> IntegralCurve:
+    """Samples as a curve on which each holds until the next; rates as those of any tool."""
+    if samples.begin_ns is not None or len(samples) < 2:
+        return _placed(samples, offset_ns, late_ns)
+    period = int(np.median(np.diff(samples.time_ns)))
+    return holding(samples.time_ns + offset_ns, samples.value, REACH_PERIODS * period)
+
+
+def summaries(
+    placed: Sequence[tuple[Telemetry, TelemetrySource]],
+) -> tuple[dict[str, dict[int, SampleSummary]], tuple[NodeSamples, ...]]:
+    """The samples of all aligned files in a few figures: of GPUs by signal, and of nodes.
+
+    Of two files with a signal of a GPU, the one with finer timestamps wins.
+    """
+    found: dict[str, dict[int, SampleSummary]] = {}
+    nodes: list[NodeSamples] = []
+    for telemetry, source in sorted(placed, key=lambda pair: pair[0].resolution_ns):
+        for (number, signal), parts in telemetry.signals.items():
+            if source.offset_ns is None:
+                continue
+            for each in parts:
+                times_ns = each.time_ns + source.offset_ns
+                summary = summary_of(times_ns, each.value, counts=signal in COUNTED)
+                if summary is None:
+                    continue
+                if telemetry.is_of_node:
+                    rank = telemetry.gpus[number].index
+                    nodes.append(NodeSamples(rank, signal.value, each.part, summary))
+                elif number in source.gpus:
+                    name = part_of(signal.value, each.part)
+                    found.setdefault(name, {}).setdefault(source.gpus[number], summary)
+    return found, tuple(sorted(nodes, key=lambda node: (node.rank, node.signal, node.label)))
+
+
 def while_busy(curve: IntegralCurve, start_ns: Int64, duration_ns: Int64) -> IntegralCurve:
     """The curve of the samples taken while the GPU had work, held over those in idle time.
 
@@ -171,6 +217,8 @@ def telemetry_columns(table: KernelTable, signals: Mapping[str, Signal]) -> dict
         samples = np.full(len(table), np.nan)
         for gpu, shown in signal.curves.items():
             own = np.flatnonzero(table.gpu == gpu)
+            if not len(own):
+                continue  # A GPU that only telemetry has.
             curve = shown
             if name in _CLOCKS:
                 curve = while_busy(shown, table.start_ns[own], table.duration_ns[own])
@@ -194,7 +242,8 @@ def _energy(table: KernelTable, powers: Sequence[Signal]) -> Float64:
     The energy counter wins, unless the power signal has more than twice its samples.
     """
     energy = np.full(len(table), np.nan)
-    for gpu in sorted({gpu for power in powers for gpu in power.curves}):
+    measured = {gpu for power in powers for gpu in power.curves}
+    for gpu in sorted(measured.intersection(distinct(table.gpu).tolist())):
         curves = [power.curves[gpu] for power in powers if gpu in power.curves]
         most = max(len(np.unique(curve.edges_ns)) for curve in curves)
         curve = next(each for each in curves if 2 * len(np.unique(each.edges_ns)) >= most)

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from chopper_core.align.counters import run_counters
 from chopper_core.align.cpu_clock import placed_cpu
-from chopper_core.align.identity import devices_of_telemetry, gpus_of_telemetry, with_places
-from chopper_core.align.telemetry import signals, telemetry_columns
+from chopper_core.align.identity import devices_of_telemetry, with_places
+from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClock, place
 from chopper_core.align.telemetry_pairs import together
+from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
 from chopper_core.model.hardware import hardware_of_agent
 from chopper_core.model.run import Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
@@ -26,7 +27,7 @@ from chopper_core.sources.dispatches import CLOCK_BOOTTIME
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import Family, FoundFiles, discover
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.signals import ClockDomain, SignalSamples, Telemetry
+from chopper_core.sources.signals import ClockDomain, SignalName, SignalSamples, Telemetry
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 
@@ -80,18 +81,22 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     placed: list[tuple[Telemetry, TelemetrySource]] = []
     failed = []
     identities: list[Identity] = []
+    read: list[Telemetry] = []
     for number, file in enumerate(files):
         progress("read telemetry", number, len(files))
         try:
-            telemetry: Telemetry = file.read()
+            read.append(file.read())
         except DataError as error:
             failed.append((str(file.path), str(error)))
-            continue
-        called = (file.path.name, telemetry.format)
+    run = with_ranks(run, read)
+    for telemetry in read:
+        called = (telemetry.path.name, telemetry.format)
         devices = devices_of_telemetry(telemetry.gpus)
-        found = gpus_of_telemetry(devices, run.gpus, run.overrides.devices(*called))
+        found = matches_of(telemetry, devices, run.gpus, run.overrides.devices(*called))
         identities += [
-            Identity(str(file.path), telemetry.format, device.names, device.text, who.gpu, who.by)
+            Identity(
+                str(telemetry.path), telemetry.format, device.names, device.text, who.gpu, who.by
+            )
             for device, who in zip(devices, found, strict=True)
         ]
         gpus = {number: who.gpu for number, who in enumerate(found) if who.gpu is not None}
@@ -117,8 +122,12 @@ def attach_telemetry(run: Run, paths: Sequence[Path], progress: Progress) -> Run
     span = (int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()))
     measured = signals(placed, span)
     used = {str(telemetry.path) for telemetry, _ in placed}
+    figures, of_nodes = summaries(placed)
     return replace(
         run,
+        sampled=figures,
+        of_nodes=of_nodes,
+        status=status_of(run.gpus, figures.get(SignalName.POWER_W, {}), found_files, read),
         table=run.table.with_measured(telemetry_columns(run.table, measured)),
         measured={**measured, **run.measured},
         telemetry=tuple(source for _, source in placed),

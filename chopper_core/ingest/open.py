@@ -86,9 +86,9 @@ def open_run(
     except DataError as no_traces:
         if not all(path.exists() for path in paths):
             raise
-        run = _counted(name, (), progress, overrides)
+        run = _counted(name, (), progress, overrides) or _sampled(name, progress, overrides)
         if run is None:
-            raise DataError(f"{no_traces}{_alone(paths)}") from no_traces
+            raise no_traces
         return run
     skipped = [(str(file.path), file.reason) for file in discovery.skipped]
     failed = [(str(file.path), f"{file.path} {file.reason}.") for file in discovery.lost]
@@ -149,14 +149,14 @@ def _named(run: Run) -> Run:
     return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
 
 
-def _alone(paths: Sequence[Path]) -> str:
-    """A hint if the paths have telemetry, which can be described without a trace."""
-    from chopper_core.sources.registry import Family, discover
+def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
+    """The run of the telemetry at the paths; None without any."""
+    from chopper_core.ingest.sampled import telemetry_run
 
-    there = [path for path in paths if path.exists()]
-    return " The telemetry there is described by `chopper info`." * bool(
-        discover(there, Family.TELEMETRY).files
-    )
+    run = telemetry_run(name, paths_of(name), progress, overrides)
+    if run is None:
+        return None
+    return located(_check_overrides(_named(_with_overrides(run, overrides))))
 
 
 def _of_dispatches(

@@ -24,6 +24,7 @@ from chopper_core.model.parallel import (
     parallel_of_layout,
     parse_layout,
 )
+from chopper_core.model.sampling import NodeSamples, Sampled
 from chopper_core.model.signals import (
     BusyCurve,
     BusyParts,
@@ -40,6 +41,9 @@ from chopper_core.model.view import View
 from chopper_core.model.window import Interval, resolved
 from chopper_core.util.arrays import Int64
 from chopper_core.util.errors import UsageError
+
+NO_DEVICE: Final = -1
+"""The device of a GPU that only telemetry has."""
 
 
 class Gpu(Struct, frozen=True):
@@ -217,6 +221,12 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None
     """Precomputed sums of exactly this table, if any."""
+    sampled: Sampled = field(default_factory=dict)
+    """The samples of each signal of each GPU in a few figures, from telemetry with times."""
+    of_nodes: tuple[NodeSamples, ...] = ()
+    """The same of figures of whole nodes."""
+    status: str = ""
+    """Why the run is known to be incomplete: out of memory, or stopped; '' if it isn't."""
     groups: tuple[ProcessGroup, ...] = ()
     """The process groups that the traces name, but for those of one rank or of all."""
     world: int = 0
@@ -247,7 +257,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             return described
         if given is not None:
             return given
-        known = {hardware_of(product) for product in {gpu.hardware for gpu in self.gpus}}
+        products = {gpu.hardware for gpu in self.gpus if gpu.device != NO_DEVICE}
+        known = {hardware_of(product) for product in products}
         return known.pop() if len(known) == 1 else None
 
     @property
@@ -264,7 +275,36 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def origin_ns(self) -> int:
         """The start of the run's first activity on the run's clock."""
-        return int(self.tree().node(()).min("start_ns")[0]) if len(self.table) else 0
+        if not len(self.table):
+            return self.sampled_ns[0]
+        return int(self.tree().node(()).min("start_ns")[0])
+
+    @cached_property
+    def sampled_ns(self) -> tuple[int, int]:
+        """The first and the last sample of its GPUs; (0, 0) without any."""
+        found = [each for gpus in self.sampled.values() for each in gpus.values()]
+        if not found:
+            return 0, 0
+        return min(each.first_ns for each in found), max(each.last_ns for each in found)
+
+    @cached_property
+    def end_ns(self) -> int:
+        """The end of the run's last activity; of telemetry alone, its last sample."""
+        if self.is_sampled_only:
+            return self.sampled_ns[1]
+        return int(self.tree().node(()).max("end_ns")[0])
+
+    @property
+    def is_sampled_only(self) -> bool:
+        """Whether it has telemetry alone: no activity of any GPU."""
+        return not len(self.table)
+
+    @cached_property
+    def traced(self) -> frozenset[int]:
+        """The GPUs with activities."""
+        if not len(self.table):
+            return frozenset()
+        return frozenset(int(gpu) for gpu in self.tree().codes_of("gpu"))
 
     @property
     def memo(self) -> Memo:
@@ -351,7 +391,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
             running = np.isin(self.table.kind[rows], kinds)
             return share_running(start[running], duration[running], span)
 
-        gpus = tuple(gpu.index for gpu in self.gpus) if self.table.has_times else ()
+        gpus = tuple(
+            gpu.index for gpu in self.gpus if self.table.has_times and gpu.index in self.traced
+        )
         return Signal(name, title, Unit.PERCENT, LazyCurves(gpus, curve), 0.0, 100.0)
 
     def _busy_curve(self, gpu: int) -> BusyCurve:
@@ -393,6 +435,8 @@ def scope_of(run: Run, view: View) -> tuple[int, int]:
 
     Truncated iterations are part of the time, whether or not they count.
     """
+    if run.is_sampled_only:
+        return 0, run.sampled_ns[1] - run.sampled_ns[0]
     node = run.tree(view.order).node(view.path)
     start, end = int(node.min("start_ns")[0]), int(node.max("end_ns")[0])
     return start - run.origin_ns, end - run.origin_ns
@@ -403,5 +447,5 @@ def interval_of(run: Run, view: View) -> Interval:
 
     Raises NoSuchNode, and UsageError where the window contains no time of the run.
     """
-    end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
+    end = run.end_ns - run.origin_ns
     return resolved(view.window, scope_of(run, view), end)

@@ -174,6 +174,15 @@ def nearest(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
     return between(begins, ends, values)
 
 
+def holding(times_ns: Int64, values: Float64, reach_ns: int) -> IntegralCurve:
+    """A curve of samples, each valid until the next one, at most for `reach_ns`.
+
+    The last one ends the curve.
+    """
+    ends = np.minimum(times_ns[1:], times_ns[:-1] + reach_ns)
+    return between(times_ns[:-1], ends, values[:-1])
+
+
 def between(begins_ns: Int64, ends_ns: Int64, values: Float64) -> IntegralCurve:
     """A curve of values, each valid for one interval; the intervals rise and don't overlap."""
     stands = np.where(np.isfinite(values), ends_ns - begins_ns, 0).astype(np.float64)

@@ -378,6 +378,8 @@ class Tree:
 
     def _missing(self, path: tuple[str, ...]) -> NoSuchNode:
         """The error for a path that doesn't exist: it names the first missing label."""
+        if not path:
+            return NoSuchNode("the run has no activities")
         for depth in range(1, len(path)):
             try:
                 self._groups(path[:depth], None)

@@ -52,13 +52,17 @@ def signal_chart(
     Raises Cancelled once `is_wanted` returns False: many GPUs take long.
     """
     signal = run.signal(view.signal)
-    node = run.tree(view.order).node(view.path)
     scope = scope_of(run, view)
     start, end = scope
     if view.window:
         seen = interval_of(run, view)
         start, end = seen.from_ns, seen.to_ns
-    gpus = [gpu for gpu in node.gpus(0) if gpu in signal.curves]
+    there = (
+        [gpu.index for gpu in run.gpus]
+        if run.is_sampled_only
+        else run.tree(view.order).node(view.path).gpus(0)
+    )
+    gpus = [gpu for gpu in there if gpu in signal.curves]
     bounds = np.linspace(start + run.origin_ns, end + run.origin_ns, bins + 1)
     values = []
     for gpu in gpus:

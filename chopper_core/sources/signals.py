@@ -47,6 +47,15 @@ class SignalName(StrEnum):
     NVLINK_WRITE_BYTES = "nvlink_write_bytes"
     """PCIe, xGMI and NVLink are accumulated, unwrapped."""
     VRAM_BYTES = "vram_bytes"
+    IB_READ_BYTES = "ib_read_bytes"
+    IB_WRITE_BYTES = "ib_write_bytes"
+    """InfiniBand's network devices of a node: accumulated, without RDMA, which passes them by."""
+    CPU_IDLE_S = "cpu_idle_s"
+    CPU_IOWAIT_S = "cpu_iowait_s"
+    """Accumulated seconds of a processor."""
+    CPU_C = "cpu_c"
+    HOST_MEMORY_BYTES = "host_memory_bytes"
+    HOST_FREE_BYTES = "host_free_bytes"
     ENERGY_RATE_W = "energy_rate_w"
     PCIE_GBPS = "pcie_gbps"
     XGMI_READ_GBPS = "xgmi_read_gbps"
@@ -64,6 +73,18 @@ RATES: Final[Mapping[SignalName, tuple[SignalName, float]]] = {
     SignalName.NVLINK_WRITE_BYTES: (SignalName.NVLINK_WRITE_GBPS, 1.0),
 }
 """Accumulated signal → its rate, and the factor from units per ns to the rate's unit."""
+
+
+COUNTED: Final = frozenset(
+    (
+        *RATES,
+        SignalName.IB_READ_BYTES,
+        SignalName.IB_WRITE_BYTES,
+        SignalName.CPU_IDLE_S,
+        SignalName.CPU_IOWAIT_S,
+    )
+)
+"""Accumulated signals, whose differences alone have a meaning."""
 
 
 class SignalSamples(Struct, frozen=True):
@@ -106,3 +127,9 @@ class Telemetry(Struct, frozen=True):
     losses: Losses
     to_monotonic_ns: int | None = None
     """Add to the stamps to get CLOCK_MONOTONIC, where the file has both clocks."""
+    is_held: bool = False
+    """Whether a sample holds until the next one, by the tool's own definition."""
+    by_rank: bool = False
+    """Whether GPUs are numbered by the rank of the job, so that each is a GPU of the run."""
+    is_of_node: bool = False
+    """Whether the figures are of the node of the rank, not of its GPU."""

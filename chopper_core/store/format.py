@@ -31,6 +31,7 @@ from chopper_core.model.run import (
     Source,
     TelemetrySource,
 )
+from chopper_core.model.sampling import NodeSamples, SampleSummary
 from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, Product
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS
@@ -162,6 +163,8 @@ def fingerprint() -> str:
         Identity,
         Overrides,
         ProcessGroup,
+        SampleSummary,
+        NodeSamples,
         IntegralCurve,
         Signal,
         CpuSamples,

@@ -8,7 +8,16 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from chopper_core.metrics import Metric, Scope, Values, column, metric_named, numbered, worded
+from chopper_core.metrics import (
+    METRICS,
+    Metric,
+    Scope,
+    Values,
+    column,
+    metric_named,
+    numbered,
+    worded,
+)
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -26,6 +35,13 @@ from chopper_core.util.grouping import (
 )
 from chopper_core.views.ranks.nodes import node_names
 from chopper_core.views.shared.leads import of_all_gpus
+from chopper_core.views.shared.sampled_gpus import (
+    gpus_of,
+    opened,
+    sampled_notes,
+    spans_of_samples,
+)
+from chopper_core.views.shared.samples import sampled
 from chopper_core.views.shared.table_view import child_of
 from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
@@ -41,6 +57,9 @@ SPEC: Final = ViewSpec(
 Own = list[tuple[Metric, Values]]
 
 USUAL: Final = "elapsed_ns"
+_SAMPLED: Final = ("hotspot_c", "edge_c", "power_w", "gfx_mhz")
+"""Signals of a heat map along time, the first one that there is."""
+_TIME_BINS: Final = 96
 _MAX_DRAWN: Final = 256
 """Of more labels, the chart has those with the largest durations."""
 _MAX_ROWS: Final = 64
@@ -103,6 +122,39 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=notes,
         charts=charts,
         by=by,
+    )
+
+
+def of_samples(run: Run, view: View) -> ViewResult:
+    """A row per GPU of a run of telemetry alone: a signal along the time of its samples."""
+    names = [name for name in run.measured if "." not in name]
+    name = view.of or next((each for each in _SAMPLED if each in names), "")
+    if view.by or name not in names:
+        if not names:
+            raise NothingToShow(run.status or "no telemetry with times")
+        there = ", ".join(names)
+        raise UsageError(f"without a trace the heat map is along time; of= takes {there}")
+    figure, signal = METRICS[name], run.signal(name)
+    begin, end = run.sampled_ns
+    bounds = np.linspace(begin, end, _TIME_BINS + 1)
+    gpus = [gpu for gpu in gpus_of(run) if gpu in signal.curves]
+    numbers = np.stack([signal.curves[gpu].means(bounds) for gpu in gpus])
+    labels = [f"{at / 1e9:.3g} s" for at in (bounds[:-1] - begin)]
+    texts = [str(gpu) for gpu in gpus]
+    spans = spans_of_samples(run)
+    means = numbered([sampled(signal.curves[gpu], spans[gpu]).mean() for gpu in gpus])
+    mean = replace(figure, definition=f"{signal.title}, mean over the time of the samples.")
+    chart = HeatMap(
+        f"{signal.title} along time", figure.unit, tuple(texts), tuple(labels), "time", numbers
+    )
+    return ViewResult(
+        level="gpu",
+        labels=texts,
+        columns=((mean, means), *_spread(figure, "time", numbers, labels)),
+        opens=lambda row: opened(view, texts[row]),
+        headline=_headline(figure, "time", numbers, labels, texts),
+        notes=sampled_notes(run),
+        charts=(chart,),
     )
 
 

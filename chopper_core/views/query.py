@@ -27,6 +27,7 @@ from chopper_core.query.statistic import instance_levels, statistic_of
 from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_module, view_spec, view_specs
+from chopper_core.views.sampled import sampled_frame, sampled_result
 from chopper_core.views.spec import Previewed, ViewResult, ViewSpec
 
 _CACHED_RESULTS: Final = 32
@@ -40,6 +41,8 @@ def query(run: Run, view: View) -> Frame:
     """The frame of a view; raises NoSuchNode or UsageError where the view doesn't fit the run."""
     if isinstance(run, RunSet):
         return _of_set(run, view, wait=True)
+    if run.is_sampled_only:
+        return sampled_frame(run, view)
     if view.name:
         return _frame(run, view, answer(run, view))
     if view.baseline is not None:
@@ -51,7 +54,7 @@ def preview(run: Run, view: View) -> Frame:
     """The frame of a view, pending where a part of it takes long; raises as `query`."""
     if isinstance(run, RunSet):
         return _of_set(run, view, wait=False)
-    if not view.name or not view_spec(view.name).has_preview:
+    if run.is_sampled_only or not view.name or not view_spec(view.name).has_preview:
         return query(run, view)
     if run.memo.has(("view", _plain(view))):
         return query(run, view)
@@ -100,6 +103,8 @@ def _without_rows(run: Run, view: View, reason: str) -> Frame:
 
 def answer(run: Run, view: View) -> ViewResult:
     """The rows of a named view, from the run's cache; raises UsageError for wrong options."""
+    if run.is_sampled_only:
+        return sampled_result(run, view)
     module = view_module(view.name)
     spec = module.SPEC
     _check(run, view, spec)

@@ -34,13 +34,21 @@ def run(options: Namespace) -> int:
     try:
         opened = open_with_progress(View(options.run, overrides=overrides), options)
     except DataError:
-        from chopper_core.ingest.attach import telemetry_report
-        from chopper_core.store.format import paths_of
-
-        report = telemetry_report(paths_of(options.run), options.format)
+        report = _telemetry_report(options)
         if report is None:
             raise
         write(report)
         return 0
+    if opened.is_sampled_only and (report := _telemetry_report(options)) is not None:
+        write(report)
+        return 0
     write(info.as_json(opened) if options.format == "json" else info.as_text(opened))
     return 0
+
+
+def _telemetry_report(options: Namespace) -> str | None:
+    """The description of the telemetry files at the paths; None without any."""
+    from chopper_core.ingest.attach import telemetry_report
+    from chopper_core.store.format import paths_of
+
+    return telemetry_report(paths_of(options.run), options.format)

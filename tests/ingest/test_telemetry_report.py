@@ -43,11 +43,13 @@ def test_info_prints_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "LOST: 1 value of gfx_mhz that can't be parsed" in shown
 
 
-def test_what_needs_a_run_says_where_the_telemetry_is(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", str(folder)]) == 1
-    assert "The telemetry there is described by `chopper info`." in capsys.readouterr().err
+def test_it_opens_as_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(folder), "--format", "text"]) == 0
+    shown = capsys.readouterr().out
+    assert "telemetry alone of 2 GPUs" in shown
+    # Two samples of power make an energy, a single one of a clock makes no window.
+    assert "1350.0" in shown
+    assert " 0.000" not in shown
 
 
 def test_nothing_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

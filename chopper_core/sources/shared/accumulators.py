@@ -11,22 +11,28 @@ _LARGEST_STEP_SHARE: Final = 8
 """A fall is a wrap only if the step is below this part of the counter's range, else a reset."""
 
 
-def steps(readings: Sequence[int | float]) -> list[int | float | None]:
+def steps(readings: Sequence[int | float], bits: int = 0) -> list[int | float | None]:
     """Return the differences between neighbours, exact for integers; None over a reset.
 
-    Integer counters of 32 and 64 bits may wrap between two readings.
+    Integer counters of 32 and 64 bits may wrap between two readings. One of a known number of
+    `bits` wraps wherever it falls, however far.
     """
+    if bits:
+        return [
+            later - earlier + ((1 << bits) if later < earlier else 0)
+            for earlier, later in pairwise(readings)
+        ]
     return [_step(earlier, later) for earlier, later in pairwise(readings)]
 
 
-def unwrapped(readings: Sequence[int | float]) -> tuple[list[int | float], int]:
+def unwrapped(readings: Sequence[int | float], bits: int = 0) -> tuple[list[int | float], int]:
     """Return the amounts since the first reading, and the number of resets.
 
     The amount over a reset is unknown, so nothing is added.
     """
     total: list[int | float] = [0] if readings else []
     resets = 0
-    for step in steps(readings):
+    for step in steps(readings, bits):
         resets += step is None
         total.append(total[-1] + (step or 0))
     return total, resets

@@ -39,6 +39,7 @@ _DIMENSION_BY_UNIT: Final = {
     "w": Dimension({"w": 1.0, "mw": 1e-3, "uw": 1e-6, "kw": 1e3}, highest=100_000.0),
     "j": Dimension({"j": 1.0, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600.0, "ticks": 2.0**-16}),
     "c": Dimension({"c": 1.0, "°c": 1.0}, lowest=-100.0, highest=500.0),
+    "s": Dimension({"s": 1.0}),
     "pct": Dimension({"%": 1.0}, highest=100.0),
     # The tools count in powers of two under either name.
     "bytes": Dimension(

@@ -11,25 +11,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.text import FileHead, csv_cells, read_text
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
-from chopper_core.sources.telemetry.cells import Stamps
+from chopper_core.sources.telemetry.cells import SECOND_NS, Stamps
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
 from chopper_core.sources.telemetry.series import telemetry_of
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
 NAME: Final = "CharLLM-PPT"
-FILES: Final = "`<metric>_<rank>.csv` without headings: `gpu_power_0.csv`, `sm_clock_0.csv` …"
+FILES: Final = (
+    "`<metric>_<rank>.csv` without headings: `gpu_power_0.csv`, `sm_clock_0.csv` …, and "
+    "`system_<metric>_rank_<rank>_id_<device>.csv` of nodes"
+)
 EXAMPLE: Final = ""
 SUFFIXES: Final = (".csv", ".csv.gz")
 
 _FORMAT: Final = "CharLLM-PPT CSV"
-_NAME: Final = re.compile(r"([a-z_]+?)_(\d{1,6})\.csv(?:\.gz)?", re.IGNORECASE)
+_NAME: Final = re.compile(
+    r"(?P<metric>[a-z_]+?)_(?P<rank>\d{1,6})(?P<label>)\.csv(?:\.gz)?", re.IGNORECASE
+)
+_LABELLED: Final = re.compile(
+    r"(?P<metric>system_[a-z_]+?)_rank_(?P<rank>\d{1,6})_id_(?P<label>.+?)\.csv(?:\.gz)?",
+    re.IGNORECASE,
+)
 _FIRST_LINE: Final = re.compile(
     r"\s*[1-9]\d{9}(?:\.\d*)?\s*,\s*-?\d+(?:\.\d*)?(?:e[-+]?\d+)?\s*", re.I
 )
+_BITS: Final = 32
 _METRICS: Final[Mapping[str, Field]] = {
     "power": Field(SignalName.POWER_W, "w"),
     "gpu_power": Field(SignalName.POWER_W, "w"),
@@ -40,20 +53,40 @@ _METRICS: Final[Mapping[str, Field]] = {
     "mem_util": Field(SignalName.MEM_UTIL_PCT, "%"),
     "sm_clock": Field(SignalName.GFX_MHZ, "mhz"),
     "mem_clock": Field(SignalName.MEM_MHZ, "mhz"),
-    "pcie_rx_bytes": Field(SignalName.PCIE_BYTES, "b", "rx"),
-    "pcie_tx_bytes": Field(SignalName.PCIE_BYTES, "b", "tx"),
+    "pcie_rx_bytes": Field(SignalName.PCIE_BYTES, "b", "rx", bits=_BITS),
+    "pcie_tx_bytes": Field(SignalName.PCIE_BYTES, "b", "tx", bits=_BITS),
     "pcie_rx_throughput": Field(SignalName.PCIE_GBPS, "kib/s", "rx_20ms"),
     "pcie_tx_throughput": Field(SignalName.PCIE_GBPS, "kib/s", "tx_20ms"),
-    "nvlink_rx_throughput": Field(SignalName.NVLINK_READ_BYTES, "kib"),
-    "nvlink_tx_throughput": Field(SignalName.NVLINK_WRITE_BYTES, "kib"),
+    "nvlink_rx_throughput": Field(SignalName.NVLINK_READ_BYTES, "kib", bits=_BITS),
+    "nvlink_tx_throughput": Field(SignalName.NVLINK_WRITE_BYTES, "kib", bits=_BITS),
 }
 """NVLink's throughput is an accumulated number of KiB; PCIe's is that of the last 20 ms."""
+_OF_NODES: Final[Mapping[str, Field]] = {
+    "system_ib_rx_bytes": Field(SignalName.IB_READ_BYTES, "b"),
+    "system_ib_tx_bytes": Field(SignalName.IB_WRITE_BYTES, "b"),
+    "system_cpu_idle": Field(SignalName.CPU_IDLE_S, "s"),
+    "system_cpu_iowait": Field(SignalName.CPU_IOWAIT_S, "s"),
+    "system_cpu_temp": Field(SignalName.CPU_C, "c"),
+    "system_memory_used": Field(SignalName.HOST_MEMORY_BYTES, "b"),
+    "system_memory_free": Field(SignalName.HOST_FREE_BYTES, "b"),
+}
+"""Figures of node_exporter; its `memory_used` is the node's whole memory."""
 _NVIDIA_ONLY: Final = ("mem_power_*", "pcie_*", "nvlink_*")
 _FAILED_READ: Final = -1.0
 
 
+class Named(Struct, frozen=True):
+    """What the name of a file says."""
+
+    field: Field
+    rank: int
+    is_of_node: bool
+
+
 def recognise(head: FileHead) -> Recognised | Unusable | None:
     """Recognise a file by its name and its first line; a name that says too little is refused."""
+    if not head.data and named(head.path) is not None:
+        return Unusable("is empty: the run was stopped before it wrote its samples", True)
     if not (head.lines and _FIRST_LINE.fullmatch(head.lines[0])):
         return None
     reason = _why_not(head.path)
@@ -61,22 +94,20 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
-    """Read the samples of one metric of one rank.
+    """Read the samples of one metric of one rank, or of its node.
 
     Raises DataError if the name doesn't say the metric and the rank, or without a usable sample.
     """
-    match = _NAME.fullmatch(path.name)
-    reason = _why_not(path)
-    if reason or not match:
+    told, reason = named(path), _why_not(path)
+    if reason or told is None:
         raise DataError(f"{path} {reason}.")
-    field, gpu = _METRICS[match[1].lower()], GpuName(index=int(match[2]))
     text = read_text(path)
     stamps, rows = Stamps(), RowCollector()
     for line in text.lines():
         if not line.strip():
             continue
         stamp, *values = csv_cells(line)
-        time_ns = stamps.read(stamp)
+        time_ns = _time_ns(stamps, stamp)
         if len(values) > 1:
             rows.row_losses[RowLoss.LONG] += 1
         elif not values or _is_failed(values[0]):
@@ -84,22 +115,44 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
         elif time_ns is None:
             rows.row_losses[RowLoss.BAD_STAMP] += 1
         else:
-            rows.add(gpu, time_ns, [(field, values[0])])
-    return telemetry_of(path, _FORMAT, rows, stamps, text.losses)
+            rows.add(GpuName(index=told.rank), time_ns, [(told.field, values[0])])
+    found = telemetry_of(path, _FORMAT, rows, stamps, text.losses)
+    return replace(found, is_held=True, by_rank=True, is_of_node=told.is_of_node)
+
+
+def named(path: Path) -> Named | None:
+    """The metric and the rank in a file's name; None where it has none that is known."""
+    match = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name)
+    if match is None:
+        return None
+    metric, label = match["metric"].lower(), match["label"] or ""
+    if metric in _OF_NODES:
+        return Named(replace(_OF_NODES[metric], part=label), int(match["rank"]), True)
+    if metric in _METRICS:
+        return Named(_METRICS[metric], int(match["rank"]), False)
+    return None
+
+
+def _time_ns(stamps: Stamps, cell: str) -> int | None:
+    """A stamp as the double that the monitor wrote, to the nanosecond; None if unusable."""
+    if stamps.read(cell) is None:
+        return None
+    seconds = float(cell)
+    return int(seconds) * SECOND_NS + round((seconds - int(seconds)) * SECOND_NS)
 
 
 def _why_not(path: Path) -> str:
     """Return why the name doesn't tell what the numbers are; '' if it does."""
-    match = _NAME.fullmatch(path.name)
+    match, told = _NAME.fullmatch(path.name) or _LABELLED.fullmatch(path.name), named(path)
     if match is None:
         return (
             "has no headings, and its name doesn't say the metric and the rank (gpu_power_0.csv): "
             "nothing tells what its numbers are"
         )
-    metric = match[1].lower()
-    if metric.startswith("system_"):
-        return "has a figure of a node, not of a GPU, which is not supported"
-    if metric not in _METRICS:
+    metric = match["metric"].lower()
+    if metric == "system_cpu_usage":
+        return "mixes the seconds of several states of a processor, which nothing tells apart"
+    if told is None:
         return f"has no headings, and {metric!r} in its name is no known metric of CharLLM-PPT"
     if metric == "mem_util" and not _has_nvidia_files(path.parent):
         return (

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chopper_core.sources.signals import RATES, GpuName, SignalName
+from chopper_core.sources.signals import COUNTED, GpuName, SignalName
 from chopper_core.sources.telemetry.cells import DIMENSIONS, Flaw, in_unit, quantity
 
 
@@ -40,11 +40,13 @@ class Field(Struct, frozen=True):
     """Rank among columns of the same meaning: the lowest one with values is used."""
     convert: Callable[[object], object] | None = None
     """Turns a cell into a quantity."""
+    bits: int = 0
+    """The width of a counter that wraps, where it is known; 0: 32 or 64, by its readings."""
 
     @property
     def is_accumulated(self) -> bool:
         """Whether the column counts up, so that only differences have a meaning."""
-        return self.kind is not FieldKind.VALUE or self.signal in RATES
+        return self.kind is not FieldKind.VALUE or self.signal in COUNTED
 
 
 class Readings(Struct):

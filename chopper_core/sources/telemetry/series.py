@@ -159,13 +159,15 @@ class _Tables:
         times_ns = np.array(series.times_ns, np.int64)
         last = _last_of_ties(times_ns)
         times_ns, values = times_ns[last], [series.values[index] for index in last]
-        counted, resets = unwrapped(values)
+        counted, resets = unwrapped(values, column.bits)
         if resets:
             self._resets[column.signal] += resets
         totals = np.array([value * series.factor for value in counted], np.float64)
         parts[column.signal][column.part] = SignalSamples(times_ns, totals, column.part)
+        if column.signal not in RATES:
+            return
         signal, per_ns = RATES[column.signal]
-        amounts = [np.nan if step is None else step for step in steps(values)]
+        amounts = [np.nan if step is None else step for step in steps(values, column.bits)]
         rates = np.array(amounts, np.float64) * series.factor * per_ns / np.diff(times_ns)
         known = np.isfinite(rates)
         if known.any() and column.part not in parts[signal]:

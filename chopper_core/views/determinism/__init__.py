@@ -17,13 +17,14 @@ from chopper_core.model.charts import BoxChart
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, baseline_view
 from chopper_core.util.arrays import Float64
-from chopper_core.util.errors import NoSuchNode
+from chopper_core.util.errors import NoSuchNode, UsageError
 from chopper_core.views.determinism.noise import FEWEST_PAIRS, LEVEL, adjusted, paired, unpaired
 from chopper_core.views.determinism.steadiness import (
     FIGURES,
     Steadiness,
     SteadinessFigure,
     gpus_of,
+    sampled_steadiness,
     steadiness,
 )
 from chopper_core.views.shared.table_view import child_of
@@ -136,7 +137,12 @@ def answer(run: Run, view: View) -> ViewResult:
         # GPUs and iterations are compared where GPUs are too few.
         is_few = len(common) < FEWEST_PAIRS
         ours, base = steadiness(run, plain, is_few), steadiness(other, there, is_few)
-    compared = [] if base is None else _compared(ours, base)
+    return _result(view, ours, base, [] if base is None else _compared(ours, base))
+
+
+def _result(
+    view: View, ours: Steadiness, base: Steadiness | None, compared: list[Compared]
+) -> ViewResult:
     if view.by == "figure":
         labels, own = _by_figure(ours, compared)
     else:
@@ -152,6 +158,18 @@ def answer(run: Run, view: View) -> ViewResult:
         notes=_notes(ours, base),
         charts=_charts(ours, base),
     )
+
+
+def of_samples(run: Run, view: View) -> ViewResult:
+    """The GPUs of a run of telemetry alone: how steady clocks and power are in its window."""
+    ours, base = sampled_steadiness(run), None
+    if view.baseline is not None:
+        there = baseline_view(view)
+        other = run if there.run == view.run else run.baseline_run(there.run)
+        if not other.is_sampled_only:
+            raise UsageError("the baseline has a trace: compare runs of telemetry alone")
+        base = sampled_steadiness(other)
+    return _result(view, ours, base, [] if base is None else _compared(ours, base))
 
 
 def _shown(own: Own, known: set[str], by: str, is_compared: bool) -> tuple[str, ...]:
@@ -289,7 +307,9 @@ def _notes(ours: Steadiness, base: Steadiness | None) -> tuple[str, ...]:
                 f"kernels are compared over {len(each.compared)} of {len(each.iterations)} "
                 f"iterations {where}, evenly chosen"
             )
-        if len(each.compared) < 2:
+        if not each.is_stepped:
+            notes.append(f"no trace {where}: figures are over the window of the samples")
+        elif len(each.compared) < 2:
             notes.append(f"fewer than two complete iterations {where}: no spread over iterations")
     if base is None:
         notes.append("base=RUN compares with another run")

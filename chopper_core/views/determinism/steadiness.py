@@ -15,6 +15,7 @@ from chopper_core.model.table import NO_LABEL, STATES, KernelTable, Kind
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Index, Int64
 from chopper_core.util.grouping import distinct, run_starts
+from chopper_core.views.shared.sampled_gpus import spans_of_samples
 from chopper_core.views.shared.samples import TimeSpans, sampled
 
 MAX_COMPARED_ROWS: Final = 1 << 18
@@ -134,6 +135,8 @@ class Steadiness(Struct, frozen=True, eq=False):
     """GPUs x (least, quartiles, largest) of the compute units' clock over time."""
     kernel_quartiles: Float64
     """The same of the spread of durations, over kernels; the largest is the 0.95 quantile."""
+    is_stepped: bool = True
+    """Whether it is of iterations; else of the window of telemetry alone."""
 
     def medians(self) -> list[tuple[SteadinessFigure, float]]:
         """The figures that any GPU has, with their medians over the GPUs."""
@@ -154,6 +157,24 @@ def steadiness(run: Run, view: View, with_cells: bool = True) -> Steadiness:
     """The figures of a view's scope, cached; `with_cells` also those of single iterations."""
     key = ("steadiness", view.order, view.path, view.cut, with_cells)
     return run.memo(key, lambda: _steadiness(run, view, with_cells), _CACHED_SCOPES)
+
+
+def sampled_steadiness(run: Run) -> Steadiness:
+    """The figures of a run of telemetry alone, over the window of each GPU's samples."""
+    spans = spans_of_samples(run)
+    values = {each.metric.name: np.full(len(spans), np.nan) for each in FIGURES}
+    clocks = np.full((len(spans), len(_QUARTILES)), np.nan)
+    for place, (gpu, span) in enumerate(spans.items()):
+        for signal in _SIGNALS:
+            curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
+            samples = sampled(curve, span)
+            values[f"steady_{signal}"][place] = samples.mean()
+            if signal in _CLOCKS:
+                values[f"sd_{signal}"][place] = samples.deviation()
+            if signal == "gfx_mhz" and len(samples):
+                clocks[place] = samples.quantiles(_QUARTILES)
+    nothing = np.full((len(spans), len(_QUARTILES)), np.nan)
+    return Steadiness(tuple(spans), (), (), 0, values, {}, clocks, nothing, is_stepped=False)
 
 
 def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:

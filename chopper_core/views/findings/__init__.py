@@ -140,6 +140,24 @@ def rules_of(run: Run) -> tuple[FindingRule, ...]:
     return tuple(rule for rule in RULES if rule.of_durations or not run.is_reconstructed)
 
 
+def of_samples(run: Run, view: View) -> ViewResult:
+    """The findings of a run of telemetry alone, the surest first."""
+    from chopper_core.views.findings.sampled import findings_of_samples, headline_of
+
+    findings = findings_of_samples(run, view)
+    unknown = replace(SAVING, missing_because="without a trace no time can be attributed to it")
+    return ViewResult(
+        level="finding",
+        labels=[finding.sentence for finding in findings],
+        columns=(
+            (unknown, numbered([None] * len(findings))),
+            (CONFIDENCE, worded([finding.confidence.text for finding in findings])),
+        ),
+        opens=lambda row: findings[row].evidence,
+        headline=(headline_of(run, len(findings)),),
+    )
+
+
 def _find(context: FindingsContext) -> list[tuple[FindingRule, Finding]]:
     """The findings of all rules, the largest saving first; those of unknown saving come last."""
     found = [

@@ -106,6 +106,13 @@ def answer(run: Run, view: View) -> ViewResult:
     return _result(step, _lag_ns(step), _cards(step))
 
 
+def of_samples(run: Run, view: View) -> ViewResult:
+    """A row per GPU of a run of telemetry alone."""
+    from chopper_core.views.overview.sampled import overview_of_samples
+
+    return overview_of_samples(run, view)
+
+
 def preview(run: Run, view: View) -> ViewResult:
     """The result without what takes long: the lag of the GPUs and the findings."""
     pending = Cards(_cards_title(view), (), is_pending=True)

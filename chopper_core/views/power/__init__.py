@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Metric, Scope, Values, is_measured, numbered
 from chopper_core.metrics.metric import quotient
@@ -19,11 +20,17 @@ from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views.power import columns as c
 from chopper_core.views.power.charts import charts, energy_bars
 from chopper_core.views.power.samples import LIMITER, SIGNALS, GpuSamples, samples_of
-from chopper_core.views.shared.samples import (
-    Sampled,
-    correlation,
+from chopper_core.views.shared.sampled_gpus import (
+    ENERGY,
+    WINDOW,
+    columns_of,
+    figure,
+    gpus_of,
+    sampled_notes,
+    totals_of,
 )
-from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.shared.samples import Sampled, TimeSpans, correlation
+from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
 from chopper_core.views.shared.tokens import tokens_in
 from chopper_core.views.spec import ViewResult, ViewSpec
 
@@ -32,7 +39,7 @@ SPEC: Final = ViewSpec(
     title="Power",
     question="How much power do the GPUs draw, how fast and how hot do they run, what limits them?",
     by=("gpu", "iteration", "phase", "layer", "operation"),
-    of="window:MS, burst:W or tokens:N",
+    of="window:MS, burst:W, tokens:N or samples:N",
     no_statistic="shows means over time, each moment of which counts alike",
 )
 
@@ -43,7 +50,14 @@ WINDOW_NS: Final = 100e6
 BURST: Final = 1.1
 """A burst of power exceeds the mean by this factor."""
 AT_LIMIT: Final = 0.98
-_OPTION: Final = re.compile(r"(window|burst|tokens):(\d{1,12}(?:\.\d+)?)")
+_SHOWN_ALONE: Final = (
+    *("mean_power_w", "peak_power_w", "sampled_energy_j", "limit_w", "at_limit_pct"),
+    *("mean_gfx_mhz", "p05_gfx_mhz", "sd_gfx_mhz", "mean_mem_mhz", "mean_hot_c", "hottest_c"),
+    *("mean_mem_c", "throttled_pct", "low_clock_pct", "r_gfx_hotspot", "r_gfx_power"),
+    *("mean_mem_power_w", "bursts", "burst_pct", "longest_burst_ns", "mean_gfx_util_pct"),
+    *("pcie_in_bytes", "pcie_out_bytes", "nvlink_in_bytes", "nvlink_out_bytes"),
+)
+_OPTION: Final = re.compile(r"(window|burst|tokens|samples):(\d{1,12}(?:\.\d+)?)")
 _NO_TELEMETRY: Final = (
     "no telemetry of power, clocks or temperatures on the run's clock; put a log of amd-smi, "
     "rocm-smi or nvidia-smi beside the traces (docs/telemetry.md)"
@@ -57,6 +71,8 @@ class Options(Struct, frozen=True):
     burst_w: float | None = None
     tokens: float | None = None
     """Per GPU and iteration."""
+    samples: float | None = None
+    """Of training, in the window of a run of telemetry alone."""
 
 
 def answer(run: Run, view: View) -> ViewResult:
@@ -66,9 +82,49 @@ def answer(run: Run, view: View) -> ViewResult:
     options = options_of(view.of)
     by = view.by or "gpu"
     found = samples_of(run, view, options.window_ns if by == "gpu" else None)
+    if by == "gpu" and not view.path and len(run.traced) < len(run.gpus):
+        return _of_all(run, view, found, options)
     if by == "gpu":
         return _by_gpu(run, view, found, options)
     return _by_label(run, view, found, options, by)
+
+
+def of_samples(run: Run, view: View) -> ViewResult:
+    """The GPUs of a run of telemetry alone: a step's energy isn't known, that of the window is."""
+    options = options_of(view.of)
+    found = samples_of(run, view, options.window_ns)
+    sampled = columns_of(run)
+    own = [*_columns(run, found, options), *sampled] if sampled else []
+    # The curves of the view lack the last sample's value, which the summaries have.
+    own = list({metric.name: (metric, values) for metric, values in own}.values())
+    known = [(metric, values) for metric, values in own if values.present().any()]
+    labels = [str(gpu) for gpu in gpus_of(run)]
+    names = {metric.name for metric, _ in known}
+    speed = _efficiency(run, options)
+    return ViewResult(
+        level="gpu",
+        labels=labels,
+        columns=tuple(known),
+        opens=lambda row: replace(view, filter=f"gpu:{labels[row]}", sort="", columns=()),
+        total=totals_of(known),
+        shown=tuple(name for name in _SHOWN_ALONE if name in names),
+        headline=(*_headline(found, np.full(1, np.nan), np.full(1, np.nan)), *speed),
+        notes=(*([run.status] if run.status else []), *sampled_notes(run)),
+        charts=charts(found, run.origin_ns),
+    )
+
+
+def _efficiency(run: Run, options: Options) -> tuple[str, ...]:
+    """Samples per second and per joule, where the user says how many the window has."""
+    joules, window = figure(run, ENERGY), figure(run, WINDOW)
+    if options.samples is None or run.status or not np.isfinite(joules).all():
+        return ()
+    # The window of the first rank, as CharLLM-PPT takes it.
+    speed = options.samples / (window[0] * 1e-9)
+    return (
+        f"{speed:.4f} samples/s, {speed / (joules.sum() * 1e-6):.4f} samples/(s·MJ), "
+        f"{joules.sum() / options.samples:,.1f} J/sample",
+    )
 
 
 def options_of(text: str) -> Options:
@@ -79,12 +135,13 @@ def options_of(text: str) -> Options:
         if match is None or not float(match[2]) or match[1] in given:
             raise UsageError(
                 "the view power takes of=window:MS (of rolling quantiles), burst:W (the level of "
-                "bursts) and tokens:N (per GPU and iteration), with commas between them, not "
+                "bursts), tokens:N (per GPU and iteration) and samples:N (of training, in the "
+                "window of telemetry alone), with commas between them, not "
                 f"{text!r}"
             )
         given[match[1]] = float(match[2])
     window_ns = given.get("window", WINDOW_NS / 1e6) * 1e6
-    return Options(window_ns, given.get("burst"), given.get("tokens"))
+    return Options(window_ns, given.get("burst"), given.get("tokens"), given.get("samples"))
 
 
 def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
@@ -112,6 +169,37 @@ def _by_gpu(run: Run, view: View, found: list[GpuSamples], options: Options) -> 
         shown=tuple(name for name in shown if name in known),
         headline=_headline(found, energy_j, token_mj),
         notes=_notes(run, view, found, options),
+        charts=charts(found, run.origin_ns),
+    )
+
+
+def _of_all(run: Run, view: View, found: list[GpuSamples], options: Options) -> ViewResult:
+    """All GPUs of a run whose telemetry covers more than its traces, over the run's time."""
+    span = TimeSpans(np.array([run.origin_ns]), np.array([run.end_ns]))
+    others = {gpu.index: span for gpu in run.gpus if gpu.index not in run.traced}
+    found = [*found, *samples_of(run, view, options.window_ns, others)]
+    found.sort(key=lambda each: each.gpu)
+    own = [
+        (metric, values)
+        for metric, values in _columns(run, found, options)
+        if values.present().any()
+    ]
+    labels = [str(each.gpu) for each in found]
+    unknown = np.full(1, np.nan)
+    return ViewResult(
+        level="gpu",
+        labels=labels,
+        columns=tuple(own),
+        opens=lambda row: (
+            child_of(view, "gpu", labels[row]) if found[row].gpu in run.traced else view
+        ),
+        total=total_row(own, _sums_of_all(own)),
+        headline=_headline(found, unknown, unknown),
+        notes=(
+            f"{len(others)} of {len(found)} GPUs have telemetry alone: their figures are over the "
+            "time of the run",
+            *_notes(run, view, found, options),
+        ),
         charts=charts(found, run.origin_ns),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from chopper_core.model.run import Run
 from chopper_core.model.signals import IntegralCurve
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Float64, Int64
-from chopper_core.views.shared.samples import Sampled, all_sampled, sampled, spans_of
+from chopper_core.views.shared.samples import Sampled, TimeSpans, all_sampled, sampled, spans_of
 
 ROLLED: Final = (("gfx_mhz", 0.05), ("power_w", 0.95))
 """The quantiles that the original takes of windows."""
@@ -33,12 +34,17 @@ class GpuSamples(Struct, frozen=True, eq=False):
     """The ends of the windows of rolling quantiles, and the quantiles."""
 
 
-def samples_of(run: Run, view: View, window_ns: float | None = None) -> list[GpuSamples]:
-    """The samples of the scope's GPUs; rolling quantiles only with a window."""
+def samples_of(
+    run: Run,
+    view: View,
+    window_ns: float | None = None,
+    spans: Mapping[int, TimeSpans] | None = None,
+) -> list[GpuSamples]:
+    """The samples of the scope's GPUs, or of some spans; rolling quantiles only with a window."""
     tdp_w = float(run.hardware.tdp_w) if run.hardware else np.nan
     limiters = [name for name in run.measured if name.startswith(LIMITER)]
     found = []
-    for gpu, stretches in spans_of(run, view).items():
+    for gpu, stretches in (spans_of(run, view) if spans is None else spans).items():
         curves = {
             name: run.measured[name].curves[gpu]
             for name in (*SIGNALS, "power_cap_w", *limiters)

@@ -132,6 +132,10 @@ def spans_of(run: Run, view: View) -> dict[int, TimeSpans]:
     Of GPUs and iterations the span from the first start to the last end; of what lies deeper the
     time in which any of its activities runs.
     """
+    if run.is_sampled_only:
+        from chopper_core.views.shared.sampled_gpus import spans_of_samples
+
+        return spans_of_samples(run)
     tree = run.tree_of(view)
     levels = {level for level, _ in view.scope}
     if levels <= {"gpu", "iteration"}:

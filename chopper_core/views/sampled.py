@@ -1,0 +1,97 @@
+"""The frames of a run of telemetry alone: views that need no trace answer from its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.model import address
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.query.children import filter_note, ordered, run_notes
+from chopper_core.query.filter import Rows, matching
+from chopper_core.query.frame import Frame
+from chopper_core.util.arrays import Float64, Index
+from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
+from chopper_core.views import OVERVIEW, VIEWS, view_module
+from chopper_core.views.spec import ViewResult
+
+OF_SAMPLES: Final = "of_samples"
+"""The function of a view module that answers from telemetry alone."""
+_CACHED_RESULTS: Final = 16
+
+
+def sampled_frame(run: Run, view: View) -> Frame:
+    """The frame of a view of a run without activities.
+
+    The tree has one level, its GPUs. Raises NothingToShow for a view that needs a trace.
+    """
+    if view.path:
+        level = view.order[len(view.path) - 1]
+        raise NoSuchNode(f"no {level} here: the run has telemetry alone, no activities")
+    result = sampled_result(run, view)
+    own = {metric.name: (metric, values) for metric, values in result.columns}
+    names = view.columns or result.shown or tuple(own)
+    if unknown := [name for name in names if name not in own]:
+        there = ", ".join(own) or "none"
+        raise UsageError(f"no column {unknown[0]!r} without a trace; there are {there}")
+    mask = matching(
+        Rows(result.level, result.labels, lambda name: own[name][1], tuple(own)), view.filter
+    )
+    shown = np.flatnonzero(mask)
+    sort = view.sort or result.sort
+    labels = list(result.labels)
+    shown = shown[ordered(shown, result.level, labels, sort, lambda name: own[name][1])]
+    signal = run.signal(view.signal)
+
+    def means(rows: Index, bins: int) -> Float64:
+        bounds = np.linspace(*run.sampled_ns, bins + 1)
+        found = np.full((len(rows), bins), np.nan)
+        for place, row in enumerate(shown[rows].tolist()):
+            gpu = int(labels[row]) if result.level == "gpu" else -1
+            if gpu in signal.curves:
+                found[place] = signal.curves[gpu].means(bounds)
+        return found
+
+    return Frame(
+        view=view,
+        address=address.render(view),
+        level=result.level,
+        columns=tuple(own[name][0] for name in names),
+        labels=[labels[row] for row in shown.tolist()],
+        values={name: own[name][1].take(shown) for name in names},
+        total={name: result.total.get(name) for name in names},
+        sort=sort,
+        hidden=len(labels) - len(shown),
+        hidden_ns=0,
+        parent_ns=0,
+        elapsed_ns=np.zeros(len(shown), np.int64),
+        notes=(*result.notes, *run_notes(run, view), *filter_note(len(labels), len(shown))),
+        target=lambda row: result.opens(int(shown[row])),
+        signal=signal,
+        means=means,
+        sparks=result.level == "gpu",
+        more=tuple(metric for metric, _ in result.columns if metric.name not in names),
+        headline=result.headline,
+        charts=result.charts,
+    )
+
+
+def sampled_result(run: Run, view: View) -> ViewResult:
+    """The rows of a view from the samples alone, cached; raises as `sampled_frame`."""
+    name = view.name or OVERVIEW
+    answer = _answer_of(name)
+    if answer is None:
+        able = ", ".join(each for each in VIEWS if _answer_of(each) is not None)
+        raise NothingToShow(
+            f"the view {name} needs a trace, and this run has telemetry alone, which {able} show"
+        )
+    plain = replace(view, sort="", filter="", columns=())
+    return run.memo(("view", plain), lambda: answer(run, plain), keep=_CACHED_RESULTS)
+
+
+def _answer_of(name: str) -> Callable[[Run, View], ViewResult] | None:
+    return getattr(view_module(name), OF_SAMPLES, None)

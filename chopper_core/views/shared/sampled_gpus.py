@@ -1,0 +1,234 @@
+"""GPUs by their telemetry alone: figures of their samples over the time that these cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.model.run import Run
+from chopper_core.model.sampling import SampleSummary
+from chopper_core.model.units import Unit
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64
+from chopper_core.views.shared.samples import TimeSpans, beside_of, sampled
+
+_TRAFFIC: Final = {"ib_read_bytes": "received", "ib_write_bytes": "sent"}
+LOW_CLOCK: Final = 0.97
+"""A clock below this part of the GPU's highest is low."""
+BUSY_PCT: Final = 90.0
+"""Only while the GPU is used so much does a low clock mean that something limits it."""
+HOT: Final = ("hotspot_c", "edge_c")
+"""Signals of a GPU's temperature, the better first."""
+_ALONE: Final = "over the time of the GPU's samples, each of which holds until the next"
+_SOURCE: Final = "telemetry"
+
+Own = list[tuple[Metric, Values]]
+
+
+def _column(name: str, unit: str, title: str, text: str, reduces: str = "") -> Metric:
+    missing = "no such telemetry of the GPU"
+    return column(name, unit, title, text, reduces=reduces, source=_SOURCE, missing_because=missing)
+
+
+class _Figure(Struct, frozen=True):
+    """A column, the signals that it is of (the first one that a GPU has), and how."""
+
+    metric: Metric
+    signals: tuple[str, ...]
+    value: Callable[[SampleSummary], float]
+    needs_span: bool = False
+    """Whether a single sample doesn't give it."""
+
+
+def _mean(name: str, unit: str, title: str, what: str, *signals: str) -> _Figure:
+    metric = _column(f"mean_{name}", unit, title, f"Mean {what}, {_ALONE}.")
+    return _Figure(metric, signals or (name,), lambda own: own.mean)
+
+
+def _end(name: str, unit: str, title: str, what: str, *signals: str, low: bool = False) -> _Figure:
+    metric = _column(
+        name, unit, title, f"The {'least' if low else 'largest'} sample of the {what}."
+    )
+    return _Figure(metric, signals, lambda own: own.low if low else own.high)
+
+
+def _amount(name: str, title: str, what: str, *signals: str) -> _Figure:
+    text = f"{what} from the first to the last sample, by the device's counter."
+    return _Figure(_column(name, "B", title, text, "sum"), signals, lambda own: own.amount, True)
+
+
+POWER: Final = _mean("power_w", "W", "mean power", "power of the socket")
+ENERGY: Final = _Figure(
+    _column(
+        "sampled_energy_j",
+        "J",
+        "energy",
+        "Integral of the power from the first to the last sample, by the trapezoidal rule.",
+        "sum",
+    ),
+    ("power_w",),
+    lambda own: own.area,
+    needs_span=True,
+)
+WINDOW: Final = _Figure(
+    _column("window_ns", "ns", "window", "From the first to the last sample of the power."),
+    ("power_w", "gfx_mhz", *HOT, "gfx_util_pct"),
+    lambda own: float(own.span_ns),
+    needs_span=True,
+)
+CLOCK: Final = _mean("gfx_mhz", "MHz", "mean gfx", "clock of the compute units")
+HEAT: Final = _mean(
+    "hot_c", "°C", "mean hot", "temperature: of the hotspot, else of the edge", *HOT
+)
+FIGURES: Final = (
+    POWER,
+    _end("peak_power_w", "W", "peak", "power", "power_w"),
+    ENERGY,
+    CLOCK,
+    _end("lowest_gfx_mhz", "MHz", "lowest gfx", "compute units' clock", "gfx_mhz", low=True),
+    HEAT,
+    _end("hottest_c", "°C", "hottest", "temperature", *HOT),
+    _mean("mem_c", "°C", "mem °C", "temperature of the memory"),
+    _mean("gfx_util_pct", "%", "util", "utilization of the compute units"),
+    _mean("throttle_pct", "%", "throttled", "share of the time under a limiter"),
+    _mean("mem_power_w", "W", "mem power", "power of the memory, a part of the socket's"),
+    _mean("mem_mhz", "MHz", "mem clk", "clock of the memory"),
+    _amount("pcie_in_bytes", "PCIe in", "Bytes received over PCIe", "pcie_bytes.rx"),
+    _amount("pcie_out_bytes", "PCIe out", "Bytes sent over PCIe", "pcie_bytes.tx"),
+    _amount("nvlink_in_bytes", "NVLink in", "Bytes received over NVLink", "nvlink_read_bytes"),
+    _amount("nvlink_out_bytes", "NVLink out", "Bytes sent over NVLink", "nvlink_write_bytes"),
+    _amount("xgmi_in_bytes", "xGMI in", "Bytes read over xGMI", "xgmi_read_bytes"),
+    _amount("xgmi_out_bytes", "xGMI out", "Bytes written over xGMI", "xgmi_write_bytes"),
+    WINDOW,
+)
+THROTTLED: Final = _column(
+    "low_clock_pct",
+    "%",
+    "low clock",
+    f"Share of the time in which the compute units' clock is below {100 * LOW_CLOCK:.0f} % of the "
+    f"GPU's highest while they are used for {BUSY_PCT:.0f} % or more.",
+)
+"""Our definition of throttling, for telemetry without limiters."""
+
+
+def gpus_of(run: Run) -> list[int]:
+    """The numbers of the run's GPUs."""
+    return [gpu.index for gpu in run.gpus]
+
+
+def summary_of(run: Run, gpu: int, signals: Sequence[str]) -> SampleSummary | None:
+    """The samples of the first of some signals that a GPU has."""
+    return next(
+        (run.sampled[name][gpu] for name in signals if gpu in run.sampled.get(name, {})), None
+    )
+
+
+def figure(run: Run, wanted: _Figure) -> Float64:
+    """A figure of every GPU of the run; NaN where unknown."""
+    found = [summary_of(run, gpu, wanted.signals) for gpu in gpus_of(run)]
+    return np.array(
+        [
+            np.nan if own is None or (wanted.needs_span and not own.span_ns) else wanted.value(own)
+            for own in found
+        ]
+    )
+
+
+def low_clock_pct(run: Run) -> Float64:
+    """The share of each GPU's time with a low clock though it is used; NaN where unknown."""
+    shares = []
+    for gpu in gpus_of(run):
+        curves = [
+            run.measured[name].curves.get(gpu) if name in run.measured else None
+            for name in ("gfx_mhz", "gfx_util_pct")
+        ]
+        clock = sampled(curves[0], spans_of_samples(run)[gpu])
+        values, used = beside_of(clock, curves[1])
+        if not len(values) or len(values) != len(clock):
+            shares.append(np.nan)
+            continue
+        is_low = (values < LOW_CLOCK * values.max()) & (used >= BUSY_PCT)
+        weights = clock.weights_ns
+        shares.append(100.0 * float(weights[is_low].sum()) / float(weights.sum()))
+    return np.array(shares)
+
+
+def columns_of(run: Run) -> Own:
+    """All figures that any GPU has; without known GPUs none."""
+    own = [(each.metric, numbered(figure(run, each))) for each in FIGURES]
+    if "throttle_pct" not in run.sampled:
+        own.append((THROTTLED, numbered(low_clock_pct(run))))
+    return [(metric, values) for metric, values in own if values.present().any()]
+
+
+def totals_of(own: Own) -> dict[str, int | float]:
+    """The total row: sums where every GPU has the figure, means of means, extremes."""
+    total: dict[str, int | float] = {}
+    for metric, values in own:
+        known = values.numbers[values.present()]
+        if metric.reduces == "sum":
+            if values.present().all():
+                total[metric.name] = known.sum().item()
+        elif metric.name.startswith("lowest"):
+            total[metric.name] = known.min().item()
+        elif metric.name.startswith(("peak", "hottest", "window")):
+            total[metric.name] = known.max().item()
+        else:
+            total[metric.name] = known.mean().item()
+    return total
+
+
+def spans_of_samples(run: Run) -> dict[int, TimeSpans]:
+    """The time of each GPU's samples; of a GPU without any, that of the run's."""
+
+    def found() -> dict[int, TimeSpans]:
+        spans = {}
+        for gpu in gpus_of(run):
+            own = [by_gpu[gpu] for by_gpu in run.sampled.values() if gpu in by_gpu]
+            begin = min((each.first_ns for each in own), default=run.sampled_ns[0])
+            end = max((each.last_ns for each in own), default=run.sampled_ns[1])
+            spans[gpu] = TimeSpans(np.array([begin], np.int64), np.array([end], np.int64))
+        return spans
+
+    return run.memo(("spans of samples",), found)
+
+
+def opened(view: View, gpu: str) -> View:
+    """The view that the row of a GPU opens: its power, clocks and temperatures."""
+    return replace(view, name="power", by="", of="", columns=(), sort="", filter=f"gpu:{gpu}")
+
+
+def sampled_notes(run: Run) -> tuple[str, ...]:
+    """The limits of a run of telemetry alone."""
+    notes = ["no trace: time is the window of the samples, and no step is known"]
+    lacking = [
+        str(gpu) for gpu in gpus_of(run) if not any(gpu in own for own in run.sampled.values())
+    ]
+    if lacking:
+        notes.append(f"no samples of GPU {', '.join(lacking)}")
+    return (*notes, *_of_nodes(run))
+
+
+def _of_nodes(run: Run) -> list[str]:
+    """What the nodes of some ranks sent and received over InfiniBand, and how hot they were."""
+    notes = []
+    for rank in sorted({node.rank for node in run.of_nodes}):
+        own = [node for node in run.of_nodes if node.rank == rank]
+        said = []
+        for signal, how in _TRAFFIC.items():
+            amounts = [node.summary.amount for node in own if node.signal == signal]
+            if amounts:
+                scale = Unit.BYTES.scale(sum(amounts), False)
+                said.append(
+                    f"{sum(amounts) / scale.divisor:.4g} {scale.text} {how} over InfiniBand"
+                )
+        hot = [node.summary.high for node in own if node.signal == "cpu_c"]
+        said += [f"processors up to {max(hot):.0f} °C"] if hot else []
+        if said:
+            notes.append(f"node of rank {rank}: {', '.join(said)}")
+    return notes

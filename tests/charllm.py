@@ -1,0 +1,57 @@
+"""Directories in CharLLM-PPT's format, the same in each run of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+START_S = 1_726_000_000
+WRAP = 2**32
+STEPS = {
+    "pcie_rx_bytes": 1_000_003,
+    "pcie_tx_bytes": 700_001,
+    "nvlink_rx_throughput": 104_857,
+    "nvlink_tx_throughput": 99_991,
+}
+"""Counter → its step between two samples; each wraps once."""
+
+
+def stamp(rank: int, sample: int) -> str:
+    """Seconds since the epoch, about 50 ms apart and a little later on each rank."""
+    us = 50_000 * sample + 137 * ((sample * 7) % 5) + 11 * rank
+    return f"{START_S + us // 10**6}.{us % 10**6:06d}"
+
+
+def metrics(rank: int) -> dict[str, Callable[[int], int]]:
+    """Metric → its value at a sample."""
+    found: dict[str, Callable[[int], int]] = {
+        "gpu_power": lambda i: 400 + 5 * (rank % 8) + (i * 13 + rank * 7) % 151,
+        "mem_power": lambda i: (400 + 5 * (rank % 8) + (i * 13 + rank * 7) % 151) // 5,
+        "gpu_thermal": lambda i: 50 + rank % 8 + (i * 3) % 11,
+        "mem_thermal": lambda i: 60 + rank % 8 + i % 7,
+        "sm_clock": lambda i: 1980 - 15 * ((i + rank) % 9),
+        "mem_clock": lambda i: 2619,
+        "gpu_util": lambda i: 100 if i % 10 else 37,
+        "mem_util": lambda i: 40 + i % 5,
+    }
+    for name, step in STEPS.items():
+        found[name] = lambda i, step=step: (WRAP - 5 * step + i * step) % WRAP  # type: ignore[misc]
+    return found
+
+
+def write(folder: Path, name: str, rank: int, values: Iterable[int | float]) -> Path:
+    """One file: a line per sample."""
+    path = folder / f"{name}_{rank}.csv"
+    lines = (f"{stamp(rank, sample)},{value}\n" for sample, value in enumerate(values))
+    path.write_text("".join(lines))
+    return path
+
+
+def directory(folder: Path, ranks: int = 32, samples: int = 200, only: Iterable[str] = ()) -> Path:
+    """A run's directory: a file per metric and rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks):
+        for name, value in metrics(rank).items():
+            if not only or name in only:
+                write(folder, name, rank, (value(sample) for sample in range(samples)))
+    return folder
