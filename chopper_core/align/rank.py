@@ -19,6 +19,7 @@ from chopper_core.align.kernel_classes import kinds
 from chopper_core.align.labels import Order, numbered
 from chopper_core.align.launches import packed_shapes
 from chopper_core.align.layers import label_layers, mark_outside
+from chopper_core.align.memory import RowLabels, align_memory
 from chopper_core.align.model_work import model_work
 from chopper_core.align.modules import read_modules
 from chopper_core.align.operations import label_operations
@@ -36,6 +37,7 @@ from chopper_core.model.column_names import (
     TOKENS,
 )
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
+from chopper_core.model.memory import NO_MEMORY, MemoryEvents
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
 from chopper_core.sources.trace import Trace
 from chopper_core.util.arrays import Index, Int32, Int64
@@ -54,6 +56,7 @@ class AlignedRank(Struct, frozen=True):
     findings: Mapping[str, int]
     """Counts of incomplete items, by display name."""
     host_time: HostTime = NO_HOST_TIME
+    memory: MemoryEvents = NO_MEMORY
 
 
 def align_rank(trace: Trace) -> AlignedRank:
@@ -105,6 +108,13 @@ def align_rank(trace: Trace) -> AlignedRank:
             start[own], duration[own], kind[own], links.launch_ns[own], iterations.codes[own]
         ),
     )
+    memory = align_memory(
+        trace,
+        links,
+        devices,
+        gpu,
+        RowLabels(iterations.codes, phases.codes, layers.codes, operations.codes, operation_names),
+    )
     del host, backward, modules
     correlation = activities.correlation.astype(np.float64)
     table = KernelTable(
@@ -136,6 +146,7 @@ def align_rank(trace: Trace) -> AlignedRank:
             CORRELATION: np.where(correlation > 0, correlation, np.nan),
             TOKENS: tokens,
             **({REQUESTS: requests} if np.isfinite(requests).any() else {}),
+            **memory.columns,
             LAUNCH_SHAPE: packed_shapes(trace.launch_shapes, activities.launch_shape),
         },
         **columns,
@@ -146,12 +157,14 @@ def align_rank(trace: Trace) -> AlignedRank:
         devices=tuple(int(device) for device in devices),
         partial_iterations=partial,
         host_time=idle,
+        memory=memory.events,
         findings={
             **_unlinked(table, links),
             "collectives without arguments": collectives.without_arguments,
             "attentions without FLOPs (the trace doesn't say whether they are causal)": (
                 work.of_unknown_mask
             ),
+            "memory events of a device that isn't one of the GPUs": memory.unplaced,
             "communication kernels": int((kind == Kind.COMM).sum()),
             "streams": int(lane.max()) + 1 if len(lane) else 0,
         },

@@ -278,8 +278,8 @@ def _described(folder: Path, trace: Path) -> Run | ChopperError:
     part = read_part(folder, trace)
     if not isinstance(part, Run):
         return part
-    host_time = part.host_time.in_memory()
-    return replace(part, table=empty_table(), host_time=host_time, cubes=None)
+    host_time, memory = part.host_time.in_memory(), part.memory.in_memory()
+    return replace(part, table=empty_table(), host_time=host_time, memory=memory, cubes=None)
 
 
 def _part_path(folder: Path, trace: Path) -> Path:

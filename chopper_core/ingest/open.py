@@ -15,6 +15,7 @@ from chopper_core.ingest.rank import read_rank
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file, specifications
 from chopper_core.model.host_time import joined
+from chopper_core.model.memory import joined_memory
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.run import (
     NO_RANK,
@@ -257,6 +258,7 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
         name=name,
         table=gather(ranks),
         host_time=joined([rank.host_time.from_gpu(rank.gpus[0].index) for rank in ranks]),
+        memory=joined_memory([rank.memory.from_gpu(rank.gpus[0].index) for rank in ranks]),
         gpus=tuple(gpus),
         sources=tuple(source for rank in ranks for source in rank.sources),
         generated=next((rank.generated for rank in ranks if rank.generated), None),
@@ -295,7 +297,7 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         by = moved[table.gpu]
         launch_ns = np.where(table.launch_ns == NO_TIME, NO_TIME, table.launch_ns + by)
         table = replace(table, start_ns=table.start_ns + by, launch_ns=launch_ns)
-        run = replace(run, host_time=run.host_time.moved(moved))
+        run = replace(run, host_time=run.host_time.moved(moved), memory=run.memory.moved(moved))
     return replace(run, table=table, hosts=tuple(clocks))
 
 

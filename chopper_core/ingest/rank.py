@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from chopper_core.align.rank import align_rank
 from chopper_core.ingest.graph import graph_run
 from chopper_core.model.host_time import HostTime, joined
+from chopper_core.model.memory import MemoryEvents, joined_memory
 from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_RANK, Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
@@ -70,12 +71,14 @@ def _merged(ranks: Sequence[Run]) -> Run:
     gpus: list[Gpu] = []
     tables: list[KernelTable] = []
     host_times: list[HostTime] = []
+    memory: list[MemoryEvents] = []
     sources: list[Source] = []
     partial: dict[int, frozenset[int]] = {}
     groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
     for at, rank in zip(first.tolist(), ranks, strict=False):
         gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
         host_times.append(rank.host_time.from_gpu(at))
+        memory.append(rank.memory.from_gpu(at))
         tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
         # Losses are those of the file: once is enough.
         losses = rank.sources[0].losses if not sources else ()
@@ -85,6 +88,7 @@ def _merged(ranks: Sequence[Run]) -> Run:
         ranks[0],
         table=concatenate(tables),
         host_time=joined(host_times),
+        memory=joined_memory(memory),
         gpus=tuple(gpus),
         sources=tuple(sources),
         partial_iterations=partial,
@@ -116,6 +120,7 @@ def _of_rank(trace: Trace, path: str) -> Run:
         name=path,
         table=aligned.table,
         host_time=aligned.host_time,
+        memory=aligned.memory,
         gpus=gpus,
         sources=(source,),
         generated=trace.generated,

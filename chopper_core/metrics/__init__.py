@@ -7,6 +7,7 @@ from chopper_core.metrics import (
     telemetry as telemetry,
     breakdown as breakdown,
     original as original,
+    memory as memory,
     counters as counters,
     counters_compute as counters_compute,
     counters_memory as counters_memory,

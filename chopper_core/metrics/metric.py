@@ -46,6 +46,7 @@ class Theme(StrEnum):
     TELEMETRY = "telemetry"
     BREAKDOWN = "breakdown of compute"
     ORIGINAL = "original breakdown"
+    MEMORY = "GPU memory"
     COUNTERS = "counters"
 
 

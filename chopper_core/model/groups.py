@@ -178,6 +178,15 @@ class Groups:
         }
         return sums, np.add.reduceat(there.astype(np.int64), self.first)
 
+    def known_max(self, column: str) -> Float64 | None:
+        """Largest known value of a measured column in each group, NaN where none is known; None
+        without the column."""
+        if column not in self.table.measured:
+            return None
+        values = self.table.measured[column][self.selection]
+        largest: Float64 = np.fmax.reduceat(values, self.first)
+        return largest
+
     def known_duration(self, column: str) -> Int64:
         """Sum of the durations of the activities with a value in a measured column."""
         if column not in self.table.measured:

@@ -16,6 +16,7 @@ from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memo import Memo
+from chopper_core.model.memory import MEMORY_SIGNALS, NO_MEMORY, MemoryEvents
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
     Parallel,
@@ -217,6 +218,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Samples of the hosts' processors."""
     host_time: HostTime = NO_HOST_TIME
     """The idle time of the GPUs by where the hosts were."""
+    memory: MemoryEvents = NO_MEMORY
+    """Allocations of GPU memory."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None
@@ -367,13 +370,18 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def signal_names(self) -> tuple[str, ...]:
         """The names of the signals, the most informative first, those of parts last."""
         parts = [name for name in self.measured if is_part(name)]
-        return (*(name for name in self.measured if name not in parts), *_RUNNING, *parts)
+        memory = MEMORY_SIGNALS if len(self.memory) else ()
+        whole = (name for name in self.measured if name not in parts)
+        return (*whole, *_RUNNING, *memory, *parts)
 
     def signal(self, name: str = "") -> Signal:
         """A signal, created once; by default the first. Raises UsageError for an unknown one."""
         name = name or self.signal_names[0]
         if name in self.measured:
             return self.measured[name]
+        if name in MEMORY_SIGNALS and len(self.memory):
+            signals: Mapping[str, Signal] = self.memo(("memory signals",), self.memory.signals)
+            return signals[name]
         if name not in _RUNNING:
             raise UsageError(
                 f"unknown signal {name!r}; this run has {', '.join(self.signal_names)}"

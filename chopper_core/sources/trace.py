@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -67,6 +67,31 @@ class Activities(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+class Allocations(Struct, frozen=True):
+    """One row per allocation or release of GPU memory, in the order of the file."""
+
+    device: Int32
+    """As the framework numbers it, not as the activities do."""
+    thread: Int32
+    time_ns: Int64
+    bytes: Int64
+    """Negative where memory is released."""
+    address: Int64
+    allocated: Int64
+    """All bytes allocated on the device from then on, or ABSENT."""
+    reserved: Int64
+    """Bytes that the framework's allocator holds of the device from then on, or ABSENT."""
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+
+_NONE: Final = np.empty(0, np.int64)
+NO_ALLOCATIONS: Final = Allocations(
+    _NONE.astype(np.int32), _NONE.astype(np.int32), _NONE, _NONE, _NONE, _NONE, _NONE
+)
 
 
 class LaunchShape(Struct, frozen=True):
@@ -207,6 +232,7 @@ class Trace(Struct, frozen=True):
     """Flow ids with one end only, by category (`ac2g`, `fwdbwd`)."""
     losses: Losses
     inputs: Sequence[InputTexts] = ()
+    allocations: Allocations = NO_ALLOCATIONS
 
     @property
     def generated(self) -> str | None:
@@ -219,7 +245,7 @@ class Trace(Struct, frozen=True):
         return str(made_by)
 
 
-_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows)
+_Table = TypeVar("_Table", Activities, Launches, HostRanges, Flows, Allocations)
 
 
 def by_rank(trace: Trace) -> list[Trace]:
@@ -231,8 +257,9 @@ def by_rank(trace: Trace) -> list[Trace]:
     if ranks == [ABSENT]:
         return [trace]
     rank_of = np.array([rank for _, _, rank in trace.threads], np.int32)
-    launches, ranges, flows = (
-        rank_of[table.thread] for table in (trace.launches, trace.ranges, trace.flows)
+    launches, ranges, flows, allocations = (
+        rank_of[table.thread]
+        for table in (trace.launches, trace.ranges, trace.flows, trace.allocations)
     )
     return [
         replace(
@@ -242,6 +269,7 @@ def by_rank(trace: Trace) -> list[Trace]:
             launches=_taken(trace.launches, launches == rank),
             ranges=_taken(trace.ranges, ranges == rank),
             flows=_taken(trace.flows, flows == rank),
+            allocations=_taken(trace.allocations, allocations == rank),
         )
         for rank in ranks
     ]

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
 from chopper_core.model.host_time import HostTime
+from chopper_core.model.memory import NO_MEMORY, MemoryEvents
 from chopper_core.model.run import Run, located
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import KernelTable
@@ -26,6 +27,7 @@ from chopper_core.store.format import (
     HOST,
     KERNELS,
     MEASURED,
+    MEMORY,
     OPERATIONS,
     RUN,
     SERIES,
@@ -129,12 +131,24 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         signals = _signals(columns_of(contents[SERIES], places[SERIES]), stored.signals)
         cpu = _cpu(columns_of(contents[CPU], places[CPU]), stored.cpu)
         host = HostTime(stored.host_stacks, **columns_of(contents[HOST], places[HOST]))
+        memory = NO_MEMORY
+        if MEMORY in contents:
+            columns = columns_of(contents[MEMORY], places[MEMORY])
+            memory = MemoryEvents(stored.memory_names, **columns)
         cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
         summary = Cubes(table, cubes)
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DataError(f"{folder} is a corrupt store ({error}); {recreate(folder)}") from error
     fields = {name: getattr(rest, name) for name in run_fields()}
-    run = Run(table=table, measured=signals, cpu=cpu, host_time=host, cubes=summary, **fields)
+    run = Run(
+        table=table,
+        measured=signals,
+        cpu=cpu,
+        host_time=host,
+        memory=memory,
+        cubes=summary,
+        **fields,
+    )
     return located(replace(run, name=str(folder)))
 
 

@@ -22,6 +22,7 @@ from chopper_core.store.format import (
     HOST,
     KERNELS,
     MEASURED,
+    MEMORY,
     OPERATIONS,
     RUN,
     SCHEMA,
@@ -103,6 +104,8 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         CPU: write_lists(folder / CPU, _samples(run)),
         HOST: write_arrow(folder / HOST, run.host_time.columns()),
     }
+    if len(run.memory):
+        places[MEMORY] = write_arrow(folder / MEMORY, run.memory.columns())
     fields = {name: getattr(run, name) for name in run_fields()}
     stored = StoredRun(
         msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
@@ -117,6 +120,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         cubes[0].patterns if cubes else {},
         tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
         tuple(run.host_time.stacks),
+        tuple(run.memory.names),
         places,
     )
     write_file(folder / RUN, msgspec.json.encode(stored))

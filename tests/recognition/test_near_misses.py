@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import sqlite3
 import tarfile
 import zipfile
@@ -387,6 +388,11 @@ OTHERS: list[Case] = [
     ("rank0.json", "<!DOCTYPE html><html>log in</html>", "refused: is an HTML page"),
     ("a.xml", "<?xml version='1.0'?><a/>", "refused: is an XML file"),
     ("gpu.pkl", b"\x80\x04\x95\x00", "refused: is a Python pickle, which can run any code"),
+    (
+        "snapshot.pickle",
+        pickle.dumps({"segments": [], "device_traces": []}),
+        "refused: is a memory snapshot of PyTorch",
+    ),
     ("model.pt", zipped("archive/data.pkl"), "refused: is a PyTorch checkpoint"),
     ("model", zipped("archive/data.pkl"), "refused: is a PyTorch checkpoint"),
     ("traces.zip", zipped("rank0.json"), "refused: is a zip archive (rank0.json …); unpack it"),

@@ -32,6 +32,7 @@ def tables_of(trace: Trace) -> dict[str, Any]:
     """The rows of a trace with every code looked up."""
     names, threads = trace.names, trace.threads
     work, calls, spans, flows = trace.activities, trace.launches, trace.ranges, trace.flows
+    memory = trace.allocations
 
     def texts(code: int) -> tuple[str, ...] | None:
         return None if code == ABSENT else astuple(trace.inputs[code])
@@ -95,6 +96,18 @@ def tables_of(trace: Trace) -> dict[str, Any]:
                 flows.id, flows.is_start, flows.thread, flows.time_ns
             )
         ],
+        "allocations": [
+            (device, threads[thread], *row)
+            for device, thread, *row in rows(
+                memory.device,
+                memory.thread,
+                memory.time_ns,
+                memory.bytes,
+                memory.address,
+                memory.allocated,
+                memory.reserved,
+            )
+        ],
         "event_counts": dict(trace.event_counts),
         "unused_events": dict(trace.unused_events),
         "one_ended_flows": dict(trace.one_ended_flows),
@@ -124,7 +137,7 @@ def expected_tables(text: bytes) -> dict[str, Any]:
 
 
 def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]:
-    activities, launches, operators, frames, flows = [], [], [], [], []
+    activities, launches, operators, frames, flows, memory = [], [], [], [], [], []
     used: Counter[str] = Counter()
     flow_ids: dict[str, dict[str, set[int]]] = {
         kind: {"s": set(), "f": set()} for kind in ("ac2g", "fwdbwd")
@@ -149,6 +162,24 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
                     bad_times += 1
                     continue
                 flows.append((integer(event.get("id")), phase == "s", thread, start + base))
+                used[category] += 1
+            continue
+        if name == "[memory]" and category in ("", "cpu_instant_event"):
+            size, kind_of_device = args.get("Bytes", 0), args.get("Device Type", 0)
+            if kind_of_device and size:
+                start = nanoseconds(event.get("ts"))
+                if start is None:
+                    bad_times += 1
+                    continue
+                figures = ("Bytes", "Addr", "Total Allocated", "Total Reserved")
+                memory.append(
+                    (
+                        args.get("Device Id", ABSENT),
+                        thread,
+                        start + base,
+                        *(integer(args.get(key)) for key in figures),
+                    )
+                )
                 used[category] += 1
             continue
         in_a_table = category in KERNELS or category in LAUNCHES or kind is not None
@@ -204,6 +235,7 @@ def expected_rows(events: list[dict[str, Any]], base: int = 0) -> dict[str, Any]
         "launches": launches,
         "ranges": operators + frames,
         "flows": flows,
+        "allocations": memory,
         "event_counts": dict(counts),
         "unused_events": {
             category: count - used[category]

@@ -65,6 +65,13 @@ EVENTS: Events = [
     {"ph": "X", "cat": "kernel", "name": "bad", "pid": 2, "tid": 0, "ts": 7, "dur": -1},
     {"ph": "X", "cat": "cpu_op", "name": "bad", "pid": 7, "tid": 7, "dur": 1},
     {"ph": "B", "cat": "cpu_op", "name": "begin", "pid": 7, "tid": 7, "ts": 1},
+    {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": 7,
+     "ts": 1106964728065.875, "args": {"Total Reserved": 4096, "Total Allocated": 1024,
+     "Bytes": 512, "Device Id": 0, "Device Type": 6, "Addr": 140255988547584}},
+    {"ph": "i", "s": "t", "name": "[memory]", "pid": 7, "tid": 8, "ts": 3,
+     "args": {"Bytes": -512, "Device Id": 0, "Device Type": 1, "Addr": 140255988547584}},
+    {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": 7,
+     "ts": 4, "args": {"Bytes": 8, "Device Id": -1, "Device Type": 0, "Addr": 7}},
     {"name": "process_name", "ph": "M", "ts": 0, "pid": 7, "tid": 0, "args": {"name": "python3"}},
     {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 1e3},
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -62,6 +62,12 @@ FLOW_CATEGORIES: Final[Mapping[str, str]] = {
     "async_cpu_to_gpu": HOST_DEVICE,
 }
 
+MEMORY_EVENT: Final = "[memory]"
+"""The name of events that allocate or release memory; older versions give them no category."""
+INSTANT_CATEGORY: Final = "cpu_instant_event"
+CPU: Final = 0
+"""The framework's type of device of the host's own memory."""
+
 CATEGORIES: Final = (
     *ACTIVITY_CATEGORIES,
     *LAUNCH_CATEGORIES,
@@ -69,6 +75,7 @@ CATEGORIES: Final = (
     FRAME_CATEGORY,
     *FLOW_CATEGORIES,
     "gpu_user_annotation",
+    INSTANT_CATEGORY,
 )
 """The frequent ones."""
 
@@ -137,6 +144,16 @@ Number = int | str | float | None
 NOTHING: Final = msgspec.Raw(b"")
 
 
+INSTANT: Final = "i"
+"""The phase of an event without a duration."""
+
+
+class _Instants:
+    """How many instants were decoded in all; it only grows, so that threads can share it."""
+
+    count = 0
+
+
 if TYPE_CHECKING:
     Phase: TypeAlias = str
     Category: TypeAlias = str
@@ -147,9 +164,10 @@ else:
 
         @classmethod
         def _missing_(cls, text: str) -> str:
+            _Instants.count += text == INSTANT
             return text
 
-    Phase = _Known("Phase", {name or "NONE": name for name in ("", "X", "s", "f", "M", "i")})
+    Phase = _Known("Phase", {name or "NONE": name for name in ("", "X", "s", "f", "M")})
     Category = _Known("Category", {name or "NONE": name for name in ("", *CATEGORIES)})
 
 COMPLETE: Final = Phase("X")
@@ -199,6 +217,23 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
+class MemoryArgs(Args, gc=False):
+    """Those of events that allocate or release memory."""
+
+    size: Number = msgspec.field(name="Bytes", default=ABSENT)
+    address: Number = msgspec.field(name="Addr", default=ABSENT)
+    device_type: Number = msgspec.field(name="Device Type", default=CPU)
+    device_id: Number = msgspec.field(name="Device Id", default=ABSENT)
+    allocated: Number = msgspec.field(name="Total Allocated", default=ABSENT)
+    reserved: Number = msgspec.field(name="Total Reserved", default=ABSENT)
+
+
+class MemoryEvent(Event, gc=False):
+    """An event of a piece of text in which some allocate or release memory."""
+
+    args: MemoryArgs | None = None
+
+
 _RAW_NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
@@ -206,20 +241,31 @@ class EventDecoder:
     """Decodes events; switches to exact decimals once a file needs them."""
 
     def __init__(self) -> None:
-        self._many = msgspec.json.Decoder(list[Event])
         self._is_exact = False
+        self._has_memory = False
+        self._many = self._decoder()
 
     def decode_many(self, text: bytes) -> list[Event]:
         """Decode a JSON array of events.
 
         Raises one of DECODE_ERRORS if the text is not valid JSON or a field has an odd type.
         """
+        instants = _Instants.count
         events = self._many.decode(text)
-        if not self._is_exact and _has_inexact_times(events):
-            self._is_exact = True
-            self._many = msgspec.json.Decoder(list[Event], float_hook=Decimal)
+        is_exact = self._is_exact or _has_inexact_times(events)
+        # The arguments of allocations would cost time in all events of files without any.
+        has_memory = self._has_memory or (
+            _Instants.count > instants and any(event.name == MEMORY_EVENT for event in events)
+        )
+        if (is_exact, has_memory) != (self._is_exact, self._has_memory):
+            self._is_exact, self._has_memory = is_exact, has_memory
+            self._many = self._decoder()
             events = self._many.decode(text)
         return events
+
+    def _decoder(self) -> msgspec.json.Decoder[list[Any]]:
+        kind: Any = list[MemoryEvent] if self._has_memory else list[Event]
+        return msgspec.json.Decoder(kind, float_hook=Decimal if self._is_exact else None)
 
     def decode_one(self, text: bytes) -> DecodedEvent | None:
         """Decode one JSON object with fields of any type, and repair it if it is invalid.
@@ -302,33 +348,38 @@ def _event_of(fields: Any) -> Event:
     if not isinstance(fields, dict):
         raise TypeError("an event is an object")
     args = fields.get("args")
-    return Event(
-        ph=_text(fields.get("ph")),
-        cat=_text(fields.get("cat")),
-        name=_text(fields.get("name")),
-        pid=_number(fields.get("pid")),
-        tid=_number(fields.get("tid")),
-        ts=_number(fields.get("ts")),
-        dur=_number(fields.get("dur", 0)),
-        id=_number(fields.get("id")),
-        args=_args_of(args) if isinstance(args, dict) else None,
-    )
+    name = _text(fields.get("name"))
+    values: dict[str, Any] = {
+        "ph": _text(fields.get("ph")),
+        "cat": _text(fields.get("cat")),
+        "name": name,
+        "pid": _number(fields.get("pid")),
+        "tid": _number(fields.get("tid")),
+        "ts": _number(fields.get("ts")),
+        "dur": _number(fields.get("dur", 0)),
+        "id": _number(fields.get("id")),
+    }
+    known = args if isinstance(args, dict) else None
+    if name == MEMORY_EVENT:
+        return MemoryEvent(**values, args=None if known is None else _args_of(known, MemoryArgs))
+    return Event(**values, args=None if known is None else _args_of(known, Args))
 
 
 _RAW: Final = frozenset(("shapes", "old_shapes", "types", "values", "strides", "grid", "block"))
+_ArgsKind = TypeVar("_ArgsKind", bound=Args)
 
 
-def _args_of(fields: Mapping[str, Any]) -> Args:
+def _args_of(fields: Mapping[str, Any], kind: type[_ArgsKind]) -> _ArgsKind:
     values: dict[str, Any] = {
         attribute: fields[key]
         for attribute, key in zip(
-            Args.__struct_fields__, Args.__struct_encode_fields__, strict=True
+            kind.__struct_fields__, kind.__struct_encode_fields__, strict=True
         )
         if key in fields
     }
     for raw in _RAW & values.keys():
         values[raw] = msgspec.Raw(json.dumps(values[raw], default=str).encode())
-    return Args(**values)
+    return kind(**values)
 
 
 def _text(value: Any) -> str:

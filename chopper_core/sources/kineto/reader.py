@@ -87,12 +87,14 @@ def _trace(
 ) -> Trace:
     activities, launches = tables.activities(), tables.launches()
     ranges, flows = tables.ranges(), tables.flows()
+    allocations = tables.allocations()
     if base_time_ns:
         for times_ns in (
             activities.start_ns,
             launches.start_ns,
             ranges.start_ns,
             flows.time_ns,
+            allocations.time_ns,
         ):
             times_ns += base_time_ns
     losses.bad_times = tables.bad_times
@@ -116,6 +118,7 @@ def _trace(
         one_ended_flows=tables.one_ended_flows(),
         losses=losses,
         inputs=tables.inputs(),
+        allocations=allocations,
     )
 
 

@@ -16,17 +16,21 @@ from numpy.typing import DTypeLike
 from chopper_core.sources.kineto.events import (
     ACTIVITY_CATEGORIES,
     COMPLETE,
+    CPU,
     FLOW_CATEGORIES,
     FORWARD_BACKWARD,
     FRAME_CATEGORY,
     HOST_DEVICE,
+    INSTANT_CATEGORY,
     LAUNCH_CATEGORIES,
+    MEMORY_EVENT,
     OLD_RANGE,
     RANGE_CATEGORIES,
     Args,
     Event,
     FrameKinds,
     Kept,
+    MemoryArgs,
     kept_inputs,
     nanoseconds,
     old_category,
@@ -43,6 +47,7 @@ from chopper_core.sources.shared.columns import (
 from chopper_core.sources.trace import (
     ABSENT,
     Activities,
+    Allocations,
     Collective,
     Flows,
     HostCategory,
@@ -66,6 +71,7 @@ _ALL_INPUTS: Final = int(Kept.ALL)
 _IN_TABLES: Final = frozenset(
     (*ACTIVITY_CATEGORIES, *LAUNCH_CATEGORIES, *RANGE_CATEGORIES, FRAME_CATEGORY)
 ) | {category for category, kind in FLOW_CATEGORIES.items() if kind == FORWARD_BACKWARD}
+_INSTANTS: Final = (INSTANT_CATEGORY, "")
 _MIN_FRAME_US: Final = 100
 _JSON_SPACE: Final = b" \t\r\n"
 _BETWEEN_TEXTS: Final = b"\0"
@@ -79,12 +85,14 @@ class _Groups:
         self.launches: list[Event] = []
         self.ranges: list[Event] = []
         self.frames: list[Event] = []
+        self.instants: list[Event] = []
         self.flows: dict[str, list[Event]] = {FORWARD_BACKWARD: [], HOST_DEVICE: []}
         groups = dict.fromkeys(ACTIVITY_CATEGORIES, self.activities)
         groups |= dict.fromkeys(LAUNCH_CATEGORIES, self.launches)
         groups |= dict.fromkeys(RANGE_CATEGORIES, self.ranges)
         groups |= {category: self.flows[kind] for category, kind in FLOW_CATEGORIES.items()}
         groups[FRAME_CATEGORY] = self.frames
+        groups |= dict.fromkeys(_INSTANTS, self.instants)
         categories = [event.cat for event in events]
         self.counts = Counter(categories)
         groups |= {category: [] for category in self.counts.keys() - groups.keys()}
@@ -134,6 +142,8 @@ class TraceTables:
         self._ranges = GrowingColumns(column_types(HostRanges))
         self._frames = GrowingColumns(column_types(HostRanges))
         self._flows = GrowingColumns(column_types(Flows))
+        self._allocations = GrowingColumns(column_types(Allocations))
+        self._memory_counts: Counter[str] = Counter()
         self._flow_ends = {
             kind: GrowingColumns(_FLOW_END_TYPES) for kind in (HOST_DEVICE, FORWARD_BACKWARD)
         }
@@ -161,11 +171,14 @@ class TraceTables:
         self._add_ranges(self._frames, frames, kinds, "name")
         for kind, events_of_kind in groups.flows.items():
             self._add_flows(kind, events_of_kind)
+        self._add_allocations(groups.instants)
 
     def unused_events(self) -> dict[str, int]:
         """Return the number of events per category that are in no table, without zeros."""
         counts = {
-            category: self._unused_counts[category] if category in _IN_TABLES else count
+            category: self._unused_counts[category]
+            if category in _IN_TABLES
+            else count - self._memory_counts[category]
             for category, count in self.event_counts.items()
         }
         return {category: count for category, count in counts.items() if count}
@@ -202,6 +215,10 @@ class TraceTables:
     def flows(self) -> Flows:
         """Return the finished table."""
         return Flows(**self._flows.joined())
+
+    def allocations(self) -> Allocations:
+        """Return the finished table."""
+        return Allocations(**self._allocations.joined())
 
     def one_ended_flows(self) -> dict[str, int]:
         """Return the number of flow ids with only one end, by kind of flow."""
@@ -284,6 +301,35 @@ class TraceTables:
             columns = {name: values[usable] for name, values in columns.items()}
         columns["thread"] = self._thread_codes(ends)
         self._flows.add(columns)
+
+    def _add_allocations(self, events: Sequence[Event]) -> None:
+        """Add the events that allocate or release memory of a GPU."""
+        own = [
+            event
+            for event in events
+            if event.name == MEMORY_EVENT
+            and isinstance(event.args, MemoryArgs)
+            and integer(event.args.device_type) != CPU
+            and integer(event.args.size) not in (None, ABSENT, 0)
+        ]
+        if not own:
+            return
+        time_ns, usable = nanoseconds([event.ts for event in own])
+        if not usable.all():
+            own = self._without(own, usable)
+            time_ns = time_ns[usable]
+        self._memory_counts.update(event.cat for event in own)
+        args = [event.args for event in own if isinstance(event.args, MemoryArgs)]
+        columns: Columns = {
+            "device": bounded(int_column([arg.device_id for arg in args]), _INT32_LIMIT),
+            "thread": self._thread_codes(own),
+            "time_ns": time_ns,
+            "bytes": int_column([arg.size for arg in args]),
+            "address": int_column([arg.address for arg in args]),
+            "allocated": int_column([arg.allocated for arg in args]),
+            "reserved": int_column([arg.reserved for arg in args]),
+        }
+        self._allocations.add(columns)
 
     def _timed(self, events: Sequence[Event]) -> tuple[Sequence[Event], Columns]:
         """Return the complete events with usable times, and their starts and durations."""

@@ -26,12 +26,19 @@ def _fastest_zlib() -> Any:
 _INFLATE: Final = _fastest_zlib()
 _INFLATE_ERRORS: Final[tuple[type[Exception], ...]] = (zlib.error, _INFLATE.error)
 _GZIP_WINDOW_BITS: Final = 31
+_MAGIC_BYTES: Final = 64
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _PICKLE: Final = (
     "is a Python pickle, which can run any code, so Chopper never opens it; convert it where it "
     'comes from: pandas.read_pickle("gpu.pkl").to_csv("gpu.csv", index=False) keeps ts '
     "(CLOCK_MONOTONIC), gpu (the KFD node) and the columns of amdsmi_get_gpu_metrics_info"
 )
+_SNAPSHOT: Final = (
+    "is a memory snapshot of PyTorch, a Python pickle, which can run any code, so Chopper never "
+    "opens it; profile with profile_memory=True instead: the JSON trace then has every allocation"
+)
+_SNAPSHOT_KEYS: Final = (b"segments", b"device_traces")
+"""What the pickle of a snapshot names first."""
 _FOREIGN_MAGIC: Final = {
     b"\x28\xb5\x2f\xfd": "is compressed with zstd; decompress it first (zstd -d)",
     b"\xfd7zXZ\x00": "is compressed with xz; decompress it first (xz -d)",
@@ -71,13 +78,15 @@ class ByteSource:
         try:
             self._file: IO[bytes] = path.open("rb", buffering=0)
             self.size_bytes = path.stat().st_size
-            magic = self._file.read(16)
+            magic = self._file.read(_MAGIC_BYTES)
             self._file.seek(0)
         except OSError as error:
             raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
         for start, meaning in _FOREIGN_MAGIC.items() if foreign else ():
             if magic.startswith(start):
                 self._file.close()
+                if meaning is _PICKLE and any(key in magic for key in _SNAPSHOT_KEYS):
+                    meaning = _SNAPSHOT
                 raise DataError(f"{path} {meaning}.")
         if magic.startswith(_GZIP_MAGIC):
             self._inflater = self._inflate.decompressobj(_GZIP_WINDOW_BITS)
