@@ -112,12 +112,17 @@ def column_texts(frame: Frame) -> tuple[ColumnText, ...]:
     common = max(
         (_largest(frame, column) for column in frame.columns if _is_time(column)), default=0
     )
+    times = max(
+        (_largest(frame, each) for each in frame.columns if each.unit is Unit.NS), default=0
+    )
     return tuple(
         ColumnText(
             column,
             scale_of(
                 column,
-                common if _is_time(column) else _largest(frame, column),
+                # A time that is not known yet is titled in the unit that it will likely have.
+                (common if _is_time(column) else _largest(frame, column))
+                or (times if column.unit is Unit.NS else 0),
                 _is_whole(column, frame.values[column.name]),
             ),
             frame.values[column.name].words is not None,

@@ -72,11 +72,14 @@ def as_text(
         if frame.view.columns:
             spark = sum(w + 2 for w in widths.values()) <= room
         else:
-            fit = fitting((widths[c.metric.name] for c in columns), room, gap=2)
+            # As in the explorer, the column that the rows are sorted by is always in sight.
+            by = frame.sort.removeprefix("-")
+            ranked = sorted(columns, key=lambda column: column.metric.name != by)
+            fit = fitting((widths[c.metric.name] for c in ranked), room, gap=2)
             spark = spark and fit >= 3
             if not spark:
-                fit = fitting((widths[c.metric.name] for c in columns), width - reserved, gap=2)
-            shown = columns[: max(fit, 1)]
+                fit = fitting((widths[c.metric.name] for c in ranked), width - reserved, gap=2)
+            shown = tuple(column for column in columns if column in ranked[: max(fit, 1)])
     used = sum(widths[column.metric.name] + 2 for column in shown)
     used += SPARK_BINS + 2 if spark else 0
     name_width = min(longest, max(width - used, _MIN_NAME) if width else _MAX_NAME)

@@ -73,13 +73,6 @@ class Dialog(ModalScreen[T]):
             options.action_cursor_up()
 
 
-_LIST_KEYS: Final[list[BindingType]] = [
-    Binding("escape,q,left,h", "cancel", show=False),
-    Binding("j", "step(1)", show=False),
-    Binding("k", "step(-1)", show=False),
-]
-
-
 class Sought(Dialog[T]):
     """A dialog that shows what matches the text that is typed.
 
@@ -131,13 +124,12 @@ class Sought(Dialog[T]):
         return f"  /{self.sought}" if self.is_typing else ""
 
 
-class Chooser(Sought[str]):
-    """A list of options, fewer as you type; answers with the id of the chosen one."""
+class Listing(Sought[T]):
+    """A list of options, fewer as you type; a subclass answers with what is chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("left", "cancel", show=False),
-        Binding("right", "take", show=False),
         # The list's own pages need lines that it hasn't before it is drawn.
         Binding("pageup", "turn(-1)", show=False, priority=True),
         Binding("pagedown", "turn(1)", show=False, priority=True),
@@ -147,10 +139,39 @@ class Chooser(Sought[str]):
     _MEANINGS: ClassVar[dict[str, str]] = {
         "j": "step(1)",
         "k": "step(-1)",
-        "l": "take",
         "q": "cancel",
         "h": "cancel",
     }
+    _title = ""
+    _texts: Sequence[str] = ()
+    """The text of each option that is searched."""
+
+    def compose(self) -> ComposeResult:
+        """The title over the list."""
+        with Vertical(id="box") as box:
+            box.styles.width = self._cells + _FRAME_CELLS
+            yield Label(Text(self._title), id="title")
+            yield OptionList(*map(self._made, range(len(self._texts))), compact=True)
+
+    @property
+    def _cells(self) -> int:
+        """The cells of an option."""
+        return min(_MIN_OPTION_CELLS, option_cells(self.app.size.width))
+
+    def _made(self, place: int) -> Option:
+        """An option as a line; its id is its place."""
+        raise NotImplementedError
+
+    def action_take(self) -> None:
+        """Answer."""
+        raise NotImplementedError
+
+    def on_option_list_option_selected(self) -> None:
+        """A click on an option picks it."""
+        self._pick()
+
+    def _pick(self) -> None:
+        self.action_take()
 
     def action_turn(self, pages: int) -> None:
         """Move the highlight by pages."""
@@ -173,9 +194,9 @@ class Chooser(Sought[str]):
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options(
-            option
-            for option, (_, title, why) in zip(self._made(), self._options, strict=True)
-            if all(word in f"{title} {why}".lower() for word in words)
+            self._made(place)
+            for place, text in enumerate(self._texts)
+            if all(word in text.lower() for word in words)
         )
         if options.option_count:
             options.highlighted = 0
@@ -184,37 +205,37 @@ class Chooser(Sought[str]):
             options.add_option(Option("nothing matches", disabled=True))
         self.query_one("#title", Label).update(Text(self._title + self.typed))
 
+    @property
+    def _highlighted(self) -> int | None:
+        """The place of the highlighted option."""
+        option = self.query_one(OptionList).highlighted_option
+        return None if option is None or option.id is None else int(option.id)
+
+
+class Chooser(Listing[str]):
+    """Answers with the id of the chosen option; several may have the same."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("right", "take", show=False)]
+    _MEANINGS: ClassVar[dict[str, str]] = {**Listing._MEANINGS, "l": "take"}
+
     def __init__(self, title: str, options: Options, chosen: str | None = None) -> None:
         """Offer options, with the cursor on `chosen`."""
         super().__init__()
         self._title = title
         self._options = options
+        self._texts = [f"{title} {why}" for _, title, why in options]
         self._chosen = chosen
-
-    def compose(self) -> ComposeResult:
-        """The title over the list."""
-        with Vertical(id="box") as box:
-            box.styles.width = self._cells + _FRAME_CELLS
-            yield Label(Text(self._title), id="title")
-            yield OptionList(*self._made(), compact=True)
-
-    @property
-    def _widest(self) -> int:
-        return max(len(title) for _, title, _ in self._options)
+        self._widest = max(len(title) for _, title, _ in options)
 
     @property
     def _cells(self) -> int:
-        """The cells of an option."""
         needed = self._widest + 2 + max(len(why) for _, _, why in self._options)
         return min(max(needed, _MIN_OPTION_CELLS), option_cells(self.app.size.width))
 
-    def _made(self) -> list[Option]:
-        """All options as lines."""
-        widest, cells = self._widest, self._cells
-        return [
-            Option(_option(title.ljust(widest + 2), why, cells - widest - 2), id=str(number))
-            for number, (_, title, why) in enumerate(self._options)
-        ]
+    def _made(self, place: int) -> Option:
+        _, title, why = self._options[place]
+        head = title.ljust(self._widest + 2)
+        return Option(_option(head, why, self._cells - self._widest - 2), id=str(place))
 
     def on_mount(self) -> None:
         """Put the cursor on the current choice."""
@@ -223,19 +244,15 @@ class Chooser(Sought[str]):
             keys.index(self._chosen) if self._chosen in keys else 0
         )
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Answer."""
-        self.dismiss(self._key_of(event.option))
+    @property
+    def key(self) -> str | None:
+        """The id of the highlighted option."""
+        return None if self._highlighted is None else self._options[self._highlighted][0]
 
     def action_take(self) -> None:
-        """Choose the highlighted option."""
-        option = self.query_one(OptionList).highlighted_option
-        if option is not None:
-            self.dismiss(self._key_of(option))
-
-    def _key_of(self, option: Option) -> str | None:
-        """The answer of an option: several may have the same, ids are unique."""
-        return None if option.id is None else self._options[int(option.id)][0]
+        """Answer with the highlighted option."""
+        if self._highlighted is not None:
+            self.dismiss(self.key)
 
 
 def option_cells(width: int) -> int:
@@ -243,58 +260,55 @@ def option_cells(width: int) -> int:
     return width * 96 // 100 - _FRAME_CELLS
 
 
-class ColumnChooser(Dialog[tuple[str, ...]]):
+class ColumnChooser(Listing[tuple[str, ...]]):
     """Columns to switch on and off; answers with the names of the chosen ones, in their order."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *_LIST_KEYS,
-        Binding("space", "switch", show=False),
-        Binding("enter", "take", show=False, priority=True),
-    ]
 
     def __init__(
         self, title: str, chosen: Sequence[Metric], others: Sequence[Metric], glyphs: Glyphs
     ) -> None:
         """Offer columns, those that are shown now first."""
         super().__init__()
-        self._title = title
+        self._title = f"{title}: space chooses, enter takes"
         self._offered = [*chosen, *others]
+        self._texts = [f"{each.title} {each.name} {each.definition}" for each in self._offered]
         self._order = [each.name for each in chosen]
         self._widest = max(len(each.title) for each in self._offered)
         self._mark = glyphs.mark
 
-    def compose(self) -> ComposeResult:
-        """The title over the list."""
-        with Vertical(id="box"):
-            yield Label(Text(f"{self._title}: space chooses, enter takes"), id="title")
-            options = (Option(self._line(each), id=each.name) for each in self._offered)
-            yield OptionList(*options, compact=True)
-
-    def on_option_list_option_selected(self) -> None:
-        """Answer."""
-        self.action_take()
+    async def take_key(self, event: events.Key) -> bool:
+        """As others, but that a space always switches: columns are sought by one word."""
+        if event.key == "space":
+            self._switch()
+            return True
+        return await super().take_key(event)
 
     def action_take(self) -> None:
         """Answer with the chosen columns."""
         self.dismiss(tuple(self._order) or None)
 
-    def action_switch(self) -> None:
+    def _pick(self) -> None:
+        self._switch()
+
+    def _switch(self) -> None:
         """Add the highlighted column as the last one, or remove it."""
-        options = self.query_one(OptionList)
-        if options.highlighted is None:
+        options, place = self.query_one(OptionList), self._highlighted
+        if place is None or options.highlighted is None:
             return
-        each = self._offered[options.highlighted]
-        if each.name in self._order:
-            self._order.remove(each.name)
+        name = self._offered[place].name
+        if name in self._order:
+            self._order.remove(name)
         else:
-            self._order.append(each.name)
-        options.replace_option_prompt_at_index(options.highlighted, self._line(each))
+            self._order.append(name)
+        line = self._line(self._offered[place])
+        options.replace_option_prompt_at_index(options.highlighted, line)
+
+    def _made(self, place: int) -> Option:
+        return Option(self._line(self._offered[place]), id=str(place))
 
     def _line(self, each: Metric) -> Text:
         mark = self._mark if each.name in self._order else " "
         head = f"{mark} {each.title:<{self._widest}}  "
-        room = min(option_cells(self.app.size.width), _MIN_OPTION_CELLS) - len(head)
-        return _option(head, each.definition, room)
+        return _option(head, each.definition, self._cells - len(head))
 
 
 def _option(title: str, why: str, room: int) -> Text:

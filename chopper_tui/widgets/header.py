@@ -127,22 +127,25 @@ class Crumbs(Pane):
 def strip_of_views(current: str, room: int) -> Pieces:
     """The views by their digits, the current one lit, in as many words as there is room for.
 
-    The words are all names, or digits with the current one's name, or that alone; else none.
+    All have their digit, and those nearest to the current one their name; where not even the
+    current one's name has room beside the digits, it is alone, or there is none.
     """
     current = current or EXPLORE
-    named: list[tuple[str, str]] = []
-    short: list[tuple[str, str]] = []
-    own: list[tuple[str, str]] = []
-    for digit in sorted(SCREENS):
-        names = SCREENS[digit]
-        is_here = current in names
-        text, ink = f"{digit} {current if is_here else names[0]}", "chosen" if is_here else "dim"
-        named += [(text, ink), ("  ", "text")]
-        short += [(text if is_here else digit, ink), (" ", "text")]
-        own += [(text, ink)] if is_here else []
-    for pieces in (named[:-1], short[:-1], own):
-        if width_of(pieces) + 3 <= room:
-            return pieces
+    digits = sorted(SCREENS)
+    here = next(place for place, digit in enumerate(digits) if current in SCREENS[digit])
+    for named in range(len(digits) - 1, -2, -1):
+        strip: list[tuple[str, str]] = []
+        for place, digit in enumerate(digits):
+            if place == here:
+                strip += [(f"{digit} {current}", "chosen")]
+            elif named < 0:
+                continue
+            else:
+                is_named = abs(place - here) <= named
+                strip += [(f"{digit} {SCREENS[digit][0]}" if is_named else digit, "dim")]
+            strip += [("  " if named else " ", "text")]
+        if width_of(strip[:-1]) + 3 <= room:
+            return strip[:-1]
     return []
 
 

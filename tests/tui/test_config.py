@@ -249,6 +249,20 @@ async def test_columns_are_chosen_from_a_list() -> None:
     assert saved_columns() == {}
 
 
+async def test_columns_are_sought_by_typing() -> None:
+    async with explorer(run=measured_run(), view=View("sample.json", LAYER)) as at:
+        before = len(at.frame.columns)
+        await at.press("C")
+        await at.type("overlap")
+        assert "/overlap" in at.text() and "kernels" not in at.text().partition("/overlap")[2]
+        await at.press("space")
+        assert "● overlap" in at.text()
+        await at.press("escape")
+        assert isinstance(at.app.screen, ColumnChooser) and "kernels" in at.text()
+        await at.press("enter")
+        assert at.frame.columns[-1].name == "overlap_ns" and len(at.frame.columns) != before
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": "chopper.columns/1"}', '{"a": 1}'])
 def test_a_damaged_memory_is_none(text: str) -> None:
     path = columns_path()
