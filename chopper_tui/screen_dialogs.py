@@ -45,12 +45,7 @@ class Asking(Parts):
 
     def read(self, title: str, text: Text, *, passes_digits: bool = False) -> None:
         """Show a text until a key closes it; a digit may open another view at once."""
-
-        def open_view(digit: str) -> None:
-            if digit:
-                self.action_perform("view", digit)
-
-        self.open_dialog(Reader(title, text, open_view if passes_digits else None))
+        self.open_dialog(Reader(title, text, self.action_perform, passes_digits=passes_digits))
 
     def open_prompt(
         self, handler: PromptHandler, sign: str, text: str = "", complete: Complete | None = None

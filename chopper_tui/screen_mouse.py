@@ -5,6 +5,7 @@ from __future__ import annotations
 from chopper_tui.screen_parts import Parts
 from chopper_tui.widgets.cards import CardsPane
 from chopper_tui.widgets.chart_panes import PicturePane
+from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs
 
@@ -71,3 +72,11 @@ class Pointing(Parts):
             seen = self.lanes.seen
             time_ns = seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
             self.action_perform(action_id, f"{time_ns}ns")
+
+    def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
+        """A click on a key of the last line presses it."""
+        self.action_perform(event.action_id)
+
+    def on_position_help_clicked(self) -> None:
+        """A click on the hint shows the help."""
+        self.action_perform("help")

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual._compositor import ChopsUpdate, Compositor
 from textual.app import App
+from textual.color import TRANSPARENT
 from textual.keys import _character_to_key
+from textual.renderables.background_screen import BackgroundScreen
+from textual.screen import Screen
 from textual.widgets import OptionList
 
 if TYPE_CHECKING:
@@ -44,6 +49,26 @@ class CellsUpdate(ChopsUpdate):
                     sequences += (f"\x1b[{y + 1};{first + 1}H", cells.render(console))
             sequences.append("\n")
         return "".join(sequences[:-1])
+
+
+class DimmedScreen(BackgroundScreen):
+    """The screen below a dialog in one style: what is above stands out, and few bytes are sent."""
+
+    def __init__(self, screen: Screen[Any], style: Style) -> None:
+        super().__init__(screen, TRANSPARENT)
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in Segment.split_lines(console.render(self.screen._compositor, options)):
+            yield Segment("".join(text for text, _, control in line if not control), self._style)
+            yield Segment.line()
+
+
+def dimmed(rendered: RenderableType, style: Style) -> RenderableType:
+    """What a dialog renders behind itself, with the screen below it dimmed."""
+    if isinstance(rendered, BackgroundScreen):
+        return DimmedScreen(rendered.screen, style)
+    return rendered
 
 
 def press(app: App[Any], key: str) -> None:

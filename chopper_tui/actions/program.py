@@ -65,11 +65,12 @@ class CommandHandler:
 
 @action(CHOPPER, "?", title="Help")
 def help_(screen: Explorer, _: str) -> None:
-    """Show keys, commands, the filter and the columns."""
+    """Show this screen's keys, the screens, all keys and commands, the filter, columns and words; a
+    click on an entry performs it."""
     from chopper_tui.widgets.help import help_text
 
-    actions = tuple(screen.actions.values())
-    screen.read("Help", help_text(actions, screen.frame, screen.size.width))
+    actions, style = tuple(screen.actions.values()), screen.table.inks.of("accent")
+    screen.read("Help", help_text(actions, screen.frame, screen.size.width, style))
 
 
 @action(CHOPPER, title="Theme", takes="dark|light|contrast|ansi")

@@ -9,6 +9,7 @@ from typing import Final
 from textual import events
 
 from chopper_core.metrics import Metric
+from chopper_core.model.glossary import long_name
 from chopper_core.model.table import NO_LABEL_TEXT
 from chopper_core.render.cells import clean, display_name, level_title
 from chopper_core.render.glyphs import Glyphs
@@ -132,6 +133,8 @@ def _name(detail: Detail, width: int, glyphs: Glyphs) -> Iterator[Pieces]:
     whole = clean(detail.label)
     if detail.label != NO_LABEL_TEXT and (whole != name or len(title + name) > width):
         yield from _wrapped(whole, width, "text")
+    if long := long_name(detail.label) if detail.level == "operation" else "":
+        yield from _wrapped(long, width, "dim")
 
 
 def _groups(detail: Detail, width: int, glyphs: Glyphs, *, short: bool = False) -> Iterator[Pieces]:

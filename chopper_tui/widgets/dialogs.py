@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+from rich.console import RenderableType
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -19,6 +21,8 @@ from textual.widgets.option_list import Option
 
 from chopper_core.metrics import Metric
 from chopper_core.render.glyphs import Glyphs
+from chopper_tui.draw.theme import Inks
+from chopper_tui.textual_internals import dimmed
 
 T = TypeVar("T")
 Options = Sequence[tuple[str, str, str]]
@@ -37,8 +41,18 @@ def _is_on_top(screen: Screen[T]) -> bool:
     return bool(stack) and stack[-1] is screen
 
 
+def _shade(screen: Screen[Any]) -> Style:
+    """The style of what is below a dialog."""
+    inks: Inks = screen.app.inks  # type: ignore[attr-defined]
+    return inks.shade
+
+
 class Palette(CommandPalette):
     """The palette of all actions; it closes once."""
+
+    def render(self) -> RenderableType:
+        """The explorer, dimmed."""
+        return dimmed(super().render(), _shade(self))
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close, unless it is closed already."""
@@ -48,6 +62,11 @@ class Palette(CommandPalette):
 class Dialog(ModalScreen[T]):
     """A box over the explorer, closed once; None is no answer."""
 
+    def render(self) -> RenderableType:
+        """The explorer, dimmed."""
+        return dimmed(super().render(), _shade(self))
+
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-low"), (16, "-high")]
     answered: Callable[[T], None] | None = None
     """Takes the answer at once: Textual's own callback comes after the keys that follow."""
 
@@ -143,8 +162,8 @@ class Listing(Sought[T]):
         "h": "cancel",
     }
     _title = ""
-    _texts: Sequence[str] = ()
-    """The text of each option that is searched."""
+    _texts: Sequence[tuple[str, str]] = ()
+    """Title and explanation of each option, which are searched."""
 
     def compose(self) -> ComposeResult:
         """The title over the list."""
@@ -193,11 +212,14 @@ class Listing(Sought[T]):
         words = self.sought.split()
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options(
-            self._made(place)
-            for place, text in enumerate(self._texts)
-            if all(word in text.lower() for word in words)
-        )
+        found = [
+            place
+            for place, texts in enumerate(self._texts)
+            if all(word in " ".join(texts).lower() for word in words)
+        ]
+        # Those whose title has the words come before those that only explain with them.
+        found.sort(key=lambda at: not all(word in self._texts[at][0].lower() for word in words))
+        options.add_options(map(self._made, found))
         if options.option_count:
             options.highlighted = 0
         else:
@@ -223,7 +245,7 @@ class Chooser(Listing[str]):
         super().__init__()
         self._title = title
         self._options = options
-        self._texts = [f"{title} {why}" for _, title, why in options]
+        self._texts = [(title, why) for _, title, why in options]
         self._chosen = chosen
         self._widest = max(len(title) for _, title, _ in options)
 
@@ -270,7 +292,7 @@ class ColumnChooser(Listing[tuple[str, ...]]):
         super().__init__()
         self._title = f"{title}: space chooses, enter takes"
         self._offered = [*chosen, *others]
-        self._texts = [f"{each.title} {each.name} {each.definition}" for each in self._offered]
+        self._texts = [(each.title, f"{each.name} {each.definition}") for each in self._offered]
         self._order = [each.name for each in chosen]
         self._widest = max(len(each.title) for each in self._offered)
         self._mark = glyphs.mark

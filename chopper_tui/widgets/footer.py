@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from textual import events
+from textual.message import Message
+
 from chopper_core.metrics import METRICS
 from chopper_core.model.charts import Lanes
 from chopper_core.query.frame import Frame
@@ -133,15 +136,28 @@ _PAIRS: Final = {
 
 
 class KeyLine(Pane):
-    """The keys that are used most; in a view with keys of its own, these come first."""
+    """The keys that are used most; in a view with keys of its own, these come first.
+
+    Each is a button, too.
+    """
+
+    class Pressed(Message):
+        """A key of the line was clicked."""
+
+        def __init__(self, action_id: str) -> None:
+            super().__init__()
+            self.action_id = action_id
 
     def __init__(self, actions: Sequence[Action]) -> None:
         super().__init__()
+        self._all = actions
         self._actions = [action for action in actions if action.hint and action.keys]
 
     view = ""
     instead = ""
     """The keys of the prompt, while one is open."""
+    _buttons: Sequence[tuple[int, int, str]] = ()
+    """The first cell, the cell after the last, and the action of each."""
 
     def explain(self, keys: str) -> None:
         """Show these keys; empty: those of the view again."""
@@ -155,6 +171,12 @@ class KeyLine(Pane):
             self.view = view
             self.redraw()
 
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer."""
+        for begin, end, action_id in self._buttons:
+            if begin <= event.x < end and not self.instead:
+                self.post_message(self.Pressed(action_id))
+
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """As many keys as fit; the command line always does."""
         if self.instead:
@@ -163,21 +185,34 @@ class KeyLine(Pane):
         taken = {key for action in own for key in action.keys}
         general = [a for a in self._actions if not a.view and a.keys[0] not in taken]
         shown = [*general[:2], *own, *general[2:]] if own else general
-        line = _hints(shown, self.glyphs)
+        line = self._hints(shown)
         while len(shown) > 1 and width_of(line) > width:
             last = len(shown) - 1 - (shown[-1].id == "command")
             shown.pop(last)
-            line = _hints(shown, self.glyphs)
+            line = self._hints(shown)
         return [line]
 
+    def _hints(self, actions: Iterable[Action]) -> list[tuple[str, str]]:
+        line = [(" ", "text")]
+        buttons: list[tuple[int, int, str]] = []
+        for action in actions:
+            key = action.keys[0] if self.glyphs.is_ascii else key_name(action.keys[0])
+            pair = _PAIRS.get(key, key)
+            first, space, second = pair.partition(" ")
+            before = self._counterpart(first, action) if second else ""
+            parts = [(first, before or action.id), (space + second, action.id)]
+            for text, action_id in (*parts, (f" {action.hint}", action.id)):
+                begin = width_of(line)
+                buttons.append((begin, begin + cell_width(text), action_id))
+                line.append((text, "strong" if len(buttons) % 3 else "dim"))
+            line.append(("  ", "dim"))
+        self._buttons = buttons
+        return line[:-1]
 
-def _hints(actions: Iterable[Action], glyphs: Glyphs) -> list[tuple[str, str]]:
-    line = [(" ", "text")]
-    for action in actions:
-        key = action.keys[0] if glyphs.is_ascii else key_name(action.keys[0])
-        pair = _PAIRS.get(key, key)
-        line += [(pair, "strong"), (f" {action.hint}", "dim"), ("  ", "dim")]
-    return line[:-1]
+    def _counterpart(self, key: str, action: Action) -> str:
+        """The action of the other key of a pair, which holds where this one does."""
+        names = (name for name in self._all if name.view == action.view and name is not action)
+        return next((each.id for each in names if key in map(key_name, each.keys)), "")
 
 
 class TooSmall(Pane):

@@ -29,6 +29,7 @@ from chopper_tui.widgets.pane import Pane
 
 _LONG_MARKS: Final = {"generated": "generated data", "reconstructed": "reconstructed times"}
 _WIDE: Final = 50
+_HELP_HINT: Final = "  ? help "
 _MIN_STEP_CELLS: Final = 24
 """Cells that a long step keeps before the first steps give way to it."""
 
@@ -155,6 +156,14 @@ class Position(Pane):
     row = 0
     rows = 0
 
+    class HelpClicked(Message):
+        """The hint of the help was clicked."""
+
+    def on_click(self, event: events.Click) -> None:
+        """The hint is a button."""
+        if event.x >= self.size.width - len(_HELP_HINT):
+            self.post_message(self.HelpClicked())
+
     def show(self, row: int, rows: int) -> None:
         """Show the cursor's row."""
         self.row, self.rows = row, rows
@@ -163,7 +172,7 @@ class Position(Pane):
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
         """The row at the right, and how to get help."""
         position = f"{min(self.row + 1, self.rows)}/{self.rows}"
-        hint = "  ? help " if width >= len(position) + 10 else " "
+        hint = _HELP_HINT if width >= len(position) + len(_HELP_HINT) + 1 else " "
         return [[(f"{position:>{max(width - len(hint), 0)}}", "dim"), (hint, "dim")]]
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from rich.style import Style
 from rich.text import Text
 
+from chopper_core.model.glossary import OPERATIONS, TERMS
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import level_title
 from chopper_core.views import VIEWS, view_spec, view_specs
 from chopper_core.views.spec import FIGURE, SUMS
 from chopper_tui.keymap import EXPLORE, GROUPS, INFO, PALETTE_KEY, Action
+from chopper_tui.widgets.reader import PERFORMS
 
 _FILTER = (
     ("gemm", "names that match a regular expression, ignoring case"),
@@ -22,48 +25,88 @@ _FILTER = (
 )
 _HEAD_CELLS = 19
 """Cells for keys, or for the title of a column."""
+_STACKED_BELOW = 60
+"""Width below which the text of an entry is under its head."""
 
 
-def help_text(actions: Sequence[Action], frame: Frame, width: int) -> Text:
-    """Help on this screen, keys and commands, screens, the filter and columns."""
-    text = Text()
-    room = max(min(width * 96 // 100, 110) - 6, 20)
+def help_text(
+    actions: Sequence[Action], frame: Frame, width: int, key_style: Style | None = None
+) -> Text:
+    """Help on this screen and its keys, then the screens, all keys and commands, and words.
 
-    def section(title: str) -> None:
-        text.append(("\n" if text else "") + title + "\n", "bold")
-
-    def entry(head: str, body: str, command: str = "") -> None:
-        lines = wrap(body, max(room - _HEAD_CELLS - 2, 16))
-        margin = "\n" + " " * (_HEAD_CELLS + 2)
-        text.append(f"  {head:<{_HEAD_CELLS}}" + (margin if len(head) >= _HEAD_CELLS else ""))
-        text.append(margin.join(lines), "dim")
-        if command:
-            room_left = room - _HEAD_CELLS - 2 - len(lines[-1])
-            text.append("  " if len(command) + 2 <= room_left else margin)
-            text.append(command)
-        text.append("\n")
-
+    A click on an entry performs it.
+    """
+    help_ = _Help(max(min(width * 96 // 100, 110) - 6, 20), key_style or Style(bold=True))
     for title, lines in _here(frame):
-        section(title)
+        help_.section(title)
         for head, body in lines:
-            entry(head, body)
-    for group in GROUPS:
-        section(group)
-        for action in actions:
-            if action.group == group:
-                entry(action.key_names, action.help, action.command)
-    entry(PALETTE_KEY, "Search all of these by name.")
-    section("Screens: views of the scope, by digit or by :view NAME")
+            help_.entry(head, body)
+    own = [each for each in actions if each.view and each.view == frame.view.name]
+    for action in own:
+        help_.action(action)
+    help_.section("Screens: views of the scope, by digit or by :view NAME")
     for keys, name, asks, splits in screen_table():
-        entry(f"{keys}  {name}", f"{asks} Split by {splits}." if splits else asks)
-    section("Filter: terms with spaces between; a row must match all of them")
+        body = f"{asks} Split by {splits}." if splits else asks
+        help_.entry(f"{keys}  {name}", body, performs=("view", name))
+    for group in GROUPS:
+        help_.section(group)
+        for action in actions:
+            if action.group == group and action not in own:
+                help_.action(action)
+    help_.entry(PALETTE_KEY, "Search all of these by name.")
+    help_.section("Filter: terms with spaces between; a row must match all of them")
     for term, meaning in _FILTER:
-        entry(term, meaning)
-    section("Columns of this table")
+        help_.entry(term, meaning)
+    help_.section("Columns of this table")
     for metric in frame.columns:
         unit = f" ({metric.unit})" if metric.unit and not metric.title.endswith(metric.unit) else ""
-        entry(f"{metric.title}{unit}", f"{metric.definition} [{metric.name}]")
-    return text
+        help_.entry(f"{metric.title}{unit}", f"{metric.definition} [{metric.name}]")
+    help_.section("Operations: the paper's short names")
+    for name, long in OPERATIONS.items():
+        help_.entry(name, long)
+    help_.section("Terms")
+    for term, meaning in TERMS.items():
+        help_.entry(term, meaning)
+    return help_.text
+
+
+class _Help:
+    """Sections of entries, written into a text."""
+
+    def __init__(self, room: int, key_style: Style) -> None:
+        self.text = Text()
+        self._room = room
+        self._key_style = key_style
+
+    def section(self, title: str) -> None:
+        """Begin a section."""
+        self.text.append(("\n" if self.text else "") + title + "\n", "bold")
+
+    def action(self, action: Action) -> None:
+        """Write an action: its keys, its help, its command."""
+        self.entry(action.key_names, action.help, action.command, (action.id, ""))
+
+    def entry(
+        self, head: str, body: str, command: str = "", performs: tuple[str, str] | None = None
+    ) -> None:
+        """Write a head with the text beside it, or under it on a narrow screen."""
+        text, begin = self.text, len(self.text)
+        is_stacked = self._room < _STACKED_BELOW
+        indent = 6 if is_stacked else _HEAD_CELLS + 2
+        margin = "\n" + " " * indent
+        lines = wrap(body, max(self._room - indent, 16))
+        text.append("  ")
+        text.append(head, self._key_style)
+        own_line = is_stacked or len(head) >= _HEAD_CELLS
+        text.append(margin if own_line else " " * (_HEAD_CELLS - len(head)))
+        text.append(margin.join(lines), "dim")
+        if command:
+            room_left = self._room - indent - len(lines[-1])
+            text.append("  " if len(command) + 2 <= room_left else margin)
+            text.append(command)
+        if performs is not None:
+            text.stylize(Style(meta={PERFORMS: performs}), begin, len(text))
+        text.append("\n")
 
 
 def screen_table() -> list[tuple[str, str, str, str]]:

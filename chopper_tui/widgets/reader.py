@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from chopper_tui.widgets.dialogs import Sought
+
+PERFORMS: Final = "performs"
+"""The key in a style's meta data under which a text has (action, argument) of a click on it."""
 
 
 class Reader(Sought[None]):
@@ -58,19 +62,33 @@ class Reader(Sought[None]):
         self._box.scroll_home(animate=False)
 
     def __init__(
-        self, title: str, text: Text, open_view: Callable[[str], None] | None = None
+        self,
+        title: str,
+        text: Text,
+        perform: Callable[[str, str], None],
+        *,
+        passes_digits: bool = False,
     ) -> None:
-        """Show a text; digits close it and open a view, where that is given."""
+        """Show a text; what closes it may perform an action: a click, or a digit for a view."""
         super().__init__()
         self._title = title
         self._text = text
-        self._open_view = open_view
+        self._perform = perform
+        self._passes_digits = passes_digits
 
     def action_digit(self, digit: str) -> None:
         """Close, and open the view of a digit; its own one closes alone."""
-        if self._open_view is not None:
+        if self._passes_digits:
             self.dismiss(None)
-            self._open_view("" if digit == "0" else digit)
+            if digit != "0":
+                self._perform("view", digit)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an entry that can be performed closes the text and performs it."""
+        performs = event.style.meta.get(PERFORMS)
+        if performs is not None:
+            self.dismiss(None)
+            self._perform(*performs)
 
     def compose(self) -> ComposeResult:
         """The text in a frame."""

@@ -302,7 +302,7 @@ async def test_copying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_detail_and_help_open_and_close() -> None:
     async with explorer() as at:
-        for key, text in (("i", "sample.json:gpu=0"), ("?", "Move")):
+        for key, text in (("i", "sample.json:gpu=0"), ("?", "Screens: views")):
             await at.press(key)
             assert isinstance(at.app.screen, Reader) and text in at.text()
             await at.press("j", "pagedown", "G", "g", "escape")
