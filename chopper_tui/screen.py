@@ -16,6 +16,7 @@ from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import Config
+from chopper_tui.draw.magnify import WHOLE
 from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
 from chopper_tui.keymap import Action
 from chopper_tui.screen_data import ScreenData
@@ -136,6 +137,8 @@ class Explorer(Pointing, Asking):
             self.future = []
         if (before.name, before.by) != (after.name, after.by):
             self.picture = 0
+        if (before.name, before.by, before.path) != (after.name, after.by, after.path):
+            self.lens = WHOLE
         self.trail = trail
         self.show(data)
         self.say(message)

@@ -23,6 +23,7 @@ from chopper_tui import screen_data
 from chopper_tui.config import CHART_SIZES, Config, save_splits
 from chopper_tui.draw.charts import lines_below
 from chopper_tui.draw.figures import detail as detail_of
+from chopper_tui.draw.magnify import WHOLE, Lens, columns_seen, seen
 from chopper_tui.draw.timeline import bins_of
 from chopper_tui.keymap import Action
 from chopper_tui.screen_data import ScreenData
@@ -68,12 +69,15 @@ class Parts(Screen[None]):
         self.picture = 0
         """Which of a view's charts is shown."""
         self.column = 0
-        """The column of a heat map's cursor."""
+        """The column of a heat map's cursor, of those that are seen."""
+        self.lens = WHOLE
+        """How close the picture of a view is seen."""
         self.zoom = False
         self.splits = dict(config.splits)
         """Lines by which a person moved the line between pictures and table, by view."""
         self.steps = StepQueue(self.say, self._loaded, partial(self.run_worker, group="steps"))
         self._arranged: Arrangement | None = None
+        self._seen: tuple[Frame, Lens, Sequence[Chart]] = data.frame, WHOLE, data.frame.charts
         self._compositor = CellCompositor()
 
     def action_perform(self, action_id: str, argument: str = "") -> None:
@@ -265,7 +269,7 @@ class Parts(Screen[None]):
     @property
     def heat_map(self) -> HeatMap | None:
         """The heat map, if the view is one whose cells open something."""
-        charts = self.frame.charts
+        charts = self._charts_seen
         found = charts[0] if charts and isinstance(charts[0], HeatMap) else None
         return found if found is not None and found.opens is not None else None
 
@@ -280,10 +284,29 @@ class Parts(Screen[None]):
 
     @property
     def _pictures(self) -> Sequence[Chart]:
-        """The charts of the view, from the chosen one on."""
-        charts = self.frame.charts
+        """The charts of the view, from the chosen one on, as close as they are seen."""
+        charts = self._charts_seen
         first = min(self.picture, max(len(charts) - 1, 0))
         return (*charts[first:], *charts[:first])
+
+    @property
+    def _charts_seen(self) -> Sequence[Chart]:
+        """The charts of the view; the same objects as long as nothing changes."""
+        frame, lens, _ = self._seen
+        if (frame, lens) != (self.frame, self.lens):
+            charts = tuple(seen(chart, self.lens) for chart in self.frame.charts)
+            self._seen = self.frame, self.lens, charts
+        return self._seen[2]
+
+    def look(self, lens: Lens) -> None:
+        """See the picture of the view through a lens; a heat map's cursor stays on its column."""
+        charts = self.frame.charts
+        if charts and isinstance(charts[0], HeatMap):
+            column = columns_seen(charts[0], self.lens)[0] + self.column
+            first, end = columns_seen(charts[0], lens)
+            self.column = min(max(column, first), end - 1) - first
+        self.lens = lens
+        self.show_charts()
 
     def fit_parts(self) -> None:
         """Give each part its room."""

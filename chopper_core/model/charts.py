@@ -29,6 +29,8 @@ class BarChart(Struct, frozen=True, eq=False):
     series: tuple[Series, ...]
     level: str = ""
     """The level of the labels, for their short forms."""
+    longest: float = 0.0
+    """Where the axis ends: longer bars are cut and marked; 0: at the longest one."""
 
 
 class LineChart(Struct, frozen=True, eq=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from chopper_core.metrics import metric_named
 from chopper_core.model.charts import HeatMap
 from chopper_core.model.view import View, at_level, pivot
 from chopper_core.util.errors import UsageError
+from chopper_tui.draw.magnify import WHOLE, panned
 from chopper_tui.keymap import WALK, action
 
 if TYPE_CHECKING:
@@ -89,8 +91,14 @@ def _map_of(screen: Explorer) -> HeatMap:
 
 
 def _step(screen: Explorer, step: int) -> None:
-    heat = _map_of(screen)
-    screen.column = min(max(screen.column + step, 0), len(heat.columns) - 1)
+    heat, whole = _map_of(screen), screen.frame.charts[0]
+    wanted = screen.column + step
+    if not 0 <= wanted < len(heat.columns) and screen.lens != WHOLE:
+        with suppress(UsageError):  # at the end of the map
+            screen.look(panned(screen.lens, whole, step / len(heat.columns)))
+            wanted = screen.column + step
+        heat = _map_of(screen)
+    screen.column = min(max(wanted, 0), len(heat.columns) - 1)
     screen.follow_cursor()
 
 

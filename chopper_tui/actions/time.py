@@ -1,4 +1,4 @@
-"""Along time: zooming, panning, pointing and measuring in the timeline and the chart."""
+"""Along time and other scales: zooming, panning, pointing and measuring in charts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from chopper_core.model.charts import Chart, HeatMap
 from chopper_core.model.run import interval_of, scope_of
 from chopper_core.model.table import Kind
 from chopper_core.model.window import (
@@ -24,6 +25,8 @@ from chopper_core.model.window import (
 )
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views.find import next_named
+from chopper_tui.draw import magnify
+from chopper_tui.draw.magnify import WHOLE
 from chopper_tui.keymap import TIME, TIMELINE, action
 from chopper_tui.steps import run_in_thread
 
@@ -147,35 +150,68 @@ async def at(screen: Explorer, argument: str) -> None:
     await _show(screen, pointing(interval(screen), parse_time("at", argument)))
 
 
-@_chart("+", "w", title="Zoom the chart in")
+@_chart("+", "w", title="Zoom in")
 async def chart_in(screen: Explorer, _: str) -> None:
-    """Chart of the tree: show half the time, around the row under the cursor."""
-    await _move_chart(screen, lambda seen: zoomed(seen, 1 / _ZOOM))
+    """Show half the time in the chart of the tree, around the row under the cursor; in a view, its
+    picture twice as large: half the time, half the columns, or the shorter half of bars."""
+    await _zoom_chart(screen, _ZOOM)
 
 
-@_chart("-", "_", title="Zoom the chart out")
+@_chart("-", "_", title="Zoom out")
 async def chart_out(screen: Explorer, _: str) -> None:
-    """Chart of the tree: show twice the time, even beyond the scope, which is marked."""
-    await _move_chart(screen, lambda seen: zoomed(seen, _ZOOM))
+    """Show twice the time in the chart of the tree, even beyond the scope, which is marked; in a
+    view, its picture half as large."""
+    await _zoom_chart(screen, 1 / _ZOOM)
 
 
-@_chart("a", title="Pan the chart left")
+@_chart("a", title="Pan left")
 async def chart_earlier(screen: Explorer, _: str) -> None:
-    """Chart of the tree: move half its length earlier."""
-    await _move_chart(screen, lambda seen: panned(seen, -_PAN))
+    """Move the chart of the tree, or the picture of a view, half its length to the left."""
+    await _pan_chart(screen, -_PAN)
 
 
-@_chart("d", title="Pan the chart right")
+@_chart("d", title="Pan right")
 async def chart_later(screen: Explorer, _: str) -> None:
-    """Chart of the tree: move half its length later."""
-    await _move_chart(screen, lambda seen: panned(seen, _PAN))
+    """Move the chart of the tree, or the picture of a view, half its length to the right."""
+    await _pan_chart(screen, _PAN)
 
 
-@_chart("Z", title="Chart of the whole scope")
+@_chart("Z", title="Whole picture")
 async def chart_whole(screen: Explorer, _: str) -> None:
-    """Chart of the tree: show exactly the scope's time again."""
-    _need_chart(screen)
-    await screen.change(replace(screen.view, window=ALL_TIME))
+    """Show exactly the scope's time in the chart of the tree again; in a view its whole picture."""
+    if screen.view.name:
+        screen.look(WHOLE)
+    else:
+        _need_chart(screen)
+        await screen.change(replace(screen.view, window=ALL_TIME))
+
+
+async def _zoom_chart(screen: Explorer, factor: float) -> None:
+    if not screen.view.name:
+        await _move_chart(screen, lambda seen: zoomed(seen, 1 / factor))
+        return
+    lens, chart = screen.lens, _picture_of(screen)
+    if isinstance(chart, HeatMap):
+        # Around the cursor.
+        first, end = magnify.columns_seen(chart, lens)
+        at = first + min(screen.column, end - first - 1)
+        lens = replace(lens, centre=(at + 0.5) / len(chart.columns))
+    screen.look(magnify.zoomed(lens, chart, factor))
+
+
+async def _pan_chart(screen: Explorer, share: float) -> None:
+    if screen.view.name:
+        screen.look(magnify.panned(screen.lens, _picture_of(screen), share))
+    else:
+        await _move_chart(screen, lambda seen: panned(seen, share))
+
+
+def _picture_of(screen: Explorer) -> Chart:
+    """The whole picture of a view; raises UsageError where it shows none."""
+    charts = screen.frame.charts
+    if not charts:
+        raise UsageError("this view has no picture to zoom")
+    return charts[min(screen.picture, len(charts) - 1)]
 
 
 def interval(screen: Explorer) -> Interval:
@@ -261,7 +297,5 @@ def _chart_interval(screen: Explorer) -> Interval:
 
 
 def _need_chart(screen: Explorer) -> None:
-    if screen.view.name:
-        raise UsageError("this view has no chart of a signal over time; 1 and 2 have one")
     if not screen.shows_signal:
         raise UsageError("no chart shown; try c, z or more room")

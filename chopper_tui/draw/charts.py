@@ -7,8 +7,7 @@ curves and points are drawn by plotext, lanes by `timeline`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,29 +21,28 @@ from chopper_core.model.charts import (
     HeatMap,
     Lanes,
     LineChart,
-    Series,
     SignalRows,
 )
 from chopper_core.render.ansi import Paint, plain
 from chopper_core.render.cells import cell_width, clean, pad
 from chopper_core.render.glyphs import Glyphs, bar
 from chopper_core.render.names import display_names, fitting_names
-from chopper_core.util.arrays import Float64, Int64
+from chopper_core.util.arrays import Float64
 from chopper_tui.draw.cards import draw_cards
 from chopper_tui.draw.composition import draw_composition
+from chopper_tui.draw.curves import MARKERS, as_bars, draw_curves
 from chopper_tui.draw.heat import cell_at, draw_heat, lines_wanted
 from chopper_tui.draw.pieces import SERIES_INKS, painted_line, series_fills
-from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
+from chopper_tui.draw.signal_plot import Line
 from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, short_number
 from chopper_tui.draw.timeline import cut, draw_lanes
 from chopper_tui.draw.timeline import rows_of as lanes_rows
 
-_MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
 _MAX_LABEL: Final = 40
 _MIN_LABEL: Final = 8
 _TEXT_SIZE: Final = (100, 14)
 _MAX_TEXT_LINES: Final = 40
-_MARKS_ON_A_CURVE: Final = 6
+_HAIR: Final = 1e-9
 _MIN_LINE_CHART: Final = 7
 """Lines of a line chart below another chart, with its axis."""
 
@@ -62,6 +60,7 @@ def draw(
     `selected` and `column` are the row and the column of the cursor, for charts that show it.
     """
     lines: list[Line]
+    picture = _shaped(picture)
     if isinstance(picture, Lanes):
         return draw_lanes(picture, width, height, glyphs, selected)
     if isinstance(picture, Composition):
@@ -84,8 +83,13 @@ def draw(
             cell = None if column is None else (selected, column)
             lines = draw_heat(picture, width, room, glyphs, cell)
         case LineChart():
-            lines = _curves(picture, width, room, glyphs)
+            lines = draw_curves(picture, width, room, glyphs)
     return [cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
+
+
+def _shaped(picture: Chart) -> Chart:
+    """A chart in the shape that suits its data."""
+    return (as_bars(picture) or picture) if isinstance(picture, LineChart) else picture
 
 
 def _title_lines(
@@ -162,6 +166,7 @@ def lines_below(pictures: Sequence[Chart], width: int, glyphs: Glyphs) -> int:
 
 
 def _lines_there(picture: Chart, width: int, glyphs: Glyphs, is_below: bool) -> int:
+    picture = _shaped(picture)
     if is_below and isinstance(picture, LineChart):
         return _MIN_LINE_CHART + len(_title(picture, width, glyphs))
     if is_below and isinstance(picture, SignalRows):
@@ -186,6 +191,7 @@ def as_lines(
 
 def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
     """The lines that a chart wants."""
+    picture = _shaped(picture)
     if isinstance(picture, Lanes):
         return lanes_rows(picture)
     if isinstance(picture, Composition):
@@ -214,7 +220,7 @@ def _rows(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[
         return row_lines(picture, width, height, glyphs)
     chart = envelope(picture)
     legend = _title(replace(chart, title="of all", unit=""), width, glyphs)
-    curves = _curves(chart, width, above - len(legend), glyphs)
+    curves = draw_curves(chart, width, above - len(legend), glyphs)
     title, *rows = row_lines(picture, width, count + 1, glyphs)
     return [title, *rows, *legend, *curves]
 
@@ -232,9 +238,9 @@ def _title(
         case BarChart() if len(picture.series) > 1:
             names = [each.name for each in picture.series]
             legend = _legend(names, series_fills(glyphs), _inks_of(picture))
-        case LineChart() if 1 < len(picture.series) <= len(_MARKERS[glyphs.name]):
+        case LineChart() if 1 < len(picture.series) <= len(MARKERS[glyphs.name]):
             names = [each.name for each in picture.series]
-            legend = _legend(names, _MARKERS[glyphs.name], SERIES_INKS)
+            legend = _legend(names, MARKERS[glyphs.name], SERIES_INKS)
     lines, used = [title], sum(cell_width(text) for text, _ in title)
     for entry in legend:
         size = sum(cell_width(text) for text, _ in entry)
@@ -286,6 +292,9 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
     room = max(width - label_width - value_width - 3, 1)
     below = float(-np.minimum(parts, 0.0).sum(axis=0).min()) if count else 0.0
     above = float(np.maximum(parts, 0.0).sum(axis=0).max()) if count else 0.0
+    if picture.longest:
+        parts = _cut_parts(parts, picture.longest)
+        below, above = min(below, picture.longest), min(above, picture.longest)
     span = (above + below) or 1.0
     zero = round(below / span * room)
     fills = series_fills(glyphs)
@@ -303,10 +312,22 @@ def _bars(picture: BarChart, width: int, height: int, glyphs: Glyphs) -> list[Li
             line.append((" " * (zero - sum(len(text) for text, _ in left)), "text"))
             right = _stack(np.maximum(parts[:, row], 0.0) / span * room, fills, inks)
             line += [*reversed(left), *right]
+        if picture.longest and abs(sums[row]) > picture.longest * (1 + _HAIR):
+            # It goes on beyond the end of the axis.
+            line[-1] = (line[-1][0].rstrip()[:-1] + glyphs.crumb, line[-1][1])
         lines.append(line)
     if shown < count and height > 0:
         lines.append(_left_out(count - shown, "rows"))
     return lines
+
+
+def _cut_parts(parts: Float64, longest: float) -> Float64:
+    """The parts of bars as far as the axis goes, from zero in both directions."""
+    cut_parts = np.zeros_like(parts)
+    for sign in (1.0, -1.0):
+        ends = np.minimum(np.cumsum(np.maximum(sign * parts, 0.0), axis=0), longest)
+        cut_parts += sign * np.diff(ends, axis=0, prepend=0.0)
+    return cut_parts
 
 
 def _inks_of(picture: BarChart | LineChart) -> tuple[str, ...]:
@@ -361,113 +382,3 @@ def _boxes(picture: BoxChart, width: int, height: int, glyphs: Glyphs) -> list[L
     axis = ends[0] + ends[1].rjust(max(room - len(ends[0]), len(ends[1]) + 1))
     lines.append([(" " * (label_width + 1) + axis, "dim")])
     return lines
-
-
-def _curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Line charts by plotext, one style per series."""
-    canvas = max(height - 1, 2)
-    rows: list[str] = [" " * width] * canvas
-    inks = np.full((canvas, width), -1, np.int64)
-    bounds = _bounds(picture)
-    if bounds is None:
-        return [[("no values to draw", "dim")]]
-    with PLOTEXT:
-        for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):
-            drawn = _curve(picture, x, series, number, width, canvas, bounds, glyphs)
-            merged = []
-            for y, (below, above) in enumerate(zip(rows, drawn, strict=True)):
-                chars = list(below)
-                for place, char in enumerate(above):
-                    if char not in " \u2800":
-                        chars[place] = char
-                        inks[y, place] = number
-                merged.append("".join(chars))
-            rows = merged
-    low, high = bounds[1]
-    axis = max(len(short_number(mark)) for mark in (low, (low + high) / 2, high)) + 1
-    lines = [_inked(row, inks[y], axis) for y, row in enumerate(rows)]
-    (x_low, x_high), _ = bounds
-    unit = f" {picture.x_unit}" if picture.x_unit else ""
-    left, right = short_number(x_low), f"{short_number(x_high)}{unit}"
-    middle = clean(picture.x_title).center(max(width - axis - len(left) - len(right), 0))
-    lines.append([(" " * axis + left + middle + right, "dim")])
-    return lines
-
-
-def _bounds(
-    picture: LineChart,
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    pairs = [
-        (x[ok], series.numbers[ok])
-        for x, series in zip(picture.x, picture.series, strict=True)
-        if (ok := np.isfinite(x) & np.isfinite(series.numbers)).any()
-    ]
-    if not pairs:
-        return None
-    x = np.concatenate([pair[0] for pair in pairs])
-    y = np.concatenate([pair[1] for pair in pairs])
-    return (float(x.min()), float(x.max())), (float(y.min()), float(y.max()))
-
-
-def _curve(
-    picture: LineChart,
-    x: Float64,
-    series: Series,
-    number: int,
-    width: int,
-    height: int,
-    bounds: tuple[tuple[float, float], tuple[float, float]],
-    glyphs: Glyphs,
-) -> list[str]:
-    import plotext
-
-    (x_low, x_high), (low, high) = bounds
-    figure: Any = plotext.figure
-    plotext.terminal.limit(False, False)
-    figure.clear()
-    figure.theme("colorless")
-    figure.plot_size(width, height)
-    figure.axes(False)
-    figure.axes(True, axis="y", side="left")
-    flat = low >= high
-    figure.ruler("y").lim(low - flat, high + flat)
-    marks = [low] if flat else [low, (low + high) / 2, high] if height >= 5 else [low, high]
-    label = max(len(short_number(mark)) for mark in marks)
-    figure.ruler("y").ticks(marks, [short_number(mark).rjust(label)[:label] for mark in marks])
-    figure.ruler("x").lim(x_low - (x_low >= x_high), x_high + (x_low >= x_high))
-    figure.ruler("x").ticks([], [])
-    known = np.isfinite(x) & np.isfinite(series.numbers)
-    if known.any():
-        markers = _MARKERS[glyphs.name]
-        marker = markers[number % len(markers)] if picture.points else "braille"
-        if glyphs.is_ascii:
-            marker = markers[number % len(markers)]
-        signal = figure.signal(x[known].tolist(), series.numbers[known].tolist(), marker=marker)
-        if not picture.points:
-            signal.lines()
-        figure.draw(signal)
-        if len(picture.series) > 1 and not picture.points and not glyphs.is_ascii:
-            # Markers on the curve tell series apart without colour.
-            places = np.flatnonzero(known)
-            step = max(len(places) // _MARKS_ON_A_CURVE, 1)
-            some = places[(number * step // len(picture.series)) :: step]
-            mark = markers[number % len(markers)]
-            figure.draw(figure.signal(x[some].tolist(), series.numbers[some].tolist(), marker=mark))
-    text: str = figure.build().string(colorless=True)
-    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
-    rows += [" " * width] * (height - len(rows))
-    return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
-
-
-def _inked(row: str, inks: Int64, axis: int) -> Line:
-    def ink(place: int) -> str:
-        if place < axis or inks[place] < 0:
-            return "dim"
-        return SERIES_INKS[int(inks[place]) % len(SERIES_INKS)]
-
-    return [
-        ("".join(row[place] for place in places), name)
-        for name, places in (
-            (name, list(group)) for name, group in groupby(range(len(row)), key=ink)
-        )
-    ]

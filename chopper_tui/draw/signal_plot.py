@@ -13,16 +13,19 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.signals import Signal
+from chopper_core.model.units import Unit
 from chopper_core.query.signal_chart import SignalChart
 from chopper_core.render.cells import Scale, scale_of
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Float64
+from chopper_tui.draw import axes
 
 Line = list[tuple[str, str]]
 """Pieces of text, each with the name of its ink."""
 
-_FEW_TICKS: Final = 90
-"""With as few bins, five labels of the time axis don't fit."""
+_LINES_PER_TICK: Final = 3
+_TICK_GAP: Final = 6
+"""Cells between labels of the time axis."""
 _LABEL: Final = 4
 """Cells that the labels of the value axis have at least, so that charts stand under each other."""
 _TALL: Final = 6
@@ -151,14 +154,13 @@ def _rows(
     figure.axes(False)
     figure.axes(True, axis="y", side="left")
     last = chart.values.shape[1] - 1
-    low, high = chart.signal.low, chart.signal.high
-    is_flat = low >= high
-    # A signal that never changes runs through the middle.
-    figure.ruler("y").lim(low - is_flat, high + is_flat)
-    marks = [low, (low + high) / 2, high] if height >= 5 else [low, high]
-    marks = [low] if is_flat else marks
-    labels = [chart.signal.scale.number(mark).rjust(axis_width(chart.signal) - 1) for mark in marks]
-    figure.ruler("y").ticks(marks, labels)
+    low, high = value_range(chart)
+    places = axes.ticks(low, high, max(height // _LINES_PER_TICK, 2))
+    figure.ruler("y").lim(low, high)
+    room = axis_width(chart.signal) - 1
+    divisor = chart.signal.scale.divisor
+    texts = axes.labels([place / divisor for place in places])
+    figure.ruler("y").ticks(places, [text.rjust(room)[:room] for text in texts])
     figure.ruler("x").lim(0, max(last, 1))
     if time_axis:
         figure.axes(True, axis="x", side="lower")
@@ -181,13 +183,26 @@ def _rows(
     return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
 
 
+def value_range(chart: SignalChart) -> tuple[float, float]:
+    """The ends of the value axis: around the values of all its GPUs in the time that it shows."""
+    known = chart.values[np.isfinite(chart.values)]
+    if not len(known):
+        return chart.signal.low, chart.signal.high
+    low, high = axes.around(float(known.min()), float(known.max()))
+    if chart.signal.unit is Unit.PERCENT:
+        return max(low, 0.0), max(min(high, 100.0), float(known.max()))
+    return max(low, min(float(known.min()), 0.0)), high
+
+
 def _time_ticks(chart: SignalChart, last: int) -> tuple[list[float], list[str]]:
     scale = _time_scale(chart)
-    span = chart.end_ns - chart.start_ns
-    parts = (0.0, 0.25, 0.5, 0.75, 1.0) if last > _FEW_TICKS else (0.0, 0.5, 1.0)
-    labels = [scale.cell(chart.start_ns + part * span) for part in parts]
-    labels[-1] += f" {scale.unit}"
-    return [part * last for part in parts], labels
+    begin, end = chart.start_ns / scale.divisor, chart.end_ns / scale.divisor
+    longest = len(f"{end:.0f}") + len(scale.unit) + _TICK_GAP
+    places = axes.ticks(begin, end, max(last // (2 * longest), 2))
+    labels = axes.labels(places)
+    if labels:
+        labels[-1] += f" {scale.unit}"
+    return [(place - begin) / max(end - begin, 1e-12) * last for place in places], labels
 
 
 def _merged(line: str, band: str, axis: int, inside: range) -> Line:

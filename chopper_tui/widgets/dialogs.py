@@ -66,7 +66,7 @@ class Dialog(ModalScreen[T]):
         """The explorer, dimmed."""
         return dimmed(super().render(), _shade(self))
 
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-low"), (16, "-high")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012 (as Textual declares it)
     answered: Callable[[T], None] | None = None
     """Takes the answer at once: Textual's own callback comes after the keys that follow."""
 

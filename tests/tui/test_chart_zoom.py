@@ -84,8 +84,39 @@ async def test_it_says_where_there_is_no_more() -> None:
         assert at.status == "maximum zoom"
         await at.press("c", "c", "+")
         assert "no chart shown" in at.status
-        await at.press("3", "+")
-        assert "no chart of a signal" in at.status
+        await at.press("c", "0", "+")
+        assert "no scale to zoom" in at.status
+
+
+async def test_pictures_of_views_are_zoomed_and_whole_again() -> None:
+    async with explorer((120, 40), measured_run()) as at:
+        await at.press("3")
+        whole = at.text()
+        await at.press("+")
+        assert "›\n" in at.text().replace(" ", "") and at.text() != whole
+        await at.press("Z")
+        assert at.text() == whole
+        await at.press("-")
+        assert at.status == "this is the whole picture"
+
+
+async def test_a_heat_map_is_zoomed_around_its_cursor() -> None:
+    async with explorer((120, 40), measured_run(layers=12)) as at:
+        await at.command("view heatmap")
+        await at.press(*["l"] * 9)
+        heat = at.explore.heat_map
+        assert heat is not None
+        column, opens = heat.columns[at.explore.column], heat.opens
+        assert opens is not None
+        target = opens(0, at.explore.column)
+        await at.press("+", "+")
+        near = at.explore.heat_map
+        assert near is not None and len(near.columns) < len(heat.columns)
+        assert near.columns[at.explore.column] == column
+        assert near.opens is not None and near.opens(0, at.explore.column) == target
+        await at.press(*["l"] * 9)
+        last = at.explore.heat_map
+        assert last is not None and last.columns[at.explore.column] == heat.columns[-1]
 
 
 async def test_the_window_is_in_the_address_and_not_in_the_next_scope() -> None:

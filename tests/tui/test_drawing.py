@@ -22,6 +22,7 @@ from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
 from chopper_tui.draw.charts import draw, draw_below, heat_cell, lines_below
+from chopper_tui.draw.magnify import Lens, seen
 
 NAN = float("nan")
 
@@ -56,6 +57,51 @@ def test_every_part_of_a_bar_has_its_own_mark_in_a_legend_that_is_whole(parts: i
     assert len(set(marks)) == parts and "…" not in legend
     longest = lines[-1]
     assert [mark for mark in marks if mark in longest] == marks
+
+
+def test_two_points_are_bars() -> None:
+    x = np.array([10.0, 11.0])
+    one = LineChart("step", "ms", "iteration", "", (x,), (Series("all", np.array([7.0, 9.0])),))
+    lines = text(one)
+    assert lines[0] == "step, ms"
+    assert lines[1].startswith("iteration 10 7 █") and lines[2].startswith("iteration 11 9 █")
+    assert lines[1].count("█") < lines[2].count("█")
+    three = replace(one, x=(np.arange(3.0),), series=(Series("all", np.arange(3.0)),))
+    assert "iteration 0" not in "".join(text(three))
+
+
+def test_axes_have_even_ticks() -> None:
+    x = np.linspace(0.0, 1770.0, 90)
+    chart = LineChart("clock", "MHz", "time", "ms", (x,), (Series("GPU 0", 1668 + x / 25),))
+    lines = text(chart, width=100, height=12)
+    ticks = [line.split("┤")[0].strip() for line in lines if "┤" in line]
+    assert ticks == ["1720", "1700", "1680"]
+    numbers = re.findall(r"\d+", lines[-1])
+    assert numbers == [str(time) for time in range(0, 1601, 200)] and "1600 ms" in lines[-1]
+
+
+def test_a_bar_beyond_the_end_of_a_zoomed_axis_is_cut_and_marked() -> None:
+    chart = BarChart("t", "ms", ("a", "b"), (Series("x", np.array([100.0, 10.0])),))
+    near = seen(chart, Lens(factor=4.0))
+    long, short = text(near)[1:]
+    assert long.endswith("›") and not short.endswith("›")
+    assert short.count("█") == pytest.approx(4 * text(chart)[2].count("█"), abs=4)
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.0])
+def test_what_is_seen_closer_is_a_part_of_the_whole(factor: float) -> None:
+    x = np.linspace(0.0, 100.0, 101)
+    chart = LineChart("clock", "MHz", "time", "ms", (x,), (Series("GPU 0", x),))
+    lens = Lens(factor, centre=0.9)
+    near = seen(chart, lens)
+    assert isinstance(near, LineChart)
+    kept = near.x[0]
+    assert kept.max() == 100 and kept.min() == pytest.approx(100 - 100 / factor, abs=1)
+    wide = heat(np.arange(40.0)[None, :], 40)
+    part = seen(wide, lens)
+    assert isinstance(part, HeatMap)
+    assert part.columns == wide.columns[40 - round(40 / factor) :]
+    assert part.numbers.tolist() == wide.numbers[:, 40 - round(40 / factor) :].tolist()
 
 
 def test_parts_are_as_long_as_they_are_large() -> None:
@@ -219,7 +265,7 @@ def test_of_rows_that_do_not_fit_what_stands_out_is_shown() -> None:
 def test_over_rows_with_room_stands_what_they_span() -> None:
     lines = text(rows_of(8), 60, 20)
     assert len(lines) == 20 and "● min  ▲ median" in lines[9]
-    assert lines[-1].split() == ["0.75", "time", "89.2", "ms"]
+    assert lines[-1].split() == ["20", "40", "60", "80", "ms"]
 
 
 def test_parts_below_nothing_go_to_the_left_from_where_the_others_begin() -> None:
@@ -242,7 +288,7 @@ def test_pictures_stand_below_each_other_where_they_have_room() -> None:
     lines = ["".join(part for part, _ in line) for line in drawn]
     assert lines[: len(text(few, 60))] == text(few, 60) and lines[len(text(few, 60))] == ""
     assert lines.index("curve") == len(text(few, 60)) + 1 and len(lines) == 30
-    assert lines[-1].split()[-1] == "49"
+    assert lines[-1].split() == ["0", "10", "20", "30", "40", "x"]
     wanted = lines_below((few, curve, tall), 60, UNICODE)
     whole = draw_below((few, curve, tall), 60, wanted, UNICODE)
     assert "".join(part for part, _ in whole[-1]).startswith("row 39")

@@ -1,0 +1,173 @@
+"""Line charts and points, drawn by plotext as characters in named inks, on even axes."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from chopper_core.model.charts import BarChart, LineChart, Series
+from chopper_core.render.cells import cell_width, clean
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.arrays import Float64, Int64
+from chopper_tui.draw import axes
+from chopper_tui.draw.pieces import SERIES_INKS
+from chopper_tui.draw.signal_plot import ASCII_AXES, PLOTEXT, Line
+from chopper_tui.draw.spark_rows import short_number
+
+MARKERS: Final = {"unicode": "●▲■◆○△□◇", "ascii": "*+xo@%&$"}
+_MARKS_ON_A_CURVE: Final = 6
+_MAX_BARS: Final = 2
+"""Points of a curve up to which it is drawn as bars: a line between two says nothing."""
+_LINES_PER_TICK: Final = 3
+_CELLS_PER_TICK: Final = 10
+
+Bounds = tuple[tuple[float, float], tuple[float, float]]
+
+
+def as_bars(picture: LineChart) -> BarChart | None:
+    """A chart of at most two points per curve as bars; None where it has more."""
+    known = [
+        np.isfinite(x) & np.isfinite(each.numbers)
+        for x, each in zip(picture.x, picture.series, strict=True)
+    ]
+    if picture.points or not known or not 0 < max(int(ok.sum()) for ok in known) <= _MAX_BARS:
+        return None
+    labels, numbers = [], []
+    for x, each, ok in zip(picture.x, picture.series, known, strict=True):
+        for place, number in zip(x[ok].tolist(), each.numbers[ok].tolist(), strict=True):
+            where = f"{picture.x_title} {short_number(place)} {picture.x_unit}".strip()
+            labels.append(f"{each.name}, {where}" if len(picture.series) > 1 else where)
+            numbers.append(number)
+    series = (Series(picture.title, np.array(numbers, np.float64)),)
+    return BarChart(picture.title, picture.unit, tuple(labels), series)
+
+
+def draw_curves(picture: LineChart, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """The curves over an axis with even ticks, one ink and marker per series."""
+    canvas = max(height - 1, 2)
+    bounds = _bounds(picture)
+    if bounds is None:
+        return [[("no values to draw", "dim")]]
+    places = _ticks_of_y(bounds[1], canvas)
+    rows: list[str] = [" " * width] * canvas
+    inks = np.full((canvas, width), -1, np.int64)
+    with PLOTEXT:
+        for number, (x, series) in enumerate(zip(picture.x, picture.series, strict=True)):
+            drawn = _curve(picture, x, series, number, width, canvas, bounds, places, glyphs)
+            merged = []
+            for y, (below, above) in enumerate(zip(rows, drawn, strict=True)):
+                chars = list(below)
+                for place, char in enumerate(above):
+                    if char not in " \u2800":
+                        chars[place] = char
+                        inks[y, place] = number
+                merged.append("".join(chars))
+            rows = merged
+    axis = max(map(len, axes.labels(places))) + 1
+    lines = [_inked(row, inks[y], axis) for y, row in enumerate(rows)]
+    lines.append([(" " * axis + _x_axis(picture, bounds[0], width - axis), "dim")])
+    return lines
+
+
+def _ticks_of_y(bounds: tuple[float, float], lines: int) -> list[float]:
+    low, high = bounds
+    return axes.ticks(low, high, max(lines // _LINES_PER_TICK, 2))
+
+
+def _x_axis(picture: LineChart, bounds: tuple[float, float], cells: int) -> str:
+    """Numbers under their place, the last with the unit, and the title where it has room."""
+    low, high = bounds
+    whole = all(float(place).is_integer() for x in picture.x for place in x[np.isfinite(x)])
+    places = axes.ticks(low, high, max(cells // _CELLS_PER_TICK, 2), whole=whole)
+    texts = axes.labels(places)
+    if picture.x_unit:
+        texts[-1] += f" {picture.x_unit}"
+    line = ""
+    for place, text in zip(places, texts, strict=True):
+        share = (place - low) / (high - low) if high > low else 0.0
+        at = min(round(share * (cells - 1)), max(cells - len(text), 0))
+        if at > len(line) or not line:
+            line = line.ljust(at) + text
+    title = f"  {clean(picture.x_title)}"
+    return line + title if cell_width(line + title) <= cells else line
+
+
+def _bounds(
+    picture: LineChart,
+) -> Bounds | None:
+    pairs = [
+        (x[ok], series.numbers[ok])
+        for x, series in zip(picture.x, picture.series, strict=True)
+        if (ok := np.isfinite(x) & np.isfinite(series.numbers)).any()
+    ]
+    if not pairs:
+        return None
+    x = np.concatenate([pair[0] for pair in pairs])
+    y = np.concatenate([pair[1] for pair in pairs])
+    return (float(x.min()), float(x.max())), (float(y.min()), float(y.max()))
+
+
+def _curve(
+    picture: LineChart,
+    x: Float64,
+    series: Series,
+    number: int,
+    width: int,
+    height: int,
+    bounds: Bounds,
+    places: list[float],
+    glyphs: Glyphs,
+) -> list[str]:
+    import plotext
+
+    (x_low, x_high), (low, high) = bounds
+    figure: Any = plotext.figure
+    plotext.terminal.limit(False, False)
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    figure.axes(False)
+    figure.axes(True, axis="y", side="left")
+    flat = low >= high
+    figure.ruler("y").lim(low - flat, high + flat)
+    texts = axes.labels(places)
+    figure.ruler("y").ticks(places, [text.rjust(max(map(len, texts))) for text in texts])
+    figure.ruler("x").lim(x_low - (x_low >= x_high), x_high + (x_low >= x_high))
+    figure.ruler("x").ticks([], [])
+    known = np.isfinite(x) & np.isfinite(series.numbers)
+    if known.any():
+        markers = MARKERS[glyphs.name]
+        marker = markers[number % len(markers)] if picture.points else "braille"
+        if glyphs.is_ascii:
+            marker = markers[number % len(markers)]
+        signal = figure.signal(x[known].tolist(), series.numbers[known].tolist(), marker=marker)
+        if not picture.points:
+            signal.lines()
+        figure.draw(signal)
+        if len(picture.series) > 1 and not picture.points and not glyphs.is_ascii:
+            # Markers on the curve tell series apart without colour.
+            there = np.flatnonzero(known)
+            step = max(len(there) // _MARKS_ON_A_CURVE, 1)
+            some = there[(number * step // len(picture.series)) :: step]
+            mark = markers[number % len(markers)]
+            figure.draw(figure.signal(x[some].tolist(), series.numbers[some].tolist(), marker=mark))
+    text: str = figure.build().string(colorless=True)
+    rows = [row.ljust(width)[:width] for row in text.split("\n")[:height]]
+    rows += [" " * width] * (height - len(rows))
+    return [row.translate(ASCII_AXES) for row in rows] if glyphs.is_ascii else rows
+
+
+def _inked(row: str, inks: Int64, axis: int) -> Line:
+    def ink(place: int) -> str:
+        if place < axis or inks[place] < 0:
+            return "dim"
+        return SERIES_INKS[int(inks[place]) % len(SERIES_INKS)]
+
+    return [
+        ("".join(row[place] for place in places), name)
+        for name, places in (
+            (name, list(group)) for name, group in groupby(range(len(row)), key=ink)
+        )
+    ]
