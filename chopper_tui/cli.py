@@ -33,6 +33,7 @@ chopper info RUN         sources, alignment, labels, and files left out
 chopper ingest RUN -o D  align a run once and write a store to keep or share
 chopper export RUN --to FORMAT -o PATH
                          write a run for a simulator or another viewer
+chopper check DIR        check Chakra traces for simulators
 chopper cache            list cached runs; `cache clear` removes them
 chopper metrics          all metrics: unit, definition, source
 chopper keys             the keys of the explorer

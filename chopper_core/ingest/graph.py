@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
+from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_RANK, ONE_CLOCK, RECONSTRUCTED, Gpu, Run, Source
 from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
 from chopper_core.sources.chakra.schema import NodeType
@@ -42,6 +45,7 @@ def graph_run(graph: ExecutionGraph) -> Run:
         notes=tuple(_unread(graph.attributes)),
     )
     generated = graph.metadata.get("generated")
+    world = graph.metadata.get("world_size")
     hardware = graph.metadata.get("hardware", "")
     return Run(
         name=str(graph.path),
@@ -50,7 +54,18 @@ def graph_run(graph: ExecutionGraph) -> Run:
         sources=(source,),
         generated=generated if isinstance(generated, str) else None,
         partial_iterations={0: aligned.partial_iterations},
+        groups=_groups(graph),
+        world=world if isinstance(world, int) and 0 < world < 2**31 else 0,
     )
+
+
+def _groups(graph: ExecutionGraph) -> tuple[ProcessGroup, ...]:
+    """The process groups in the metadata of a file of Chopper's own."""
+    text = graph.metadata.get("process_groups")
+    try:
+        return msgspec.json.decode(str(text), type=tuple[ProcessGroup, ...]) if text else ()
+    except msgspec.DecodeError:
+        return ()
 
 
 def _counts(graph: ExecutionGraph) -> dict[str, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from chopper_core.align.execution_graph import RULES
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
@@ -23,12 +23,12 @@ from chopper_core.model.run import Gpu, Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
 from chopper_core.render.exports import ExportOptions, new_folder
 from chopper_core.render.exports.communicators import (
-    WORLD,
     Communicator,
     comm_type,
     communicators,
 )
 from chopper_core.sources.chakra.files import write_et
+from chopper_core.sources.chakra.lint import GROUP_FILE, WORLD
 from chopper_core.sources.chakra.schema import (
     Attribute,
     CommType,
@@ -46,8 +46,6 @@ from chopper_core.views.shared.dependencies import dependencies, time_order
 DESCRIPTION: Final = "a folder of Chakra traces, one .et per rank, for simulators"
 TAKES: Final = ("iteration", "gaps", "force")
 
-GROUP_FILE: Final = "comm_group.json"
-"""The members of each process group but the world, as ASTRA-sim's option takes them."""
 _VERSION: Final = "1.0.0"
 _SCHEMA: Final = "chopper.et/1"
 _MIN_GAP_NS: Final = 1_000
@@ -147,9 +145,12 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
         "rank": Attribute("int64", gpu.rank),
         "gpu": Attribute("int64", gpu.index),
         "device": Attribute("int64", gpu.device),
-        "world_size": Attribute("int64", len(run.gpus)),
+        "world_size": Attribute("int64", max(run.world, len(run.gpus))),
         "time_origin_ns": Attribute("int64", plan.origin_ns),
     }
+    if run.groups:
+        groups = [structs.asdict(group) for group in run.groups]
+        attributes["process_groups"] = Attribute("string", json.dumps(groups))
     if gpu.hardware:
         attributes["hardware"] = Attribute("string", gpu.hardware)
     if run.is_reconstructed:

@@ -1,0 +1,267 @@
+"""The rules that Chakra's feeders and ASTRA-sim have for `.et` files, checked without them.
+
+Feeders read a wrong integer type as 0, stop early at a dependency that is missing, or abort;
+ASTRA-sim returns 0 even where ranks never finish. Here each violation is a sentence.
+Sources: mlcommons/chakra `src/feeder` and `src/feeder_v3`, astra-sim `Workload.cc`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+
+from chopper_core.sources.chakra.files import EtFile
+from chopper_core.sources.chakra.schema import COMMUNICATION, CommType, Node, NodeType
+from chopper_core.sources.chakra.sequences import Step, first_difference, step
+from chopper_core.sources.registry import files_at
+from chopper_core.util.errors import DataError
+
+GROUP_FILE: Final = "comm_group.json"
+"""The members of each process group but the world, as ASTRA-sim's option takes them."""
+WORLD: Final = 0
+"""The number of the group of all ranks, which needs no line in the group file."""
+_TYPES: Final[Mapping[str, str]] = {
+    "is_cpu_op": "bool",
+    "num_ops": "int64",
+    "tensor_size": "uint64",
+    "comm_type": "int64",
+    "comm_size": "int64",
+    "comm_priority": "int32",
+    "comm_src": "int32",
+    "comm_dst": "int32",
+    "comm_tag": "int32",
+    "pg_name": "string",
+}
+"""The type that the classic feeder reads an attribute with; of another type it reads 0."""
+_NAME: Final = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.et(?:\.gz)?$")
+_SUFFIXES: Final = (".et", ".et.gz")
+_MAX_SHOWN: Final = 5
+"""Violations of one rule that are spelled out for a file."""
+
+
+class _File(Struct):
+    """The findings of one file, and what the files are compared by."""
+
+    path: Path
+    rank: int | None
+    nodes: int = 0
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+    """Rule → sentences."""
+    counts: Counter[str] = field(default_factory=Counter)
+    sequences: dict[int, list[Step]] = field(default_factory=dict)
+    """Process group → its collectives in the order of the file."""
+
+    def add(self, rule: str, sentence: str) -> None:
+        """Note a violation of a rule."""
+        self.counts[rule] += 1
+        if self.counts[rule] <= _MAX_SHOWN:
+            self.wrong.setdefault(rule, []).append(sentence)
+
+    def sentences(self) -> Iterator[str]:
+        """The violations, rule by rule."""
+        for rule, found in self.wrong.items():
+            yield from (f"{self.path.name}: {sentence}" for sentence in found)
+            if (more := self.counts[rule] - len(found)) > 0:
+                yield f"{self.path.name}: {more:,} more like this: {rule}"
+
+
+class LintReport(Struct, frozen=True):
+    """The result for all files of a trace."""
+
+    files: int
+    nodes: int
+    violations: Sequence[str]
+
+
+def lint(paths: Sequence[Path]) -> LintReport:
+    """Check the `.et` files at the paths, which are those of one trace.
+
+    Raises DataError if there is none.
+    """
+    found = [path for _, path in files_at(paths) if path.name.casefold().endswith(_SUFFIXES)]
+    if not found:
+        raise DataError(f"{', '.join(map(str, paths))} holds no .et file.")
+    files = [_check_file(path) for path in found]
+    violations = [sentence for each in files for sentence in each.sentences()]
+    violations += [*_check_names(files), *_check_groups(files)]
+    return LintReport(len(files), sum(each.nodes for each in files), violations)
+
+
+def _check_file(path: Path) -> _File:
+    match = _NAME.match(path.name)
+    file = _File(path, int(match["rank"]) if match else None)
+    first: dict[int, int] = {}
+    needs: list[tuple[list[int], list[int]]] = []
+    ids: list[int] = []
+    try:
+        with path.open("rb") as plain:
+            if plain.read(2) == b"\x1f\x8b":
+                file.add("compressed", "is compressed, and FeederV3 reads plain files only")
+        with EtFile(path) as nodes:
+            if not nodes.metadata.version and not nodes.metadata.attributes:
+                file.add("metadata", "starts with empty metadata, where the feeders stop reading")
+            for node in nodes:
+                if node.id in first:
+                    file.add("unique ids", f"has two nodes with the id {node.id}")
+                first.setdefault(node.id, len(ids))
+                ids.append(node.id)
+                needs.append((node.data_deps, node.ctrl_deps))
+                _check_node(file, node)
+    except (DataError, OSError) as error:
+        reason = str(error).removeprefix(f"{path} ").rstrip(".")
+        file.add("readable", reason)
+    file.nodes = len(ids)
+    if not ids and "readable" not in file.wrong:
+        file.add("nodes", "has no nodes")
+    _check_graph(file, ids, first, needs)
+    return file
+
+
+def _check_node(file: _File, node: Node) -> None:
+    called = f"node {node.id} ({node.name[:40]})"
+    for name, kind in _TYPES.items():
+        attribute = node.attributes.get(name)
+        if attribute is not None and attribute.type != kind:
+            file.add(
+                "types",
+                f"{called} has {name} as {attribute.type or 'nothing'}; it must be {kind}",
+            )
+    if node.type == NodeType.INVALID:
+        file.add("node types", f"{called} has no valid type")
+    if node.type == NodeType.METADATA:
+        file.add("metadata nodes", f"{called} is METADATA, at which ASTRA-sim's statistics crash")
+    if node.type not in COMMUNICATION:
+        return
+    if node.get("is_cpu_op"):
+        file.add("CPU", f"{called} communicates, and is on the CPU (is_cpu_op true)")
+        return
+    if node.type != NodeType.COMM_COLL:
+        for name in ("comm_src", "comm_dst", "comm_tag"):
+            if name not in node.attributes:
+                file.add("peers", f"{called} sends or receives without {name}")
+        return
+    kind, size = node.get("comm_type"), node.get("comm_size")
+    if not isinstance(kind, int) or not 0 <= kind <= max(CommType):
+        file.add("comm_type", f"{called} is a collective without a valid comm_type")
+        return
+    group = _group_of(file, node, called)
+    if group is not None:
+        exact = step(CommType(kind), size if isinstance(size, int) else None)
+        file.sequences.setdefault(group, []).append(exact)
+
+
+def _group_of(file: _File, node: Node, called: str) -> int | None:
+    """The number of a collective's group; None for one that is invalid."""
+    name = node.get("pg_name")
+    if name is None or name == "":
+        return WORLD
+    if not (isinstance(name, str) and name.isascii() and name.isdecimal()):
+        file.add("pg_name", f"{called} has the pg_name {name!r}, which is no decimal number")
+        return None
+    return int(name)
+
+
+def _check_graph(
+    file: _File,
+    ids: Sequence[int],
+    first: Mapping[int, int],
+    needs: Sequence[tuple[list[int], list[int]]],
+) -> None:
+    """Dependencies lead to nodes of the file, and to no cycle."""
+    waits = [0] * len(ids)
+    followers: list[list[int]] = [[] for _ in ids]
+    for place, of_kinds in enumerate(needs):
+        for kind, deps in zip(("data_deps", "ctrl_deps"), of_kinds, strict=True):
+            for dep in deps:
+                if dep not in first:
+                    file.add(
+                        f"dangling {kind}",
+                        f"node {ids[place]} waits for node {dep}, which the file lacks ({kind})",
+                    )
+                else:
+                    waits[place] += 1
+                    followers[first[dep]].append(place)
+    ready = [place for place, count in enumerate(waits) if not count]
+    done = 0
+    while ready:
+        place = ready.pop()
+        done += 1
+        for follower in followers[place]:
+            waits[follower] -= 1
+            if not waits[follower]:
+                ready.append(follower)
+    if done < len(ids):
+        file.add("cycles", f"has a cycle: {_cycle(ids, first, needs, waits)}")
+
+
+def _cycle(
+    ids: Sequence[int],
+    first: Mapping[int, int],
+    needs: Sequence[tuple[list[int], list[int]]],
+    waits: Sequence[int],
+) -> str:
+    """A cycle among the nodes that still wait."""
+    place = next(place for place, count in enumerate(waits) if count)
+    seen: dict[int, int] = {}
+    while place not in seen:
+        seen[place] = len(seen)
+        deps = (first[dep] for kind in needs[place] for dep in kind if dep in first)
+        place = next(each for each in deps if waits[each])
+    path = [str(ids[each]) for each, order in seen.items() if order >= seen[place]]
+    return " waits for ".join([*path[:4], *["…"] * (len(path) > 4), path[0]])
+
+
+def _check_names(files: Sequence[_File]) -> Iterator[str]:
+    """ASTRA-sim opens PREFIX.0.et to PREFIX.<N-1>.et."""
+    unnamed = [file.path.name for file in files if file.rank is None]
+    if unnamed:
+        yield f"{unnamed[0]} is not named PREFIX.<rank>.et"
+        return
+    ranks = sorted(file.rank or 0 for file in files)
+    if len(files) > 1 and ranks != [*range(len(files))]:
+        lost = next((rank for rank in range(len(files)) if rank not in ranks), None)
+        twice = next((rank for rank, count in Counter(ranks).items() if count > 1), None)
+        yield f"rank {lost} has no file" if lost is not None else f"rank {twice} has two files"
+    prefixes = sorted({match["prefix"] for file in files if (match := _NAME.match(file.path.name))})
+    if len(prefixes) > 1:
+        yield f"the files have different prefixes: {', '.join(prefixes[:3])}"
+
+
+def _check_groups(files: Sequence[_File]) -> Iterator[str]:
+    """All members of a group have the same collectives in the same order."""
+    listed, problem = _group_file(files[0].path.parent)
+    if problem:
+        yield problem
+    by_rank = {file.rank: file for file in files if file.rank is not None}
+    if len(by_rank) < 2:
+        return
+    for group in sorted({each for file in files for each in file.sequences}):
+        using = [rank for rank, file in by_rank.items() if group in file.sequences]
+        members = sorted(by_rank) if group == WORLD else listed.get(group, sorted(using))
+        if group != WORLD and group not in listed and listed:
+            yield f"process group {group} is not in {GROUP_FILE}"
+        for rank in using:
+            if rank not in members:
+                yield f"rank {rank} uses process group {group}, of which it is no member"
+        there = [rank for rank in members if rank in by_rank]
+        wrong = first_difference(there, [by_rank[rank].sequences.get(group, []) for rank in there])
+        if wrong:
+            yield f"process group {group}: {wrong}"
+
+
+def _group_file(folder: Path) -> tuple[dict[int, list[int]], str]:
+    """The members of each listed group, and what is wrong with the file."""
+    path = folder / GROUP_FILE
+    if not path.exists():
+        return {}, ""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {int(name): [int(rank) for rank in ranks] for name, ranks in found.items()}, ""
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}, f"{GROUP_FILE} is no JSON object of group numbers and lists of ranks"

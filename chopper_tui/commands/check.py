@@ -1,0 +1,32 @@
+"""`chopper check`: Chakra traces against the rules of the tools that read them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Final
+
+from chopper_tui.commands.output import tell, write
+
+DESCRIPTION: Final = "Check Chakra traces against the rules of feeders and simulators."
+VIOLATED: Final = 1
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The files."""
+    parser.add_argument(
+        "paths", nargs="+", metavar="DIR", help="the .et files of one trace, or their directory"
+    )
+
+
+def run(options: Namespace) -> int:
+    """Print a sentence per violation; fails if there is any."""
+    from chopper_core.render.cells import clean
+    from chopper_core.sources.chakra.lint import lint
+
+    report = lint([Path(path).expanduser() for path in options.paths])
+    write("".join(f"{clean(sentence)}\n" for sentence in report.violations))
+    files = f"{report.files} file{'s' * (report.files > 1)}"
+    many = f"{len(report.violations)} violation{'s' * (len(report.violations) != 1)}"
+    tell(f"{files}, {report.nodes:,} nodes: {many if report.violations else 'no violations'}")
+    return VIOLATED if report.violations else 0
