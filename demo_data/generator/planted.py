@@ -43,6 +43,7 @@ STYLES: dict[str, Style] = {
     "busy links of modules": _style(k.MODULE, link_times=2.5),
     "tensor": _style(k.MODULE, tensor=2, shards=False),
     "stages": _style(k.MODULE, stages=2, shards=False, microsteps=4),
+    "stages alone": _style(k.MODULE, stages=4, layers=8, shards=False, microsteps=4),
 }
 """What runs look like."""
 

@@ -221,7 +221,7 @@ class Clean(Struct, frozen=True):
     @property
     def false(self) -> tuple[Finding, ...]:
         """Those that accuse: pipelines truly wait for their stages."""
-        waits = self.style == "stages"
+        waits = self.style.startswith("stages")
         return tuple(f for f in self.found if not (waits and f.rule == "exposed"))
 
 

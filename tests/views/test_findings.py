@@ -75,6 +75,7 @@ ABOUT = {
     "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
     "products": {"kernel_ns"},
     "slow-link": {"bus_gbps"},
+    "slow-stage": {"kernel_ns", "idle_host_ns"},
     "straggler": {"caused_ns"},
     "throttled": {"throttled_pct", "throttle_pct"},
 }

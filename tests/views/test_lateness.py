@@ -221,3 +221,58 @@ def test_who_waits_for_whom_needs_all_ranks() -> None:
 )
 def test_when(when: list[int], text: str) -> None:
     assert recurrence(when, [10, 11, 12, 13]) == text
+
+
+def pipeline(stages: int, took: Callable[[int], int], host_ns: Callable[[int], int]) -> Run:
+    """One GPU per stage, four micro-steps each way, a layer of its own, activations passed on."""
+    rows: list[Row] = []
+    groups: list[str] = []
+    now = dict.fromkeys(range(stages), 0)
+    for iteration in range(6):
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            way = range(stages) if phase == Phase.FORWARD else range(stages)[::-1]
+            for _ in range(4):
+                for gpu in way:
+                    place = {"gpu": gpu, "iteration": iteration, "phase": phase, "layer": gpu}
+                    launch = now[gpu]
+                    if phase == Phase.FORWARD:
+                        now[gpu] += host_ns(gpu)
+                        launch = now[gpu]
+                    rows.append(Row(now[gpu], took(gpu), operation="mlp", launch=launch, **place))
+                    groups.append("")
+                    now[gpu] += took(gpu)
+                    following = gpu + (1 if phase == Phase.FORWARD else -1)
+                    if following in way:
+                        end = max(now[gpu], now[following]) + TRANSFER
+                        for one in (gpu, following):
+                            rows.append(
+                                Row(now[one], end - now[one], Kind.COMM, 1, one, iteration, phase,
+                                    one, "send_recv", "nccl", now[one])
+                            )  # fmt: skip
+                            groups.append(f"{min(gpu, following)} of 2")
+                            now[one] = end
+    run = run_of(rows)
+    names = [*run.table.names, *sorted(set(groups) - {""})]
+    codes = np.array([names.index(group) if group else -1 for group in groups], np.int32)
+    table = replace(run.table, names=names, group=codes)
+    order = np.lexsort((table.start_ns, *(table.column(level) for level in reversed(LEVELS))))
+    return replace(run, table=table.take(order))
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_stage_without_peers_is_compared_with_the_other_stages(stages: int) -> None:
+    def nothing(gpu: int) -> int:
+        return 0
+
+    def usual(gpu: int) -> int:
+        return 10 * MS
+
+    even = pipeline(stages, usual, nothing)
+    assert findings(even, "slow-stage") == findings(even) == findings(even, "imbalance") == []
+    slow = pipeline(stages, lambda gpu: (11 if gpu == 1 else 10) * MS, nothing)
+    (said,) = findings(slow, "slow-stage")
+    assert said.startswith("GPU 1 is a slow stage") and "10.0 % longer" in said
+    late_host = pipeline(stages, usual, lambda gpu: 2 * MS * (gpu == 1))
+    (said,) = findings(late_host, "slow-stage")
+    assert said.startswith("GPU 1 is a stage held back by its host")
+    assert "8.0 ms per iteration more" in said

@@ -37,6 +37,7 @@ SPEC: Final = ViewSpec(
 
 MODULES: Final = (
     "straggler",
+    "slow_stage",
     "slow_link",
     "overhead",
     "exposed",

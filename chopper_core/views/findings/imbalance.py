@@ -11,6 +11,7 @@ from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import beyond_others
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.matched_kernels import compared_iterations, occurrences_of
 from chopper_core.views.shared.phrases import percent, time
 
 IMBALANCE: Final = Threshold(
@@ -86,8 +87,9 @@ def _work(context: FindingsContext) -> tuple[Float64, Float64, Float64]:
 
 def beyond_peers(context: FindingsContext, values: Float64) -> Float64:
     """Each GPU's value less the median of its peers'; NaN without peers."""
-    if context.leads is not None:
-        places = np.searchsorted(context.leads.gpus, context.gpus)
-        if len(context.leads.gpus) == len(context.gpus) and (np.diff(places) == 1).all():
-            return context.leads.beyond_peers(values)
-    return beyond_others(values)
+    peers = occurrences_of(context.run, compared_iterations(context.run, context.view))
+    found = np.full(len(context.gpus), np.nan)
+    for own in peers:
+        places = np.flatnonzero(np.isin(context.gpus, own.gpus))
+        found[places] = beyond_others(values[places])
+    return found

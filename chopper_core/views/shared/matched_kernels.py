@@ -59,6 +59,7 @@ _CACHED_SETS: Final = 8
 """Sets of iterations whose occurrences are cached."""
 MAX_MATCHED: Final = 1 << 22
 """With more activities, evenly chosen iterations are compared."""
+_PAIR: Final = 2
 _MIN_ALIKE: Final = 0.5
 """The share of activities in the same phase, layer and operation that makes GPUs peers."""
 
@@ -159,7 +160,7 @@ def _peers(run: Run, parts: list[Index], gpus: list[int]) -> list[list[int]]:
 
 
 def _stages(run: Run) -> frozenset[frozenset[int]]:
-    """Pairs of GPUs that are stages of one pipeline: they send each other activations."""
+    """Pairs of GPUs that are stages of one pipeline: linked by what they send each other."""
     table = run.table
     if PAIRWISE not in table.operations:
         return frozenset()
@@ -167,13 +168,15 @@ def _stages(run: Run) -> frozenset[frozenset[int]]:
     rows = np.flatnonzero(sends)
     sizes, _ = known_group_sizes(run, table.group[rows], table.gpu[rows])
     everyone = len(distinct(table.gpu))
-    pairs: set[frozenset[int]] = set()
+    pipelines: list[set[int]] = []
     for code in sizes:
         members = distinct(table.gpu[rows[table.group[rows] == code]]).tolist()
-        # A group of everyone doesn't tell stages from replicas.
-        if len(members) < everyone:
-            pairs.update(map(frozenset, combinations(members, 2)))
-    return frozenset(pairs)
+        # A group of everyone doesn't tell stages from replicas, unless it is a pair.
+        if len(members) < everyone or everyone == _PAIR:
+            linked = [each for each in pipelines if not each.isdisjoint(members)]
+            pipelines = [each for each in pipelines if each not in linked]
+            pipelines.append(set(members).union(*linked))
+    return frozenset(frozenset(pair) for own in pipelines for pair in combinations(sorted(own), 2))
 
 
 def _compute_of(run: Run) -> Index:
