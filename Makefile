@@ -19,8 +19,8 @@ check: $(VENV)/dev lint types
 test: $(VENV)/dev lint types
 	$(PYTEST) -m "not sweep"
 
-# Also key sweeps, old terminals, process kills, byte comparisons of the demo data.
-test-all: $(VENV)/dev lint types
+# Also key sweeps, old terminals, process kills, byte comparisons of the demo data, upstream's Chakra tools.
+test-all: $(VENV)/chakra lint types
 	$(PYTEST)
 
 # An hour of random keys, mouse, pastes and resizes; MONKEY takes options and more runs: make monkey MONKEY="--seed 7 RUN"
@@ -73,4 +73,9 @@ $(VENV)/app: pyproject.toml | $(BIN)/python
 
 $(VENV)/dev: $(VENV)/app
 	@$(PIP) install --group dev >&2
+	@touch $@
+
+$(VENV)/chakra: $(VENV)/dev
+	@$(PIP) install --group chakra >&2
+	@$(PIP) install --no-deps mlc-chakra==1.0.0 >&2
 	@touch $@

@@ -80,7 +80,9 @@ def real(name: str) -> Path:
 def test_real_runs_read_back_as_they_were(name: str, tmp_path: Path) -> None:
     run = open_run(str(real(name)), jobs=1)
     export(run, "chakra", tmp_path / "out")
-    same(run, open_run(str(tmp_path / "out"), jobs=1), but=())
+    again = open_run(str(tmp_path / "out"), jobs=1)
+    same(run, again, but=())
+    assert (again.groups, again.world) == (run.groups, run.world)
 
 
 KERNELS = ("gemm", "ncclDevKernel_Generic_1(args)", "Memcpy DtoD", "[odd], \x1b name", "none")
