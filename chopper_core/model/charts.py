@@ -155,6 +155,15 @@ class LaneCells(Struct, frozen=True, eq=False):
     """Classes x cells: the time in which compute of each class runs; None where none is told."""
 
 
+class Ghost(Struct, frozen=True, eq=False):
+    """The baseline's lane beneath a lane, moved so that their first activities start together."""
+
+    title: str
+    cells: LaneCells
+    drift_ns: int
+    """How much later than there the last activity of the window starts here."""
+
+
 class Band(Struct, frozen=True):
     """A level of the tree along time: the label of the activity in the middle of each cell."""
 
@@ -211,10 +220,16 @@ class Lanes(Struct, frozen=True, eq=False):
     """Why there are no strips."""
     classes: tuple[str, ...] = ()
     """The classes of compute."""
+    ghosts: Callable[[int, int], Ghost | None] | None = None
+    """The baseline's lane beneath each lane, where there is a baseline."""
 
 
 def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
     """The chart of some lanes, in the given order."""
+
+    def ghost(row: int, bins: int) -> Ghost | None:
+        return chart.ghosts(rows[row], bins) if chart.ghosts is not None else None
+
     return replace(
         chart,
         lanes=tuple(chart.lanes[row] for row in rows),
@@ -223,6 +238,7 @@ def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
         cells=lambda row, bins: chart.cells(rows[row], bins),
         bands=lambda row, bins: chart.bands(rows[row], bins),
         strips=lambda row, bins: chart.strips(rows[row], bins),
+        ghosts=ghost if chart.ghosts is not None else None,
     )
 
 

@@ -40,6 +40,8 @@ _SHORT: Final = {"iteration": "it", "operation": "op"}
 _MAX_STRIP_LINES: Final = 6
 _TICK_STEPS: Final = (1, 2, 5)
 _GAP: Final = 3
+_MIN_WITH_GHOST: Final = 5
+"""Lines of lanes, bands and strips from which a baseline's lane has room."""
 _MIN_NAMED_WIDTH: Final = 9
 """Width from which an activity shows its name."""
 
@@ -79,7 +81,8 @@ def bins_of(picture: Lanes, width: int) -> int:
 def rows_of(picture: Lanes) -> int:
     """Lines that the whole chart needs."""
     signals = picture.signals * _MAX_STRIP_LINES or 1
-    return _HEAD + len(picture.lanes) + len(_BANDS_BY_IMPORTANCE) + signals
+    lanes = len(picture.lanes) * (1 + (picture.ghosts is not None))
+    return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
 
 def lane_line(picture: Lanes, row: int, bins: int, glyphs: Glyphs) -> Line:
@@ -105,7 +108,8 @@ def draw_lanes(
     room, bins = label_width(picture), bins_of(picture, width)
     bands = picture.bands(selected, bins)
     strips = picture.strips(selected, bins)
-    parts = _allotted(height, len(picture.lanes), len(bands), max(len(strips), 1))
+    ghosts = _ghosts_shown(picture, selected, height)
+    parts = _allotted(height - len(ghosts), len(picture.lanes), len(bands), max(len(strips), 1))
     shown = [band for band in bands if band.title in _kept(bands, parts.bands)]
     top = min(max(selected - parts.lanes // 2, 0), len(picture.lanes) - parts.lanes)
     places = range(top, top + parts.lanes)
@@ -128,11 +132,37 @@ def draw_lanes(
         sign = glyphs.cursor if row == selected else " "
         label = sign + _label(picture.lanes[row], room - 1, glyphs) + " "
         lines.append([(label, "strong" if row == selected else "text"), *line])
+        if row in ghosts:
+            lines.append(_ghost(picture, row, bins, room, glyphs))
     if not strips and parts.strips:
         lines.append([(_label("", room, glyphs) + " ", "dim"), (clean(picture.missing), "dim")])
     for strip in strips[: parts.strips]:
         lines += _strip(strip, parts.strip_lines, room, glyphs)
     return [cut(line, width, glyphs) for line in lines][: max(height, 0)]
+
+
+def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
+    """The lanes that have the baseline's beneath: all where there is room, else the selected."""
+    count = len(picture.lanes)
+    if picture.ghosts is None or height < _HEAD + _MIN_WITH_GHOST:
+        return range(0)
+    if height >= _HEAD + 2 * count + _MIN_WITH_GHOST:
+        return range(count)
+    return range(selected, selected + 1)
+
+
+def _ghost(picture: Lanes, row: int, bins: int, room: int, glyphs: Glyphs) -> Line:
+    """The baseline's lane, dim, with the drift at its end."""
+    found = picture.ghosts(row, bins) if picture.ghosts is not None else None
+    if found is None:
+        return [(" " * (room + 1), "dim"), ("nothing of the baseline matches here", "dim")]
+    label = _label(f" {glyphs.bar[0]} {found.title}", room, glyphs) + " "
+    fills = _FILLS[glyphs.name][0]
+    share = found.cells.busy_ns / np.maximum(found.cells.width_ns, 1)
+    chars = [fills[_level(each, len(fills))] if each > 0 else " " for each in share.tolist()]
+    drift = f" {found.drift_ns / 1e6:+.3f} ms" if found.drift_ns else " 0 ms"
+    end = max(bins - len(drift), 0)
+    return [(label, "dim"), ("".join(chars[:end]), "shade"), (drift[: bins - end], "alert")]
 
 
 class _Parts(Struct, frozen=True):

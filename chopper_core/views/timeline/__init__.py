@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, column, numbered, worded
-from chopper_core.model.charts import Pointed
+from chopper_core.model.charts import Lanes, Pointed
 from chopper_core.model.run import Run, interval_of
 from chopper_core.model.table import NO_LABEL, Kind
 from chopper_core.model.view import View
@@ -18,6 +18,7 @@ from chopper_core.util.arrays import Int64, Mask
 from chopper_core.views.shared.table_view import activity_view
 from chopper_core.views.spec import ViewResult, ViewSpec
 from chopper_core.views.timeline.chart import KIND_NAMES, lanes_chart, own_time
+from chopper_core.views.timeline.ghost import Ghosts
 from chopper_core.views.timeline.lanes import (
     EVERY_STREAM,
     BusyTime,
@@ -184,8 +185,24 @@ def answer(run: Run, view: View) -> ViewResult:
         headline=(_headline(seen),),
         notes=_notes(run, lanes, left_out, seen),
         by=split_of(run, view),
-        charts=(lanes_chart(run, view, seen, lanes, labels, pointed),),
+        charts=(_chart(run, view, seen, lanes, labels, pointed),),
     )
+
+
+def _chart(
+    run: Run,
+    view: View,
+    seen: Interval,
+    lanes: Sequence[Lane],
+    labels: Sequence[str],
+    pointed: tuple[Pointed, ...],
+) -> Lanes:
+    """The lanes, above those of the baseline."""
+    chart = lanes_chart(run, view, seen, lanes, labels, pointed)
+    ghosts = Ghosts.of(run, view)
+    if ghosts is None:
+        return chart
+    return replace(chart, ghosts=lambda row, bins: ghosts.of_lane(lanes[row], seen, bins))
 
 
 def lanes_in(run: Run, view: View) -> tuple[list[Lane], int]:
