@@ -161,7 +161,6 @@ async def test_the_window_stays_on_another_gpu_and_not_in_another_iteration() ->
         assert window and at.path == ("2", "11")
         await at.press("]")
         assert at.path == ("2", "12") and not at.frame.view.window
-        await at.press("2")
         assert at.frame.view.name == TIMELINE
 
 
