@@ -19,7 +19,7 @@ check: $(VENV)/dev lint types
 test: $(VENV)/dev lint types
 	$(PYTEST) -m "not sweep"
 
-# Also key sweeps, old terminals, process kills, byte comparisons of the demo data, upstream's Chakra tools.
+# Also key sweeps, old terminals, process kills, byte comparisons of the demo data, readers of exports: Chakra's tools and HTA.
 test-all: $(VENV)/chakra lint types
 	$(PYTEST)
 
@@ -76,6 +76,6 @@ $(VENV)/dev: $(VENV)/app
 	@touch $@
 
 $(VENV)/chakra: $(VENV)/dev
-	@$(PIP) install --group chakra >&2
-	@$(PIP) install --no-deps mlc-chakra==1.0.0 >&2
+	@$(PIP) install --group chakra --group hta >&2
+	@$(PIP) install --no-deps mlc-chakra==1.0.0 HolisticTraceAnalysis==0.5.0 >&2
 	@touch $@

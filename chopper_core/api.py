@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from chopper_core.model import address
-from chopper_core.model.column_names import integral_of, is_counted, known_of
+from chopper_core.model.column_names import is_counted
 from chopper_core.model.overrides import overrides_of, parse_clock, parse_gpu
-from chopper_core.model.run import RECONSTRUCTED, Gpu, Run
+from chopper_core.model.run import Gpu, Run
 from chopper_core.model.settings import given_settings
 from chopper_core.model.signals import BusyCurve, share_running
-from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind
 from chopper_core.model.view import Baseline, View
 from chopper_core.query.frame import Frame
-from chopper_core.util.arrays import AnyArray, Mask
 from chopper_core.util.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-KERNELS_SCHEMA: Final = "chopper.kernels/1"
-"""Version of the columns of `OpenRun.kernels`, also in the metadata of its Arrow schema."""
 
 
 class ResultFrame(Frame, frozen=True, eq=False):
@@ -123,40 +118,15 @@ class OpenRun:
         `counters` and `signals` add columns: all, or those named; a signal is its time-weighted
         mean over the activity. Raises UsageError for a name that the run lacks.
         """
-        import pyarrow as pa
+        from chopper_core.render.kernel_rows import kernel_rows, measured_signals
 
-        from chopper_core.util.arrow_files import array_of
-
-        table = self.run.table
-        columns: dict[str, pa.Array] = {
-            "gpu": array_of(table.gpu),
-            "iteration": array_of(table.iteration, table.iteration != NO_LABEL),
-            "phase": _dictionary(table.phase, PHASES),
-            "layer": array_of(table.layer, table.layer != NO_LABEL),
-            "operation": _dictionary(table.operation, table.operations),
-            "kernel": _dictionary(table.kernel, table.names),
-            "kind": _dictionary(table.kind, [kind.name.lower() for kind in Kind]),
-            "category": _dictionary(table.category, [each.name.lower() for each in Category]),
-            "stream": array_of(table.stream),
-            "start_ns": array_of(table.start_ns - self.origin_ns),
-            "duration_ns": array_of(table.duration_ns),
-            "launch_ns": array_of(table.launch_ns - self.origin_ns, table.launch_ns != NO_TIME),
-            "bytes": array_of(table.bytes, table.bytes >= 0),
-            "group": _dictionary(table.group, table.names),
-        }
-        columns |= {name: array_of(table.column(name)) for name in ADDITIVE}
-        for name in _named(counters, self.counters, "counter"):
-            values = table.measured[name]
-            columns[name] = array_of(values, np.isfinite(values))
-        measured = [name for name in self.signals if integral_of(name) in table.measured]
-        for name in _named(signals, measured, "signal"):
-            known_ns = table.measured[known_of(name)]
-            is_known = known_ns > 0
-            mean = table.measured[integral_of(name)] / np.where(is_known, known_ns, 1.0)
-            columns[name] = array_of(mean, is_known)
-        made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-        times = {"times": RECONSTRUCTED} if self.run.is_reconstructed else {}
-        return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})
+        run = self.run
+        return kernel_rows(
+            run,
+            slice(0, len(run.table)),
+            counters=_named(counters, self.counters, "counter"),
+            signals=_named(signals, measured_signals(run), "signal"),
+        )
 
     def signal(self, name: str, gpu: int, bins: int = 0) -> pa.Table:
         """A signal of a GPU as intervals (`start_ns`, `end_ns`) with its `value` in each.
@@ -271,17 +241,6 @@ def diff(
     view = replace(after.view(path), name="compare", baseline=Baseline(before.name))
     run = replace(after.run, others={**after.run.others, before.name: before.run})
     return OpenRun(run).frame(view)
-
-
-def _dictionary(codes: AnyArray, texts: Sequence[str]) -> pa.DictionaryArray:
-    """Codes into texts as a dictionary column; a missing label is null."""
-    import pyarrow as pa
-
-    from chopper_core.util.arrow_files import array_of, texts_of
-
-    known: Mask = codes != NO_LABEL
-    indices = array_of(np.where(known, codes, 0).astype(np.int32), known)
-    return pa.DictionaryArray.from_arrays(indices, texts_of(texts))
 
 
 def _named(asked: bool | Iterable[str], present: Sequence[str], what: str) -> tuple[str, ...]:

@@ -13,8 +13,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import numpy as np
 from msgspec import Struct
 
+from chopper_core.util.arrays import Index
 from chopper_core.util.atomic import temporary_path
 from chopper_core.util.errors import DataError, UsageError
 from chopper_core.util.progress import Progress, silent
@@ -22,7 +24,7 @@ from chopper_core.util.progress import Progress, silent
 if TYPE_CHECKING:
     from chopper_core.model.run import Run
 
-EXPORTS: Final = ("chakra",)
+EXPORTS: Final = ("chakra", "perfetto", "parquet")
 """The formats, each the name of its module."""
 
 
@@ -79,6 +81,17 @@ def export(
     if not len(run.table):
         raise DataError(f"{run.name} has no activities to export")
     return module.write(run, path, asked, progress)
+
+
+def chosen_rows(run: Run, options: ExportOptions) -> Index:
+    """The rows to export, in the order of the table; raises UsageError for an unknown iteration."""
+    table = run.table
+    if options.iteration is None:
+        return np.arange(len(table))
+    chosen = np.flatnonzero(table.iteration == options.iteration)
+    if not len(chosen):
+        raise UsageError(f"{run.name} has no iteration {options.iteration}")
+    return chosen
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.run import Gpu, Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
-from chopper_core.render.exports import ExportOptions, new_folder
+from chopper_core.render.exports import ExportOptions, chosen_rows, new_folder
 from chopper_core.render.exports.communicators import (
     Communicator,
     comm_type,
@@ -38,7 +38,7 @@ from chopper_core.sources.chakra.schema import (
     Value,
 )
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.errors import DataError, UsageError
+from chopper_core.util.errors import DataError
 from chopper_core.util.grouping import run_starts
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.dependencies import dependencies, time_order
@@ -68,11 +68,7 @@ class _Plan(Struct, frozen=True):
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
     """Write a file per GPU and the group file; raises DataError if collectives don't match."""
     table = run.table
-    chosen = np.arange(len(table))
-    if options.iteration is not None:
-        chosen = np.flatnonzero(table.iteration == options.iteration)
-        if not len(chosen):
-            raise UsageError(f"{run.name} has no iteration {options.iteration}")
+    chosen = chosen_rows(run, options)
     groups = communicators(run, chosen)
     notes, left_out = _refused(run, groups, force=options.force)
     plan = _Plan(

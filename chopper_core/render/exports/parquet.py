@@ -1,0 +1,49 @@
+"""The kernel table of a run as a Parquet file: the rows of `OpenRun.kernels`, with all columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from chopper_core.model.column_names import is_counted
+from chopper_core.model.run import Run
+from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
+from chopper_core.render.kernel_rows import kernel_rows, measured_signals
+from chopper_core.util.progress import Progress
+
+DESCRIPTION: Final = "the kernel table, a row per activity, for pandas, DuckDB, polars"
+TAKES: Final = ("iteration",)
+
+_ROW_GROUP: Final = 1 << 18
+"""Rows that are converted and written at once."""
+
+
+def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
+    """Write one file, with counters and the means of signals where the run has them."""
+    import pyarrow.parquet as pq
+
+    rows = chosen_rows(run, options)
+    counters = tuple(name for name in run.table.measured if is_counted(name))
+    signals = measured_signals(run)
+    facts = {
+        "run": run.name,
+        "origin_ns": str(run.origin_ns),
+        "marks": json.dumps(run.marks),
+        "gpus": json.dumps([[gpu.index, gpu.rank, gpu.hardware] for gpu in run.gpus]),
+    }
+    with new_file(path) as fresh:
+        writer = None
+        try:
+            for begin in range(0, len(rows), _ROW_GROUP):
+                progress("write the kernel table", begin, len(rows))
+                part = rows[begin : begin + _ROW_GROUP]
+                made = kernel_rows(run, part, counters=counters, signals=signals)
+                made = made.replace_schema_metadata({**(made.schema.metadata or {}), **facts})
+                if writer is None:
+                    writer = pq.ParquetWriter(fresh, made.schema, compression="zstd")
+                writer.write_table(made)
+        finally:
+            if writer is not None:
+                writer.close()
+    return []

@@ -1,0 +1,355 @@
+"""A run as a Chrome trace for Perfetto: all GPUs on the run's clock in one JSON file.
+
+A process per GPU, with a track for the labels of each level, one per stream, and one per signal.
+Collectives are flows between their kernels. Events have the categories and arguments that Kineto
+gives them, so that readers of Kineto traces, Chopper among them, take the file too.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.column_names import CORRELATION, is_counted
+from chopper_core.model.run import Gpu, Run
+from chopper_core.model.table import NO_LABEL, PHASES, Category, KernelTable, Kind
+from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
+from chopper_core.util.arrays import AnyArray, Index, Int64
+from chopper_core.util.grouping import run_starts, stable_order
+from chopper_core.util.progress import Progress
+from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.dependencies import time_order
+
+DESCRIPTION: Final = "a Chrome trace (.json, .json.gz) of all GPUs, for ui.perfetto.dev"
+TAKES: Final = ("iteration",)
+
+SCHEMA: Final = "chopper.perfetto/1"
+_CATEGORIES: Final = {
+    Category.KERNEL: "kernel",
+    Category.MEMCPY: "gpu_memcpy",
+    Category.MEMSET: "gpu_memset",
+}
+LABELS: Final = ("iteration", "phase", "layer", "operation")
+"""The levels that have a track of their own."""
+_LABEL_TRACKS: Final = 1 << 30
+"""Number of the first track that is no stream."""
+_CHUNK: Final = 1 << 14
+"""Events that are written at once."""
+_COMPRESSION: Final = 5
+
+Event = dict[str, Any]
+
+
+def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
+    """Write one file; it is gzipped if its name ends in .gz."""
+    rows = chosen_rows(run, options)
+    table = run.table
+    origin_ns = int(table.start_ns[rows].min())
+    flows = _Flows.of(run, rows)
+    encoder = msgspec.json.Encoder()
+    head = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ns",
+        "baseTimeNanoseconds": origin_ns,
+        "chopper": {"schema": SCHEMA, "run": run.name, "marks": list(run.marks)},
+        **({"chopper_generated": run.generated} if run.generated else {}),
+    }
+    with new_file(path) as fresh, _opened(fresh, is_packed=path.suffix == ".gz") as file:
+        file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')
+        separator = b""
+        for number, gpu in enumerate(run.gpus):
+            progress("write the trace", number, len(run.gpus))
+            own = time_order(table, rows[table.gpu[rows] == gpu.index])
+            for chunk in _chunks(_events(run, gpu, own, origin_ns, flows)):
+                file.write(separator + encoder.encode(chunk)[1:-1])
+                separator = b",\n"
+        file.write(b"\n]}\n")
+    return []
+
+
+@contextmanager
+def _opened(path: Path, *, is_packed: bool) -> Iterator[IO[bytes]]:
+    with path.open("wb") as plain:
+        if not is_packed:
+            yield plain
+            return
+        # No name and no time: the same run is the same file.
+        with gzip.GzipFile("", "wb", _COMPRESSION, plain, mtime=0) as packed:
+            yield packed  # type: ignore[misc]
+
+
+def _chunks(events: Iterator[Event]) -> Iterator[list[Event]]:
+    chunk: list[Event] = []
+    for event in events:
+        chunk.append(event)
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _events(run: Run, gpu: Gpu, rows: Index, origin_ns: int, flows: _Flows) -> Iterator[Event]:
+    """The events of one GPU, whose rows come in the order of time."""
+    tracks, track = _tracks(run.table, rows)
+    yield from _names(run, gpu, tracks)
+    yield from _labels(run.table, gpu, rows, origin_ns)
+    yield from _slices(run.table, gpu, rows, origin_ns, track)
+    yield from flows.events(run.table, gpu, rows, origin_ns, track)
+    yield from _kernel_counters(run.table, gpu, rows, origin_ns)
+    yield from _signals(run, gpu, rows, origin_ns)
+
+
+def _us(ns: int) -> float:
+    return ns / 1e3
+
+
+def _tracks(table: KernelTable, rows: Index) -> tuple[dict[int, str], Int64]:
+    """Number and name of each track of a GPU's streams, and the track of each row.
+
+    A viewer drops a slice that begins before the one before it on its track has ended: activities
+    of a stream that overlap are put on further tracks.
+    """
+    track = np.zeros(len(rows), np.int64)
+    names: dict[int, str] = {}
+    order = stable_order(table.stream[rows])
+    first = run_starts(table.stream[rows[order]])
+    for number, lane in enumerate(np.split(order, first[1:])):
+        if not len(lane):
+            continue
+        stream = int(table.stream[rows[lane[0]]])
+        start = table.start_ns[rows[lane]]
+        end = start + table.duration_ns[rows[lane]]
+        level = _levels(start, end)
+        for extra in range(int(level.max()) + 1):
+            # The first track of a stream has its number where that can be one.
+            fits = extra == 0 and 0 <= stream < _LABEL_TRACKS
+            own = stream if fits else 2 * _LABEL_TRACKS + (number << 8) + extra
+            names[own] = f"stream {stream}" + (f", overlapping {extra}" if extra else "")
+            track[lane[level == extra]] = own
+    return names, track
+
+
+def _levels(start: Int64, end: Int64) -> Int64:
+    """The first level on which nothing runs when an activity of a stream starts."""
+    found = np.zeros(len(start), np.int64)
+    if (end[:-1] <= start[1:]).all():
+        return found
+    free: list[int] = []
+    for place, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        level = next((k for k, at in enumerate(free) if at <= begins), len(free))
+        if level == len(free):
+            free.append(ends)
+        free[level] = ends
+        found[place] = level
+    return found
+
+
+def _names(run: Run, gpu: Gpu, tracks: Mapping[int, str]) -> Iterator[Event]:
+    rank = f", rank {gpu.rank}" if gpu.rank != gpu.index else ""
+    hardware = f", {gpu.hardware}" if gpu.hardware else ""
+    marks = f" ({', '.join(run.marks)})" if run.marks else ""
+
+    def meta(what: str, thread: int, **args: object) -> Event:
+        return {"ph": "M", "name": what, "pid": gpu.index, "tid": thread, "ts": 0, "args": args}
+
+    yield meta("process_name", 0, name=f"GPU {gpu.index}{rank}{hardware}{marks}")
+    yield meta("process_sort_index", 0, sort_index=gpu.index)
+    named = {_LABEL_TRACKS + k: level for k, level in enumerate(LABELS)} | dict(tracks)
+    for place, (thread, name) in enumerate(named.items()):
+        yield meta("thread_name", thread, name=name)
+        yield meta("thread_sort_index", thread, sort_index=place)
+
+
+def _labels(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
+    """A slice for each stretch of activities with one label, level by level.
+
+    Those that compute have the word: communication runs ahead for other layers.
+    """
+    computes = rows[table.kind[rows] == Kind.COMPUTE]
+    rows = computes if len(computes) else rows
+    if not len(rows):
+        return
+    start = table.start_ns[rows]
+    end = start + table.duration_ns[rows]
+    for k, level in enumerate(LABELS):
+        codes = table.column(level)[rows]
+        first = run_starts(codes)
+        ends = np.maximum.reduceat(end, first)
+        ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
+        for at, until in zip(first.tolist(), ends.tolist(), strict=True):
+            if (code := int(codes[at])) == NO_LABEL:
+                continue
+            text = table.text_of(level, code)
+            yield {
+                "ph": "X",
+                "cat": "gpu_user_annotation",
+                "name": f"{level} {text}" if level in ("iteration", "layer") else text,
+                "pid": gpu.index,
+                "tid": _LABEL_TRACKS + k,
+                "ts": _us(int(start[at]) - origin_ns),
+                "dur": _us(max(until - int(start[at]), 0)),
+                "args": {"rank": gpu.rank},
+            }
+
+
+def _slices(
+    table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
+) -> Iterator[Event]:
+    """A slice per activity, in the order of time."""
+    counters = {name: values for name, values in table.measured.items() if is_counted(name)}
+    counters = {
+        name: values for name, values in counters.items() if np.isfinite(values[rows]).any()
+    }
+    correlation = table.measured.get(CORRELATION)
+    for place, row in enumerate(rows.tolist()):
+        args = _arguments(table, gpu, row)
+        if correlation is not None and np.isfinite(correlation[row]):
+            args["correlation"] = int(correlation[row])
+        args |= _known(counters, row)
+        yield {
+            "ph": "X",
+            "cat": _CATEGORIES[Category(int(table.category[row]))],
+            "name": table.names[int(table.kernel[row])],
+            "pid": gpu.index,
+            "tid": int(track[place]),
+            "ts": _us(int(table.start_ns[row]) - origin_ns),
+            "dur": _us(int(table.duration_ns[row])),
+            "args": args,
+        }
+
+
+def _arguments(table: KernelTable, gpu: Gpu, row: int) -> dict[str, object]:
+    args: dict[str, object] = {
+        "rank": gpu.rank,
+        "device": gpu.index,
+        "stream": int(table.stream[row]),
+        "kind": Kind(int(table.kind[row])).name.lower(),
+    }
+    for level in ("iteration", "layer"):
+        if (code := int(table.column(level)[row])) != NO_LABEL:
+            args[level] = code
+    if (code := int(table.phase[row])) != NO_LABEL:
+        args["phase"] = PHASES[code]
+    if (code := int(table.operation[row])) != NO_LABEL:
+        args["operation"] = table.operations[code]
+        if table.kind[row] == Kind.COMM:
+            args["Collective name"] = table.operations[code]
+    if (size := int(table.bytes[row])) >= 0:
+        args["bytes"] = size
+    if (code := int(table.group[row])) >= 0:
+        args["Process Group Description"] = table.names[code]
+    return args
+
+
+def _known(columns: Mapping[str, AnyArray], row: int) -> dict[str, object]:
+    return {
+        name: float(number)
+        for name, values in columns.items()
+        if np.isfinite(number := values[row])
+    }
+
+
+class _Flows(Struct, frozen=True, eq=False):
+    """Members of collectives by row: the number of their collective, and their place in it."""
+
+    rows: Index
+    number: Int64
+    phase: Int64
+    """0 for the first to arrive, 2 for the last, 1 between."""
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, run: Run, rows: Index) -> _Flows:
+        """The collectives of which two members or more are among the rows."""
+        found = collectives_of(run)
+        nothing = np.zeros(0, np.int64)
+        if found is None:
+            return cls(nothing.astype(np.intp), nothing, nothing, ())
+        chosen = np.isin(found.members.rows, rows)
+        member, number = found.members.rows[chosen], found.member_set[chosen].astype(np.int64)
+        several = np.bincount(number, minlength=len(found))[number] > 1
+        member, number = member[several], number[several]
+        order = np.lexsort((run.table.gpu[member], run.table.start_ns[member], number))
+        member, number = member[order], number[order]
+        phase = np.ones(len(member), np.int64)
+        first = run_starts(number)
+        phase[np.append(first[1:], len(member))[: len(first)] - 1] = 2
+        phase[first] = 0
+        by_row = stable_order(member)
+        names = tuple(run.table.text_of("operation", code) for code in found.kind.tolist())
+        return cls(member[by_row], number[by_row], phase[by_row], names)
+
+    def events(
+        self, table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
+    ) -> Iterator[Event]:
+        """The flow events of one GPU."""
+        if not len(self.rows):
+            return
+        at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        for place in np.flatnonzero(self.rows[at] == rows).tolist():
+            member = int(at[place])
+            phase = "stf"[int(self.phase[member])]
+            number = int(self.number[member])
+            yield {
+                "ph": phase,
+                "cat": "collective",
+                "name": self.names[number],
+                "id": number,
+                "pid": gpu.index,
+                "tid": int(track[place]),
+                "ts": _us(int(table.start_ns[rows[place]]) - origin_ns),
+                **({"bp": "e"} if phase == "f" else {}),
+                "args": {"rank": gpu.rank},
+            }
+
+
+def _kernel_counters(table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
+    """Counters of kernels as their rate while each runs; 0 from its end until the next begins."""
+    for name, values in table.measured.items():
+        if not is_counted(name):
+            continue
+        known = rows[np.isfinite(values[rows]) & (table.duration_ns[rows] > 0)]
+        if not len(known):
+            continue
+        start = table.start_ns[known] - origin_ns
+        end = start + table.duration_ns[known]
+        rate = 1e3 * values[known] / table.duration_ns[known]
+        idle_after = np.append(end[:-1] < start[1:], True)
+        for begins, ends, number, is_idle in zip(
+            start.tolist(), end.tolist(), rate.tolist(), idle_after.tolist(), strict=True
+        ):
+            yield _counted(gpu, f"{name} per µs", begins, number)
+            if is_idle:
+                yield _counted(gpu, f"{name} per µs", ends, 0.0)
+
+
+def _signals(run: Run, gpu: Gpu, rows: Index, origin_ns: int) -> Iterator[Event]:
+    """Signals as counter tracks, within the time of the rows."""
+    if not len(rows):
+        return
+    begin = int(run.table.start_ns[rows[0]])
+    end = int((run.table.start_ns[rows] + run.table.duration_ns[rows]).max())
+    for signal in run.measured.values():
+        curve = signal.curves.get(gpu.index)
+        if curve is None:
+            continue
+        inner = curve.edges_ns[(curve.edges_ns > begin) & (curve.edges_ns < end)]
+        edges = np.concatenate([[begin], inner, [end]]).astype(np.int64)
+        edges = edges[np.append(True, np.diff(edges) > 0)]
+        means = curve.means(edges) if len(edges) > 1 else np.zeros(0)
+        title = f"{signal.title} {signal.unit}".strip()
+        for at in np.flatnonzero(np.isfinite(means)).tolist():
+            yield _counted(gpu, title, int(edges[at]) - origin_ns, float(means[at]))
+
+
+def _counted(gpu: Gpu, name: str, at_ns: int, number: float) -> Event:
+    args = {"value": round(number, 6)}
+    return {"ph": "C", "name": name, "pid": gpu.index, "tid": 0, "ts": _us(at_ns), "args": args}

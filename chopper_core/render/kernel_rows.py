@@ -1,0 +1,76 @@
+"""The kernel table as Arrow rows: labels as dictionaries, times since the first activity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from chopper_core.model.column_names import integral_of, known_of
+from chopper_core.model.run import RECONSTRUCTED, Run
+from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
+from chopper_core.util.arrays import AnyArray, Mask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KERNELS_SCHEMA: Final = "chopper.kernels/1"
+"""Version of the columns, also in the metadata of their Arrow schema."""
+
+
+def measured_signals(run: Run) -> tuple[str, ...]:
+    """The signals of which the table has the mean over each activity."""
+    return tuple(name for name in run.signal_names if integral_of(name) in run.table.measured)
+
+
+def kernel_rows(
+    run: Run, rows: Selection, *, counters: Sequence[str] = (), signals: Sequence[str] = ()
+) -> pa.Table:
+    """Some activities as rows of the schema `KERNELS_SCHEMA`.
+
+    Labels and names are dictionaries, times int64 ns since `run.origin_ns`, missing values null.
+    `counters` and `signals` of the table add columns; a signal is its time-weighted mean over the
+    activity.
+    """
+    import pyarrow as pa
+
+    from chopper_core.util.arrow_files import array_of, texts_of
+
+    table = run.table
+
+    def dictionary(codes: AnyArray, texts: Sequence[str]) -> pa.DictionaryArray:
+        known: Mask = codes != NO_LABEL
+        indices = array_of(np.where(known, codes, 0).astype(np.int32), known)
+        return pa.DictionaryArray.from_arrays(indices, texts_of(texts))
+
+    iteration, layer = table.iteration[rows], table.layer[rows]
+    launch, size = table.launch_ns[rows], table.bytes[rows]
+    columns: dict[str, pa.Array] = {
+        "gpu": array_of(table.gpu[rows]),
+        "iteration": array_of(iteration, iteration != NO_LABEL),
+        "phase": dictionary(table.phase[rows], PHASES),
+        "layer": array_of(layer, layer != NO_LABEL),
+        "operation": dictionary(table.operation[rows], table.operations),
+        "kernel": dictionary(table.kernel[rows], table.names),
+        "kind": dictionary(table.kind[rows], [kind.name.lower() for kind in Kind]),
+        "category": dictionary(table.category[rows], [each.name.lower() for each in Category]),
+        "stream": array_of(table.stream[rows]),
+        "start_ns": array_of(table.start_ns[rows] - run.origin_ns),
+        "duration_ns": array_of(table.duration_ns[rows]),
+        "launch_ns": array_of(launch - run.origin_ns, launch != NO_TIME),
+        "bytes": array_of(size, size >= 0),
+        "group": dictionary(table.group[rows], table.names),
+    }
+    columns |= {name: array_of(table.column(name)[rows]) for name in ADDITIVE}
+    for name in counters:
+        values = table.measured[name][rows]
+        columns[name] = array_of(values, np.isfinite(values))
+    for name in signals:
+        known_ns = table.measured[known_of(name)][rows]
+        is_known = known_ns > 0
+        mean = table.measured[integral_of(name)][rows] / np.where(is_known, known_ns, 1.0)
+        columns[name] = array_of(mean, is_known)
+    made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+    times = {"times": RECONSTRUCTED} if run.is_reconstructed else {}
+    return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})
