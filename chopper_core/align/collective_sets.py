@@ -13,8 +13,12 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chopper_core.align.collective_ends import UNKNOWN, CommKernels, EndOffsets
+from chopper_core.align.collective_ends import UNKNOWN, CommKernels, EndOffsets, end_offsets
+from chopper_core.align.kernel_classes import UNKNOWN_COLLECTIVE
+from chopper_core.model.table import KernelTable, Rule
+from chopper_core.model.tree import level_order
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 
@@ -62,6 +66,27 @@ class _Limits(Struct, frozen=True):
     tolerance_ns: int
     clear_ns: int
     """The smallest gap that separates two collectives."""
+
+
+def labelled_by_partners(table: KernelTable) -> KernelTable:
+    """The table with collectives of unknown kind named like their partners on other GPUs.
+
+    The same table where none is known; else in the order of the levels.
+    """
+    if UNKNOWN_COLLECTIVE not in table.operations:
+        return table
+    kernels = CommKernels.of(table)
+    sets = collective_sets(kernels, end_offsets(kernels))
+    kind = np.full(int(sets.max(initial=-1)) + 1, UNKNOWN, np.int64)
+    np.maximum.at(kind, sets, kernels.kind)
+    named = (kernels.kind == UNKNOWN) & (kind[sets] != UNKNOWN)
+    if not named.any():
+        return table
+    operation, rule = table.operation.copy(), table.operation_rule.copy()
+    operation[kernels.rows[named]] = kind[sets[named]]
+    rule[kernels.rows[named]] = Rule.PARTNER
+    table = replace(table, operation=operation, operation_rule=rule)
+    return table.take(level_order(table))
 
 
 def _codes(*columns: Int64) -> Int64:

@@ -275,7 +275,10 @@ def _joined(name: str, read: Sequence[tuple[TraceFile, Run]], gather: GatherTabl
 
 
 def on_one_clock(run: Run, overrides: Overrides) -> Run:
-    """Move the times of all ranks to the clock of the first rank's host."""
+    """Move the times of all ranks to the clock of the first rank's host.
+
+    Then the collectives that one GPU's trace doesn't name are named like their partners.
+    """
     by_hand: dict[int, int] = {}
     for source in run.sources:
         shift_ns = overrides.shift_ns(*source.called)

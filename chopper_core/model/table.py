@@ -73,6 +73,7 @@ class Rule(IntEnum):
     BURST = 11
     STEP_ORDER = 12
     CONTEXT = 13
+    PARTNER = 14
 
     @property
     def text(self) -> str:
@@ -95,6 +96,7 @@ _RULE_TEXTS: Final = {
     Rule.BURST: "end of the optimizer step",
     Rule.STEP_ORDER: "order within the step",
     Rule.CONTEXT: "the same neighbouring kernels elsewhere",
+    Rule.PARTNER: "the same collective on other GPUs",
 }
 
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from chopper_core.align.collective_ends import CommKernels, end_offsets
+from chopper_core.align.collective_sets import labelled_by_partners
+from chopper_core.model.table import KernelTable, Kind, Rule
+from chopper_core.model.tree import in_order
 from chopper_core.views.shared.collectives import collectives_of
 from tests.align.damaged_collectives import US, Damage, Layout, damaged
 from tests.bench.joins import collectives_of_files
@@ -66,6 +69,32 @@ def test_a_collective_takes_the_labels_of_its_partners() -> None:
     partners = bare & np.isin(found.member_set, known)
     assert partners.sum() > 0.7 * bare.sum()
     assert (found.bytes[found.member_set[partners]] > 0).all()
+
+
+def test_the_table_names_collectives_like_their_partners() -> None:
+    made = damaged(7_200, ONE, Damage(labels=0.2))
+    before, whole = made.run.table, damaged(7_200, ONE, Damage()).run.table
+    after = labelled_by_partners(before)
+    assert in_order(after)
+
+    def kinds(table: KernelTable) -> dict[tuple[int, int], str]:
+        """GPU and end of each collective → its operation."""
+        return {
+            (int(table.gpu[row]), int(table.start_ns[row] + table.duration_ns[row])): (
+                table.operations[table.operation[row]]
+            )
+            for row in np.flatnonzero(table.kind == Kind.COMM)
+        }
+
+    truth, was, found = kinds(whole), kinds(before), kinds(after)
+    unnamed = {place for place, kind in was.items() if kind == "collective"}
+    named = {place for place in unnamed if found[place] != "collective"}
+    assert len(named) > 0.7 * len(unnamed) > 0
+    assert truth.keys() == was.keys()
+    assert all(found[place] == truth[place] for place in named)
+    by_partner = after.operation_rule == Rule.PARTNER
+    assert by_partner.sum() == len(named)
+    assert labelled_by_partners(whole) is whole
 
 
 def test_ends_that_agree_nowhere_match_nothing() -> None:

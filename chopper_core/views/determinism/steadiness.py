@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from chopper_core.align.telemetry import while_busy
 from chopper_core.metrics import Metric, column
 from chopper_core.model.column_names import integral_of, known_of
 from chopper_core.model.groups import Groups
@@ -63,12 +64,15 @@ def _figure(
 
 
 def _level(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
-    text = f"Time-weighted mean {what} {_STEPS}, each from its first start to its last end."
+    text = f"Time-weighted mean {what} {_STEPS}, each from its first start to its last end"
+    text += ". Samples of a clock while the GPU idles don't count." if "clock" in what else "."
     return _figure(f"steady_{name}", unit, title, what, text, spread=False, missing=_NO_SAMPLES)
 
 
 def _deviation(name: str, unit: str, title: str, what: str) -> SteadinessFigure:
-    text = f"Standard deviation of the {what} over time {_STEPS}."
+    text = (
+        f"Standard deviation of the {what} over time {_STEPS}, without samples while the GPU idles."
+    )
     phrase = f"deviation of the {what}"
     return _figure(f"sd_{name}", unit, title, phrase, text, spread=True, missing=_NO_SAMPLES)
 
@@ -202,6 +206,10 @@ def _steadiness(run: Run, view: View, with_cells: bool) -> Steadiness:
             curve = run.measured[signal].curves.get(gpu) if signal in run.measured else None
             if curve is None:
                 continue
+            if signal in _CLOCKS:
+                # The clock of an idle GPU is no unsteadiness.
+                busy = run.tree().node((str(gpu),)).selection
+                curve = while_busy(curve, table.start_ns[busy], table.duration_ns[busy])
             samples = sampled(curve, _apart(spans[own]))
             values[f"steady_{signal}"][place] = samples.mean()
             if signal in _CLOCKS:
