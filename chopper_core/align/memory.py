@@ -11,7 +11,7 @@ from msgspec import Struct
 from chopper_core.align.host import Links
 from chopper_core.align.intervals import Intervals, Points
 from chopper_core.model.column_names import ALLOC_BYTES, FRAGMENTATION_BYTES, PEAK_BYTES
-from chopper_core.model.memory import NEVER, NO_MEMORY, MemoryEvents
+from chopper_core.model.memory import NEVER, NO_MEMORY, MemoryEvents, largest_between
 from chopper_core.sources.trace import ABSENT, HostCategory, Trace
 from chopper_core.util.arrays import Float64, Index, Int32, Int64
 from chopper_core.util.grouping import distinct, stable_order
@@ -190,7 +190,7 @@ def _columns(events: MemoryEvents, row: Index, links: Links, gpu: Index) -> dict
             (events.allocated[own], peak),
             (events.reserved[own] - events.allocated[own], apart),
         ):
-            column[rows] = _largest(values, np.maximum(begins - 1, 0), at)
+            column[rows] = largest_between(values, np.maximum(begins - 1, 0), at)
         if len(rows):
             ends = events.time_ns[own][-1]
             last = rows[-1]
@@ -201,16 +201,3 @@ def _columns(events: MemoryEvents, row: Index, links: Links, gpu: Index) -> dict
     gained = np.flatnonzero((events.bytes > 0) & (row >= 0))
     alloc += np.bincount(row[gained], events.bytes[gained], count)
     return {ALLOC_BYTES: alloc, PEAK_BYTES: peak, FRAGMENTATION_BYTES: apart}
-
-
-def _largest(values: Int64, begins: Index, ends: Index) -> Float64:
-    """The largest of the values in each range [begin, end); NaN for an empty one."""
-    found = np.full(len(begins), np.nan)
-    some = np.flatnonzero(ends > begins)
-    if not len(some):
-        return found
-    # Ranges overlap by one value at most: each second of the bounds ends one.
-    bounds = np.stack([begins[some], ends[some]], axis=1).ravel()
-    padded = np.append(values, np.iinfo(np.int64).min)
-    found[some] = np.maximum.reduceat(padded, bounds)[::2]
-    return found

@@ -40,6 +40,7 @@ OPERATIONS: Final = {
 
 TERMS: Final = {
     "activity": "a kernel, memory copy or memset on a GPU",
+    "allocated": "GPU memory that the framework gave out to tensors and buffers",
     "baseline": "the run or node that a view is compared with",
     "borrowed": "counters of the same place in another iteration",
     "busy": "share of time in which anything runs on the GPU",
@@ -47,6 +48,7 @@ TERMS: Final = {
     "counter": "a hardware event count of a kernel, from rocprofv3 and its relatives",
     "dependency": "one activity waits for another, by the evidence of the trace",
     "exposed": "communication or copies that no compute hides",
+    "fragmentation": "GPU memory that is reserved but not allocated",
     "hidden": "time of communication that runs beside compute",
     "idle": "time in which nothing runs on the GPU, charged to the activity that starts next",
     "instance": "one occurrence of a row: per GPU, iteration and, for operations, layer",
@@ -55,6 +57,7 @@ TERMS: Final = {
     "overlapped": "compute beside which communication runs",
     "own wait": "time that this GPU spends in collectives waiting for others",
     "potential saving": "time that a finding would give back",
+    "reserved": "GPU memory that the framework's allocator holds, allocated or not",
     "signal": "a figure over time, such as a clock or power",
     "straggler": "a GPU that the others wait for",
     "truncated": "cut by the start or end of the profiling window; it counts only with cut=1",

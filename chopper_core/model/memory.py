@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.signals import IntegralCurve, Signal, between
 from chopper_core.model.units import Unit
-from chopper_core.util.arrays import Index, Int8, Int32, Int64
+from chopper_core.util.arrays import Float64, Index, Int8, Int32, Int64
 
 ALLOCATED: Final = "allocated_bytes"
 RESERVED: Final = "reserved_bytes"
@@ -149,3 +149,16 @@ def joined_memory(parts: Sequence[MemoryEvents]) -> MemoryEvents:
             for name, values in columns.items()
         },
     )
+
+
+def largest_between(values: Int64, begins: Index, ends: Index) -> Float64:
+    """The largest of the values in each range [begin, end); NaN for an empty one."""
+    found = np.full(len(begins), np.nan)
+    some = np.flatnonzero(ends > begins)
+    if not len(some):
+        return found
+    # Ranges overlap by one value at most: each second of the bounds ends one.
+    bounds = np.stack([begins[some], ends[some]], axis=1).ravel()
+    padded = np.append(values, np.iinfo(np.int64).min)
+    found[some] = np.maximum.reduceat(padded, bounds)[::2]
+    return found

@@ -27,6 +27,7 @@ VIEWS: Final = {
     "power": "7",
     "cpu": "7",
     "determinism": "7",
+    "memory": "7",
     "compare": "8",
     "findings": "9",
 }

@@ -19,6 +19,7 @@ from chopper_core.views import (
     heatmap,
     kernels,
     launch,
+    memory,
     overheads,
     overlap,
     overview,
@@ -46,6 +47,7 @@ MODULES: tuple[ViewModule, ...] = (
     power,
     cpu,
     determinism,
+    memory,
     compare,
     findings,
 )

@@ -19,7 +19,7 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.model.window import Window
 from chopper_core.util.arrays import Index, Int64
-from chopper_core.util.errors import UsageError
+from chopper_core.util.errors import NothingToShow
 from chopper_core.util.grouping import distinct, run_starts, stable_order
 from chopper_core.views.shared.host_causes import (
     AFTERMATH_NS,
@@ -95,17 +95,17 @@ class _Causes(Struct, frozen=True, eq=False):
 def answer(run: Run, view: View) -> ViewResult:
     """The idle time of a scope by cause; each row opens its longest gap in the timeline.
 
-    Raises UsageError where the run has no record of its hosts, or the scope has no idle time.
+    Raises NothingToShow where the run has no record of its hosts, or the scope has no idle time.
     """
     node = run.tree_of(view).node(view.path)
     idle_ns = int(node.sum("idle_ns")[0])
     if not len(run.host_time):
-        raise UsageError(
+        raise NothingToShow(
             "the run has no record of its hosts: only traces of the PyTorch profiler show what "
             "they did while the GPUs were idle"
         )
     if not idle_ns:
-        raise UsageError("the GPUs are never idle in the scope")
+        raise NothingToShow("the GPUs are never idle in the scope")
     causes, operator_ns = _found(run, node, idle_ns)
     host = run.host_time
     share = 100.0 * causes.total_ns / idle_ns

@@ -1,0 +1,355 @@
+"""Memory: what holds the peak of a GPU's memory, and which operators allocate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Values, column
+from chopper_core.model.charts import BarChart, LineChart, Series
+from chopper_core.model.column_names import ALLOC_BYTES, PEAK_BYTES
+from chopper_core.model.groups import Groups
+from chopper_core.model.memory import ALLOCATED, NEVER, MemoryEvents, largest_between
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, NO_TIME
+from chopper_core.model.units import Unit, time_text
+from chopper_core.model.view import View
+from chopper_core.model.window import ALL_TIME, Window
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import ranked
+from chopper_core.views.shared.table_view import Partition, child_of
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="memory",
+    title="Memory",
+    question="What holds the GPU's memory at its peak, and which operators allocate it?",
+    by=("operation", "operator", "phase", "layer", "iteration", "gpu"),
+    no_statistic="counts the allocations of each row as a whole",
+)
+
+NO_EVENTS: Final = (
+    "the traces have no events of GPU memory; profile with profile_memory=True to see allocations"
+)
+_OPERATOR: Final = "operator"
+_EARLIER: Final = "before the trace"
+"""The row of memory that was allocated before the first event of its GPU."""
+_LABELS: Final = ("gpu", "iteration", "phase", "layer", "operation")
+_MAX_BARS: Final = 12
+_BINS: Final = 240
+_MARGIN: Final = 20
+"""The part of the run's time that the timeline shows around the peak, on either side."""
+
+HELD: Final = column(
+    "held_bytes",
+    "B",
+    "at the peak",
+    "Bytes that the row had allocated and that were not released when the scope's peak was reached "
+    "(peak_bytes), on the GPU that has it; from anywhere in the run, not only from the scope.",
+    reduces="sum",
+)
+HELD_SHARE: Final = column("held_pct", "%", "of peak", "Share of the bytes at the peak.")
+GROWTH: Final = column(
+    "growth_bytes",
+    "B",
+    "growth",
+    "Bytes allocated in the row less bytes released in it, whoever allocated those.",
+    reduces="sum",
+    signed=True,
+)
+ALLOCATIONS: Final = column(
+    "allocations", "", "allocs", "Allocations in the row, whatever was released again.",
+    reduces="sum",
+)  # fmt: skip
+RELEASES: Final = column("releases", "", "releases", "Releases in the row.", reduces="sum")
+LARGEST: Final = column(
+    "largest_alloc_bytes",
+    "B",
+    "largest",
+    "The largest single allocation of the row.",
+    reduces="max",
+    missing_because="the row allocates nothing",
+)
+KEPT: Final = column(
+    "kept_bytes",
+    "B",
+    "never freed",
+    "Bytes allocated in the row that the trace doesn't release any more.",
+    reduces="sum",
+)
+LIFETIME: Final = column(
+    "alloc_lifetime_ns",
+    "ns",
+    "mean life",
+    "Mean time from an allocation of the row to its release, of those that are released.",
+    missing_because="the row allocates nothing that is released",
+)
+
+
+class _Peak(Struct, frozen=True, eq=False):
+    """The moment at which the most is allocated in a scope."""
+
+    event: int
+    """The event that reaches it."""
+    alive: Index
+    """The allocations that are not released by then."""
+    earlier_bytes: int
+    """Bytes allocated before the first event of its GPU."""
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """The rows of a scope by what they hold at its peak, largest first.
+
+    Raises NothingToShow without memory events, UsageError for a scope within an operation.
+    """
+    memory = run.memory
+    if not len(memory):
+        raise NothingToShow(NO_EVENTS)
+    if not {level for level, _ in view.scope} <= set(_LABELS):
+        raise UsageError("memory is known by operation; leave the kernel out of the path")
+    node = run.tree_of(view).node(view.path)
+    by = view.by or "operation"
+    own = np.flatnonzero(_inside(run, view))
+    peak = _peak_of(run, node)
+    if not len(own) and peak is None:
+        raise NothingToShow("nothing is allocated or released in the scope")
+    held = np.empty(0, np.intp) if peak is None else peak.alive
+    codes, place = ranked(_codes(memory, by)[np.concatenate([own, held])])
+    labels = [_text(run, by, int(code)) for code in codes]
+    count = len(codes) + (peak is not None and peak.earlier_bytes > 0)
+    labels += [_EARLIER] * (count - len(codes))
+    of_own, of_held = place[: len(own)], place[len(own) :]
+    held_bytes = _summed(of_held, memory.bytes[held], count)
+    if count > len(codes) and peak is not None:
+        held_bytes[-1] = peak.earlier_bytes
+    columns = _columns(memory, own, of_own, held_bytes, _peaks(run, view, by, labels))
+    whole_peak = int(held_bytes.sum())
+    total: dict[str, int | float] = {
+        metric.name: int(values.numbers.sum())
+        for metric, values in columns
+        if metric.reduces == "sum"
+    }
+    total |= {PEAK_BYTES: whole_peak, HELD_SHARE.name: 100.0}
+    if len(own) and (memory.bytes[own] > 0).any():
+        total[LARGEST.name] = int(memory.bytes[own].max())
+    order = np.argsort(-held_bytes, kind="stable")[:_MAX_BARS]
+    return ViewResult(
+        level=by,
+        labels=labels,
+        columns=columns,
+        opens=lambda row: _opens(run, view, by, labels[row], peak),
+        total=total,
+        sort=f"-{HELD.name}",
+        shown=(
+            *(HELD.name, HELD_SHARE.name, GROWTH.name, ALLOC_BYTES, ALLOCATIONS.name),
+            *(LARGEST.name, KEPT.name, LIFETIME.name),
+            *((PEAK_BYTES,) if by != _OPERATOR else ()),
+        ),
+        headline=_headline(run, peak, by, labels, held_bytes),
+        notes=_notes(peak),
+        charts=(
+            _over_time(run, own, peak),
+            BarChart(
+                "held at the peak",
+                "GB",
+                tuple(labels[row] for row in order.tolist() if held_bytes[row]),
+                (Series("held", held_bytes[order][held_bytes[order] > 0] / 1e9),),
+                by if by != _OPERATOR else "",
+            ),
+        ),
+    )
+
+
+def _inside(run: Run, view: View) -> Mask:
+    """Which events are of a view's scope."""
+    memory, table = run.memory, run.table
+    inside = ~np.isin(memory.iteration, run.left_out(view))
+    for level, label in view.scope:
+        if level == "operation":
+            codes = {name: code for code, name in enumerate(memory.names)}
+            wanted = NO_LABEL if label == NO_LABEL_TEXT else codes.get(label.removeprefix("\\"), -2)
+        else:
+            found = table.code_of(level, label)
+            wanted = -2 if found is None else found
+        inside &= getattr(memory, level) == wanted
+    return inside
+
+
+def _codes(memory: MemoryEvents, by: str) -> Int64:
+    codes: Int64 = getattr(memory, by).astype(np.int64)
+    return codes
+
+
+def _text(run: Run, by: str, code: int) -> str:
+    if by == _OPERATOR:
+        return "outside operators" if code < 0 else run.memory.names[code]
+    if by == "operation":
+        if code < 0:
+            return NO_LABEL_TEXT
+        name = run.memory.names[code]
+        return f"\\{name}" if name.lstrip("\\") == NO_LABEL_TEXT else name
+    return run.table.text_of(by, code)
+
+
+def _summed(place: Index, values: Int64, count: int) -> Int64:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, place, values)
+    return sums
+
+
+def _columns(
+    memory: MemoryEvents, own: Index, place: Index, held: Int64, peaks: Values | None
+) -> tuple[tuple[Metric, Values], ...]:
+    count, size = len(held), memory.bytes[own]
+    gained = size > 0
+    largest = np.zeros(count, np.int64)
+    np.maximum.at(largest, place[gained], size[gained])
+    partner = memory.partner[own]
+    kept = gained & (partner == NEVER)
+    ended = gained & (partner != NEVER)
+    lives = memory.time_ns[partner[ended]] - memory.time_ns[own[ended]]
+    lived = np.bincount(place[ended], minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_life = np.bincount(place[ended], lives, count) / lived
+    found: list[tuple[Metric, Values]] = [
+        (HELD, Values(held)),
+        (HELD_SHARE, Values(100.0 * held / max(int(held.sum()), 1))),
+        (GROWTH, Values(_summed(place, size, count))),
+        (METRICS[ALLOC_BYTES], Values(_summed(place[gained], size[gained], count))),
+        (ALLOCATIONS, Values(np.bincount(place[gained], minlength=count).astype(np.int64))),
+        (RELEASES, Values(np.bincount(place[~gained], minlength=count).astype(np.int64))),
+        (LARGEST, Values(largest, largest == 0)),
+        (KEPT, Values(_summed(place[kept], size[kept], count))),
+        (LIFETIME, Values(np.where(lived > 0, mean_life, np.nan), lived == 0)),
+    ]
+    if peaks is not None:
+        found.append((METRICS[PEAK_BYTES], peaks))
+    return tuple(found)
+
+
+def _peaks(run: Run, view: View, by: str, labels: Sequence[str]) -> Values | None:
+    """The peak while each row's activities are launched; None by operator."""
+    if by == _OPERATOR:
+        return None
+    rows = Partition.of(run.tree_of(view), view, by)
+    found = METRICS[PEAK_BYTES].compute(rows.scope(run))
+    place = {label: at for at, label in enumerate(rows.labels)}
+    at = np.array([place.get(label, -1) for label in labels], np.intp)
+    known = (at >= 0) & found.present()[at]
+    return Values(np.where(known, found.numbers[at], np.nan), ~known)
+
+
+def _peak_of(run: Run, node: Groups) -> _Peak | None:
+    """When the most is allocated up to a launch of a node's activities; None where unknown."""
+    memory, table = run.memory, run.table
+    rows = node.rows
+    peaks: Float64 = table.measured[PEAK_BYTES][rows]
+    if not np.isfinite(peaks).any():
+        return None
+    row = int(rows[np.nanargmax(peaks)])
+    most = int(np.nanmax(peaks))
+    own = memory.of_gpu(int(table.gpu[row]))
+    reached = np.flatnonzero(memory.allocated[own] == most)
+    launched = int(table.launch_ns[row])
+    until = int(table.start_ns[row]) if launched == NO_TIME else launched
+    before = reached[memory.time_ns[own][reached] <= until]
+    event = own.start + int(before[-1] if len(before) else reached[0])
+    alive = memory.alive(event)
+    return _Peak(event, alive, most - int(memory.bytes[alive].sum()))
+
+
+def _opens(run: Run, view: View, by: str, label: str, peak: _Peak | None) -> View:
+    """A row's part of the tree; of operators and of earlier memory, the peak in the timeline."""
+    if by != _OPERATOR and label != _EARLIER:
+        tree = run.tree_of(view)
+        if label in Partition.of(tree, view, by).labels:
+            return child_of(view, by, label)
+    plain = replace(view, by="", of="", columns=(), sort="", filter="", window=ALL_TIME)
+    if peak is None:
+        return replace(plain, name="timeline", signal=ALLOCATED)
+    at = max(int(run.memory.time_ns[peak.event]) - run.origin_ns, 0)
+    end = int(run.tree().node(()).max("end_ns")[0]) - run.origin_ns
+    around = max(end // _MARGIN, 1)
+    return replace(
+        plain,
+        name="timeline",
+        by="stream",
+        path=(str(run.memory.gpu[peak.event]),),
+        order=LEVELS,
+        signal=ALLOCATED,
+        window=Window(max(at - around, 0), min(at + around, end), min(at, end)),
+    )
+
+
+def _bytes_text(size: float) -> str:
+    scale = Unit.BYTES.scale(abs(size), is_whole=True)
+    number = size / scale.divisor
+    digits = max(4 - len(str(int(abs(number)))), 0) if scale.divisor > 1 else 0
+    return f"{number:,.{digits}f} {scale.text}"
+
+
+def _headline(
+    run: Run, peak: _Peak | None, by: str, labels: Sequence[str], held: Int64
+) -> tuple[str, ...]:
+    if peak is None:
+        return ("the peak is unknown: no activity of the scope has a launch record",)
+    memory, at = run.memory, peak.event
+    most, reserved = int(held.sum()), int(memory.reserved[at])
+    moment = time_text(int(memory.time_ns[at]) - run.origin_ns)
+    sentence = f"peak: {_bytes_text(most)} on GPU {memory.gpu[at]}, at {moment} on its host"
+    if reserved:
+        share = 100.0 * (reserved - most) / reserved
+        sentence += (
+            f"; {_bytes_text(reserved)} reserved, {share:.1f} % of it not allocated (fragmentation)"
+        )
+    holder = int(held.argmax())
+    whole = 100.0 * held[holder] / max(most, 1)
+    name = f"{by} {labels[holder]}" if labels[holder].isdigit() else labels[holder]
+    return (
+        sentence,
+        f"{len(peak.alive)} allocations are alive then; most is held by "
+        f"{name}: {_bytes_text(int(held[holder]))}, {whole:.1f} %",
+    )
+
+
+def _notes(peak: _Peak | None) -> tuple[str, ...]:
+    notes = [
+        "an allocation or release counts for the next activity that its thread launches; times are "
+        "the host's, which runs ahead of the GPU"
+    ]
+    if peak is not None and peak.earlier_bytes:
+        notes.append(
+            f"{_EARLIER}: allocated before the first event of the trace, such as weights and the "
+            "optimizer's state; nothing shows by what"
+        )
+    return tuple(notes)
+
+
+def _over_time(run: Run, own: Index, peak: _Peak | None) -> LineChart:
+    """The most that is allocated and reserved in equal parts of the scope's time on one GPU."""
+    memory = run.memory
+    gpu = int(memory.gpu[own[0]]) if peak is None else int(memory.gpu[peak.event])
+    events = memory.of_gpu(gpu)
+    times = memory.time_ns[events]
+    inside = own[memory.gpu[own] == gpu]
+    moments = [*(memory.time_ns[inside[[0, -1]]].tolist() if len(inside) else [])]
+    moments += [] if peak is None else [int(memory.time_ns[peak.event])]
+    begin, end = min(moments), max(max(moments), min(moments) + _BINS)
+    edges = begin + (end - begin) * np.arange(_BINS + 1, dtype=np.int64) // _BINS
+    # The last edge belongs to the last part.
+    at = np.searchsorted(times, np.append(edges[:-1], edges[-1] + 1), "left")
+    begins = np.maximum(at[:-1] - 1, 0)
+    x = ((edges[:-1] + edges[1:]) / 2 - run.origin_ns) / 1e6
+    series = tuple(
+        Series(name, largest_between(values[events], begins, np.maximum(at[1:], begins + 1)) / 1e9)
+        for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved))
+        if values[events].any()
+    )
+    return LineChart(
+        f"memory of GPU {gpu} over time", "GB", "time", "ms", (x,) * len(series), series
+    )

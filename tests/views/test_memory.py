@@ -1,0 +1,152 @@
+"""Memory: what is held at the peak against a plain loop, in every scope; the figures of Qwen."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.model.address import parse
+from chopper_core.model.charts import LineChart
+from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
+from chopper_core.render import render
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views import view_spec
+from chopper_core.views.query import answer, query
+from tests.allocating import WEIGHTS, allocating_run, events_of
+from tests.support import sample_run
+
+REAL_DATA = Path(
+    os.environ.get("CHOPPER_REALDATA", Path(__file__).parents[3] / "shared" / "realdata")
+)
+QWEN = REAL_DATA / "mi300x_qwen05b.json.gz"
+SCOPES = ((), ("0",), ("1",), ("1", "5"), ("1", "5", "forward"), ("0", "4", "forward", "1"))
+
+
+ALL = (
+    "held_bytes,held_pct,growth_bytes,alloc_bytes,allocations,releases,largest_alloc_bytes,"
+    "kept_bytes,alloc_lifetime_ns"
+)
+
+
+def rows_of(frame: Frame) -> dict[str, dict[str, Any]]:
+    return {label: frame.row(number) for number, label in enumerate(frame.labels)}
+
+
+def test_operators_are_those_of_a_plain_loop() -> None:
+    for rank in range(2):
+        held: dict[str, int] = {}
+        events = events_of(rank)
+        operators = [e for e in events if e.get("cat") == "cpu_op"]
+        alive: dict[int, tuple[str, int]] = {}
+        most = growth_most = 0
+        growth: dict[str, int] = defaultdict(int)
+        gained: dict[str, int] = defaultdict(int)
+        for each in events:
+            if each["name"] != "[memory]":
+                continue
+            size, address = each["args"]["Bytes"], each["args"]["Addr"]
+            names = [
+                e["name"] for e in operators if e["ts"] <= each["ts"] <= e["ts"] + e["dur"]
+            ] or ["outside operators"]
+            growth[names[0]] += size
+            if size > 0:
+                alive[address] = (names[0], size)
+                gained[names[0]] += 1
+            else:
+                del alive[address]
+            growth_most = WEIGHTS + sum(size for _, size in alive.values())
+            if growth_most > most:
+                most, held = growth_most, defaultdict(int)
+                for name, own in alive.values():
+                    held[name] += own
+        frame = query(allocating_run(), View("R", (str(rank),), name="memory", by="operator"))
+        rows = rows_of(frame)
+        assert frame.total["held_bytes"] == most
+        assert rows.pop("before the trace")["held_bytes"] == WEIGHTS
+        assert {name: row["held_bytes"] for name, row in rows.items() if row["held_bytes"]} == held
+        assert {name: row["growth_bytes"] for name, row in rows.items()} == growth
+        assert {name: n for name, n in gained.items() if n} == {
+            name: row["allocations"] for name, row in rows.items() if row["allocations"]
+        }
+
+
+@pytest.mark.parametrize("by", view_spec("memory").by)
+def test_held_bytes_add_up_to_the_peak_of_every_scope(by: str) -> None:
+    run = allocating_run()
+    for path in SCOPES:
+        frame = query(run, View("R", path, name="memory", by=by, columns=tuple(ALL.split(","))))
+        tree = query(run, View("R", path, columns=("peak_bytes", "alloc_bytes")))
+        assert frame.values["held_bytes"].numbers.sum() == frame.total["held_bytes"]
+        assert frame.total["held_bytes"] == tree.total["peak_bytes"]
+        for name in ("growth_bytes", "alloc_bytes", "allocations", "releases", "kept_bytes"):
+            assert frame.values[name].numbers.sum() == frame.total[name]
+        assert frame.total["alloc_bytes"] == tree.total["alloc_bytes"]
+        result = answer(run, frame.view)
+        for row in range(len(result.labels)):
+            query(run, result.opens(row))
+
+
+def test_the_peak_is_drawn_and_its_holder_named() -> None:
+    run = allocating_run()
+    frame = query(run, parse("R?view=memory"))
+    assert "on GPU 1" in frame.headline[0] and "fragmentation" in frame.headline[0]
+    assert "mlp_up" in frame.headline[1]
+    chart = frame.charts[0]
+    assert isinstance(chart, LineChart)
+    allocated = chart.series[0].numbers
+    assert allocated.max() * 1e9 == pytest.approx(frame.total["held_bytes"])
+    assert chart.series[1].numbers.min() * 1e9 == 64 << 20
+    by_iteration = query(run, parse("R?view=memory&by=iteration"))
+    assert "iteration 4" in by_iteration.headline[1]
+    for form in ("text", "json", "csv", "markdown"):
+        assert render(frame, form)
+
+
+def test_the_holders_of_a_later_scope_are_those_that_kept_it_before() -> None:
+    """What a layer's peak consists of was allocated by the layers before it too."""
+    run = allocating_run()
+    rows = rows_of(
+        query(run, parse("R:gpu=0/iteration=5/phase=forward/layer=1?view=memory&by=layer"))
+    )
+    assert rows["0"]["held_bytes"] and not rows["0"]["alloc_bytes"]
+    assert rows["1"]["held_bytes"] and rows["1"]["alloc_bytes"]
+
+
+def test_a_run_without_allocations_says_why() -> None:
+    with pytest.raises(NothingToShow, match="profile_memory=True"):
+        answer(sample_run(), View("R", name="memory"))
+    kernel = parse(
+        "R:gpu=0/iteration=4/phase=forward/layer=0/operation=mlp_up/kernel=mlp_up_kernel"
+    )
+    with pytest.raises(UsageError, match="leave the kernel out"):
+        answer(allocating_run(), View("R", kernel.path, name="memory"))
+
+
+@pytest.mark.skipif(not QWEN.is_file(), reason=f"no real traces at {REAL_DATA}")
+def test_the_memory_of_qwen() -> None:
+    run = open_run(str(QWEN), jobs=1)
+    frame = query(run, parse(f"R?view=memory&by=operator&cut=1&columns={ALL}"))
+    rows = rows_of(frame)
+    assert frame.total["held_bytes"] == 2_219_047_936
+    empty, product_ = rows["aten::empty"], rows["aten::mm"]
+    assert (empty["growth_bytes"], empty["allocations"]) == (15_240_146_944, 361)
+    assert (product_["growth_bytes"], product_["allocations"]) == (-4_353_294_336, 96)
+    events = sum(int(row["allocations"] or 0) + int(row["releases"] or 0) for row in rows.values())
+    assert events == 2_588
+    # The cache of keys and values grows layer by layer.
+    by_layer = rows_of(query(run, parse("R?view=memory&by=layer&cut=1")))
+    assert {by_layer[str(layer)]["held_bytes"] for layer in range(1, 22)} == {36_634_624}
+
+
+def test_scopes_and_splits_take_every_statistic_and_filter() -> None:
+    run = allocating_run()
+    for by, text in product(view_spec("memory").by, ("text", "json")):
+        frame = query(run, parse(f"R?view=memory&by={by}&filter=held_bytes>0&sort=growth_bytes"))
+        assert render(frame, text)
