@@ -24,6 +24,8 @@ _CHART_LINES: Final = 12
 _DIGITS: Final = 4
 _ISSUE_ROWS: Final = 30
 _ISSUE_LINES: Final = 60
+BENCHMARKS: Final = ("hipblaslt", "torch")
+"""Columns of commands that run a shape alone, the first choice first."""
 FOLDER: Final = "chopper-snapshots"
 _ENDINGS: Final = {"text": "txt", "markdown": "md", "csv": "csv", "json": "json"}
 _ALIASES: Final = {"md": "markdown"}
@@ -97,6 +99,25 @@ def row_text(frame: Frame, row: int) -> str:
         else:
             cells.append(_four_digits(number / column.scale.divisor))
     return "\t".join(heads) + "\n" + "\t".join([*cells, clean(frame.addresses(row))])
+
+
+def benchmark_line(run: Run, frame: Frame, row: int, tool: str = "") -> str:
+    """The command that runs a row's shape alone, of the first tool that can or of the one given.
+
+    Raises UsageError where rows are no shapes, or the row has no such command.
+    """
+    from chopper_core.views.query import query
+
+    if tool and tool not in BENCHMARKS:
+        raise UsageError(f"no benchmark {tool!r}; choose from {', '.join(BENCHMARKS)}")
+    if frame.level != "shape" or not len(frame):
+        raise UsageError("a benchmark runs a shape: see :view kernels, by shape, or :view roofline")
+    names = (tool,) if tool else BENCHMARKS
+    found = query(run, replace(frame.view, columns=names)).row(row)
+    lines = [str(found[name]) for name in names if found[name] is not None]
+    if not lines:
+        raise UsageError(f"no {' or '.join(names)} command runs {frame.labels[row]}")
+    return lines[0]
 
 
 def _four_digits(number: float) -> str:

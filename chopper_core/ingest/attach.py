@@ -18,7 +18,7 @@ from chopper_core.align.telemetry import signals, summaries, telemetry_columns
 from chopper_core.align.telemetry_clock import KnownClock, place
 from chopper_core.align.telemetry_pairs import together
 from chopper_core.ingest.sampled import matches_of, status_of, with_ranks
-from chopper_core.model.hardware import hardware_of_agent
+from chopper_core.model.hardware import hardware_of_agent, is_file
 from chopper_core.model.run import Identity, Run, TelemetrySource
 from chopper_core.render.cells import clean
 from chopper_core.sources.counters.files import find_counters, read_found
@@ -53,6 +53,8 @@ def attach_counters(
     used = {str(file.path) for file in found.files}
     product = run.overrides.hardware or run.gpus[0].hardware
     described = [hardware_of_agent(agent, product) for agent in counters.agents]
+    if is_file(run.overrides.hardware):
+        described = [run.described_hardware]
     agents = [agent for each in dispatch_runs for agent in each.agents]
     return replace(
         run,

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chopper_core.model.hardware import own_file
+from chopper_core.model.hardware import is_file, own_file
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run, located
 from chopper_core.store.format import is_store, paths_of, read_index, read_label
@@ -99,7 +99,7 @@ def key_of(name: str, overrides: Overrides = NO_OVERRIDES) -> str:
     overrides, and Chopper's own code."""
     paths = paths_of(name)
     origin = _origin(name, paths, overrides)
-    return _digest([origin, *_stamps(paths), _code_stamp(), _own_specifications()])
+    return _digest([origin, *_stamps(paths), _code_stamp(), *_specifications(overrides)])
 
 
 def _read(name: str, progress: Progress, jobs: int | None, overrides: Overrides) -> Run:
@@ -179,10 +179,16 @@ def _stamp(path: str | Path) -> str:
     return f"{path}\t{status.st_size}\t{status.st_mtime_ns}"
 
 
-def _own_specifications() -> str:
-    """A digest of the user's GPU specifications; empty without any."""
+def _specifications(overrides: Overrides) -> list[str]:
+    """Digests of the user's GPU specifications: his own, and those of `--hardware FILE`."""
+    given = [Path(overrides.hardware).expanduser()] if is_file(overrides.hardware) else []
+    return [_digest_of_file(path) for path in (own_file(), *given)]
+
+
+def _digest_of_file(path: Path) -> str:
+    """A digest of a text file; empty without it."""
     try:
-        return _digest([own_file().read_text(encoding="utf-8", errors="surrogateescape")])
+        return _digest([path.read_text(encoding="utf-8", errors="surrogateescape")])
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:

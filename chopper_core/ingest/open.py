@@ -13,7 +13,14 @@ from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
 from chopper_core.ingest.rank import read_rank
 from chopper_core.model.column_names import PASSING
-from chopper_core.model.hardware import hardware_of, hardware_of_agent, own_file, specifications
+from chopper_core.model.hardware import (
+    hardware_in,
+    hardware_of,
+    hardware_of_agent,
+    is_file,
+    own_file,
+    specifications,
+)
 from chopper_core.model.host_time import joined
 from chopper_core.model.memory import joined_memory
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
@@ -336,10 +343,14 @@ def _with_overrides(run: Run, overrides: Overrides) -> Run:
             raise UsageError(
                 f"--gpu '{part}:{device}={gpu}': the run has no GPU {gpu}; it has {there}"
             )
+    if is_file(overrides.hardware):
+        specified = hardware_in(overrides.hardware, run.gpus[0].hardware)
+        return replace(run, overrides=overrides, described_hardware=specified)
     if overrides.hardware and hardware_of(overrides.hardware) is None:
         raise UsageError(
             f"--hardware {overrides.hardware!r} is an unknown GPU; known are "
-            f"{', '.join(specifications())}, and {own_file()} can add others"
+            f"{', '.join(specifications())}; a file of specifications ending in .toml, and "
+            f"{own_file()}, can add others"
         )
     return replace(run, overrides=overrides)
 

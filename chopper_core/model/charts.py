@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -63,6 +64,27 @@ class SignalRows(Struct, frozen=True, eq=False):
     """The mean of each row."""
     apart: tuple[int, ...]
     """The rows whose mean is an outlier among the rows' means."""
+
+
+class Roofline(Struct, frozen=True, eq=False):
+    """Points under roofs, on two logarithmic axes: FLOP/B and TFLOP/s; NaN if unknown."""
+
+    title: str
+    labels: tuple[str, ...]
+    """The rows of the table that the points are of."""
+    intensity: Float64
+    tflops: Float64
+    share: Float64
+    """Part of the time of each point, 0 to 1."""
+    measured_intensity: Float64
+    """From counters; NaN without."""
+    measured_tflops: Float64
+    sentences: tuple[str, ...]
+    """Each row in a sentence."""
+    memory_tbps: float | None
+    """The slope of the memory's roof; None if unknown."""
+    peaks: tuple[tuple[str, float], ...]
+    """Name and TFLOP/s of each flat roof, the highest first."""
 
 
 class HeatMap(Struct, frozen=True, eq=False):
@@ -224,9 +246,24 @@ class Lanes(Struct, frozen=True, eq=False):
     """The baseline's lane beneath each lane, where there is a baseline."""
 
 
-def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
-    """The chart of some lanes, in the given order."""
+def picked(chart: Chart, rows: Sequence[int]) -> Chart:
+    """The chart of some rows of the table, in their order, where it shows them one by one."""
+    if isinstance(chart, Roofline):
+        chosen = np.array(rows, np.intp)
+        return replace(
+            chart,
+            labels=tuple(chart.labels[row] for row in rows),
+            sentences=tuple(chart.sentences[row] for row in rows),
+            intensity=chart.intensity[chosen],
+            tflops=chart.tflops[chosen],
+            share=chart.share[chosen],
+            measured_intensity=chart.measured_intensity[chosen],
+            measured_tflops=chart.measured_tflops[chosen],
+        )
+    return _picked_lanes(chart, rows) if isinstance(chart, Lanes) else chart
 
+
+def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     def ghost(row: int, bins: int) -> Ghost | None:
         return chart.ghosts(rows[row], bins) if chart.ghosts is not None else None
 
@@ -242,4 +279,6 @@ def picked(chart: Lanes, rows: Sequence[int]) -> Lanes:
     )
 
 
-Chart = BarChart | LineChart | SignalRows | HeatMap | BoxChart | Lanes | Composition | Cards
+Chart = (
+    BarChart | LineChart | Roofline | SignalRows | HeatMap | BoxChart | Lanes | Composition | Cards
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from math import nan
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.arrays import Float64
-from chopper_core.util.errors import DataError
+from chopper_core.util.errors import DataError, UsageError
 
 
 class ElementType(IntEnum):
@@ -191,6 +191,10 @@ class Hardware(Struct, frozen=True):
     """Sources of the figures."""
     memory_mhz: float = nan
     """The memory's clock under load, as its driver reports it; NaN where it isn't known."""
+    achievable_tflops: Mapping[str, float] = {}
+    """Type of the operands → TFLOP/s that the best matrix products were measured at."""
+    achievable_gbps: float | None = None
+    """GB/s that the memory was measured at."""
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -202,18 +206,55 @@ class Hardware(Struct, frozen=True):
 
     def at_peak_ns(self, flops: Float64, element: Float64) -> Float64:
         """Time of operations at the peaks of their types (codes, or NaN); NaN if unknown."""
-        peaks = np.array([self.flop_per_ns(each) for each in ElementType])
+        return self._at([self.flop_per_ns(each) for each in ElementType], flops, element)
+
+    def at_achievable_ns(self, flops: Float64, element: Float64) -> Float64:
+        """Time of operations at the measured rates of their types; NaN if unknown."""
+        rates = [self.achievable_tflops.get(each.text, nan) * 1e3 for each in ElementType]
+        return self._at(rates, flops, element)
+
+    @staticmethod
+    def _at(flop_per_ns: Sequence[float], flops: Float64, element: Float64) -> Float64:
+        peaks = np.array(flop_per_ns)
         known = np.isfinite(element)
         codes = np.where(known, element, ElementType.UNKNOWN).astype(np.intp)
         taken: Float64 = flops / peaks[codes]
         return taken
 
 
+def is_file(hardware: str) -> bool:
+    """Whether `--hardware` names a file of specifications, not a product."""
+    return hardware.endswith(".toml")
+
+
+def hardware_in(path: str, product: str) -> Hardware:
+    """The GPU that a file specifies: that of the product, else its only one.
+
+    The file completes and overrides the known specifications. Raises DataError if it can't be
+    read, UsageError if it doesn't say which GPU it is.
+    """
+    own = _specifications(Path(path).expanduser())
+    names = _tables(Path(path).expanduser())
+    found = _found(product, {name: own[name] for name in names})
+    if found is None and len(names) == 1:
+        found = own[next(iter(names))]
+    if found is None:
+        raise UsageError(
+            f"--hardware {path}: {', '.join(names) or 'no GPU'} in it, none of which matches "
+            f"{product or 'the unnamed GPU of the run'}; keep one, or add its name to `match`"
+        )
+    return found
+
+
 def hardware_of(product: str) -> Hardware | None:
     """The specification of a product, None if unknown."""
+    return _found(product, specifications())
+
+
+def _found(product: str, known: Mapping[str, Hardware]) -> Hardware | None:
     found = [
         (max(lengths), spec)
-        for spec in specifications().values()
+        for spec in known.values()
         if not any(_has_word(product, word) for word in spec.unlike)
         and (lengths := [len(word) for word in spec.match if _has_word(product, word)])
     ]
@@ -254,19 +295,17 @@ def own_file() -> Path:
 @cache
 def specifications() -> Mapping[str, Hardware]:
     """All specifications; the user's override Chopper's. Raises DataError for an invalid file."""
-    # Imported on use: most GPUs are described by the profiler.
-    import tomllib
+    return _specifications()
 
+
+def _specifications(*more: Path) -> Mapping[str, Hardware]:
+    """All specifications, completed and overridden by those of further files."""
     tables: dict[str, dict[str, Any]] = {}
     known: dict[str, Hardware] = {}
-    for path in (Path(__file__).with_name("hardware.toml"), own_file()):
-        if not path.exists():
-            continue
-        try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} can't be read: {error}") from error
-        for name, table in given.items():
+    paths = [Path(__file__).with_name("hardware.toml")]
+    paths += [own_file()] if own_file().exists() else []
+    for path in (*paths, *more):
+        for name, table in _tables(path).items():
             try:
                 tables[name] = tables.get(name, {}) | table
                 known[name] = _specification(name, tables[name])
@@ -275,11 +314,24 @@ def specifications() -> Mapping[str, Hardware]:
     return known
 
 
+def _tables(path: Path) -> dict[str, Any]:
+    # Imported on use: most GPUs are described by the profiler.
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+
+
 def _specification(name: str, table: Mapping[str, Any]) -> Hardware:
-    peaks = dict(table["flop_per_clk_cu"])
-    if strange := peaks.keys() - _TYPES.keys():
-        raise ValueError(f"{min(strange)!r} is not one of the types {', '.join(_TYPES)}")
-    if not all(isinstance(peak, int | float) and peak > 0 for peak in peaks.values()):
-        raise ValueError("every flop_per_clk_cu must be a number above 0")
+    rates = {key: dict(table.get(key, {})) for key in ("flop_per_clk_cu", "achievable_tflops")}
+    for key, of_types in rates.items():
+        if strange := of_types.keys() - _TYPES.keys():
+            raise ValueError(f"{min(strange)!r} is not one of the types {', '.join(_TYPES)}")
+        if not all(isinstance(rate, int | float) and rate > 0 for rate in of_types.values()):
+            raise ValueError(f"every {key} must be a number above 0")
+    if not rates["flop_per_clk_cu"]:
+        raise KeyError("flop_per_clk_cu")
     lists = {key: tuple(table.get(key, ())) for key in ("match", "unlike", "sources")}
-    return Hardware(name=name, **{**table, **lists, "flop_per_clk_cu": peaks})
+    return Hardware(name=name, **{**table, **lists, **rates})

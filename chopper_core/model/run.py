@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
-from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of
+from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memo import Memo
 from chopper_core.model.memory import MEMORY_SIGNALS, NO_MEMORY, MemoryEvents
@@ -254,8 +254,9 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @property
     def hardware(self) -> Hardware | None:
         """The specification of the run's GPUs, None if it is unknown or they differ."""
-        given = hardware_of(self.overrides.hardware) if self.overrides.hardware else None
-        described = self.described_hardware
+        described, named = self.described_hardware, self.overrides.hardware
+        # What a file specifies was described when the run was opened.
+        given = hardware_of(named) if named and not is_file(named) else None
         if described is not None and (given is None or given.name == described.name):
             return described
         if given is not None:

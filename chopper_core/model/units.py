@@ -47,6 +47,7 @@ class Unit(StrEnum):
     PERCENT = "%", 1
     NS = "ns", (1e10, "s", 1e9, 3), (1e6, "ms", 1e6, 3), (1e3, "µs", 1e3, 3), 0
     BYTES = "B", (1e9, "GB", 1e9, 3), (1e6, "MB", 1e6, 3), (1e3, "kB", 1e3, 3), 0
+    TBPS = "TB/s", 3
     GBPS = "GB/s", (100.0, "GB/s", 1.0, 0), 2
     FLOP = "FLOP", (1e12, "TFLOP", 1e12, 3), (1e9, "GFLOP", 1e9, 3), (1e6, "MFLOP", 1e6, 3), 0
     TFLOPS = "TFLOP/s", 1

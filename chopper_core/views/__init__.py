@@ -17,6 +17,7 @@ VIEWS: Final = {
     "timeline": "2",
     "graph": "2",
     "kernels": "3",
+    "roofline": "3",
     "overheads": "4",
     "launch": "4",
     "throughput": "4",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -9,13 +10,10 @@ from msgspec.structs import replace
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import (
-    METRICS,
     Metric,
-    Scope,
     Values,
     column,
     is_measured,
-    numbered,
     worded,
 )
 from chopper_core.model.charts import BarChart, Series
@@ -27,14 +25,32 @@ from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
-from chopper_core.views.shared.table_view import Partition, grouped, quantiles, table_view
+from chopper_core.views.shared.call_rows import (
+    SHOWN,
+    as_one,
+    by_shape,
+    kernels_of_shape,
+    modelled_columns,
+    of_shape,
+    shape_columns,
+    shape_notes,
+)
+from chopper_core.views.shared.measured_roofline import measured_roofline
+from chopper_core.views.shared.table_view import (
+    Partition,
+    by_level,
+    grouped,
+    quantiles,
+    table_view,
+)
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="kernels",
     title="Kernels",
     question="Which kernels take the scope's time, wherever they run?",
-    by=("name", "class", "operation"),
+    by=("name", "class", "operation", "shape"),
+    of="a shape of by=shape, of which to show the kernels",
 )
 
 
@@ -53,40 +69,15 @@ MEDIAN: Final = column("median_ns", "ns", "median", "Median duration of one acti
 P95: Final = column("p95_ns", "ns", "p95", "The duration that 95 % of the activities don't exceed.")
 LEAST: Final = column("min_ns", "ns", "min", "The shortest activity.")
 LONGEST: Final = column("max_ns", "ns", "max", "The longest activity.")
-INTENSITY: Final = column(
-    "intensity",
-    "FLOP/B",
-    "FLOP/B",
-    "Arithmetic intensity: the FLOPs of the matrix units and, where counted, of the vector units "
-    "(mfma_tflops + valu_tflops) over the bytes per second that the L2 caches read and wrote "
-    "over the fabric.",
-    source="counters",
-    missing_because="the row lacks counters of the fabric or of the units that its kernels use",
-)
-ROOF: Final = column(
-    "roof_tflops",
-    "TFLOP/s",
-    "roof TF/s",
-    "The roofline's limit: the smaller of the peak for the types that the matrix units "
-    "multiplied and intensity times the memory's bandwidth (hardware.toml).",
-    source="counters and hardware.toml",
-    missing_because="the intensity is unknown, or the GPU is not in hardware.toml",
-)
-OF_ROOF: Final = column(
-    "roof_pct",
-    "%",
-    "% roof",
-    "mfma_tflops + valu_tflops in % of roof_tflops.",
-    source="counters and hardware.toml",
-    missing_because=ROOF.missing_because,
-)
 
 
 def answer(run: Run, view: View) -> ViewResult:
-    """The scope's activities by name, class or operation, the ones with the most time first."""
+    """The scope's activities by name, class, operation or shape, those with the most time first.
+
+    With `of=` those of one shape. Raises NothingToShow where the scope has no such shape.
+    """
     by = view.by or "name"
-    tree = run.tree_of(view)
-    rows = Partition.of(tree, view, "operation" if by == "operation" else "kernel")
+    rows = _partition(run, view, by)
     words, codes_of = _classes(run)
     own: list[tuple[Metric, Values]] = []
     if by == "class":
@@ -106,8 +97,12 @@ def answer(run: Run, view: View) -> ViewResult:
         (P95, Values(spread[:, 1])),
         (LEAST, Values(nodes.min("duration_ns"))),
         (LONGEST, Values(nodes.max("duration_ns"))),
-        *_roofline(run, rows.scope(run)),
+        *measured_roofline(run, rows.scope(run)),
     ]
+    whole = [(SHARE, Values(np.array([100.0])))]
+    if by == "shape":
+        own += shape_columns(run, rows)
+        whole += modelled_columns(run, as_one(rows))
     measured = tuple(
         name
         for name in ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
@@ -118,17 +113,20 @@ def answer(run: Run, view: View) -> ViewResult:
     )
     shown = ("kernel_ns", "kernel_pct", "kernels", "mean_ns", "p95_ns", *measured[:1], *roof)
     shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
+    if by == "shape":
+        shown = (*SHOWN, *(name for name in roof if name != "intensity"))
     order = np.argsort(-kernel_ns, kind="stable")
     top = order[:_MAX_BARS]
     return table_view(
         view,
         rows,
         own,
-        [(SHARE, Values(np.array([100.0])))],
-        opens=(lambda row: _kernels_of(view, labels[row])) if by == "class" else None,
+        whole,
+        opens=_opening(view, by, labels),
         sort="-kernel_ns",
         shown=shown,
         headline=(_headline(labels, kernel_ns, order, total_ns, by),),
+        notes=(*_of_note(view), *(shape_notes(run, rows) if by == "shape" else ())),
         charts=(
             BarChart(
                 f"time by {rows.level}",
@@ -139,6 +137,35 @@ def answer(run: Run, view: View) -> ViewResult:
             ),
         ),
     )
+
+
+def _partition(run: Run, view: View, by: str) -> Partition:
+    """The scope's activities by a level or by shape; those of one shape with `of=`."""
+    tree, level = run.tree_of(view), "operation" if by == "operation" else "kernel"
+    if not view.of:
+        return (
+            by_shape(run, tree.node(view.path))
+            if by == "shape"
+            else Partition.of(tree, view, level)
+        )
+    whole = of_shape(run, tree.node(view.path), view.of)
+    if by == "shape":
+        return by_shape(run, whole)
+    labels, nodes = by_level(whole, level)
+    return Partition(level, labels, nodes, whole)
+
+
+def _opening(view: View, by: str, labels: list[str]) -> Callable[[int], View] | None:
+    """What a row opens, where that isn't its part of the tree."""
+    if by == "class":
+        return lambda row: _kernels_of(view, labels[row])
+    if by == "shape":
+        return lambda row: kernels_of_shape(view, labels[row])
+    return None
+
+
+def _of_note(view: View) -> tuple[str, ...]:
+    return (f"only activities of the shape {view.of}",) if view.of else ()
 
 
 def _by_class(by_kernel: Partition, codes_of: Int64) -> tuple[Int64, Groups]:
@@ -171,38 +198,6 @@ def _classes(run: Run) -> tuple[list[str], Int64]:
     return list(words), np.array(codes, np.int64)
 
 
-def _roofline(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
-    """Intensity, the roofline's limit and the share of it reached; missing without counters."""
-    matrix, vector, share, reads, writes = (
-        METRICS[name].compute(scope)
-        for name in (
-            *("mfma_tflops", "valu_tflops", "mfma_peak_pct"),
-            *("fabric_read_gbps", "fabric_write_gbps"),
-        )
-    )
-    rate = np.where(matrix.present(), matrix.numbers, 0.0)
-    rate = rate + np.where(vector.present(), vector.numbers, 0.0)
-    traffic = reads.numbers + writes.numbers
-    # Without counters of the vector units nothing is known of a kernel without matrix FLOPs.
-    known = (rate > 0) | vector.present()
-    known &= matrix.present() & reads.present() & writes.present() & (traffic > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        intensity = np.where(known, 1e3 * rate / traffic, np.nan)
-        if run.hardware is None:
-            roof = np.full(len(intensity), np.nan)
-        else:
-            # The units' peak for the types that they multiplied in the row.
-            peak = 100.0 * matrix.numbers / np.where(share.numbers > 0, share.numbers, np.nan)
-            by_memory = intensity * run.hardware.memory_gbps / 1e3
-            roof = np.where(matrix.numbers > 0, np.minimum(peak, by_memory), by_memory)
-        reached = 100.0 * rate / np.where(roof > 0, roof, np.nan)
-    return [
-        (INTENSITY, numbered(intensity)),
-        (ROOF, numbered(roof)),
-        (OF_ROOF, numbered(reached)),
-    ]
-
-
 def _kernels_of(view: View, label: str) -> View:
     """The kernels of a class."""
     return replace(view, by="name", filter=f"class:{label}", sort="", columns=())
@@ -215,6 +210,7 @@ def _headline(labels: list[str], kernel_ns: Int64, order: Index, total: int, by:
         "name": ("kernel", "kernels"),
         "class": ("class", "classes"),
         "operation": ("operation", "operations"),
+        "shape": ("shape", "shapes"),
     }[by]
     if len(labels) == 1:
         return f"one {one} takes all kernel time, {time_text(total)}"

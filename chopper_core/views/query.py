@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
-from chopper_core.model.charts import Lanes, picked
+from chopper_core.model.charts import picked
 from chopper_core.model.column_names import NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
@@ -238,10 +238,7 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         sparks=nodes is not None,
         more=tuple(each for each, _ in result.columns if each not in columns),
         headline=result.headline,
-        charts=tuple(
-            picked(each, shown.tolist()) if isinstance(each, Lanes) else each
-            for each in result.charts
-        ),
+        charts=tuple(picked(each, shown.tolist()) for each in result.charts),
         over=over,
         by=result.by,
         partial_total=coverage.partial_totals(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.util.errors import UsageError
-from chopper_tui.export import is_picture, issue_text, printed, row_text, write_snapshot
+from chopper_tui.export import (
+    benchmark_line,
+    is_picture,
+    issue_text,
+    printed,
+    row_text,
+    write_snapshot,
+)
 from chopper_tui.keymap import EXPORT, action
 from chopper_tui.steps import run_in_thread
 from chopper_tui.terminal import has_clipboard
@@ -30,6 +37,15 @@ def copy_row(screen: Explorer, _: str) -> None:
 async def copy_view(screen: Explorer, _: str) -> None:
     """Copy the whole table as markdown to the terminal's clipboard."""
     _copy(screen, await run_in_thread(printed, screen.frame, "markdown"), "the view")
+
+
+@action(EXPORT, "B", title="Copy a benchmark", takes="[hipblaslt|torch]")
+async def bench(screen: Explorer, argument: str) -> None:
+    """Copy the command that runs the row's shape alone, with hipblaslt-bench where it can, else
+    with PyTorch: in the views roofline and kernels by shape."""
+    row = screen.table.cursor
+    line = await run_in_thread(benchmark_line, screen.run, screen.frame, row, argument)
+    _copy(screen, line, f"the benchmark of {screen.frame.labels[row]}")
 
 
 @action(EXPORT, title="Copy for an issue")

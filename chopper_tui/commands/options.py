@@ -59,8 +59,9 @@ def add_reading_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--hardware",
         default="",
-        metavar="NAME",
-        help="model of the GPUs (MI300X), where the files lack it or are wrong",
+        metavar="NAME|FILE",
+        help="model of the GPUs (MI300X), where the files lack it or are wrong, or a .toml file "
+        "with its specification, such as the peaks that you measured",
     )
     add_cache_options(parser)
 

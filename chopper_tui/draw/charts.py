@@ -21,6 +21,7 @@ from chopper_core.model.charts import (
     HeatMap,
     Lanes,
     LineChart,
+    Roofline,
     SignalRows,
 )
 from chopper_core.render.ansi import Paint, plain
@@ -33,6 +34,7 @@ from chopper_tui.draw.composition import draw_composition
 from chopper_tui.draw.curves import MARKERS, as_bars, draw_curves
 from chopper_tui.draw.heat import cell_at, draw_heat, lines_wanted
 from chopper_tui.draw.pieces import SERIES_INKS, painted_line, series_fills
+from chopper_tui.draw.roofline import ROOFLINE_LINES, draw_roofline
 from chopper_tui.draw.signal_plot import Line
 from chopper_tui.draw.spark_rows import ENVELOPE, envelope, row_lines, short_number
 from chopper_tui.draw.timeline import cut, draw_lanes
@@ -67,6 +69,8 @@ def draw(
         return draw_composition(picture, width, glyphs)[: max(height, 0)]
     if isinstance(picture, Cards):
         return draw_cards(picture.cards, width, glyphs)[: max(height, 0)]
+    if isinstance(picture, Roofline):
+        return draw_roofline(picture, width, height, glyphs, selected)
     if isinstance(picture, SignalRows):
         lines = _rows(picture, width, height, glyphs)
         return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
@@ -133,7 +137,7 @@ def _heights(pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs)
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
-    grow = LineChart | SignalRows | HeatMap
+    grow = LineChart | Roofline | SignalRows | HeatMap
     growing = [at for at in range(len(wanted)) if isinstance(pictures[at], grow)]
     for turn, at in enumerate(growing):
         wanted[at] += (spare + turn) // len(growing)
@@ -198,6 +202,8 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
         return len(draw_composition(picture, width, glyphs))
     if isinstance(picture, Cards):
         return len(draw_cards(picture.cards, width, glyphs))
+    if isinstance(picture, Roofline):
+        return ROOFLINE_LINES
     if isinstance(picture, SignalRows):
         return 1 + len(picture.labels) + ENVELOPE
     title = len(_title(picture, width, glyphs))

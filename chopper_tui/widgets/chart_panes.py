@@ -10,7 +10,7 @@ from typing import Final
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.model.charts import Chart, Composition, HeatMap, Lanes
+from chopper_core.model.charts import Chart, Composition, HeatMap, Lanes, Roofline
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
@@ -134,7 +134,7 @@ class PicturePane(Pane):
 
         Some show the row that the cursor is on, some the column too.
         """
-        if not (pictures and isinstance(pictures[0], Lanes | HeatMap)):
+        if not (pictures and isinstance(pictures[0], Lanes | HeatMap | Roofline)):
             selected = 0
         is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
         if not is_same or (selected, column) != (self.selected, self.column):

@@ -1,0 +1,323 @@
+"""Work, rates and roofs of operator calls: sums over groups of activities, as columns.
+
+A call's FLOPs lie on its main kernels, so that rates are over their durations. docs/shapes.md
+defines FLOPs and bytes by operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.align.kernel_classes import kernel_class
+from chopper_core.align.operator_work import FUSED
+from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics.metric import quotient
+from chopper_core.model.column_names import CALL_SHAPE, FLOPS, FLOPS_TYPE
+from chopper_core.model.groups import Groups
+from chopper_core.model.hardware import Hardware
+from chopper_core.model.run import Run
+from chopper_core.model.shapes import CallShape, Fused
+from chopper_core.model.table import KernelTable, Selection
+from chopper_core.util.arrays import Float64, Int64
+from chopper_core.views.shared.benchmarks import hipblaslt_line, torch_line
+
+NO_SHAPE: Final = "no shape: "
+"""How the rows of activities without a shape begin; their class follows."""
+_MODELLED: Final = "the row has no product, attention or convolution with recorded inputs"
+_NO_BYTES: Final = f"{_MODELLED}, or the trace lacks the types of its operands"
+_NO_ROOF: Final = f"{_NO_BYTES}, or the GPU is not in hardware.toml with a peak for the type"
+_SOURCE: Final = "shapes in the trace; docs/shapes.md"
+_WITH_HARDWARE: Final = "shapes in the trace and hardware.toml"
+
+CALLS: Final = column(
+    "calls",
+    "",
+    "calls",
+    "Calls of operators with a shape, by their FLOPs; of kernels of torch.compile, each launch.",
+    reduces="sum",
+    source=_SOURCE,
+    missing_because=_MODELLED,
+)
+CALL_FLOPS: Final = column(
+    "call_flops",
+    "FLOP",
+    "FLOPs/call",
+    "Floating-point operations of one call of the row's shape.",
+    source=_SOURCE,
+    missing_because=f"{_MODELLED}, or has several shapes",
+)
+CALL_BYTES: Final = column(
+    "call_bytes",
+    "B",
+    "bytes/call",
+    "Modelled bytes of one call of the row's shape: every tensor that the operator reads or "
+    "writes counts once, at the size of its type.",
+    source=_SOURCE,
+    missing_because=f"{_NO_BYTES}, or has several shapes",
+)
+CALL_TFLOPS: Final = column(
+    "call_tflops",
+    "TFLOP/s",
+    "call TFLOP/s",
+    "Mean over calls of their FLOPs over their duration, each call with the same weight; "
+    "model_tflops is all FLOPs over all time.",
+    source=_SOURCE,
+    missing_because=_MODELLED,
+)
+MODEL_BYTES: Final = column(
+    "model_bytes",
+    "B",
+    "bytes",
+    "Modelled bytes of the row's calls: every tensor that an operator reads or writes counts "
+    "once, at the size of its type.",
+    reduces="sum",
+    source=_SOURCE,
+    missing_because=_NO_BYTES,
+)
+MODEL_TBPS: Final = column(
+    "model_tbps",
+    "TB/s",
+    "TB/s",
+    "model_bytes over the durations of their kernels.",
+    source=_SOURCE,
+    missing_because=_NO_BYTES,
+)
+MODEL_INTENSITY: Final = column(
+    "model_intensity",
+    "FLOP/B",
+    "model FLOP/B",
+    "Modelled arithmetic intensity: FLOPs over modelled bytes of the calls that have both.",
+    source=_SOURCE,
+    missing_because=_NO_BYTES,
+)
+BOUND: Final = column(
+    "bound",
+    "",
+    "bound",
+    "The roof over the row's intensity: compute where the FLOPs at the peak of their type take "
+    "longer than the bytes at the memory's bandwidth, else memory.",
+    source=_WITH_HARDWARE,
+    missing_because=_NO_ROOF,
+)
+OF_MODEL_ROOF: Final = column(
+    "model_roof_pct",
+    "%",
+    "model roof %",
+    "The time that the roofline's limit needs for the modelled work, in % of the durations of "
+    "its kernels: the longer of FLOPs at peak and bytes at the memory's bandwidth.",
+    source=_WITH_HARDWARE,
+    missing_because=_NO_ROOF,
+)
+OF_BANDWIDTH: Final = column(
+    "bandwidth_pct",
+    "%",
+    "HBM %",
+    "model_tbps in % of the memory's bandwidth; above 100: the caches served a part.",
+    source=_WITH_HARDWARE,
+    missing_because=f"{_NO_BYTES}, or the GPU is not in hardware.toml",
+)
+OF_ACHIEVABLE: Final = column(
+    "achievable_pct",
+    "%",
+    "achiev. %",
+    "model_tflops in % of the rate that the best matrix products of the type were measured at "
+    "on this GPU (achievable_tflops in hardware.toml, or --hardware FILE).",
+    source=_WITH_HARDWARE,
+    missing_because=f"{_MODELLED}, or no achievable_tflops is known for the GPU and the type",
+)
+SERVED: Final = column(
+    "served_by",
+    "",
+    "served by",
+    "The kernel that takes most of the row's time, and how many others served its calls.",
+    missing_because="the row has no kernel",
+)
+HIPBLASLT: Final = column(
+    "hipblaslt",
+    "",
+    "hipblaslt-bench",
+    "A hipblaslt-bench command that runs the row's shape.",
+    source=_SOURCE,
+    missing_because="the row is no matrix product with one shape and recorded types",
+)
+TORCH: Final = column(
+    "torch",
+    "",
+    "torch benchmark",
+    "A command that times the row's shape with PyTorch.",
+    source=_SOURCE,
+    missing_because="the row has no shape whose operands PyTorch can make again",
+)
+
+
+class ShapeLabels(Struct, frozen=True, eq=False):
+    """The labels of a run's activities by shape: texts, and a code for each shape and kernel."""
+
+    texts: tuple[str, ...]
+    shapes: tuple[CallShape | None, ...]
+    """The shape of each text, None for activities without one."""
+    of_shape: Int64
+    """Position in `texts` of each of the table's shapes."""
+    of_kernel: Int64
+    """The same of each kernel name, for its activities without a shape."""
+
+    @classmethod
+    def of(cls, run: Run) -> ShapeLabels:
+        """The labels of a run, made once."""
+        return run.memo(("shape labels",), lambda: cls._made(run.table))
+
+    @classmethod
+    def _made(cls, table: KernelTable) -> ShapeLabels:
+        places: dict[str, int] = {}
+        shapes: list[CallShape | None] = []
+
+        def place(text: str, shape: CallShape | None) -> int:
+            if text not in places:
+                places[text] = len(places)
+                shapes.append(shape)
+            return places[text]
+
+        of_shape = [place(shape.label, shape) for shape in table.shapes]
+        of_kernel = [place(_without_shape(name), None) for name in table.names]
+        return cls(
+            tuple(places),
+            tuple(shapes),
+            np.array(of_shape, np.int64),
+            np.array(of_kernel, np.int64),
+        )
+
+    def codes(self, table: KernelTable, rows: Selection) -> Int64:
+        """The label of each activity, a position in `texts`."""
+        codes = self.of_kernel[table.kernel[rows]]
+        given = table.measured.get(CALL_SHAPE)
+        if given is not None:
+            own = given[rows]
+            has = np.isfinite(own)
+            codes[has] = self.of_shape[own[has].astype(np.intp)]
+        return codes
+
+
+def _without_shape(kernel: str) -> str:
+    """The label of a kernel's activities without a shape: what it fuses, else its class."""
+    fused = FUSED.match(kernel)
+    if fused and fused["operators"].strip("_"):
+        return f"triton {fused['kind']} {fused['operators'].strip('_')}"
+    return NO_SHAPE + kernel_class(kernel)
+
+
+class CallSums(Struct, frozen=True, eq=False):
+    """Sums over groups of activities of the modelled work of their calls; 0 where none is known."""
+
+    calls: Float64
+    flops: Float64
+    flops_ns: Float64
+    """Durations of the kernels with FLOPs."""
+    bytes: Float64
+    bytes_ns: Float64
+    """Durations of the kernels with bytes."""
+    both_flops: Float64
+    """FLOPs of the kernels with bytes."""
+    rates: Float64
+    """TFLOP/s of each kernel times its part of a call."""
+    achievable_ns: Float64
+    """Time of FLOPs at the measured rates."""
+    achievable_of_ns: Float64
+    """Durations of the kernels of which that is known."""
+    roof_ns: Float64
+    """Time of the FLOPs of the kernels with bytes at the peak; NaN where it isn't known of all."""
+
+
+def call_sums(nodes: Groups, hardware: Hardware | None) -> CallSums:
+    """The sums over each group, piece by piece."""
+    table, count = nodes.table, len(nodes)
+    known = (
+        "calls flops flops_ns bytes bytes_ns both_flops rates achievable_ns achievable_of_ns "
+        "roof_ns"
+    )
+    sums = {name: np.zeros(count) for name in known.split()}
+    if FLOPS not in table.measured and CALL_SHAPE not in table.measured:
+        return CallSums(**sums)
+    shape_flops = np.array([_number(shape.flops) for shape in table.shapes] + [np.nan])
+    shape_bytes = np.array([_number(shape.bytes) for shape in table.shapes] + [np.nan])
+    is_fused = np.array([isinstance(shape.sizes, Fused) for shape in table.shapes] + [False])
+    for rows, group in nodes.pieces():
+        duration = table.duration_ns[rows].astype(np.float64)
+        nothing = np.full(len(duration), np.nan)
+        flops, element, code = (
+            table.measured[name][rows] if name in table.measured else nothing
+            for name in (FLOPS, FLOPS_TYPE, CALL_SHAPE)
+        )
+        shape = np.where(np.isfinite(code), code, -1).astype(np.intp)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = np.where(is_fused[shape], 1.0, flops / shape_flops[shape])
+            moved = part * shape_bytes[shape]
+            rate = 1e-3 * flops / duration * part
+        has_bytes = np.isfinite(moved)
+        peak = achievable = nothing
+        if hardware is not None:
+            peak = hardware.at_peak_ns(flops, element)
+            achievable = hardware.at_achievable_ns(flops, element)
+        parts = {
+            "calls": part,
+            "flops": flops,
+            "flops_ns": np.where(np.isfinite(flops), duration, np.nan),
+            "bytes": moved,
+            "bytes_ns": np.where(has_bytes, duration, np.nan),
+            "both_flops": np.where(has_bytes, flops, np.nan),
+            "rates": rate,
+            "achievable_ns": achievable,
+            "achievable_of_ns": np.where(np.isfinite(achievable), duration, np.nan),
+        }
+        for name, values in parts.items():
+            sums[name] += np.bincount(group, np.nan_to_num(values, posinf=0.0), count)
+        sums["roof_ns"] += np.bincount(group, np.where(has_bytes, peak, 0.0), count)
+    return CallSums(**sums)
+
+
+def _known(sums: Float64) -> Float64:
+    """The sums; NaN where nothing was summed up."""
+    return np.where(sums > 0, sums, np.nan)
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def call_columns(run: Run, nodes: Groups) -> list[tuple[Metric, Values]]:
+    """The columns of the modelled work of groups of activities."""
+    sums = call_sums(nodes, run.hardware)
+    memory = run.hardware.memory_gbps if run.hardware else np.nan
+    with np.errstate(invalid="ignore"):
+        memory_ns = _known(sums.bytes) / memory
+        roof_ns = np.where(sums.both_flops > 0, sums.roof_ns, np.nan)
+        needed = np.maximum(memory_ns, roof_ns)
+    bound = [
+        None if not np.isfinite(limit) else "compute" if at_peak >= moving else "memory"
+        for limit, at_peak, moving in zip(needed, roof_ns, memory_ns, strict=True)
+    ]
+    calls = np.rint(sums.calls).astype(np.int64)
+    return [
+        (CALLS, Values(calls, calls == 0)),
+        (CALL_TFLOPS, quotient(_known(sums.rates), sums.calls)),
+        (MODEL_BYTES, Values(sums.bytes, sums.bytes_ns == 0)),
+        (MODEL_TBPS, quotient(sums.bytes, sums.bytes_ns, 1e-3)),
+        (MODEL_INTENSITY, quotient(_known(sums.both_flops), sums.bytes)),
+        (BOUND, worded(bound)),
+        (OF_MODEL_ROOF, quotient(needed, sums.bytes_ns, 100.0)),
+        (OF_BANDWIDTH, quotient(memory_ns, sums.bytes_ns, 100.0)),
+        (OF_ACHIEVABLE, quotient(sums.achievable_ns, sums.achievable_of_ns, 100.0)),
+    ]
+
+
+def shape_figures(shapes: Sequence[CallShape | None]) -> list[tuple[Metric, Values]]:
+    """The columns of one call of each shape, and the commands that run it alone."""
+    return [
+        (CALL_FLOPS, numbered([shape.flops if shape else None for shape in shapes])),
+        (CALL_BYTES, numbered([shape.bytes if shape else None for shape in shapes])),
+        (HIPBLASLT, worded([hipblaslt_line(shape) if shape else None for shape in shapes])),
+        (TORCH, worded([torch_line(shape) if shape else None for shape in shapes])),
+    ]
