@@ -29,6 +29,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
 from chopper_core.model.tree import in_order, level_order
+from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
@@ -54,8 +55,10 @@ def ingest_store(
     check_place(store)
     folder = parts_folder(store)
 
-    def read_ranks(traces: Sequence[Path], progress: Progress) -> list[Run | ChopperError]:
-        failed = read_parts(traces, store, progress, jobs=jobs, executor=executor)
+    def read_ranks(
+        traces: Sequence[Path], hosts: Sequence[HostFile], progress: Progress
+    ) -> list[Run | ChopperError]:
+        failed = read_parts(traces, store, progress, hosts=hosts, jobs=jobs, executor=executor)
         return [failed.get(trace) or _described(folder, trace) for trace in traces]
 
     return _put_together(name, store, progress, overrides, read_ranks)
@@ -66,8 +69,9 @@ def ingest_into(
 ) -> dict[Path, ChopperError | None]:
     """Read traces for a store that other processes read for too; returns the error of each."""
     check_place(store)
-    traces = [trace.path for trace in find_traces(paths_of(name)).traces]
-    failed = read_parts(traces, store, progress, jobs=jobs)
+    found = find_traces(paths_of(name))
+    traces = [trace.path for trace in found.traces]
+    failed = read_parts(traces, store, progress, hosts=found.hosts, jobs=jobs)
     return {trace: failed.get(trace) for trace in traces}
 
 
@@ -95,7 +99,9 @@ def finish(
             )
         name = os.path.commonpath([str(trace.parent) for trace in read])
 
-    def read_ranks(traces: Sequence[Path], _: Progress) -> list[Run | ChopperError]:
+    def read_ranks(
+        traces: Sequence[Path], _hosts: Sequence[HostFile], _progress: Progress
+    ) -> list[Run | ChopperError]:
         missing = [trace for trace in traces if not has_part(folder, trace)]
         if missing and is_store(store):
             raise DataError(
@@ -178,12 +184,13 @@ class _ReadPart(Struct, frozen=True):
     """Reads a trace and writes its part; may be sent to another process."""
 
     folder: Path
+    hosts: tuple[HostFile, ...]
 
     def __call__(self, trace: Path, progress: Progress) -> None:
         if has_part(self.folder, trace):
             return
         try:
-            outcome: Run | ChopperError = read_rank(trace, progress)
+            outcome: Run | ChopperError = read_rank(trace, progress, self.hosts)
         except ChopperError as error:
             outcome = error
         write_part(self.folder, trace, outcome)
@@ -196,6 +203,7 @@ def read_parts(
     store: Path,
     progress: Progress = silent,
     *,
+    hosts: Sequence[HostFile] = (),
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> dict[Path, ChopperError]:
@@ -207,7 +215,8 @@ def read_parts(
     wanted = [trace for trace in traces if not has_part(folder, trace)]
     # Workers elsewhere have another current directory.
     paths = [trace.absolute() for trace in wanted]
-    outcomes = read_all(paths, _ReadPart(folder.absolute()), progress, jobs, executor)
+    beside = tuple(replace(host, path=host.path.absolute()) for host in hosts)
+    outcomes = read_all(paths, _ReadPart(folder.absolute(), beside), progress, jobs, executor)
     for outcome in outcomes:
         if isinstance(outcome, StoreWriteError):
             raise outcome

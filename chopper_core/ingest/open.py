@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
-from chopper_core.ingest.rank import read_rank
+from chopper_core.ingest.rank import HOST_TRACE, RankReader
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import (
     hardware_in,
@@ -34,6 +34,7 @@ from chopper_core.model.run import (
     located,
 )
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
+from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import natural_key
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
 
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
-ReadRanks = Callable[[Sequence[Path], Progress], Sequence[Run | ChopperError]]
-"""Reads traces as runs of one rank each; returns an error for a trace that can't be used."""
+ReadRanks = Callable[[Sequence[Path], Sequence[HostFile], Progress], Sequence[Run | ChopperError]]
+"""Reads traces, with the host traces beside them, as runs of one rank each; returns an error for a
+trace that can't be used."""
 GatherTables = Callable[[Sequence[Run]], KernelTable]
 """Makes one table of runs of one rank each, whose `gpus` are numbered as in the whole run."""
 
@@ -103,7 +105,9 @@ def open_run(
     read: list[tuple[TraceFile, Run]] = []
     traces = [trace.path for trace in discovery.traces]
     outcomes: Sequence[Run | ChopperError] = (
-        read_ranks(traces, progress) if read_ranks else read_all(traces, read_rank, progress, jobs)
+        read_ranks(traces, discovery.hosts, progress)
+        if read_ranks
+        else read_all(traces, RankReader(tuple(discovery.hosts)), progress, jobs)
     )
     ranges: list[Path] = []
     for trace, outcome in zip(discovery.traces, outcomes, strict=True):
@@ -123,7 +127,12 @@ def open_run(
             raise DataError(why)
         return replace(counted, failed=(*failed, *counted.failed))
     progress("merge ranks", 0, 1)
-    run = replace(_joined(name, read, gather), skipped=tuple(skipped), failed=tuple(failed))
+    run = replace(_joined(name, read, gather), failed=tuple(failed))
+    joined = [f"{HOST_TRACE} {host.path}" for host in discovery.hosts]
+    said = [note for source in run.sources for note in source.notes]
+    used = {each for each in joined if any(note.startswith(f"{each} ") for note in said)}
+    left = (each for each in skipped if f"{HOST_TRACE} {each[0]}" not in used)
+    run = replace(run, skipped=tuple(left))
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
     run = _attached(_with_overrides(run, overrides), paths, progress, ranges)

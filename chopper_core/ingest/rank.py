@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
@@ -20,13 +21,17 @@ from chopper_core.model.parallel import ProcessGroup
 from chopper_core.model.run import NO_RANK, Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.chakra.graph import ExecutionGraph
+from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
+from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, read_source
 from chopper_core.sources.shared.text import FileHead
-from chopper_core.sources.trace import Trace, by_rank
+from chopper_core.sources.trace import ABSENT, Trace, by_rank
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
 
+HOST_TRACE: Final = "host trace"
+"""The note on a joined host trace begins so, with its path."""
 MERGED: Final = "args.rank of the events: the file merges several ranks"
 """The origin of the ranks of one file."""
 _EPOCH_US: Final = 10**15
@@ -42,8 +47,20 @@ _VERSIONS: Final = (
 )
 
 
-def read_rank(path: Path, progress: Progress = silent) -> Run:
+class RankReader(Struct, frozen=True):
+    """Reads a trace with the host trace of its process, if there is one; may be sent anywhere."""
+
+    hosts: tuple[HostFile, ...] = ()
+
+    def __call__(self, path: Path, progress: Progress) -> Run:
+        """Read and align one trace."""
+        return read_rank(path, progress, self.hosts)
+
+
+def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile] = ()) -> Run:
     """Read and align one trace: a pure function of its content, for any executor.
+
+    Of the host traces the one of the trace's process is joined.
 
     Returns a run of this file alone: its GPUs count from 0, and its rank is the one in the file or
     `NO_RANK`; a file that merges several ranks gives a source for each. Raises DataError if the
@@ -61,7 +78,7 @@ def read_rank(path: Path, progress: Progress = silent) -> Run:
             )
         why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
-    ranks = [_of_rank(each, str(path)) for each in by_rank(trace)]
+    ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
     return ranks[0] if len(ranks) == 1 else _merged(ranks)
 
 
@@ -97,7 +114,8 @@ def _merged(ranks: Sequence[Run]) -> Run:
     )
 
 
-def _of_rank(trace: Trace, path: str) -> Run:
+def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
+    trace, join = _with_host(trace, hosts)
     aligned = align_rank(trace)
     source = Source(
         path=path,
@@ -110,6 +128,7 @@ def _of_rank(trace: Trace, path: str) -> Run:
         losses=tuple(trace.losses.notes),
         clock=_clock(trace),
         facts=_facts(trace),
+        notes=join,
         host=_host(trace),
     )
     gpus = tuple(
@@ -128,6 +147,36 @@ def _of_rank(trace: Trace, path: str) -> Run:
         groups=tuple(process_groups(trace)),
         world=_world(trace),
     )
+
+
+def _with_host(trace: Trace, hosts: Sequence[HostFile]) -> tuple[Trace, tuple[str, ...]]:
+    """The trace completed by the host trace of its process, and a sentence on the join."""
+    host = _host_of(trace, hosts)
+    if host is None:
+        return trace, ()
+    # Nobody else needs them.
+    from chopper_core.align.host_trace import join_host_trace
+    from chopper_core.sources.chakra import host_trace
+    from chopper_core.sources.kineto.record_functions import record_functions
+
+    try:
+        read = host_trace.read(host.path)
+    except DataError as error:
+        return trace, (f"{HOST_TRACE} {host.path} is not used: {error}",)
+    trace, join = join_host_trace(trace, read, record_functions(trace.path))
+    return trace, (f"{HOST_TRACE} {host.path} (schema {read.schema}): {join.text}",)
+
+
+def _host_of(trace: Trace, hosts: Sequence[HostFile]) -> HostFile | None:
+    """The host trace of a trace's process; of several with its id, that of its rank."""
+    process, hint = _process(trace), rank_in_name(trace.path.name)
+    rank = hint if trace.rank is None else trace.rank
+    known = [host for host in hosts if host.process == process != ABSENT]
+    if len(known) == 1:
+        return known[0]
+    unknown = [host for host in hosts if ABSENT in (host.process, process)]
+    of_rank = [host for host in known or unknown if host.rank_hint == rank is not None]
+    return of_rank[0] if len(of_rank) == 1 else None
 
 
 def _flow_findings(trace: Trace) -> dict[str, int]:

@@ -10,6 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from chopper_core.sources.chakra.host_trace import SUFFIXES as HOST_SUFFIXES
+from chopper_core.sources.chakra.host_trace import HostFile, head_of
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import (
     Family,
@@ -64,8 +66,10 @@ class FoundTraces(Struct, frozen=True):
     traces: Sequence[TraceFile]
     lost: Sequence[SkippedFile]
     """Unreadable files that are named like the trace of a rank."""
+    hosts: Sequence[HostFile]
+    """Host traces, which may belong to the traces."""
     skipped: Sequence[SkippedFile]
-    """All other files; without a reason where they aren't named like a trace."""
+    """All other files, host traces too; without a reason where they aren't named like a trace."""
 
 
 class RankAssignment(Struct, frozen=True):
@@ -95,11 +99,17 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     ]
     others.sort(key=lambda file: natural_key(file.path))
     lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
+    hosts = [head_of(FileHead(file.path)) for file in others if _may_be_host(file.path)]
     return FoundTraces(
         _with_hints([file.path for file in found.files if file.source is first]),
         lost,
+        [host for host in hosts if host is not None],
         [file for file in others if file not in lost],
     )
+
+
+def _may_be_host(path: Path) -> bool:
+    return path.name.casefold().endswith(HOST_SUFFIXES)
 
 
 def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAssignment]:

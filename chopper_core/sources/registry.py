@@ -27,6 +27,8 @@ class Family(StrEnum):
     """Read into a list of `DispatchRun`."""
     TELEMETRY = "telemetry"
     """Read into a `Telemetry`."""
+    HOST = "host trace"
+    """Read into a `HostTrace`."""
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
 
@@ -49,6 +51,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
         "telemetry.rocm_smi",
         "telemetry.nvidia_smi",
     ),
+    Family.HOST: ("chakra.host_trace",),
     Family.CPU: ("cpu",),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it."""

@@ -199,6 +199,7 @@ class Args(msgspec.Struct, gc=False):
     group_description: Any = msgspec.field(name="Process Group Description", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     old_external_id: Number = msgspec.field(name="external id", default=ABSENT)
+    record_function: Number = msgspec.field(name="Record function id", default=ABSENT)
     rank: Number = ABSENT
     """In a file that merges the traces of several ranks."""
 

@@ -1,0 +1,330 @@
+"""Host traces of PyTorch (ExecutionTraceObserver): operators with inputs, without times.
+
+Schemas 1.0.0 to 1.1.1-chakra.0.0.4 are read; the layout of 1.1.1-chakra.1.0.0 is another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.json_stream import members, skip_space
+from chopper_core.sources.shared.text import FileHead
+from chopper_core.sources.trace import ABSENT, Collective
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "PyTorch execution trace observer"
+FILES: Final = "[`.json` or `.json.gz`](chakra.md#host-traces) beside the Kineto trace of each rank"
+EXAMPLE: Final = 'ExecutionTraceObserver().register_callback("rank0_et.json")'
+SUFFIXES: Final = (".json", ".json.gz")
+FORMAT: Final = "PyTorch execution trace"
+SCHEMAS: Final = (
+    "1.0.0",
+    "1.0.1",
+    "1.0.2-chakra.0.0.4",
+    "1.0.3-chakra.0.0.4",
+    "1.1.0-chakra.0.0.4",
+    "1.1.1-chakra.0.0.4",
+)
+_KEYS: Final = frozenset(("schema", "nodes"))
+_RANK: Final = re.compile(r"(?:^|[^0-9])(\d+)\D*$")
+_MAX_BYTES: Final = 1 << 32
+_TENSOR: Final = "Tensor("
+_LIST: Final = "GenericList["
+_TENSOR_FIELDS: Final = 5
+"""Of a tensor's value: id, storage, offset, elements, bytes of an element, and the device."""
+COMM: Final = "record_param_comms"
+NCCL: Final = "nccl:"
+_WAIT: Final = "wait"
+_NO_RAW: Final = Raw(b"[]")
+
+
+class HostFile(Struct, frozen=True):
+    """A host trace as its head describes it."""
+
+    path: Path
+    process: int
+    """The id of the process, ABSENT without one."""
+    rank_hint: int | None
+    """The last number in its name."""
+
+
+class HostNode(Struct):
+    """An operator or range; inputs and outputs are JSON texts."""
+
+    id: int
+    name: str
+    record_function: int
+    """The id that Kineto has as `Record function id`; 0 for none."""
+    parent: int
+    thread: int
+    values: Raw
+    shapes: Raw
+    types: Raw
+    strides: Raw
+    outputs: Raw
+    attributes: Mapping[str, Any]
+
+
+class HostTrace(Struct, frozen=True):
+    """The nodes of one process, in the order in which they began."""
+
+    path: Path
+    schema: str
+    process: int
+    nodes: Sequence[HostNode]
+    process_groups: Sequence[Mapping[str, Any]]
+    """What `## process_group:init ##` lists: `pg_name`, `pg_desc`, `ranks`, `group_size`."""
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Recognise a file by its first keys."""
+    return Recognised(FORMAT) if head_of(head) is not None else None
+
+
+def head_of(head: FileHead) -> HostFile | None:
+    """What the start of a host trace says; None for other files."""
+    if not head.is_json:
+        return None
+    start = skip_space(head.data)
+    if head.data[start : start + 1] != b"{":
+        return None
+    found = {
+        member.key: head.data[member.start : member.end]
+        for member in members(head.data, start + 1, stop_at="nodes")
+    }
+    if not found.keys() >= _KEYS:
+        return None
+    process = found.get("pid", b"").strip()
+    match = _RANK.search(head.path.name.partition(".json")[0])
+    return HostFile(
+        head.path,
+        int(process) if process.isdigit() else ABSENT,
+        int(match[1]) if match else None,
+    )
+
+
+class _IO(Struct):
+    """Inputs or outputs since 1.0.2."""
+
+    values: Raw = _NO_RAW
+    shapes: Raw = _NO_RAW
+    types: Raw = _NO_RAW
+    strides: Raw = _NO_RAW
+
+
+class _Attribute(Struct):
+    name: str = ""
+    value: Any = None
+
+
+class _Node(Struct):
+    """A node of any schema."""
+
+    id: int
+    name: str = ""
+    rf_id: int = 0
+    parent: int = 0
+    ctrl_deps: int = 0
+    tid: int = 0
+    inputs: Raw = _NO_RAW
+    outputs: Raw = _NO_RAW
+    input_shapes: Raw = _NO_RAW
+    input_types: Raw = _NO_RAW
+    attrs: list[_Attribute] = field(default_factory=list)
+
+
+class _Document(Struct):
+    schema: str
+    pid: int = ABSENT
+    nodes: Raw = _NO_RAW
+
+
+def read(path: Path, progress: Progress = silent) -> HostTrace:
+    """Read a host trace; raises DataError if it can't be decoded or has an unknown schema."""
+    progress(f"read {path.name}", 0, 1)
+    with ByteSource(path) as source:
+        data = bytearray()
+        while piece := source.read():
+            data += piece
+            if len(data) > _MAX_BYTES:
+                raise DataError(f"{path} has more than {_MAX_BYTES:,} bytes of JSON.")
+        problem = source.problem
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+        if document.schema not in SCHEMAS:
+            raise DataError(
+                f"{path} is a host trace of the schema {document.schema}, which is not read; "
+                f"those read are {', '.join(SCHEMAS)}."
+            )
+        nodes = [_node(each) for each in msgspec.json.decode(document.nodes, type=list[_Node])]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DataError(f"{path} can't be read as a host trace: {problem or error}.") from error
+    progress(f"read {path.name}", 1, 1)
+    groups = [
+        group for node in nodes if "process_group:init" in node.name for group in _groups(node)
+    ]
+    # Ids of record functions count their starts; nodes of threads and processes have none.
+    nodes.sort(key=lambda node: (node.record_function, node.id))
+    return HostTrace(path, document.schema, document.pid, nodes, groups)
+
+
+def _node(given: _Node) -> HostNode:
+    attributes = {each.name: each.value for each in given.attrs}
+    if bytes(given.inputs).lstrip().startswith(b"{"):
+        io = msgspec.json.decode(given.inputs, type=_IO)
+        outputs = msgspec.json.decode(given.outputs, type=_IO).values
+    else:
+        io = _IO(given.inputs, given.input_shapes, given.input_types)
+        outputs = given.outputs
+    return HostNode(
+        id=given.id,
+        name=given.name,
+        record_function=_whole(attributes.get("rf_id"), given.rf_id),
+        parent=given.parent or given.ctrl_deps,
+        thread=_whole(attributes.get("tid"), given.tid),
+        values=io.values,
+        shapes=io.shapes,
+        types=io.types,
+        strides=io.strides,
+        outputs=outputs,
+        attributes=attributes,
+    )
+
+
+def _whole(value: object, other: int) -> int:
+    return value if type(value) is int else other
+
+
+def _groups(node: HostNode) -> list[Mapping[str, Any]]:
+    values = _json(node.values)
+    listed = _json(values[0].encode()) if values and isinstance(values[0], str) else values
+    return [each for each in listed if isinstance(each, dict)]
+
+
+def _json(text: bytes) -> list[Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def input_texts(node: HostNode) -> tuple[str, str, str, str]:
+    """Shapes, types, values and strides of a node's inputs as Kineto spells them, as JSON texts."""
+    types = [each if isinstance(each, str) else "" for each in _json(node.types)]
+    shapes, values, strides = (_json(each) for each in (node.shapes, node.values, node.strides))
+    own = [_own(shapes, place, kind) for place, kind in enumerate(types)]
+    steps = [_own(strides, place, kind) for place, kind in enumerate(types)] if strides else []
+    concrete = [
+        "" if _is_tensor(kind) or place >= len(values) else _concrete(values[place])
+        for place, kind in enumerate(types)
+    ]
+    texts = (own, [_kineto_type(kind) for kind in types], concrete, steps)
+    shown = [msgspec.json.encode(each).decode() if each else "" for each in texts]
+    return shown[0], shown[1], shown[2], shown[3]
+
+
+def _is_tensor(kind: str) -> bool:
+    return kind.startswith((_TENSOR, _LIST + _TENSOR))
+
+
+def _own(sizes: Sequence[Any], place: int, kind: str) -> Any:
+    return sizes[place] if _is_tensor(kind) and place < len(sizes) else []
+
+
+def _kineto_type(kind: str) -> str:
+    if kind.startswith(_TENSOR):
+        return kind.removeprefix(_TENSOR).removesuffix(")")
+    if kind.startswith(_LIST + _TENSOR):
+        return "TensorList"
+    if kind.startswith(_LIST):
+        return "ScalarList"
+    return "Scalar" if kind in ("Int", "Double", "Bool", "SymInt", "Float") else ""
+
+
+def _concrete(value: Any) -> str:
+    """A value as Kineto's `Concrete Inputs` spells it, like Python."""
+    return "" if value in ("<None>", None) else str(value)
+
+
+def collective_of(node: HostNode, groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
+    """The arguments of a `record_param_comms` node; None for a wait, or without any size.
+
+    `groups` are the process groups by name.
+    """
+    attributes, values = node.attributes, _json(node.values)
+    name = attributes.get("collective_name")
+    if not isinstance(name, str):
+        texts = (each for each in values if isinstance(each, str) and each.isidentifier())
+        name = next(texts, "")
+    if name == _WAIT:
+        return None
+    sent, received = _tensors(values), _tensors(_json(node.outputs))
+    dtype = attributes.get("dtype")
+    types = [each for each in _json(node.types) if isinstance(each, str)]
+    kinds = [kind for each in types for kind in re.findall(r"Tensor\(([^)]*)\)", each)]
+    pair = next((each for each in values if _is_group(each)), None)
+    group = str(attributes.get("pg_name") or (pair[0] if pair else ""))
+    listed = groups.get(group, {})
+    size = attributes.get("pg_size", listed.get("group_size"))
+    ranks = listed.get("ranks")
+    return Collective(
+        name=name,
+        in_elements=_whole(attributes.get("in_msg_nelems"), _elements(sent)),
+        out_elements=_whole(attributes.get("out_msg_nelems"), _elements(received)),
+        dtype=_plain_type(dtype if isinstance(dtype, str) and dtype else next(iter(kinds), "")),
+        group_size=size if type(size) is int else ABSENT,
+        group_name=group,
+        group_description=str(attributes.get("pg_desc") or (pair[1] if pair else "")),
+        group_ranks=msgspec.json.encode(ranks).decode() if isinstance(ranks, list) else "",
+    )
+
+
+def tensors_of(node: HostNode) -> list[list[Any]]:
+    """The tensors among the inputs and outputs: id, storage, offset, elements, bytes, device."""
+    return [*_tensors(_json(node.values)), *_tensors(_json(node.outputs))]
+
+
+def _tensors(values: Sequence[Any]) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for each in values:
+        if not isinstance(each, list):
+            continue
+        numbers = each[:_TENSOR_FIELDS]
+        is_tensor = len(each) == _TENSOR_FIELDS + 1 and isinstance(each[-1], str)
+        if is_tensor and all(type(number) is int for number in numbers):
+            found.append(each)
+        else:
+            found += _tensors(each)
+    return found
+
+
+def _elements(tensors: Sequence[Sequence[Any]]) -> int:
+    return sum(each[3] for each in tensors) if tensors else ABSENT
+
+
+def _is_group(value: Any) -> bool:
+    """Whether an input is the name and the description of a process group (since 1.0.3)."""
+    return (
+        isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
+    )
+
+
+def _plain_type(spelling: str) -> str:
+    """A type as Kineto spells it: `long int` is long."""
+    plain = {
+        "long int": "long",
+        "signed char": "char",
+        "unsigned char": "byte",
+        "short int": "short",
+    }
+    return plain.get(spelling, spelling)
