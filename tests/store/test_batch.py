@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from chopper_core.ingest.open import open_run
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, concatenate
 from chopper_core.render import info
+from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.store import writer as store_writer
 from chopper_core.store.reader import read_store
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -48,9 +49,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     plain = batch.read_rank
 
-    def counted(path: Path, progress: Progress) -> Run:
+    def counted(path: Path, progress: Progress, hosts: Sequence[HostFile]) -> Run:
         names.append(path.name)
-        return plain(path, progress)
+        return plain(path, progress, hosts)
 
     monkeypatch.setattr(batch, "read_rank", counted)
     return names
@@ -133,9 +134,9 @@ def test_a_killed_ingest_goes_on_where_it_was(
         "import os, sys; from pathlib import Path\n"
         "from chopper_core.ingest import batches as batch\n"
         "plain, done = batch.read_rank, []\n"
-        "def read(path, progress):\n"
+        "def read(path, progress, hosts):\n"
         "    done.append(path)\n"
-        "    return os._exit(9) if len(done) == 3 else plain(path, progress)\n"
+        "    return os._exit(9) if len(done) == 3 else plain(path, progress, hosts)\n"
         "batch.read_rank = read\n"
         "batch.ingest_store(sys.argv[1], Path(sys.argv[2]), jobs=1)"
     )
