@@ -16,6 +16,7 @@ from generator.cluster import Cluster
 from generator.kineto import render
 from generator.records import GpuHistory, RankTrace
 from generator.styled_training import StyledTraining
+from generator.timeline import merged
 
 SIZES = (0.015, 0.04, 0.12)
 """About what a cause costs, as a share of the iteration."""
@@ -384,12 +385,33 @@ def _imbalance(run: Simulated, size: float, seed: int) -> Cause:
     return Cause("imbalance", size, _gpu(run, seed), _from_start(run))
 
 
-@_plants("an operation slowed by communication", ("busy links", "busy links of modules"))
+@_plants("an operation slowed by communication", (*_SHARDED, "busy links", "busy links of modules"))
 def _contention(run: Simulated, size: float, seed: int) -> Cause:
-    # Beside communication in some layers more than in others, so that a run shows what it costs.
-    name = "mlp_dp"
-    factor = 1 + 2 * size * run.step_ns / run.per_iteration_ns(operation=name)
-    return Cause("contention", factor, (), _from_start(run), None, name)
+    # Any operation that communication runs beside, wherever links and step bring that about.
+    beside = {
+        name: _beside_comm_ns(run, name) for name in sorted({_operation(n) for n in range(5)})
+    }
+    names = [name for name, ns in beside.items() if ns > _LEAST_BESIDE * run.step_ns]
+    name = names[seed % len(names)] if names else max(beside, key=lambda each: beside[each])
+    factor = 1 + size * run.step_ns / max(beside[name], 1.0)
+    return Cause("contention", min(factor, _MOST_SLOWED), (), _from_start(run), None, name)
+
+
+_LEAST_BESIDE = 0.01
+_MOST_SLOWED = 4.0
+
+
+def _beside_comm_ns(run: Simulated, operation: str) -> float:
+    """The time of an operation beside communication, per GPU and iteration."""
+    found = 0
+    for trace in run.traces:
+        comm = merged((a.start_ns, a.end_ns) for a in trace.activities if a.is_comm)
+        for each in trace.activities:
+            if each.is_compute and each.label.operation == operation:
+                found += sum(
+                    max(0, min(end, each.end_ns) - max(start, each.start_ns)) for start, end in comm
+                )
+    return found / len(run.traces) / run.config.iterations
 
 
 @_plants("a host late in one layer, once", ("annotated", "module", "fsdp", "noisy"))
