@@ -24,10 +24,9 @@ from chopper_core.views.shared.leads import (
     RankLeads,
     lead_changes,
     leads,
-    leads_by,
-    sums_by,
     unmatched_compute,
 )
+from chopper_core.views.shared.matched_kernels import leads_by, sums_by
 from chopper_core.views.shared.table_view import Partition, child_of, table_view, total_row
 from chopper_core.views.spec import ViewResult, ViewSpec
 

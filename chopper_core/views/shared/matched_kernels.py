@@ -9,7 +9,7 @@ it last (Lit Silicon, algorithm 1, over every occurrence).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -21,8 +21,8 @@ from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, KernelTable, Kind
 from chopper_core.model.view import View
-from chopper_core.util.arrays import AnyArray, Index, Int64, Mask, Numbers
-from chopper_core.util.grouping import distinct, ranked, run_mask, stable_order
+from chopper_core.util.arrays import AnyArray, Float64, Index, Int64, Mask, Numbers
+from chopper_core.util.grouping import distinct, ranked, run_mask, run_starts, stable_order
 from chopper_core.views.shared.collectives import PAIRWISE, known_group_sizes
 
 
@@ -60,6 +60,8 @@ _CACHED_SETS: Final = 8
 MAX_MATCHED: Final = 1 << 22
 """With more activities, evenly chosen iterations are compared."""
 _PAIR: Final = 2
+_MIN_RUN: Final = 4
+"""Neighbouring occurrences of one label from which on they are added up together."""
 _MIN_ALIKE: Final = 0.5
 """The share of activities in the same phase, layer and operation that makes GPUs peers."""
 
@@ -258,3 +260,25 @@ def _by_code(run: Run, parts: list[Index], levels: Sequence[str]) -> list[Index]
         own[np.searchsorted(mine, common)] if len(common) else own[:0]
         for own, mine in zip(parts, codes, strict=True)
     ]
+
+
+def others_lead(found: Occurrences, place: int) -> Float64:
+    """How much earlier than a column's GPU the others start each occurrence, mean over them."""
+    others = found.lead_ns.sum(axis=1) - found.lead_ns[:, place]
+    mean: Float64 = others / (len(found.gpus) - 1) - found.lead_ns[:, place]
+    return mean
+
+
+def sums_by(codes: Index, values: Iterable[Int64], count: int) -> Float64:
+    """Sums of a figure of the occurrences, GPU by GPU, as codes x GPUs."""
+    first = run_starts(codes)
+    if len(codes) and _MIN_RUN * len(first) < len(codes):
+        # Neighbours of one code are added up sooner than dealt out.
+        codes, values = codes[first], (np.add.reduceat(own, first) for own in values)
+    sums = [np.bincount(codes, weights=own, minlength=count) for own in values]
+    return np.stack(sums, axis=1).astype(np.float64)
+
+
+def leads_by(codes: Index, found: Occurrences, count: int) -> tuple[Float64, Int64]:
+    """Sums of leads by a code per occurrence, as codes x GPUs, and how many occurrences."""
+    return sums_by(codes, found.lead_ns.T, count), np.bincount(codes, minlength=count)

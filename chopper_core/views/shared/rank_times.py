@@ -1,0 +1,245 @@
+"""The times of the GPUs of a scope side by side: leads, work, idle time, copies, delays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.metrics import METRICS, Scope
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.table import KernelTable
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64, Numbers
+from chopper_core.util.grouping import (
+    beyond_others,
+    distinct,
+)
+from chopper_core.views.shared.collective_figures import Chosen, chosen_in
+from chopper_core.views.shared.collectives import Collectives, collectives_of
+from chopper_core.views.shared.contended import shares_beside_comm, slowdown_beside_comm
+from chopper_core.views.shared.lateness import lateness_of
+from chopper_core.views.shared.matched_kernels import Occurrences
+
+
+class RankTimes(Struct, frozen=True, eq=False, dict=True):
+    """The GPUs of a scope, side by side; arrays have one value per GPU of `gpus`."""
+
+    run: Run
+    node: Groups
+    """The scope on all GPUs, without iterations that are left out or have nothing matched."""
+    view: View
+    without: Mapping[str, Sequence[int]]
+    """Codes by level that are left out of it, besides truncated iterations."""
+    compared: tuple[int, int] | None
+    """How many iterations of how many are compared, where they are too many."""
+    gpus: tuple[int, ...]
+    """The GPUs with compute."""
+    peers: tuple[Occurrences, ...]
+    """The matched compute of each set of GPUs that run the same operations."""
+    collectives: Chosen | None
+    iterations: tuple[int, ...]
+    iteration_ns: Int64
+    """Elapsed time of each GPU (rows) in each iteration (columns), -1 where it has none."""
+    delays_ns: Float64 | None
+    """By how much each GPU delays the others, as above; None without complete collectives."""
+    each_work_ns: Float64
+    """Durations of the matched compute, as above."""
+    each_unhindered_ns: Float64
+    """The same as it would be if no collective waited for later GPUs beside it."""
+    each_host_ns: Float64
+    """Idle time before launch calls, as above."""
+    each_launch_ns: Float64
+    """The rest of the idle time, as above."""
+    each_copy_ns: Float64
+    """Exposed copies, as above."""
+    mhz: Float64
+    """NaN where it isn't known."""
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        view: View,
+        node: Groups,
+        compared: tuple[int, ...],
+        peers: tuple[Occurrences, ...],
+    ) -> Self:
+        """The times of a scope on the GPUs of some sets of peers."""
+        table = run.table
+        gpus = np.sort(np.concatenate([own.gpus for own in peers])).astype(np.int64)
+        seen = distinct(np.concatenate([table.iteration[own.rows[:, 0]] for own in peers]))
+        tree = run.tree_of(view)
+        there = tree.split(view.path, ("iteration",)).codes("iteration")
+        without = {
+            "gpu": [gpu.index for gpu in run.gpus if gpu.index not in gpus],
+            "iteration": sorted(set(there.tolist()) - set(seen.tolist())),
+        }
+        without = {level: codes for level, codes in without.items() if codes}
+
+        cells = tree.split(view.path, ("gpu", "iteration"), without)
+        place = (
+            np.searchsorted(gpus, cells.codes("gpu")),
+            np.searchsorted(seen, cells.codes("iteration")),
+        )
+        elapsed = np.full((len(gpus), len(seen)), -1, np.int64)
+        elapsed[place] = cells.max("end_ns") - cells.min("start_ns")
+
+        def summed(*columns: str) -> Float64:
+            total = np.zeros(elapsed.shape)
+            for name in columns:
+                total[place] += cells.sum(name)
+            return total
+
+        known = collectives_of(run)
+        whole = tree.split(view.path, (), without)
+        by_gpu = tree.split(view.path, ("gpu",), without)
+        clock = METRICS["gfx_mhz"].compute(Scope(by_gpu, whole, run.origin_ns, run.hardware))
+        mhz = np.full(len(gpus), np.nan)
+        mhz[np.searchsorted(gpus, by_gpu.codes("gpu"))] = np.where(
+            clock.present(), clock.numbers, np.nan
+        )
+        numbers, iterations = tuple(gpus.tolist()), tuple(seen.tolist())
+        plain, unhindered = _work(peers, gpus, seen, known)
+        collectives = (
+            None if known is None else chosen_in(run, known, node, without.get("iteration", ()))
+        )
+        delays = None
+        if collectives is not None and collectives.complete.any():
+            lateness = lateness_of(run, collectives.all, tuple(own.gpus for own in peers))
+            delays = lateness.delays(collectives.members, numbers, iterations)
+        return cls(
+            run=run,
+            node=whole,
+            view=view,
+            without=without,
+            compared=(len(compared), len(there)) if compared else None,
+            gpus=numbers,
+            peers=peers,
+            collectives=collectives,
+            iterations=iterations,
+            iteration_ns=elapsed,
+            delays_ns=delays,
+            each_work_ns=plain,
+            each_unhindered_ns=unhindered,
+            each_host_ns=summed("idle_host_ns"),
+            each_launch_ns=summed("idle_launch_ns", "idle_unknown_ns"),
+            each_copy_ns=summed("exposed_copy_ns"),
+            mhz=mhz,
+        )
+
+    @property
+    def table(self) -> KernelTable:
+        """The run's kernel table."""
+        return self.run.table
+
+    def split(self, level: str) -> Groups:
+        """The scope by the labels of a level."""
+        return self.run.tree_of(self.view).split(self.view.path, (level,), self.without)
+
+    @cached_property
+    def set_of(self) -> tuple[int, ...]:
+        """The place in `peers` of each GPU's set."""
+        owner = {gpu: place for place, own in enumerate(self.peers) for gpu in own.gpus}
+        return tuple(owner[gpu] for gpu in self.gpus)
+
+    def by_gpu(self, figure: Callable[[Occurrences], Numbers]) -> Float64:
+        """A figure of the GPUs of each set of peers; NaN where nothing of theirs matches."""
+        values = np.full(len(self.gpus), np.nan)
+        for own in self.peers:
+            if len(own):
+                values[np.searchsorted(self.gpus, own.gpus)] = figure(own)
+        return values
+
+    @cached_property
+    def lead_ns(self) -> Float64:
+        """The sum of each GPU's leads; NaN without matched compute."""
+        return self.by_gpu(lambda own: own.lead_ns.sum(axis=0))
+
+    @cached_property
+    def mean_lead_ns(self) -> Float64:
+        """The mean of them."""
+        return self.by_gpu(lambda own: own.lead_ns.mean(axis=0))
+
+    @property
+    def work_ns(self) -> Float64:
+        """Durations of the matched compute, per iteration."""
+        return _mean(self.each_work_ns)
+
+    @property
+    def host_ns(self) -> Float64:
+        """Idle time before launch calls, per iteration."""
+        return _mean(self.each_host_ns)
+
+    @property
+    def launch_ns(self) -> Float64:
+        """The rest of the idle time, per iteration."""
+        return _mean(self.each_launch_ns)
+
+    @cached_property
+    def typical_ns(self) -> float:
+        """The median over iterations of the longest GPU's time."""
+        return float(np.median(self.iteration_ns.max(axis=0)))
+
+    def beyond_peers(self, values: Numbers) -> Float64:
+        """Each GPU's value less the median of its peers; NaN without any."""
+        numbers = np.asarray(values, np.float64)
+        found = np.full(numbers.shape, np.nan)
+        for number in range(len(self.peers)):
+            own = np.flatnonzero(np.array(self.set_of) == number)
+            found[own] = beyond_others(numbers[own])
+        return found
+
+    def peers_median(self, values: Numbers) -> Float64:
+        """The median of each GPU's peers; NaN without any."""
+        return np.asarray(values, np.float64) - self.beyond_peers(values)
+
+    @property
+    def each(self) -> dict[str, Float64]:
+        """The times that can make a GPU late, as GPUs x iterations."""
+        return {
+            "work": self.each_unhindered_ns,
+            "host": self.each_host_ns,
+            "launch": self.each_launch_ns,
+            "copies": self.each_copy_ns,
+        }
+
+    def extra(self, when: Sequence[int] | Index = ()) -> dict[str, Float64]:
+        """These times beyond the peers', mean over some iterations or all."""
+        at = np.asarray(when, np.intp) if len(when) else slice(None)
+        return {
+            word: self.beyond_peers(values[:, at].mean(axis=1))
+            for word, values in self.each.items()
+        }
+
+
+def _mean(each: Float64) -> Float64:
+    mean: Float64 = each.mean(axis=1)
+    return mean
+
+
+def _work(
+    peers: Sequence[Occurrences],
+    gpus: Int64,
+    iterations: Int64,
+    collectives: Collectives | None,
+) -> tuple[Float64, Float64]:
+    """Durations of matched compute, GPUs x iterations; and without collectives that wait beside."""
+    plain = np.zeros((len(gpus), len(iterations)))
+    unhindered = np.zeros(plain.shape)
+    for own in peers:
+        if not len(own):
+            continue
+        when = np.searchsorted(iterations, own.table.iteration[own.rows[:, 0]])
+        beside = [shares_beside_comm(own, gpu, collectives) for gpu in range(len(own.gpus))]
+        code, rates = slowdown_beside_comm(own, beside)
+        for gpu, took, shares in zip(own.gpus, own.durations_ns(), beside, strict=True):
+            place = int(np.searchsorted(gpus, gpu))
+            plain[place] = np.bincount(when, weights=took, minlength=len(iterations))
+            fair = took / np.exp(rates[code, 0] * shares[0])
+            unhindered[place] = np.bincount(when, weights=fair, minlength=len(iterations))
+    return plain, unhindered
