@@ -15,7 +15,7 @@ from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_core.views import VIEWS, view_spec
-from chopper_core.views.spec import ViewSpec
+from chopper_core.views.spec import ViewSpec, splits_of
 from chopper_tui.export import SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
 
@@ -211,9 +211,9 @@ def _option_values(run: Run, frame: Frame, key: str, asked: ViewSpec | None) -> 
         )
     given: dict[str, Sequence[str]] = {
         "view": tuple(VIEWS),
-        "by": asked.by if asked is not None else (),
+        "by": splits_of(run, asked) if asked is not None else (),
         "of": asked.figures if asked is not None else (),
-        "order": LEVELS,
+        "order": (*LEVELS, *run.table.coordinates),
         "over": LEVELS,
         "columns": names,
         "sort": ("name", *(f"-{name}" for name in names), *names),

@@ -8,13 +8,16 @@ from urllib.parse import quote, unquote
 from msgspec.structs import replace
 
 from chopper_core.model.overrides import parse_overrides
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import Baseline, View, as_statistic, complete_order
 from chopper_core.model.window import Window, parse_time
 from chopper_core.util.errors import UsageError
 
 _LEVEL_OF = {
-    level[:length]: level for level in (*LEVELS, ACTIVITY) for length in range(2, len(level) + 1)
+    level[:length]: level
+    for level in (*LEVELS, ACTIVITY, *DIMENSIONS)
+    for length in range(2, len(level) + 1)
 }
 """The levels by their names and abbreviations: `it` is iteration."""
 _LEVEL = "|".join(sorted(_LEVEL_OF, key=len, reverse=True))

@@ -95,10 +95,24 @@ class Cells(Struct, frozen=True, eq=False):
         looked_up[keys] = number
         return lambda rows: looked_up[_keys(table, levels, sizes, rows)]
 
+    def codes_of(self, level: str, table: KernelTable) -> AnyArray | None:
+        """The code of each cell at a level; None where the cube doesn't tell."""
+        known = codes_of(self.cube, level, table)
+        return None if known is None else known[self.at]
+
     def codes(self, level: str, group: int) -> Int32:
         """The codes of a level in one group."""
         end = self.first[group + 1] if group + 1 < len(self.first) else len(self.at)
         return self.cube.codes[level][self.at[self.first[group] : end]]
+
+
+def codes_of(cube: Cube, level: str, table: KernelTable) -> AnyArray | None:
+    """The codes of a cube's cells at a level or along a parallel dimension; None if unknown."""
+    if level in cube.codes:
+        return cube.codes[level]
+    if level in table.coordinates and "gpu" in cube.codes:
+        return table.coordinates[level][cube.codes["gpu"]]
+    return None
 
 
 class Cubes(Struct, frozen=True, eq=False):
@@ -118,7 +132,8 @@ class Cubes(Struct, frozen=True, eq=False):
         None where no cube has all these levels.
         """
         without = without or {}
-        levels = {*wanted, *grouped, *without}
+        asked = {*wanted, *grouped, *without}
+        levels = {"gpu" if level in self.table.coordinates else level for level in asked}
         fitting = [cube for key, cube in self.cubes.items() if levels <= key]
         if not fitting:
             return None
@@ -126,15 +141,20 @@ class Cubes(Struct, frozen=True, eq=False):
         cube = min(fitting, key=lambda each: (len(each), "gpu" not in each.levels))
         mask = np.ones(len(cube), np.bool_)
         for name, code in wanted.items():
-            mask &= cube.codes[name] == code
+            mask &= self._codes(cube, name) == code
         for name, codes in without.items():
             mask &= ~np.isin(cube.codes[name], codes)
         at = np.flatnonzero(mask)
         if not grouped or not len(at):
             return Cells(cube, at, np.zeros(min(len(at), 1), np.intp))
-        keys = [cube.codes[level][at] for level in grouped]
+        keys = [self._codes(cube, level)[at] for level in grouped]
         order = np.lexsort(keys[::-1])
         return Cells(cube, at[order], run_starts(*(key[order] for key in keys)))
+
+    def _codes(self, cube: Cube, level: str) -> AnyArray:
+        codes = codes_of(cube, level, self.table)
+        assert codes is not None
+        return codes
 
 
 def summarise(

@@ -203,7 +203,7 @@ class Groups:
         group = np.repeat(np.arange(len(self)), self.sizes())
         keys, selection = group.astype(np.int64), self.selection
         for level in levels:
-            codes = self.table.column(level)[selection].astype(np.int64)
+            codes = values_of(self.table, level, selection).astype(np.int64)
             codes -= codes.min()
             keys = keys * (int(codes.max()) + 1) + codes
         if (keys[1:] < keys[:-1]).any():
@@ -215,11 +215,11 @@ class Groups:
 
     def codes(self, level: str) -> AnyArray:
         """The code at a level of the first activity of each group."""
-        if self.cells is not None and level in self.cells.cube.levels:
-            return self.cells.cube.codes[level][self.cells.at[self.cells.first]]
+        if self.cells is not None and (known := self.cells.codes_of(level, self.table)) is not None:
+            return known[self.cells.first]
         rows = self.selection
         at = self.first + rows.start if isinstance(rows, slice) else rows[self.first]
-        return self.table.column(level)[at]
+        return values_of(self.table, level, at)
 
     @property
     def holds_rows(self) -> bool:

@@ -226,7 +226,7 @@ class Tree:
         places = self._places_of(path) if level == _ITERATION else self._kept_places(path)
         if level is None:
             return self._rows(places), np.zeros(1, np.intp)
-        codes = self._key(level)[places]
+        codes = self._codes_at(level, places)
         # With the other levels before it fixed, the codes of the next level rise.
         if not self._is_default((*self.order[: len(path)], level)):
             order = stable_order(codes)
@@ -244,6 +244,11 @@ class Tree:
             return self.table.column(level)
         places = self._places
         return self._memo(("key", level), lambda: self.table.column(level)[places])
+
+    def _codes_at(self, level: str, places: Selection) -> AnyArray:
+        """The codes of a level at some places; coordinates follow from the GPUs."""
+        own = self.table.coordinates.get(level)
+        return self._key(level)[places] if own is None else own[self._key("gpu")[places]]
 
     @staticmethod
     def _is_default(levels: Sequence[str]) -> bool:
@@ -322,6 +327,11 @@ class Tree:
     def _places_of(self, path: tuple[str, ...]) -> Selection:
         """The places of a node's rows; raises NoSuchNode where there are none."""
         wanted = self._codes(path)
+        if any(level in self.table.coordinates for level in wanted):
+            places = self._memo(("places", path), lambda: self._located(wanted), _CACHED_NODES)
+            if not len(places):
+                raise self._missing(path)
+            return places
         prefix = list(takewhile(lambda level: level in wanted, LEVELS))
         low, high = self._narrowed(wanted, prefix)
         rest = [level for level in LEVELS[len(prefix) :] if level in wanted]
@@ -334,6 +344,26 @@ class Tree:
         )
         if not len(places):
             raise self._missing(path)
+        return places
+
+    def _located(self, wanted: dict[str, int]) -> Index:
+        """Places with the wanted codes, some of which are coordinates of GPUs."""
+        coordinates = self.table.coordinates
+        rest = {level: code for level, code in wanted.items() if level not in coordinates}
+        chain = list(takewhile(lambda level: level in rest, LEVELS[1:]))
+        found = [np.empty(0, np.intp)]
+        for low, high in self._gpu_slices():
+            gpu = int(self._key("gpu")[low])
+            is_there = all(
+                coordinates[level][gpu] == code
+                for level, code in wanted.items()
+                if level in coordinates
+            )
+            if is_there and rest.get("gpu", gpu) == gpu:
+                found.append(np.arange(*self._narrowed(rest, chain, low, high)))
+        places = np.concatenate(found)
+        for level in rest.keys() - {"gpu", *chain}:
+            places = places[self._key(level)[places] == np.int32(rest[level])]
         return places
 
     def _matching(self, wanted: dict[str, int], rest: Sequence[str], low: int, high: int) -> Index:

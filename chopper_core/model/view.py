@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.window import ALL_TIME, Window
 from chopper_core.util.errors import UsageError
@@ -153,7 +154,7 @@ def pivot(view: View, level: str) -> View:
     """The same node, split by another level next; the levels of the path keep their order."""
     depth = len(view.path)
     rest = view.order[depth:]
-    if level not in rest:
+    if level not in (*rest, *DIMENSIONS) or level in view.order[:depth]:
         return view
     order = (*view.order[:depth], level, *(name for name in rest if name != level))
     return replace(view, order=order, sort="", filter="")
@@ -206,8 +207,9 @@ def with_signal(view: View, signal: str) -> View:
 def complete_order(levels: Sequence[str]) -> tuple[str, ...]:
     """A full order that begins with the given levels; the others follow in default order."""
     for level in levels:
-        if level not in LEVELS:
-            raise UsageError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")
+        if level not in (*LEVELS, *DIMENSIONS):
+            there = ", ".join((*LEVELS, *DIMENSIONS))
+            raise UsageError(f"unknown level {level!r}; the levels are {there}")
     if len(set(levels)) != len(levels):
         raise UsageError(f"the order {','.join(levels)} repeats a level")
     return (*levels, *(level for level in LEVELS if level not in levels))

@@ -59,7 +59,8 @@ def children(run: Run, view: View) -> Frame:
         return computed[name]
 
     columns = tuple(column_of(name, run, statistic) for name in names_of(run, view))
-    mask = matching(Rows(view.level, labels, values), view.filter)
+    rows = Rows(view.level, labels, values, coordinates=run.table.coordinates)
+    mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     elapsed = metric_named("elapsed_ns", run.table).compute(scope).numbers.astype(np.int64)
     hidden_ns = int(elapsed[~mask & counted].sum())

@@ -125,7 +125,8 @@ def compared(run: Run, view: View) -> Frame:
         return computed[name]
 
     columns = tuple(_compared_column(name, run, statistic) for name in names)
-    mask = matching(Rows(view.level, pairs.labels, values), view.filter)
+    rows = Rows(view.level, pairs.labels, values, coordinates=run.table.coordinates)
+    mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     elapsed = np.where(pairs.ours >= 0, ours.elapsed_ns[np.maximum(pairs.ours, 0)], 0)
     counted = replace(ours, labels=pairs.labels).counted()

@@ -3,14 +3,15 @@
 Terms are separated by spaces; a row must match all of them:
 `gemm` a regular expression on the name, case ignored · `!copy` names that don't match ·
 `time>1ms`, `busy<=90%`, `kernels>10` a comparison on a column (by name or title) ·
-`gpu:0-3,7` labels of the rows' own level, numbers in ranges; `%2C` stands for a comma in a label,
-`%20` for a space, `%25` for a percent sign · `class:gemm` a word of a column.
+`pp:3` GPUs by a coordinate · `gpu:0-3,7` labels of the rows' own level, numbers in ranges; `%2C`
+stands for a comma in a label, `%20` for a space, `%25` for a percent sign · `class:gemm` a word of
+a column.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -18,10 +19,11 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import METRICS, Values, nearest
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run_set import RUN_LEVEL
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.query.differences import underlying
-from chopper_core.util.arrays import Mask, Numbers
+from chopper_core.util.arrays import Int32, Mask, Numbers
 from chopper_core.util.errors import UsageError
 
 _COMPARISON: Final = re.compile(
@@ -29,7 +31,7 @@ _COMPARISON: Final = re.compile(
     r"(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<unit>[A-Za-zµ%]*)"
 )
 _LEVEL: Final = re.compile(
-    rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY, RUN_LEVEL))}):(?P<labels>\S+)"
+    rf"(?P<level>{'|'.join((*LEVELS, ACTIVITY, RUN_LEVEL, *DIMENSIONS))}):(?P<labels>\S+)"
 )
 _PLAIN: Final = "()<>:*+[]{}@~!;|/&=#?'\""
 """Characters of labels that need no escape in a term, besides letters, digits and `_.-~`."""
@@ -71,6 +73,8 @@ class Rows(Struct, frozen=True):
     """Columns that only these rows have."""
     texts: Sequence[str] | None = None
     """The texts in which names are searched, where they aren't the labels."""
+    coordinates: Mapping[str, Int32] = {}
+    """Parallel dimension → the coordinate of each GPU by its number."""
 
 
 def matching(rows: Rows, text: str) -> Mask:
@@ -143,7 +147,15 @@ def _column(word: str) -> str:
 
 
 def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
-    if level != rows.level:
+    labels = rows.labels
+    if level in rows.coordinates and rows.level == "gpu":
+        own = rows.coordinates[level]
+        labels = [str(own[int(label)]) for label in labels]
+    elif level in DIMENSIONS and level != rows.level:
+        there = ", ".join(rows.coordinates)
+        why = f"GPUs along {there}" if there else "no coordinates of GPUs: give --parallel"
+        raise UsageError(f"the filter names {level}; rows are by {rows.level}, the run has {why}")
+    elif level != rows.level:
         raise UsageError(f"the filter names {level}, but the level of the rows is {rows.level}")
     accepted: set[str] = set()
     ranges: list[tuple[int, int]] = []
@@ -157,4 +169,4 @@ def _labelled(rows: Rows, level: str, wanted: str) -> Mask:
         in_range = label.isdecimal() and any(low <= int(label) <= high for low, high in ranges)
         return in_range or label in accepted
 
-    return np.array([is_wanted(label) for label in rows.labels], np.bool_)
+    return np.array([is_wanted(label) for label in labels], np.bool_)

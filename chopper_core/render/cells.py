@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.metrics import Metric, Reduces, Values
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.signals import Signal
 from chopper_core.model.table import LEVELS, NO_LABEL_TEXT
 from chopper_core.model.units import Unit
@@ -32,7 +33,12 @@ LEVEL_TITLES: Final = {
     "activity": "activity",
 }
 """Titles of levels that aren't written as they are."""
-_CRUMBS: Final = {"gpu": "GPU ", "iteration": "it ", "layer": "L"}
+_CRUMBS: Final = {
+    "gpu": "GPU ",
+    "iteration": "it ",
+    "layer": "L",
+    **{name: f"{name} " for name in DIMENSIONS},
+}
 
 
 def level_title(level: str) -> str:
@@ -207,7 +213,7 @@ _NOISE: Final = (
 
 def display_name(label: str, level: str) -> str:
     """A label as people see it: cleaned, and a kernel's without namespaces and parameters."""
-    if label == NO_LABEL_TEXT and level in LEVELS:
+    if label == NO_LABEL_TEXT and level in (*LEVELS, *DIMENSIONS):
         return UNLABELLED
     if level == "kernel":
         label = _without_parameters(label)

@@ -28,7 +28,7 @@ from chopper_core.util.arrays import Float64, Index
 from chopper_core.util.errors import NothingToShow, UsageError
 from chopper_core.views import view_module, view_spec, view_specs
 from chopper_core.views.sampled import sampled_frame, sampled_result
-from chopper_core.views.spec import Previewed, ViewResult, ViewSpec
+from chopper_core.views.spec import Previewed, ViewResult, ViewSpec, splits_of
 
 _CACHED_RESULTS: Final = 32
 _CACHED_ROWS: Final = 1 << 25
@@ -120,8 +120,9 @@ def _check(run: Run, view: View, spec: ViewSpec) -> None:
     """Raise UsageError where the run or the view's options don't fit."""
     if not run.table.has_times:
         raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
-    if view.by and view.by not in spec.by:
-        choices = f"takes by={', '.join(spec.by)}" if spec.by else "takes no by="
+    splits = splits_of(run, spec)
+    if view.by and view.by not in splits:
+        choices = f"takes by={', '.join(splits)}" if splits else "takes no by="
         raise UsageError(f"the view {spec.name} {choices}, not {view.by!r}")
     if view.of and not spec.of:
         raise UsageError(f"the view {spec.name} takes no of=")
@@ -207,7 +208,9 @@ def _frame(run: Run, view: View, result: ViewResult) -> Frame:
         for each in columns
     }
     texts = _searched(result) if view.filter else result.labels
-    mask = matching(Rows(result.level, result.labels, values, tuple(own), texts), view.filter)
+    coordinates = run.table.coordinates
+    rows = Rows(result.level, result.labels, values, tuple(own), texts, coordinates)
+    mask = matching(rows, view.filter)
     shown = np.flatnonzero(mask)
     sort = view.sort or result.sort
     shown = shown[ordered(shown, result.level, list(result.labels), sort, values)]

@@ -39,7 +39,14 @@ def sampled_frame(run: Run, view: View) -> Frame:
         there = ", ".join(own) or "none"
         raise UsageError(f"no column {unknown[0]!r} without a trace; there are {there}")
     mask = matching(
-        Rows(result.level, result.labels, lambda name: own[name][1], tuple(own)), view.filter
+        Rows(
+            result.level,
+            result.labels,
+            lambda name: own[name][1],
+            tuple(own),
+            coordinates=run.table.coordinates,
+        ),
+        view.filter,
     )
     shown = np.flatnonzero(mask)
     sort = view.sort or result.sort

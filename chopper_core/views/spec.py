@@ -35,6 +35,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether it has a window of time: `from=`, `to=`, `at=`, `mark=`."""
     compares: bool = False
     """Whether it shows differences from a baseline."""
+    of_each_gpu: bool = False
+    """Whether its rows of GPUs can't be put together: by= takes no parallel dimension."""
     has_preview: bool = False
     """Whether its module has a `preview`: the answer without what takes long."""
     no_statistic: str = "computes its figures for each row as a whole"
@@ -48,6 +50,17 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
         return tuple(
             name for name, each in METRICS.items() if self.of == FIGURE or each.reduces == SUMS
         )
+
+
+def splits_of(run: Run, spec: ViewSpec) -> tuple[str, ...]:
+    """The values of `by=` for a run: those of the view, and the run's parallel dimensions.
+
+    A view whose rows can be GPUs can have a row for the GPUs of a coordinate, unless it is about
+    each GPU alone.
+    """
+    if "gpu" not in spec.by or spec.of_each_gpu:
+        return spec.by
+    return (*spec.by, *run.table.coordinates)
 
 
 class ViewResult(Struct, frozen=True, eq=False):

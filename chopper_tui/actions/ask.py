@@ -13,6 +13,7 @@ from chopper_core.model.view import View, with_view
 from chopper_core.model.window import ALL_TIME
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs
+from chopper_core.views.spec import splits_of
 from chopper_tui.actions.program import open_command
 from chopper_tui.history import Place, with_statistic
 from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, TIMELINE, action
@@ -53,7 +54,8 @@ async def view(screen: Explorer, argument: str) -> None:
 async def by(screen: Explorer, argument: str) -> None:
     """Choose what the rows of a view are: kernels by name, class or operation, for instance; the
     same as p."""
-    choices = view_spec(screen.view.name).by if screen.view.name else ()
+    name = screen.view.name
+    choices = splits_of(screen.run, view_spec(name)) if name else ()
     if not choices:
         raise UsageError("this view has no other split; p splits the tree")
     if argument:

@@ -184,7 +184,9 @@ async def pivot(screen: Explorer, argument: str) -> None:
     if screen.view.name:
         await by(screen, argument)
         return
-    rest = screen.view.order[len(screen.view.path) :]
+    depth = len(screen.view.path)
+    above, rest = screen.view.order[:depth], screen.view.order[depth:]
+    rest = (*rest, *(n for n in screen.run.table.coordinates if n not in (*above, *rest)))
     if argument:
         if argument not in rest:
             raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")

@@ -32,6 +32,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="determinism",
+    of_each_gpu=True,
     title="Determinism",
     question="How steady are clocks, power, durations; does the baseline differ beyond noise?",
     by=("gpu", "figure"),

@@ -36,6 +36,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="graph",
+    of_each_gpu=True,
     title="Graph",
     question="Which chain of dependencies is the longest, and how much could run beside it?",
     by=("operation", "kernel", "phase", "layer", "iteration", "gpu", "type", "message", "node"),

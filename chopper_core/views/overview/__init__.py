@@ -32,6 +32,7 @@ from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="overview",
+    of_each_gpu=True,
     title="Overview",
     question="How fast is the run, where does its step go, and what stands out?",
     by=("gpu", "node"),

@@ -25,6 +25,7 @@ from chopper_core.views.throughput.parts import PARTS, step_times
 
 SPEC: Final = ViewSpec(
     name="throughput",
+    of_each_gpu=True,
     title="Throughput",
     question="Step time, tokens per second, cost per token",
     by=("iteration", "gpu", "part"),

@@ -30,6 +30,7 @@ from chopper_core.views.timeline.lanes import (
 
 SPEC: Final = ViewSpec(
     name="timeline",
+    of_each_gpu=True,
     title="Timeline",
     question="What runs when, on which stream, and at which clock and power?",
     by=("stream", "gpu"),

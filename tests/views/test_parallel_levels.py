@@ -1,0 +1,129 @@
+"""Coordinates of ranks as levels, filters and splits of every view."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chopper_core.model import address
+from chopper_core.model.cubes import Cubes, summarise
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run, located
+from chopper_core.model.table import STATES
+from chopper_core.model.tree import Tree
+from chopper_core.model.view import View, pivot
+from chopper_core.render import as_text
+from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.views import VIEWS, view_spec
+from chopper_core.views.query import frame_of, query
+from chopper_core.views.spec import splits_of
+from tests.pipelines import pipeline_run
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return pipeline_run()[0]
+
+
+def at(run: Run, text: str) -> View:
+    return address.parse(f"R{text}")
+
+
+def elapsed(run: Run, rows: object) -> int:
+    return int(sum(run.table.column(state)[rows].sum() for state in STATES))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("dimension", ["pp", "dp", "tp"])
+def test_a_dimension_splits_the_tree(run: Run, dimension: str) -> None:
+    frame = query(run, at(run, f"?order={dimension}"))
+    ranks = np.arange(32)
+    place = {"tp": ranks % 2, "dp": ranks // 2 % 4, "pp": ranks // 8}[dimension]
+    assert frame.level == dimension
+    assert list(frame.labels) == [str(code) for code in range(int(place.max()) + 1)]
+    for row, label in enumerate(frame.labels):
+        own = np.isin(run.table.gpu, np.flatnonzero(place == int(label)))
+        assert frame.elapsed_ns[row] == elapsed(run, own)
+    assert frame.parent_ns == frame.elapsed_ns.sum()
+
+
+def test_dimensions_nest_and_lead_to_gpus(run: Run) -> None:
+    frame = query(run, at(run, ":pp=2/tp=1?order=pp,tp"))
+    assert frame.level == "gpu"
+    assert list(frame.labels) == ["17", "19", "21", "23"]
+    deeper = query(run, at(run, ":pp=2/tp=1/gpu=19/iteration=4?order=pp,tp"))
+    own = (run.table.gpu == 19) & (run.table.iteration == 4)
+    assert deeper.parent_ns == elapsed(run, own)
+    assert address.parse(address.render(frame.view)) == frame.view
+    with pytest.raises(NoSuchNode, match="no gpu 0 here"):
+        query(run, at(run, ":pp=2/gpu=0?order=pp"))
+    with pytest.raises(NoSuchNode, match="no pp 7 here; available: 0, 1, 2, 3"):
+        query(run, at(run, ":pp=7?order=pp"))
+
+
+def test_iterations_left_out_stay_out_of_a_coordinate(run: Run) -> None:
+    tree = run.tree(("pp", *run.tree().order), (3,))
+    own = (run.table.gpu // 8 == 1) & (run.table.iteration != 3)
+    assert tree.node(("1",)).elapsed_ns[0] == elapsed(run, own)
+
+
+def test_sums_of_cubes_are_those_of_the_rows(run: Run) -> None:
+    table = run.table
+    order = ("pp", "dp", *run.tree().order)
+    cubed = Tree(table, order, Cubes(table, {frozenset(c.levels): c for c in summarise(table)}))
+    plain = Tree(table, order)
+    for path in ((), ("2",), ("2", "1"), ("2", "1", "18")):
+        ours, theirs = cubed.children(path), plain.children(path)
+        assert list(ours.labels) == list(theirs.labels)
+        assert ours.groups.elapsed_ns.tolist() == theirs.groups.elapsed_ns.tolist()
+
+
+def test_a_coordinate_filters_gpus(run: Run) -> None:
+    assert list(query(run, at(run, "?filter=pp:3 tp:1")).labels) == ["25", "27", "29", "31"]
+    power = query(run, at(run, "?view=power&filter=pp:0-1 dp:2"))
+    assert list(power.labels) == ["4", "5", "12", "13"]
+    with pytest.raises(UsageError, match="rows are by iteration"):
+        query(run, at(run, ":gpu=3?filter=pp:3"))
+
+
+def test_a_view_splits_by_a_dimension(run: Run) -> None:
+    able = [name for name in VIEWS if "pp" in splits_of(run, view_spec(name))]
+    assert {"overheads", "launch", "comms", "power", "overlap", "ranks", "compare"} <= set(able)
+    for name in able:
+        path, base = "", ""
+        if view_spec(name).compares:
+            path, base = ":iteration=3", "&order=iteration&base=iteration=4"
+        frame = frame_of(run, at(run, f"{path}?view={name}&by=pp{base}"))
+        assert sorted(frame.labels) in (["0", "1", "2", "3"], []), name
+        assert as_text(frame)
+        if frame.labels:
+            opened = frame.target(0)
+            assert dict(opened.scope).get("pp", frame.labels[0]) == frame.labels[0]
+    with pytest.raises(UsageError, match="takes by="):
+        query(run, at(run, "?view=kernels&by=pp"))
+
+
+def test_without_coordinates_there_is_no_such_split() -> None:
+    run = pipeline_run(names_groups=False)[0]
+    assert run.parallel is None
+    with pytest.raises(UsageError, match="takes by="):
+        query(run, at(run, "?view=overheads&by=pp"))
+    with pytest.raises(UsageError, match="--parallel"):
+        query(run, at(run, "?filter=pp:3"))
+    told = located(run, "tp=2,pp=4")
+    assert list(query(told, at(told, "?view=overheads&by=pp&sort=name")).labels) == list("0123")
+    assert told.table.coordinates["pp"].tolist() == [rank // 8 for rank in range(32)]
+
+
+def test_a_pivot_takes_a_dimension(run: Run) -> None:
+    view = pivot(View("R", ("3",)), "tp")
+    assert view.order[:3] == ("gpu", "tp", "iteration")
+    assert list(query(run, view).labels) == ["1"]
+    assert pivot(view, "gpu") == view
+
+
+def test_groups_split_by_a_dimension(run: Run) -> None:
+    whole = Groups.single(run.table, slice(0, len(run.table)))
+    parts, owner = whole.split(("dp", "iteration"))
+    assert len(parts) == 4 * 3
+    assert owner.tolist() == [0] * 12
+    assert parts.codes("dp").tolist() == [dp for dp in range(4) for _ in range(3)]
