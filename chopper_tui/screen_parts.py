@@ -13,7 +13,7 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from chopper_core.model.charts import Chart, HeatMap, Lanes, LineChart, SignalRows
+from chopper_core.model.charts import Chart, HeatMap, Lanes, LineChart, Roofline, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
@@ -375,8 +375,8 @@ class Parts(Screen[None]):
         self.describe_soon(self.DETAIL_DELAY)
 
     def follow_cursor(self) -> None:
-        """Show what the timeline's cursor points at."""
-        if self.heat_map is not None:
+        """Show where the cursor's row is in the picture, and what the timeline's points at."""
+        if self.heat_map is not None or isinstance(next(iter(self._pictures), None), Roofline):
             self._show_pictures()
         if self.lanes is not None:
             self._show_pictures()

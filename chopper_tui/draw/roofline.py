@@ -76,6 +76,11 @@ def draw_roofline(
         return [cut(line, width, glyphs) for line in lines[: max(height, 0)]]
     cells = [[(" ", "dim")] * axes.width for _ in range(axes.height)]
     _draw_roofs(cells, chart, axes, glyphs)
+    taken = {axes.cell(x, y) for x, y in _points(chart)}
+    for name, peak in chart.peaks:
+        _name_peak(cells, axes, peak, f" {name} {short_number(peak)} ", taken)
+    if chart.memory_tbps is not None:
+        _name_memory(cells, chart.memory_tbps, axes, taken)
     _draw_points(cells, chart, axes, glyphs, selected)
     marks = {floor(axes.y(mark)): short_number(mark) for mark in _ticks(axes.bottom, axes.top)}
     label = width - axes.width - 1
@@ -107,9 +112,9 @@ def _sentence(chart: Roofline, width: int, selected: int, glyphs: Glyphs) -> lis
     return [*lines, *([[]] * _SENTENCE)][:_SENTENCE]
 
 
-def _axes(chart: Roofline, width: int, height: int) -> _Axes | None:
-    """The axes around all points and the ridges of the roofs."""
-    points = [
+def _points(chart: Roofline) -> list[tuple[float, float]]:
+    """The places of all points, modelled and measured."""
+    return [
         (x, y)
         for xs, ys in (
             (chart.intensity, chart.tflops),
@@ -118,6 +123,11 @@ def _axes(chart: Roofline, width: int, height: int) -> _Axes | None:
         for x, y in zip(xs.tolist(), ys.tolist(), strict=True)
         if isfinite(x) and isfinite(y) and x > 0 and y > 0
     ]
+
+
+def _axes(chart: Roofline, width: int, height: int) -> _Axes | None:
+    """The axes around all points and the ridges of the roofs."""
+    points = _points(chart)
     if not points:
         return None
     xs, ys = ([log10(value) for value in values] for values in zip(*points, strict=True))
@@ -180,35 +190,44 @@ def _draw_roofs(
                 bits = dots.get((row, column), 0) | _DOTS[dot][step % across]
                 dots[row, column] = bits
                 cells[row][column] = (chr(_BRAILLE | bits), "dim")
-    for name, peak in chart.peaks:
-        _write(cells, axes, floor(axes.y(peak)), f" {name} {short_number(peak)} ")
-    if chart.memory_tbps is not None:
-        _name_memory(cells, chart.memory_tbps, axes)
 
 
-def _write(cells: list[list[tuple[str, str]]], axes: _Axes, row: int, text: str) -> None:
-    """Name a roof at its right end, where no other name is."""
-    begin = axes.width - len(text)
-    if not 0 <= row < axes.height or begin < 0:
+def _name_peak(
+    cells: list[list[tuple[str, str]]],
+    axes: _Axes,
+    peak: float,
+    text: str,
+    taken: set[tuple[int, int]],
+) -> None:
+    """Name a flat roof on its line, as far right as no point and no other name is in the way."""
+    row = floor(axes.y(peak))
+    if not 0 <= row < axes.height:
         return
-    if any(char.isalnum() for char, _ in cells[row][begin:]):
-        return
-    for place, char in enumerate(text):
-        cells[row][begin + place] = (char, "dim")
+    for begin in range(axes.width - len(text), -1, -1):
+        places = range(begin, begin + len(text))
+        chars = "".join(cells[row][place][0] for place in places)
+        is_line = not any(char in " /" or char.isalnum() for char in chars)
+        if is_line and not any((row, place) in taken for place in places):
+            _write(cells, row, begin, text)
+            return
 
 
-def _name_memory(cells: list[list[tuple[str, str]]], tbps: float, axes: _Axes) -> None:
-    """Name the memory's roof beside its lower end."""
+def _name_memory(
+    cells: list[list[tuple[str, str]]], tbps: float, axes: _Axes, taken: set[tuple[int, int]]
+) -> None:
+    """Name the memory's roof right of its line, as far down as there is room."""
     text = f"HBM {short_number(tbps)} TB/s"
     for row in range(axes.height - 1, -1, -1):
-        columns = [place for place, (char, _) in enumerate(cells[row]) if char != " "]
-        if columns and columns[0] + 2 + len(text) < axes.width:
-            begin = columns[-1] + 2 if len(columns) < axes.width // 2 else columns[0] + 3
-            if any(char != " " for char, _ in cells[row][begin : begin + len(text)]):
-                continue
-            for place, char in enumerate(text):
-                cells[row][begin + place] = (char, "dim")
+        line = [place for place, (char, _) in enumerate(cells[row]) if char != " "]
+        begin = line[-1] + 2 if line else axes.width
+        places = range(begin, begin + len(text))
+        if begin + len(text) <= axes.width and not any((row, place) in taken for place in places):
+            _write(cells, row, begin, text)
             return
+
+
+def _write(cells: list[list[tuple[str, str]]], row: int, begin: int, text: str) -> None:
+    cells[row][begin : begin + len(text)] = [(char, "dim") for char in text]
 
 
 def _draw_points(
