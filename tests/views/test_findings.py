@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from chopper_core.model.address import parse
 from chopper_core.model.column_names import integral_of, known_of, samples_in
 from chopper_core.model.hardware import specifications
+from chopper_core.model.overrides import Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.signals import Signal, nearest
 from chopper_core.model.table import Kind, Phase, Rule
@@ -69,7 +70,7 @@ ABOUT = {
     "late-host": {"idle_host_ns"},
     "launch-bound": {"idle_latency_ns"},
     "layer": {"mean_ns"},
-    "low-clock": {"mean_gfx_mhz", "mean_mem_mhz"},
+    "low-clock": {"mean_gfx_mhz", "mean_mem_mhz", "gfx_mhz"},
     "missing": {"unmodelled_pct", "idle_unknown_ns", "idle_ns", "calls", "elapsed_ns"},
     "operation": {"mean_ns", "kernel_ns"},
     "overhead": {f"{name.removesuffix('_ns')}_pct" for name in LOSSES},
@@ -391,6 +392,29 @@ def test_a_gpu_with_slower_kernels_at_the_same_clock() -> None:
     row = only(run, "straggler")
     assert row["said"].startswith("GPU 1 has slower kernels at the same clock")
     assert row["stake_ns"] == 36 * 80_000
+
+
+@pytest.mark.parametrize(
+    ("mhz", "power_w", "says"),
+    [
+        (2_050, 450, None),
+        (1_800, 690, None),
+        (1_800, 450, "14.3 % below nominal on the GPUs (1,800 vs 2,100 MHz), though compute takes"),
+        (1_600, 690, "23.8 % below nominal on the GPUs (1,600 vs 2,100 MHz), about 20.0 %"),
+    ],
+)
+def test_clocks_below_nominal_with_power_to_spare(
+    mhz: float, power_w: float, says: str | None
+) -> None:
+    """All GPUs alike: the power tells whether power management is the reason."""
+    run = replace(
+        run_of([replace(row, kernel="Cijk_MT256") for row in rows(4)]),
+        overrides=Overrides(hardware="MI300X"),
+    )
+    for name, value in (("gfx_mhz", mhz), ("power_w", power_w)):
+        run = clocked(run, name, np.full(len(run.table), float(value)))
+    said = found(run, "low-clock")
+    assert [says is not None and says in row["said"] for row in said] == [True] * (says is not None)
 
 
 def test_one_gpu_alone_is_no_straggler() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.metrics import is_measured
 from chopper_core.model.column_names import CYCLES, integral_of, known_of
+from chopper_core.model.hardware import Hardware
 from chopper_core.query.outliers import MAD_TO_SIGMA
 from chopper_core.util.arrays import Float64
 from chopper_core.util.grouping import ranked
@@ -26,6 +27,18 @@ BELOW_NOMINAL: Final = Threshold(
 )
 USUAL: Final = Threshold(
     "usual clock under full load", 80.0, "% of the nominal one", "the same; the saving is up to it"
+)
+SPARE_POWER: Final = Threshold(
+    "power below the limit",
+    15.0,
+    "% of the power cap, or of the specified power",
+    "power management lowers the clock only near the cap",
+)
+BELOW_WITH_POWER: Final = Threshold(
+    "clock of the compute units below the nominal one, with power to spare",
+    8.0,
+    "%",
+    "then power management is not the reason; products of one kind differ by a few percent",
 )
 MEMORY_BELOW: Final = Threshold(
     "memory clock below the nominal one", 4.0, "%", "under load it doesn't vary"
@@ -46,7 +59,7 @@ _MAX_ITERATIONS: Final = 64
     "memory's; at most that of all compute up to the nominal clock",
     holds=(0.5, 1.5),
     needs="telemetry of clocks, a GPU with known specifications",
-    thresholds=(BELOW_NOMINAL, USUAL, MEMORY_BELOW),
+    thresholds=(BELOW_NOMINAL, USUAL, SPARE_POWER, BELOW_WITH_POWER, MEMORY_BELOW),
 )
 def low_clocks(context: FindingsContext) -> Iterator[Finding]:
     """Clocks far below the nominal ones on most GPUs."""
@@ -55,17 +68,22 @@ def low_clocks(context: FindingsContext) -> Iterator[Finding]:
         return
     matrix, others = _compute_ns(context)
     if is_measured("gfx_mhz", context.table) and CYCLES not in context.table.measured:
-        mhz = _mean_mhz(context, "gfx_mhz")
+        mhz = _mean(context, "gfx_mhz")
         lower = 1 - mhz / chip.clock_mhz
-        if lower > BELOW_NOMINAL.share:
-            saving = matrix * max(1 - mhz / (USUAL.share * chip.clock_mhz), 0.0)
+        power = _share_of_cap(context, chip)
+        spares = power <= 1 - SPARE_POWER.share
+        if lower > (BELOW_WITH_POWER if spares else BELOW_NOMINAL).share:
+            usual = 1.0 if spares else USUAL.share
+            why = f"about {percent(1 - USUAL.share)} is usual under full load"
+            if spares:
+                why = f"though compute takes {percent(power)} of the power that they may draw"
+            saving = matrix * max(1 - mhz / (usual * chip.clock_mhz), 0.0)
             yield _low(
-                context, "compute units", "gfx_mhz", mhz, chip.clock_mhz, saving,
-                f"about {percent(1 - USUAL.share)} is usual under full load",
+                context, "compute units", "gfx_mhz", mhz, chip.clock_mhz, saving, why,
                 (matrix + others) * lower,
             )  # fmt: skip
     if is_measured("mem_mhz", context.table) and np.isfinite(chip.memory_mhz):
-        mhz = _mean_mhz(context, "mem_mhz")
+        mhz = _mean(context, "mem_mhz")
         lower = 1 - mhz / chip.memory_mhz
         if lower > MEMORY_BELOW.share:
             yield _low(
@@ -98,9 +116,9 @@ def _low(
     )
 
 
-def _mean_mhz(context: FindingsContext, name: str) -> float:
-    """The clock during compute: the median of the GPUs' means; NaN where it isn't known."""
-    area, known = _clock_sums(context, name)
+def _mean(context: FindingsContext, name: str) -> float:
+    """A signal during compute: the median of the GPUs' means; NaN where it isn't known."""
+    area, known = _sums(context, name)
     count = len(context.gpus)
     of_gpu = summed(context.gpu_place, area, count)
     covered = summed(context.gpu_place, known, count)
@@ -108,8 +126,17 @@ def _mean_mhz(context: FindingsContext, name: str) -> float:
     return float(np.median(of_gpu[there] / covered[there])) if there.any() else np.nan
 
 
-def _clock_sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
-    """Integral and covered time of a clock in the compute cells; others have none."""
+def _share_of_cap(context: FindingsContext, chip: Hardware) -> float:
+    """The power during compute as a share of the cap, else of the specified power; NaN unknown."""
+    if not is_measured("power_w", context.table):
+        return np.nan
+    has_cap = is_measured("power_cap_w", context.table)
+    cap = _mean(context, "power_cap_w") if has_cap else chip.tdp_w
+    return _mean(context, "power_w") / cap if cap > 0 else np.nan
+
+
+def _sums(context: FindingsContext, name: str) -> tuple[Float64, Float64]:
+    """Integral and covered time of a signal in the compute cells; others have none."""
     sums, _ = context.cells.known_together((integral_of(name), known_of(name)))
     return tuple(np.where(context.computes, sums[each], 0.0) for each in sums)  # type: ignore[return-value]
 
@@ -172,7 +199,7 @@ def clock_drops(context: FindingsContext) -> Iterator[Finding]:
 
 def _by_iteration(context: FindingsContext, place: int) -> Float64:
     """A GPU's clock in each iteration, relative to its highest usual one in the same operations."""
-    area, known = _clock_sums(context, "gfx_mhz")
+    area, known = _sums(context, "gfx_mhz")
     own = context.gpu_place == place
     count = len(context.iterations)
     _, same = ranked(context.together("phase", "operation")[1][own])
