@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_RANK, ONE_CLOCK, RECONSTRUCTED, Gpu, Run, Source
+from chopper_core.model.run import NO_RANK, ONE_CLOCK, RECONSTRUCTED, SIMULATED, Gpu, Run, Source
 from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
 from chopper_core.sources.chakra.schema import NodeType
+from chopper_core.sources.chakra.simulation import SimulatedRun
 
 SCHEDULE: Final = f"{RECONSTRUCTED} along dependencies: the file gives durations, no start times"
+_TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _READ: Final = frozenset(
     (
         "is_cpu_op", "stream", "tid", "ts_ns", "dur_ns", "launch_ns", "iteration", "layer", "phase",
@@ -59,6 +62,42 @@ def graph_run(graph: ExecutionGraph) -> Run:
     )
 
 
+OF_SYSTEM: Final = "number of the system in the log"
+_TICKS: Final = ("Wall time", "finished")
+"""Statistics that are the end of a system's last node."""
+
+
+def simulated_ranks(simulated: SimulatedRun) -> list[Run]:
+    """The run of each system of a simulator's log."""
+    found = []
+    for place, graph in enumerate(simulated.graphs):
+        run = graph_run(graph)
+        source = run.sources[0]
+        figures = simulated.statistics.get(source.rank, {})
+        notes = [*source.notes, *_contradictions(run, figures)]
+        source = replace(
+            source,
+            path=str(simulated.path),
+            clock=_TICK_CLOCK,
+            losses=(*source.losses, *(simulated.notes if not place else ())),
+            facts={**source.facts, "format": "ASTRA-sim log", **figures},
+            notes=tuple(notes),
+        )
+        found.append(replace(run, name=str(simulated.path), sources=(source,)))
+    return found
+
+
+def _contradictions(run: Run, figures: Mapping[str, str]) -> list[str]:
+    """A sentence for each statistic of the log that its events contradict."""
+    table = run.table
+    last = int((table.start_ns + table.duration_ns).max())
+    return [
+        f"system {run.sources[0].rank}: {name} is {figures[name]}, the last node ended at {last}"
+        for name in _TICKS
+        if figures.get(name, str(last)) != str(last)
+    ]
+
+
 def _groups(graph: ExecutionGraph) -> tuple[ProcessGroup, ...]:
     """The process groups in the metadata of a file of Chopper's own."""
     text = graph.metadata.get("process_groups")
@@ -78,6 +117,8 @@ def _counts(graph: ExecutionGraph) -> dict[str, int]:
 def _clock(graph: ExecutionGraph, times: GraphTimes) -> str:
     if times.is_scheduled:
         return SCHEDULE
+    if graph.metadata.get(SIMULATED):
+        return _TICK_CLOCK
     if str(graph.metadata.get("schema", "")).startswith(SCHEMA):
         return f"{ONE_CLOCK}: the run that was exported"
     return "unknown: start times in µs from 0"

@@ -27,7 +27,7 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
 from chopper_core.model.run import (
     NO_RANK,
     ONE_CLOCK,
-    RECONSTRUCTED,
+    TIMES_NOTES,
     Gpu,
     Run,
     Source,
@@ -301,7 +301,8 @@ def on_one_clock(run: Run, overrides: Overrides) -> Run:
         if shift_ns is not None:
             by_hand[source.rank] = shift_ns
     table = run.table
-    is_common = all(each.clock.startswith((ONE_CLOCK, RECONSTRUCTED)) for each in run.sources)
+    common = (ONE_CLOCK, *TIMES_NOTES)
+    is_common = all(source.clock.startswith(common) for source in run.sources)
     clocks = host_clocks(
         table,
         {gpu.index: gpu.rank for gpu in run.gpus},

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
-from chopper_core.ingest.graph import graph_run
+from chopper_core.ingest.graph import OF_SYSTEM, graph_run, simulated_ranks
 from chopper_core.model.host_time import HostTime, joined
 from chopper_core.model.memory import MemoryEvents, joined_memory
 from chopper_core.model.parallel import ProcessGroup
@@ -22,6 +22,7 @@ from chopper_core.model.run import NO_RANK, Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.chakra.graph import ExecutionGraph
 from chopper_core.sources.chakra.host_trace import HostFile
+from chopper_core.sources.chakra.simulation import SimulatedRun
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, read_source
@@ -66,9 +67,11 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
     `NO_RANK`; a file that merges several ranks gives a source for each. Raises DataError if the
     file can't be read or has no GPU activity.
     """
-    trace: Trace | ExecutionGraph = read_source(path, Family.TRACE, progress)
+    trace: Trace | ExecutionGraph | SimulatedRun = read_source(path, Family.TRACE, progress)
     if isinstance(trace, ExecutionGraph):
         return graph_run(trace)
+    if isinstance(trace, SimulatedRun):
+        return _merged(simulated_ranks(trace), OF_SYSTEM)
     if not len(trace.activities):
         if trace.losses.truncated:
             raise DataError(
@@ -79,11 +82,11 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
         why = f"{path} {why_no_activity(FileHead(path), trace.event_counts)}"
         raise (OnlyRangesError if trace.event_counts.get(CUPTI_RANGE) else DataError)(why)
     ranks = [_of_rank(each, str(path), hosts) for each in by_rank(trace)]
-    return ranks[0] if len(ranks) == 1 else _merged(ranks)
+    return ranks[0] if len(ranks) == 1 else _merged(ranks, MERGED)
 
 
-def _merged(ranks: Sequence[Run]) -> Run:
-    """The run of a file that merges the traces of several ranks."""
+def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
+    """The run of a file that has several ranks, whose number comes from `rank_from`."""
     first = np.cumsum([0, *(len(rank.gpus) for rank in ranks)])
     gpus: list[Gpu] = []
     tables: list[KernelTable] = []
@@ -99,7 +102,7 @@ def _merged(ranks: Sequence[Run]) -> Run:
         tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
         # Losses are those of the file: once is enough.
         losses = rank.sources[0].losses if not sources else ()
-        sources.append(replace(rank.sources[0], rank_from=MERGED, losses=losses))
+        sources.append(replace(rank.sources[0], rank_from=rank_from, losses=losses))
         partial |= {at + gpu: cut for gpu, cut in rank.partial_iterations.items()}
     return replace(
         ranks[0],

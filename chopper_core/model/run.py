@@ -152,6 +152,14 @@ RECONSTRUCTED_NOTE: Final = (
     "waits and idle time are not known"
 )
 """The mark in each frame of such a run."""
+SIMULATED: Final = "simulated"
+"""The clock of a source begins so if its times are those of a simulator."""
+SIMULATED_NOTE: Final = (
+    "simulated times: a simulator's log, 1 tick taken as 1 ns; nothing was measured"
+)
+"""The mark in each frame of such a run."""
+TIMES_NOTES: Final = {RECONSTRUCTED: RECONSTRUCTED_NOTE, SIMULATED: SIMULATED_NOTE}
+"""Mark of times that were not measured → its sentence."""
 ONE_CLOCK: Final = "one clock"
 """The clock of a source begins so if all ranks' times are on one clock already."""
 NO_RANK: Final = -1
@@ -268,13 +276,19 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @property
     def is_reconstructed(self) -> bool:
         """Whether times are a schedule along dependencies: durations alone were measured."""
-        return any(source.clock.startswith(RECONSTRUCTED) for source in self.sources)
+        return self.times_mark == RECONSTRUCTED
 
     @property
     def marks(self) -> tuple[str, ...]:
         """What sets the run's figures apart from measured ones, for every screen."""
         generated = ("generated",) if self.generated is not None else ()
-        return (*generated, *((RECONSTRUCTED,) if self.is_reconstructed else ()))
+        return (*generated, *((self.times_mark,) if self.times_mark else ()))
+
+    @property
+    def times_mark(self) -> str:
+        """`reconstructed` or `simulated` where times were not measured, else ''."""
+        clocks = [source.clock for source in self.sources]
+        return next((mark for mark in TIMES_NOTES for each in clocks if each.startswith(mark)), "")
 
     @cached_property
     def origin_ns(self) -> int:

@@ -12,7 +12,7 @@ from chopper_core.metrics import Metric, Scope, Values, default_columns, metric_
 from chopper_core.metrics.lookup import reason_notes
 from chopper_core.metrics.time import INSTANCES, SHARE
 from chopper_core.model import address
-from chopper_core.model.run import RECONSTRUCTED_NOTE, Run, interval_of
+from chopper_core.model.run import TIMES_NOTES, Run, interval_of
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View, enter
 from chopper_core.query.coverage import Coverage
@@ -192,8 +192,8 @@ def run_notes(run: Run, view: View) -> list[str]:
     notes = cut_note(run, view)
     if run.generated:
         notes.append(f"generated data, not measured (made by {run.generated})")
-    if run.is_reconstructed:
-        notes.append(RECONSTRUCTED_NOTE)
+    if run.times_mark:
+        notes.append(TIMES_NOTES[run.times_mark])
     damaged = sum(bool(source.losses) for source in run.sources)
     if damaged:
         notes.append(f"{damaged} of {len(run.sources)} files lost data; see `chopper info`")

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from chopper_core.model.charts import Lanes
-from chopper_core.model.run import RECONSTRUCTED, RECONSTRUCTED_NOTE
+from chopper_core.model.run import TIMES_NOTES
 from chopper_core.query.frame import Cell, Frame
 
 FRAME_SCHEMA: Final = "chopper.frame/1"
@@ -134,7 +134,7 @@ def as_csv(frame: Frame, *, limit: int | None = None) -> str:
     import csv
 
     writer = csv.writer(text, lineterminator="\n")
-    mark = (RECONSTRUCTED,) if RECONSTRUCTED_NOTE in frame.notes else ()
+    mark = tuple(mark for mark, note in TIMES_NOTES.items() if note in frame.notes)
     writer.writerow(["name", *names, "address", *(["times"] if mark else [])])
     for row in range(count):
         figures = frame.row(row)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from chopper_core.model.column_names import integral_of, known_of
-from chopper_core.model.run import RECONSTRUCTED, Run
+from chopper_core.model.run import Run
 from chopper_core.model.table import ADDITIVE, NO_LABEL, NO_TIME, PHASES, Category, Kind, Selection
 from chopper_core.util.arrays import AnyArray, Mask
 
@@ -72,5 +72,5 @@ def kernel_rows(
         mean = table.measured[integral_of(name)][rows] / np.where(is_known, known_ns, 1.0)
         columns[name] = array_of(mean, is_known)
     made = pa.Table.from_arrays(list(columns.values()), names=list(columns))
-    times = {"times": RECONSTRUCTED} if run.is_reconstructed else {}
+    times = {"times": run.times_mark} if run.times_mark else {}
     return made.replace_schema_metadata({"chopper": KERNELS_SCHEMA, **times})

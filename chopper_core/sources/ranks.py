@@ -16,7 +16,6 @@ from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import (
     Family,
     SkippedFile,
-    SourceFormat,
     discover,
     formats,
     natural_key,
@@ -90,8 +89,7 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     others = [*found.skipped, *(SkippedFile(path, "") for path in found.unknown)]
     if not found.files:
         raise DataError(_nothing_found(paths, others))
-    first = found.files[0].source
-    first = next((file.source for file in found.files if file.source is _preferred()), first)
+    first = min((file.source for file in found.files), key=formats(Family.TRACE).index)
     others += [
         SkippedFile(file.path, f"is a trace of {file.source.NAME} beside others; open it alone")
         for file in found.files
@@ -147,11 +145,6 @@ def rank_in_name(name: str) -> int | None:
         if match:
             return int(match.group(1))
     return None
-
-
-def _preferred() -> SourceFormat:
-    """Return the format whose traces are read where there are several of one run."""
-    return formats(Family.TRACE)[0]
 
 
 def _with_hints(files: Sequence[Path]) -> list[TraceFile]:

@@ -34,7 +34,7 @@ class Family(StrEnum):
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
-    Family.TRACE: ("kineto.reader", "rpd", "chakra.et", "chakra.feeder_json"),
+    Family.TRACE: ("kineto.reader", "rpd", "chakra.et", "chakra.feeder_json", "chakra.simulation"),
     Family.COUNTERS: (
         "counters.rocpd",
         "counters.rocprofv3_json",

@@ -116,7 +116,7 @@ def other_notes(frame: Frame) -> list[str]:
         note
         for note in frame.notes
         if not note.startswith(
-            ("generated", "reconstructed", f"{frame.hidden} of", "the baseline is")
+            ("generated", "reconstructed", "simulated", f"{frame.hidden} of", "the baseline is")
         )
         and not _TRUNCATED.match(note)
     ]

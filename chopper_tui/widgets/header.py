@@ -27,7 +27,11 @@ from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
 
-_LONG_MARKS: Final = {"generated": "generated data", "reconstructed": "reconstructed times"}
+_LONG_MARKS: Final = {
+    "generated": "generated data",
+    "reconstructed": "reconstructed times",
+    "simulated": "simulated times",
+}
 _WIDE: Final = 50
 _HELP_HINT: Final = "  ? help "
 _MIN_STEP_CELLS: Final = 24
@@ -39,7 +43,7 @@ class Crumbs(Pane):
 
     frame: Frame | None = None
     marks: tuple[str, ...] = ()
-    """What sets the run's figures apart from measured ones: `generated`, `reconstructed`."""
+    """What sets the run's figures apart from measured ones: keys of `_LONG_MARKS`."""
     is_edited = False
     """Whether the address is edited in its place: only the marks are left."""
 

@@ -149,8 +149,8 @@ def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
         attributes["process_groups"] = Attribute("string", json.dumps(groups))
     if gpu.hardware:
         attributes["hardware"] = Attribute("string", gpu.hardware)
-    if run.is_reconstructed:
-        attributes["reconstructed"] = Attribute("bool", True)
+    if run.times_mark:
+        attributes[run.times_mark] = Attribute("bool", True)
     if run.generated:
         attributes["generated"] = Attribute("string", run.generated)
     if cut := sorted(run.partial_iterations.get(gpu.index, ())):

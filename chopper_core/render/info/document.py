@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES, is_counted
 from chopper_core.model.hardware import ElementType, counter_info, own_file
 from chopper_core.model.parallel import Parallel
-from chopper_core.model.run import RECONSTRUCTED, Run
+from chopper_core.model.run import Run
 from chopper_core.model.signals import CpuSamples
 from chopper_core.model.table import NO_LABEL, STATES, Category, Kind, Rule
 from chopper_core.util.arrays import Mask
@@ -31,7 +31,7 @@ def describe(run: Run) -> dict[str, Any]:
         "schema": INFO_SCHEMA,
         "run": run.name,
         "generated": run.generated,
-        **({"times": RECONSTRUCTED} if run.is_reconstructed else {}),
+        **({"times": run.times_mark} if run.times_mark else {}),
         "gpus": [
             {
                 "gpu": gpu.index,

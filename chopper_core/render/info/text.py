@@ -15,7 +15,7 @@ from chopper_core.model.hardware import ElementType
 from chopper_core.model.overrides import seconds_text
 from chopper_core.model.run import (
     BY_HAND,
-    RECONSTRUCTED_NOTE,
+    TIMES_NOTES,
     CounterSource,
     Identity,
     Run,
@@ -37,8 +37,8 @@ def as_text(run: Run) -> str:
     lines = [f"run        {clean(run.name)}"]
     if run.generated:
         lines.append(f"           GENERATED data, not measured (made by {clean(run.generated)})")
-    if run.is_reconstructed:
-        lines.append(f"           {RECONSTRUCTED_NOTE[0].upper()}{RECONSTRUCTED_NOTE[1:]}")
+    if note := TIMES_NOTES.get(run.times_mark):
+        lines.append(f"           {note[0].upper()}{note[1:]}")
     hardware = sorted({gpu.hardware or "unknown hardware" for gpu in run.gpus})
     lines.append(f"GPUs       {len(run.gpus)} x {', '.join(map(clean, hardware))}")
     lines += [

@@ -1,0 +1,245 @@
+"""Logs of ASTRA-sim: when each system issued each node of its trace, and when the node was done.
+
+A line `issue,…` and a line `callback,…` with the same system and node id are an activity. The log
+gives a node no more than its name and type; labels, sizes and streams come from the `.et` files of
+the simulated ranks, where these lie beside the log or in the folder above it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.sources.chakra import et
+from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph, GraphBuilder
+from chopper_core.sources.chakra.schema import COMMUNICATION, Attribute, Node, NodeType
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.shared.bytes import ByteSource
+from chopper_core.sources.shared.text import FileHead
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "ASTRA-sim log"
+FILES: Final = "[`.log`, `.txt`](chakra.md#simulations) with `issue` and `callback` lines"
+EXAMPLE: Final = "AstraSim_Analytical … > sim.log"
+SUFFIXES: Final = (".log", ".txt", ".out", ".log.gz", ".txt.gz")
+FORMAT: Final = "ASTRA-sim log"
+
+_EVENT: Final = re.compile(
+    rb"\b(issue|callback), ?[^=,]*=(\d{1,9}), ?[^=,]*=(\d{1,18}), ?[^=,]*=(\d{1,20}), ?[^=,]*="
+    rb"(.*?)(?:, ?(?:node->)?(?:node_)?type=(\d{1,3}))?\s*$"
+)
+"""System, tick, node id, node name (commas and all), type."""
+_STATISTIC: Final = re.compile(rb"\bsys\[(\d{1,9})\], ([A-Z][\w -]{1,60}): ([\d.]{1,40})\s*$")
+_FINISHED: Final = re.compile(
+    rb"\bsys\[(\d{1,9})\] finished, (\d{1,18}) cycles, exposed communication (\d{1,18}) cycles"
+)
+_TYPE_PREFIX: Final = re.compile(
+    r"^(COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)(?:_NODE)?_"
+)
+_HOST_GAP: Final = "host_gap"
+"""Idle time in a trace of Chopper's own, as a node of the CPU."""
+_MAX_LINE: Final = 1 << 16
+_COMM_STREAM: Final = 1
+"""Simulators run communication beside compute: without a trace each has a stream."""
+_NS_PER_US: Final = 1_000
+_TIMES: Final = ("ts_ns", "dur_ns", "launch_ns")
+
+
+class SimulatedRun(Struct, frozen=True):
+    """The systems of a log as graphs with times, and the log's own statistics."""
+
+    path: Path
+    graphs: tuple[ExecutionGraph, ...]
+    """A graph per system, in rising order; its metadata has the rank."""
+    statistics: Mapping[int, Mapping[str, str]]
+    """System → name and value of each statistic, as the log has them."""
+    notes: tuple[str, ...]
+    """Sentences on what the log lacks."""
+
+
+class _Events(Struct):
+    """The events of one system."""
+
+    issued: dict[int, tuple[int, str, int | None]]
+    """Node id → tick, name, type, of nodes that are not done yet."""
+    done: dict[int, tuple[int, int, str, int | None]]
+    """Node id → tick of issue and of callback, name, type."""
+    repeated: int = 0
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Recognise a log by a line of an event, of a statistic, or of a system that finished."""
+    for line in head.text.splitlines():
+        data = line.encode("utf-8", "replace")
+        if any(pattern.search(data) for pattern in (_EVENT, _STATISTIC, _FINISHED)):
+            return Recognised(FORMAT)
+    return None
+
+
+def read(path: Path, progress: Progress = silent) -> SimulatedRun:
+    """Read a log; raises DataError if it has no node that was issued and done."""
+    systems: dict[int, _Events] = {}
+    statistics: dict[int, dict[str, str]] = {}
+    long_lines = 0
+    size = max(path.stat().st_size, 1)
+    with ByteSource(path) as source:
+        for line in _lines(source):
+            if len(line) > _MAX_LINE:
+                long_lines += 1
+            elif found := _EVENT.search(line):
+                _take(systems, found)
+            elif found := _STATISTIC.search(line):
+                numbers = statistics.setdefault(int(found[1]), {})
+                numbers[found[2].decode()] = found[3].decode()
+            elif found := _FINISHED.search(line):
+                numbers = statistics.setdefault(int(found[1]), {})
+                numbers["finished"] = found[2].decode()
+                numbers["exposed communication"] = found[3].decode()
+            progress(f"read {path.name}", source.file_position, size)
+        problem = source.problem
+    if not any(system.done for system in systems.values()):
+        raise DataError(
+            f"{path} has statistics of a simulation and no node that was issued and done: run "
+            'ASTRA-sim with "trace-enabled": 1 and with debug messages of the workload in the log.'
+        )
+    notes = [f"the file ends early: {problem}"] if problem else []
+    if long_lines:
+        notes.append(f"{long_lines} lines of more than {_MAX_LINE:,} characters were left out")
+    graphs = []
+    for number in sorted(systems):
+        system = systems[number]
+        notes += _missing(number, system, number in statistics, statistics)
+        if system.done:
+            graphs.append(_graph(path, number, system, notes))
+    return SimulatedRun(path, tuple(graphs), statistics, tuple(notes))
+
+
+def _lines(source: ByteSource) -> Iterator[bytes]:
+    """The lines of a file; of one that is far too long its beginning."""
+    rest, is_skipping = b"", False
+    while piece := source.read():
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if not is_skipping:
+                yield line
+            is_skipping = False
+        if len(rest) > _MAX_LINE:
+            if not is_skipping:
+                yield rest[: _MAX_LINE + 1]
+            rest, is_skipping = b"", True
+    if rest and not is_skipping:
+        yield rest
+
+
+def _take(systems: dict[int, _Events], found: re.Match[bytes]) -> None:
+    """Add an event to its system."""
+    system = systems.setdefault(int(found[2]), _Events({}, {}))
+    tick, node = int(found[3]), int(found[4])
+    if found[1] == b"issue":
+        if node in system.issued or node in system.done:
+            system.repeated += 1
+            return
+        name = found[5].decode("utf-8", "replace")
+        system.issued[node] = (tick, name, None if found[6] is None else int(found[6]))
+    elif (begun := system.issued.pop(node, None)) is not None:
+        system.done[node] = (begun[0], max(tick, begun[0]), *begun[1:])
+
+
+def _missing(
+    number: int, system: _Events, is_reported: bool, statistics: Mapping[int, Mapping[str, str]]
+) -> Iterator[str]:
+    """Sentences on what the log lacks of a system."""
+    if system.issued:
+        yield (
+            f"system {number}: {len(system.issued)} nodes were issued and not done; they are left "
+            "out"
+        )
+    if system.repeated:
+        yield f"system {number}: {system.repeated} nodes were issued again; the first time counts"
+    if statistics and "finished" not in statistics.get(number, {}):
+        yield (
+            f"system {number} did not finish"
+            if not is_reported
+            else (f"system {number} has no line that it finished")
+        )
+
+
+def _graph(path: Path, number: int, system: _Events, notes: list[str]) -> ExecutionGraph:
+    """The graph of a system: that of its trace with the times of the log, else of the log alone."""
+    traces = [
+        found
+        for folder in dict.fromkeys((path.parent, path.absolute().parent.parent))
+        for found in sorted(folder.glob(f"*.{number}.et"))
+    ]
+    try:
+        if len(traces) > 1:
+            raise DataError(f"{traces[0].name} and {traces[1].name} both lie beside the log")
+        if traces:
+            return _timed(_checked(et.read(traces[0]), system), path, number, system)
+    except DataError as error:
+        notes.append(f"labels of system {number} are not known: {error}")
+    builder = GraphBuilder(path, FORMAT)
+    for node, (_, _, name, stated) in system.done.items():
+        kind = _type_of(name, stated)
+        attributes = {"is_cpu_op": Attribute("bool", name == _HOST_GAP)}
+        if kind in COMMUNICATION:
+            attributes["stream"] = Attribute("int64", _COMM_STREAM)
+        builder.add(Node(node, name, kind, attributes=attributes))
+    return _timed(builder.graph("", {}), path, number, system)
+
+
+def _checked(graph: ExecutionGraph, system: _Events) -> ExecutionGraph:
+    """The trace of a system; raises DataError if the log is not of a simulation of it."""
+    names = {node: graph.names[code] for node, code in zip(graph.ids, graph.name, strict=True)}
+    for node, (_, _, name, _) in system.done.items():
+        if names.get(node) not in (name, _TYPE_PREFIX.sub("", name)):
+            raise DataError(
+                f"{graph.path} is another workload: its node {node} is "
+                f"{names.get(node, 'missing')!r}, that of the log {name!r}"
+            )
+    return graph
+
+
+def _type_of(name: str, stated: int | None) -> int:
+    """The type of a node: as the log states it, else by its name."""
+    if stated is not None and NodeType.METADATA < stated <= NodeType.COMM_COLL:
+        return stated
+    prefix = _TYPE_PREFIX.match(name)
+    return NodeType[prefix[1]] if prefix else NodeType.COMP
+
+
+def _timed(graph: ExecutionGraph, path: Path, number: int, system: _Events) -> ExecutionGraph:
+    """A graph with the times of the log; nodes that it lacks are no activities."""
+    times = [system.done.get(node) for node in graph.ids]
+    known = np.array([each is not None for each in times], np.bool_)
+    places = np.flatnonzero(known)
+    started = [each[0] for each in times if each is not None]
+    lasted = [each[1] - each[0] for each in times if each is not None]
+    attributes = {name: each for name, each in graph.attributes.items() if name not in _TIMES}
+    attributes["ts_ns"] = AttributeColumn("int64", places, started)
+    attributes["dur_ns"] = AttributeColumn("int64", places, lasted)
+    metadata = {
+        name: value
+        for name, value in graph.metadata.items()
+        if name not in ("reconstructed", "time_origin_ns")
+    }
+    start_us, duration_us = np.zeros((2, len(graph)), np.int64)
+    start_us[places] = np.array(started, np.int64) // _NS_PER_US
+    duration_us[places] = np.array(lasted, np.int64) // _NS_PER_US
+    return replace(
+        graph,
+        path=path,
+        start_us=start_us,
+        duration_us=duration_us,
+        size_bytes=path.stat().st_size,
+        type=np.where(known, graph.type, NodeType.INVALID).astype(np.int8),
+        metadata={**metadata, "rank": number},
+        attributes=attributes,
+    )

@@ -1,0 +1,252 @@
+"""Logs of ASTRA-sim as runs: their times, labels from the traces beside them, and their mark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chopper_core.api import OpenRun, diff
+from chopper_core.ingest.open import open_run
+from chopper_core.model.run import SIMULATED_NOTE, Run
+from chopper_core.model.table import Kind
+from chopper_core.model.view import View
+from chopper_core.render import as_csv, as_json, as_text, info
+from chopper_core.render.exports import export
+from chopper_core.sources.chakra import simulation
+from chopper_core.sources.registry import Family, family_of
+from chopper_core.store.reader import read_store
+from chopper_core.store.writer import write_store
+from chopper_core.util.errors import DataError
+from chopper_core.views import VIEWS
+from chopper_core.views.query import frame_of
+from chopper_core.views.shared.dependencies import time_order
+from tests.support import sample_run
+
+# Lines as ASTRA-sim's workload layer prints them: plain, and with the logger's head.
+PLAIN = """\
+ring of 2
+issue,sys->id=0,tick=0,node->id=1,node->name=gemm<a, b>
+issue,sys->id=1,tick=0,node->id=1,node->name=gemm<a, b>
+callback,sys->id=0,tick=500,node->id=1,node->name=gemm<a, b>
+issue,sys->id=0,tick=500,node->id=7,node->name=COMM_COLL_NODE_all_reduce,node->node_type=7
+callback,sys->id=1,tick=900,node->id=1,node->name=gemm<a, b>
+issue,sys->id=1,tick=900,node->id=7,node->name=COMM_COLL_NODE_all_reduce,node->node_type=7
+callback,sys->id=0,tick=1400,node->id=7,node->name=COMM_COLL_NODE_all_reduce
+callback,sys->id=1,tick=1400,node->id=7,node->name=COMM_COLL_NODE_all_reduce
+"""
+LOGGED = """\
+[2026-06-12 08:26:48.001] [system::topology::RingTopology] [info] ring of node 0
+[2026-06-12 08:26:48.990] [workload] [debug] issue,sys->id=0, tick=0, node->id=1, node->name=gemm<a, b>, node->type=4
+[2026-06-12 08:26:48.990] [workload] [debug] issue,sys->id=0, tick=0, node->id=2, node->name=ncclDevKernel_Generic, node->type=7
+[2026-06-12 08:26:48.991] [workload] [debug] callback,sys->id=0, tick=250, node->id=2, node->name=ncclDevKernel_Generic, node->type=7
+[2026-06-12 08:26:48.992] [workload] [debug] callback,sys->id=0, tick=1000, node->id=1, node->name=gemm<a, b>, node->type=4
+[2026-06-12 08:26:48.997] [workload] [info] sys[0] finished, 1000 cycles, exposed communication 0 cycles.
+[2026-06-12 08:26:48.997] [statistics] [info] sys[0]. Post statistics processing start.
+[2026-06-12 08:26:48.997] [statistics] [info] sys[0], Wall time: 1000
+[2026-06-12 08:26:48.997] [statistics] [info] sys[0], Comm time: 250
+[2026-06-12 08:26:48.997] [statistics] [info] sys[0], GPU time: 1000
+[2026-06-12 08:26:48.997] [statistics] [info] sys[0], Total compute-communication overlap: 250
+"""  # noqa: E501
+
+
+def opened(folder: Path, text: str, name: str = "sim.log") -> Run:
+    (folder / name).write_text(text)
+    return open_run(str(folder / name), jobs=1)
+
+
+def rows(run: Run) -> list[tuple[int, int, int, str, Kind]]:
+    table = run.table
+    order = time_order(table, np.arange(len(table)))
+    return [
+        (
+            int(table.gpu[row]),
+            int(table.start_ns[row]),
+            int(table.duration_ns[row]),
+            table.names[int(table.kernel[row])],
+            Kind(int(table.kind[row])),
+        )
+        for row in order.tolist()
+    ]
+
+
+def test_issue_and_callback_are_an_activity(tmp_path: Path) -> None:
+    run = opened(tmp_path, PLAIN)
+    name = "COMM_COLL_NODE_all_reduce"
+    assert rows(run) == [
+        (0, 0, 500, "gemm<a, b>", Kind.COMPUTE),
+        (0, 500, 900, name, Kind.COMM),
+        (1, 0, 900, "gemm<a, b>", Kind.COMPUTE),
+        (1, 900, 500, name, Kind.COMM),
+    ]
+    assert run.marks == ("simulated",) and len(run.gpus) == 2
+    assert {run.table.operations[code] for code in run.table.operation} >= {"all_reduce"}
+
+
+def test_lines_of_the_logger_and_statistics(tmp_path: Path) -> None:
+    run = opened(tmp_path, LOGGED)
+    assert rows(run) == [
+        (0, 0, 250, "ncclDevKernel_Generic", Kind.COMM),
+        (0, 0, 1000, "gemm<a, b>", Kind.COMPUTE),
+    ]
+    facts = run.sources[0].facts
+    assert facts["Wall time"] == "1000" and facts["exposed communication"] == "0"
+    assert facts["Total compute-communication overlap"] == "250"
+    assert not run.sources[0].losses and not any("Wall" in note for note in run.sources[0].notes)
+    # The simulator's figures are those of the accounting.
+    whole = run.tree().node(())
+    assert int(whole.sum("exposed_comm_ns")[0]) == 0 and int(whole.sum("hidden_ns")[0]) == 250
+
+
+def test_a_statistic_that_the_events_contradict_is_noted(tmp_path: Path) -> None:
+    run = opened(tmp_path, LOGGED.replace("Wall time: 1000", "Wall time: 1001"))
+    note = "system 0: Wall time is 1001, the last node ended at 1000"
+    assert note in run.sources[0].notes
+
+
+def simulated(run: Run, folder: Path, factor: int) -> Path:
+    """A run exported, and the log of a simulator that takes `factor` times as long."""
+    export(run, "chakra", folder / "traces")
+    lines = []
+    table = run.table
+    for gpu in run.gpus:
+        own = np.flatnonzero(table.gpu == gpu.index)
+        # Ids count in the order of start, then of stream.
+        own = time_order(table, own)
+        start = factor * (table.start_ns[own] - table.start_ns.min())
+        end = start + factor * table.duration_ns[own]
+        for number, row in enumerate(own.tolist()):
+            name = table.names[int(table.kernel[row])]
+            for what, tick in (("issue", start[number]), ("callback", end[number])):
+                lines.append(
+                    (int(tick), what == "issue",
+                     f"[t] [workload] [debug] {what},sys->id={gpu.index}, tick={tick}, "
+                     f"node->id={number + 1}, node->name={name}, node->type=4")
+                )  # fmt: skip
+    lines.sort(key=lambda line: (line[0], line[1]))
+    log = folder / "traces" / "result" / "sim.log"
+    log.parent.mkdir()
+    log.write_text("\n".join(line for _, _, line in lines) + "\n")
+    return log
+
+
+def test_labels_come_from_the_traces_above_the_log(tmp_path: Path) -> None:
+    run = sample_run(gpus=2, layers=2)
+    log = simulated(run, tmp_path, 2)
+    found = open_run(str(log), jobs=1)
+    assert found.marks == ("generated", "simulated")
+    a, b = (time_order(each.table, np.arange(len(each.table))) for each in (run, found))
+    one, other = run.table.take(a), found.table.take(b)
+    for name in ("gpu", "iteration", "phase", "layer", "kind", "stream", "bytes", "category"):
+        assert np.array_equal(one.column(name), other.column(name)), name
+    for level in ("operation", "kernel"):
+        texts = [
+            [table.text_of(level, code) for code in table.column(level).tolist()]
+            for table in (one, other)
+        ]
+        assert texts[0] == texts[1]
+    assert np.array_equal(2 * one.duration_ns, other.duration_ns)
+    assert np.array_equal(2 * (one.start_ns - one.start_ns.min()), other.start_ns)
+
+
+def test_measured_and_simulated_stand_side_by_side(tmp_path: Path) -> None:
+    run = sample_run(gpus=2, layers=2)
+    log = simulated(run, tmp_path, 2)
+    changed = diff(str(tmp_path / "traces"), str(log))
+    assert any("simulated times" in note for note in changed.notes)
+    measured, simulation_ = (OpenRun(each) for each in (run, open_run(str(log), jobs=1)))
+    before, after = (each.frame("?columns=kernel_ns").total for each in (measured, simulation_))
+    assert after["kernel_ns"] == 2 * before["kernel_ns"]
+
+
+def test_the_folder_opens_what_was_measured(tmp_path: Path) -> None:
+    run = sample_run(gpus=2, layers=1)
+    simulated(run, tmp_path, 3)
+    found = open_run(str(tmp_path / "traces"), jobs=1)
+    assert "simulated" not in found.marks and len(found.table) == len(run.table)
+    assert any("open it alone" in reason for _, reason in found.skipped)
+
+
+def test_a_trace_of_another_workload_gives_no_labels(tmp_path: Path) -> None:
+    export(sample_run(gpus=2, layers=1), "chakra", tmp_path / "traces")
+    run = opened(tmp_path / "traces", PLAIN)
+    assert len(rows(run)) == 4
+    losses = " ".join(run.sources[0].losses)
+    assert "labels of system 0 are not known" in losses and "another workload" in losses
+    assert (run.table.iteration == -1).all()
+
+
+def test_what_did_not_finish_is_named(tmp_path: Path) -> None:
+    text = LOGGED.replace("sys[0]", "sys[1]") + "\n".join(
+        [
+            "issue,sys->id=0, tick=1, node->id=9, node->name=x, node->type=4",
+            "issue,sys->id=0, tick=2, node->id=1, node->name=again, node->type=4",
+            "callback,sys->id=5, tick=2, node->id=3, node->name=y, node->type=4",
+        ]
+    )
+    losses = opened(tmp_path, text).sources[0].losses
+    assert any("system 0: 1 nodes were issued and not done" in loss for loss in losses)
+    assert any("system 0: 1 nodes were issued again" in loss for loss in losses)
+    assert any("system 0 did not finish" in loss for loss in losses)
+
+
+def test_statistics_alone_name_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match='"trace-enabled": 1'):
+        opened(tmp_path, "".join(line + "\n" for line in LOGGED.splitlines() if "sys[" in line))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_says_simulated(tmp_path: Path, name: str) -> None:
+    run = opened(tmp_path, PLAIN)
+    frame = frame_of(run, View("R", name=name))
+    assert SIMULATED_NOTE in frame.notes
+    assert "simulated times" in as_text(frame)
+    assert SIMULATED_NOTE in json.loads(as_json(frame))["notes"]
+
+
+def test_every_export_and_store_says_simulated(tmp_path: Path) -> None:
+    run = opened(tmp_path, PLAIN)
+    assert "simulated" in as_csv(frame_of(run, View("R")))
+    assert "Simulated times" in info.as_text(run) and info.describe(run)["times"] == "simulated"
+    assert OpenRun(run).kernels().schema.metadata[b"times"] == b"simulated"
+    export(run, "perfetto", tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text())["chopper"]["marks"] == ["simulated"]
+    export(run, "chakra", tmp_path / "et")
+    assert open_run(str(tmp_path / "et"), jobs=1).marks == ("simulated",)
+    write_store(run, tmp_path / "store")
+    assert read_store(tmp_path / "store").marks == ("simulated",)
+
+
+def test_other_logs_are_not_taken(tmp_path: Path) -> None:
+    for text in ("issue, callback and so on\n", "sys[0] rebooted\n", "sys->id=0, tick=0\n", ""):
+        (tmp_path / "a.log").write_text(text)
+        assert family_of(tmp_path / "a.log") is not Family.TRACE
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, len(LOGGED)), junk=st.binary(max_size=40))
+def test_damage_costs_lines_only(tmp_path: Path, at: int, junk: bytes) -> None:
+    data = LOGGED.encode()
+    path = tmp_path / "damaged.log"
+    path.write_bytes(data[:at] + junk + data[at:])
+    try:
+        found = simulation.read(path)
+    except DataError:
+        return
+    known = {(0, 250), (0, 1000)}
+    for graph in found.graphs:
+        durations = zip(graph.numbers("ts_ns"), graph.numbers("dur_ns"), strict=True)
+        assert len(set(durations) - known) <= 1
+
+
+def test_a_line_of_any_length_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "long.log"
+    long = "issue,sys->id=0, tick=0, node->id=5, node->name=" + "x" * (3 << 16)
+    path.write_text(f"{long}\n{LOGGED}{long}")
+    found = simulation.read(path)
+    assert len(found.graphs[0]) == 2
+    assert any("2 lines of more than" in note for note in found.notes)
