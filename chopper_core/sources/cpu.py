@@ -14,9 +14,9 @@ from chopper_core.sources.registry import Recognised
 from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
     FileHead,
+    FileText,
     csv_cells,
     first_line,
-    read_text,
 )
 from chopper_core.sources.signals import ClockDomain
 from chopper_core.sources.telemetry.cells import LATEST_NS, clock_named, declared_clock
@@ -132,8 +132,8 @@ def _read_csv(path: Path, notes: list[str]) -> tuple[dict[str, Any], str]:
     from pyarrow import csv, string
     from pyarrow.lib import ArrowException
 
-    text = read_text(path)
-    lines = text.lines()
+    text = FileText(path)
+    lines = list(text.lines())
     found = _headings(lines)
     if found is None:
         raise DataError(f"{path} has no columns time_ns, cpu and percent.")
@@ -199,7 +199,7 @@ def _numbers(column: Any) -> Float64:
         text = compute.cast(column, string())
         column = _where(compute.match_substring_regex(text, _NUMBER), text)
         column = compute.utf8_trim_whitespace(column)
-    return numbers_or(compute.cast(column, float64()), np.nan)
+    return numbers_or(compute.cast(column, float64(), safe=False), np.nan)
 
 
 def _where(good: Any, text: Any) -> Any:

@@ -118,6 +118,9 @@ class CsvFile:
         self._rest = b""
         while b"\n" not in self._rest and (piece := source.read()):
             self._rest += piece
+            if len(self._rest) > _MAX_ROW_BYTES:
+                most = f"{_MAX_ROW_BYTES >> 20} MiB"
+                raise DataError(f"{source.path} has headings of more than {most}.")
         self._line, _, self._rest = self._rest.partition(b"\n")
         self._first = _cells(self._line)
         if not any(self._first):
@@ -148,10 +151,16 @@ class CsvFile:
     def _whole_lines(self) -> bytes:
         """Return the next lines in UTF-8, without a truncated last one; empty at the end."""
         parts = [self._rest]
+        waiting = len(self._rest)
         while piece := self._source.read():
             parts.append(piece)
             if b"\n" in piece:
                 break
+            waiting += len(piece)
+            if waiting > _MAX_ROW_BYTES:
+                whole, mark, _ = b"".join(parts).rpartition(b"\n")
+                # The commas make what remains of the row one of too many fields, which is skipped.
+                parts, waiting = [whole + mark, b"," * len(self._first)], 0
         lines, mark, self._rest = b"".join(parts).rpartition(b"\n")
         lines += mark
         if not piece:

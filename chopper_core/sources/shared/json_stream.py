@@ -32,6 +32,8 @@ _KEY: Final = re.compile(_STRING + rb"(?=\s*:)", re.DOTALL)
 _WHOLE_SCALAR: Final = re.compile(rb"(?:" + _STRING + rb'|[^\s,"{}\[\]]++)(?=[\s,}\]])', re.DOTALL)
 _NEXT_OBJECT: Final = re.compile(rb'\s*,\s*{\s*"[^"\\]*"\s*:')
 _MAX_DEPTH: Final = 1000
+_MAX_VALUE_BYTES: Final = 1 << 25
+"""A longer value is none: a string, a number or a list without an end."""
 _OPENING: Final = (b"{", b"[")
 _CLOSING: Final = (b"}", b"]")
 
@@ -168,6 +170,8 @@ class JsonStream:
             depth += 1 if match.group(1) in _OPENING else -1
             if depth == 0:
                 return
+            if depth > _MAX_DEPTH:
+                raise TextEnded
 
     def records(
         self, decode: Callable[[bytes], list[Any]], repair: Callable[[bytes], list[Any]]
@@ -246,7 +250,7 @@ class JsonStream:
 
     def _read_more(self) -> None:
         piece = self._source.read()
-        if not piece:
+        if not piece or len(self._text) - self._position > _MAX_VALUE_BYTES:
             raise TextEnded
         self._text = self._text[self._position :] + piece
         self._position = 0

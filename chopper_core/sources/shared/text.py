@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Final
-
-from msgspec import Struct
+from typing import Any, Final
 
 from chopper_core.sources.shared.bytes import BYTE_ORDER_MARK, ByteSource
 from chopper_core.sources.trace import Losses
@@ -22,8 +25,21 @@ PARQUET_MAGIC: Final = b"PAR1"
 _MAGIC_BYTES: Final = 16
 _PROBED_BYTES: Final = 1 << 9
 """Text may contain zeros further on: files open at a power failure often end in them."""
-_WIDE_TEXT: Final = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-"""PowerShell writes these for `nvidia-smi > file`."""
+_WIDE_TEXT: Final = (b"\xff\xfe", b"\xfe\xff")
+"""PowerShell writes UTF-16 with these for `nvidia-smi > file`."""
+MAX_LINE: Final = 1 << 18
+"""No tool writes longer lines of telemetry; in characters."""
+MAX_OBJECT: Final = 1 << 24
+"""Nor longer JSON objects: a snapshot of a GPU takes some 10,000 characters."""
+_TOO_DEEP: Final = 1 << 16
+"""So many characters are skipped where objects are nested beyond any decoder's depth."""
+_LONGEST_START: Final = 1 << 10
+"""The start of an object, with the white space in it."""
+_LONGEST_TOKEN: Final = 64
+"""A number or a word of JSON that is cut off is an error within its length of the end."""
+_BLANKS: Final = "\n\n\n"
+_CRLF_BLANKS: Final = "\r\n\r\n\r\n"
+_MANY_BLANKS: Final = re.compile(r"\n{3,}|(?:\r\n){3,}")
 
 
 class FileHead:
@@ -76,36 +92,110 @@ class FileHead:
         return [csv_cells(line) for line in self.lines[:HEADING_LINES]]
 
 
-class FileText(Struct, frozen=True):
-    """The text of a file, and the losses in reading it."""
+class FileText:
+    """The text of a file, read piece by piece up to any damage, and the losses in reading it."""
 
-    path: Path
-    text: str
-    losses: Losses
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.losses = Losses()
 
-    def lines(self) -> list[str]:
-        """Return the lines without a truncated last one: half a number is a wrong number."""
-        lines, is_cut = _whole_lines(self.text)
-        if is_cut:
-            self.losses.truncated = True
-            self.losses.notes.append("The file ends within a row, which is skipped.")
-        return lines
+    def lines(self) -> Iterator[str]:
+        """Yield the lines, without a truncated last one: half a number is a wrong number.
+
+        Of empty lines in a row some are left out. A line longer than `MAX_LINE` is skipped and
+        counted. Raises DataError if the file can't be read.
+        """
+        given = too_long = 0
+        rest, is_skipping = "", False
+        for piece in self._pieces():
+            lines = _without_blanks(rest + piece).splitlines(keepends=True)
+            # A line may go on, or its line feed follow, in the next piece.
+            rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+            for line in lines:
+                if is_skipping or len(line) > MAX_LINE:
+                    too_long, is_skipping = too_long + 1, False
+                    continue
+                given += 1
+                yield line.rstrip("\r\n")
+            if len(rest) > MAX_LINE:
+                rest, is_skipping = "", True
+        too_long += is_skipping
+        if too_long:
+            self.losses.unreadable_events += too_long
+            lines_are = "1 line is" if too_long == 1 else f"{too_long:,} lines are"
+            self.losses.notes.append(f"{lines_are} longer than {MAX_LINE >> 10} KiB: skipped.")
+        if rest and given > 1 and not rest.endswith("\r"):
+            self._ends_early()
+        elif rest and not is_skipping:
+            yield rest.rstrip("\r")
+
+    def objects(self, start: re.Pattern[str]) -> Iterator[dict[str, Any] | str]:
+        """Yield the JSON objects that begin as `start` does; of one that can't be decoded the
+        start.
+
+        Objects inside of others are part of these; one longer than `MAX_OBJECT` can't be decoded.
+        Raises DataError if the file can't be read.
+        """
+        decoder = json.JSONDecoder(strict=False)
+        pieces = self._pieces()
+        text, position, last, is_over = "", 0, "", False
+        while not is_over:
+            piece = "".join(islice(pieces, max(len(text) // HEAD_BYTES, 1)))
+            text, position, is_over = text[position:] + piece, 0, not piece
+            last = piece.rstrip()[-1:] or last
+            while begin := start.search(text, position):
+                try:
+                    found, position = decoder.raw_decode(text, begin.start())
+                    yield found
+                    continue
+                except RecursionError:
+                    position = begin.end() + _TOO_DEEP
+                except ValueError as error:
+                    if not is_over and _may_go_on(error, text):
+                        position = begin.start()
+                        if len(text) - position <= MAX_OBJECT:
+                            break
+                        position = len(text)
+                    else:
+                        position = begin.end()
+                yield begin.group()
+            else:
+                # The next object may have begun.
+                position = max(position, len(text) - _LONGEST_START)
+        if last not in ("}", "]"):
+            self._ends_early()
+
+    def _ends_early(self) -> None:
+        self.losses.truncated = True
+        self.losses.notes.append("The file ends within a row, which is skipped.")
+
+    def _pieces(self) -> Iterator[str]:
+        """Yield the text in pieces of about 64 KiB."""
+        with ByteSource(self.path, HEAD_BYTES) as source:
+            first = source.read()
+            decode = getincrementaldecoder(_encoding(first))("replace").decode
+            piece = first
+            while piece:
+                yield decode(piece)
+                piece = source.read()
+            yield decode(b"", True)
+            if source.problem:
+                self.losses.truncated = True
+                self.losses.notes.append(f"{source.problem}: the data before it is used.")
 
 
-def read_text(path: Path) -> FileText:
-    """Return the text of a file, up to any damage.
+def _without_blanks(text: str) -> str:
+    """The text with at most some empty lines in a row: millions would take long."""
+    if _BLANKS in text or _CRLF_BLANKS in text:
+        return _MANY_BLANKS.sub(_BLANKS, text)
+    return text
 
-    Raises DataError if it can't be read.
-    """
-    losses = Losses()
-    with ByteSource(path, HEAD_BYTES) as source:
-        data = bytearray()
-        while piece := source.read():
-            data += piece
-        if source.problem:
-            losses.truncated = True
-            losses.notes.append(f"{source.problem}: the data before it is used.")
-    return FileText(path, _decoded(bytes(data).removeprefix(BYTE_ORDER_MARK)), losses)
+
+def _may_go_on(error: ValueError, text: str) -> bool:
+    """Whether an object can't be decoded because its end is missing."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False  # A number of more digits than Python takes.
+    return error.pos >= len(text) - _LONGEST_TOKEN or error.msg.startswith("Unterminated")
 
 
 def first_line(error: Exception) -> str:
@@ -135,6 +225,10 @@ def _is_binary(data: bytes) -> bool:
     return data[:2] not in _WIDE_TEXT and b"\x00" in data[:_PROBED_BYTES]
 
 
+def _encoding(data: bytes) -> str:
+    """The encoding of a text that starts so; that of a byte order mark leaves it out."""
+    return "utf-16" if data[:2] in _WIDE_TEXT else "utf-8-sig"
+
+
 def _decoded(data: bytes) -> str:
-    encoding = _WIDE_TEXT.get(data[:2])
-    return data[2:].decode(encoding, "replace") if encoding else data.decode("utf-8", "replace")
+    return data.decode(_encoding(data), "replace")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, FieldKind, RowCollector, RowLoss
@@ -121,7 +120,7 @@ def recognise(head: FileHead) -> Recognised | None:
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of amd-smi; raises DataError without any usable sample."""
-    text = read_text(path)
+    text = FileText(path)
     return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
 
 
@@ -157,17 +156,10 @@ def _read_json(text: FileText) -> Telemetry:
 
 def _json_rows(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of GPUs wherever they start, so that damage costs only the objects hit."""
-    if not text.text.rstrip().endswith(("}", "]")):
-        text.losses.truncated = True
-        text.losses.notes.append("The file ends within a row, which is skipped.")
-    decoder = json.JSONDecoder(strict=False)
-    position = 0
-    while start := _ROW_START.search(text.text, position):
-        try:
-            row, position = decoder.raw_decode(text.text, start.start())
-        except (ValueError, RecursionError):
-            position = start.end()
-            rows.row_losses[RowLoss.UNREADABLE] += "gpu_data" not in start.group()
+    for row in text.objects(_ROW_START):
+        if isinstance(row, str):
+            # The rows of a damaged snapshot follow.
+            rows.row_losses[RowLoss.UNREADABLE] += "gpu_data" not in row
             continue
         snapshot = row.get("gpu_data")
         if not isinstance(snapshot, list):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import FileHead, csv_cells, read_text
+from chopper_core.sources.shared.text import FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import SECOND_NS, Stamps
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
@@ -101,7 +101,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
     told, reason = named(path), _why_not(path)
     if reason or told is None:
         raise DataError(f"{path} {reason}.")
-    text = read_text(path)
+    text = FileText(path)
     stamps, rows = Stamps(), RowCollector()
     for line in text.lines():
         if not line.strip():

@@ -16,7 +16,6 @@ from chopper_core.sources.shared.text import (
     TEXT_SUFFIXES,
     FileHead,
     FileText,
-    read_text,
 )
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
@@ -125,7 +124,7 @@ def recognise(head: FileHead) -> Recognised | None:
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of nvidia-smi; raises DataError without any usable sample."""
-    text = read_text(path)
+    text = FileText(path)
     if _is_dmon(FileHead(path)):
         return _read_dmon(text)
     return read_table(text, csv_layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, read_text
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps, whole_number
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
@@ -82,7 +81,7 @@ def recognise(head: FileHead) -> Recognised | Unusable | None:
 
 def read(path: Path, _progress: Progress = silent) -> Telemetry:
     """Read output of rocm-smi; raises DataError without any usable sample."""
-    text = read_text(path)
+    text = FileText(path)
     return _read_json(text) if FileHead(path).is_json else read_table(text, csv_layout)
 
 
@@ -110,16 +109,11 @@ def _read_json(text: FileText) -> Telemetry:
 
 def _documents(text: FileText, rows: RowCollector) -> Iterator[Mapping[str, Any]]:
     """Yield the documents of a file; damage costs those that it hits."""
-    decoder = json.JSONDecoder(strict=False)
-    position = 0
-    while start := _DOCUMENT.search(text.text, position):
-        try:
-            document, position = decoder.raw_decode(text.text, start.start())
-        except (ValueError, RecursionError):
-            position = start.end()
+    for document in text.objects(_DOCUMENT):
+        if isinstance(document, str):
             rows.row_losses[RowLoss.UNREADABLE] += 1
-            continue
-        yield document
+        else:
+            yield document
 
 
 def csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:

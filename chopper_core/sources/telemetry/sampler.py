@@ -16,8 +16,8 @@ from chopper_core.sources.shared.text import (
     PARQUET_MAGIC,
     TEXT_SUFFIXES,
     FileHead,
+    FileText,
     first_line,
-    read_text,
 )
 from chopper_core.sources.signals import ClockDomain, GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import (
@@ -124,7 +124,7 @@ def _csv_layout(headings: Sequence[str], stamps: Stamps) -> Layout | None:
 def _read_csv(head: FileHead) -> Telemetry:
     clocks = _Clocks(declared_clock(head.lines[:HEADING_LINES]))
     layout_of = partial(_layout, clocks=clocks, format_name=_CSV_FORMAT)
-    return _with_clock_notes(read_table(read_text(head.path), layout_of), clocks)
+    return _with_clock_notes(read_table(FileText(head.path), layout_of), clocks)
 
 
 def _why_no_parquet(path: Path) -> str | None:

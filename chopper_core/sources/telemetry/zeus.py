@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chopper_core.sources.registry import Recognised, Unusable
-from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, csv_cells, read_text
+from chopper_core.sources.shared.text import TEXT_SUFFIXES, FileHead, FileText, csv_cells
 from chopper_core.sources.signals import GpuName, SignalName, Telemetry
 from chopper_core.sources.telemetry.cells import Stamps
 from chopper_core.sources.telemetry.rows import Field, RowCollector, RowLoss
@@ -42,7 +42,7 @@ def read(path: Path, _progress: Progress = silent) -> Telemetry:
 
     Raises DataError without any usable sample.
     """
-    text = read_text(path)
+    text = FileText(path)
     stamps, rows = Stamps(), RowCollector()
     gpus: list[GpuName] = []
     for line in text.lines():
