@@ -10,11 +10,12 @@ from urllib.parse import unquote
 from chopper_core.metrics import METRICS
 from chopper_core.model.address import KEYS, TIMES, parse, path_text, step_text
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
 from chopper_core.model.table import ACTIVITY, LEVELS
 from chopper_core.model.view import STATISTICS, SUM, at_level, enter
 from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
-from chopper_core.views import VIEWS, view_spec
+from chopper_core.views import SET_VIEWS, VIEWS, view_spec
 from chopper_core.views.spec import ViewSpec, splits_of
 from chopper_tui.export import SNAPSHOTS
 from chopper_tui.keymap import ALL, EXPLORE, INFO, Action, find_command
@@ -47,6 +48,9 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     titles = [column.title.replace(" ", "") for column in frame.columns]
     known = view_spec(view.name) if view.name else None
     by = () if known is None else known.by
+    if isinstance(run, RunSet) and known is not None:
+        settings = settings_of(run.reading(False).rows)
+        by = settings if known.name in SET_VIEWS else (RUN_LEVEL, *by)
     own = (column.name for column in (*frame.columns, *frame.more))
     names = tuple(dict.fromkeys((*own, *(() if view.name else METRICS))))
     labels = (
@@ -57,7 +61,7 @@ def arguments_of(run: Run, frame: Frame) -> dict[str, tuple[str, ...]]:
     terms = (*(f"{title}>" for title in titles), f"{frame.level}:", "!")
     signals = run.signal_names
     return {
-        "view": (EXPLORE, *VIEWS, INFO),
+        "view": (*SET_VIEWS, *VIEWS) if isinstance(run, RunSet) else (EXPLORE, *VIEWS, INFO),
         "at": (),
         "ascend": tuple(str(depth) for depth in range(len(view.path) + 1)),
         "by": by,
@@ -126,6 +130,8 @@ def address_completions(run: Run, frame: Frame, text: str, rest: str = "") -> li
     if mark:
         return [f"{place}?{each}" for each in _option_completions(run, frame, options)]
     own = frame.view.run
+    if isinstance(run, RunSet):
+        return [name for name in (own, *run.others) if name.startswith(text)]
     if text and own.startswith(text):
         return [f"{own}:{LEVELS[0]}="]
     start = f"{own}:" if text.startswith(f"{own}:") else ""
@@ -170,7 +176,7 @@ def _option_completions(run: Run, frame: Frame, text: str) -> Iterable[str]:
     before, mark, last = text.rpartition("&")
     said = dict(item.partition("=")[::2] for item in before.split("&") if item)
     name = said.get("view", "")
-    asked = view_spec(name) if name in VIEWS else None
+    asked = view_spec(name) if name in (*VIEWS, *SET_VIEWS) else None
     key, equals, value = last.partition("=")
     if not equals:
         keys = (

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.util.errors import UsageError
-from chopper_core.views import VIEWS
+from chopper_core.views import SET_VIEWS, VIEWS
 
 MOVE: Final = "Move"
 WALK: Final = "Walk the tree"
@@ -41,6 +41,12 @@ SCREENS: Final = {
     "0": (*(name for name, opens in VIEWS.items() if opens == "0"), INFO),
 }
 """Digit → the views that it opens in turn."""
+SET_SCREENS: Final = {
+    **{digit: names for digit, names in SCREENS.items() if digit not in ("0", "9")},
+    "1": SET_VIEWS[:1],
+    "2": SET_VIEWS[1:],
+}
+"""The same of a set of runs."""
 
 Handler = Callable[[Any, str], Awaitable[None] | None]
 """Performs an action on the explorer's screen, with the argument of the command or ""."""

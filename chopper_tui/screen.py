@@ -12,13 +12,14 @@ from textual.binding import Binding, BindingsMap
 
 from chopper_core.model import address
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import Config
 from chopper_tui.draw.magnify import WHOLE
 from chopper_tui.history import Columns, Place, Trail, changed, dressed, moved, trail_to
-from chopper_tui.keymap import Action
+from chopper_tui.keymap import SCREENS, SET_SCREENS, Action
 from chopper_tui.screen_data import ScreenData
 from chopper_tui.screen_dialogs import Asking
 from chopper_tui.screen_mouse import Pointing
@@ -62,6 +63,10 @@ class Explorer(Pointing, Asking):
         """The view that the last digit asked for and that this scope doesn't have."""
         self.entries: list[tuple[View, Trail]] = []
         """The evidence that rows of views led to, and the trail to come back on."""
+        self.home = run
+        """The run that was opened, or the set that the run on the screen is of."""
+        self._marks_of: dict[str, Marks] = {}
+        """The marks in runs that aren't on the screen."""
 
     def on_mount(self) -> None:
         """Fill every part before there is a layout, so that it is painted once."""
@@ -118,21 +123,28 @@ class Explorer(Pointing, Asking):
 
     async def go(self, trail: Trail, message: str = "") -> None:
         """Show the last place of a trail; where that fails, say why and stay."""
+        view = trail[-1].view
         try:
-            data = await run_in_thread(screen_data.screen_data, self.run, trail[-1].view)
+            run = await run_in_thread(screen_data.run_of, self.home, view)
+            data = await run_in_thread(screen_data.screen_data, run, view)
         except ChopperError as error:
             self.say(str(error), error=True)
             return
-        self.arrive(trail, data, message)
+        if isinstance(run, RunSet):
+            # A set has no tree: its table stands for it.
+            trail = (replace(trail[-1], view=data.frame.view),)
+        self.arrive(trail, data, message, run)
 
     async def change(self, view: View) -> None:
         """Show the same scope with another sort, filter, order or columns."""
         await self.go(changed(self.here, view))
 
-    def arrive(self, trail: Trail, data: ScreenData, message: str = "") -> None:
-        """Show the data of the last place of a trail."""
+    def arrive(
+        self, trail: Trail, data: ScreenData, message: str = "", run: Run | None = None
+    ) -> None:
+        """Show the data of the last place of a trail, by default of the run on the screen."""
         before, after = self.view, trail[-1].view
-        if (before.path, before.name) != (after.path, after.name):
+        if (before.run, before.path, before.name) != (after.run, after.path, after.name):
             self.past = [*self.past[-_MAX_HISTORY:], self.here]
             self.future = []
         if (before.name, before.by) != (after.name, after.by):
@@ -140,6 +152,10 @@ class Explorer(Pointing, Asking):
         if (before.name, before.by, before.path) != (after.name, after.by, after.path):
             self.lens = WHOLE
         self.trail = trail
+        if run is not None and run.name != self.run.name:
+            self._marks_of[self.run.name] = self.marks
+            self.marks = self._marks_of.get(run.name, ())
+        self.run = run or self.run
         self.show(data)
         self.say(message)
 
@@ -157,7 +173,8 @@ class Explorer(Pointing, Asking):
         self.table.show_cursor(not self.cards.has_keys)
         self.query_one(KeyFigures).show(data)
         self.fit_parts()
-        self.query_one(Crumbs).show(frame, self.run.marks)
+        screens = SET_SCREENS if isinstance(self.run, RunSet) else SCREENS
+        self.query_one(Crumbs).show(frame, self.run.marks, screens)
         self.status.show(frame)
         self.query_one(KeyLine).show(frame.view.name)
         self.table.show(frame, data.signals, row, place.offset)

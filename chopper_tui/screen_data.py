@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chopper_core.model.charts import Lanes
 from chopper_core.model.column_names import is_part
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.signals import Signal
 from chopper_core.model.view import View, at_level, enter, with_signal, with_view
 from chopper_core.query.frame import Frame
@@ -141,6 +142,10 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
     Unless it is to be complete, what takes long is left out, and the frame is pending.
     """
     frame = query(run, view) if is_complete else preview(run, view)
+    if isinstance(run, RunSet):
+        # Runs side by side have no time in common.
+        signal = ScreenSignal(frame.signal, frame.means)
+        return ScreenData(frame, {}, (signal, signal))
     second = run.signal(second_signal(run, frame.signal.name))
     return ScreenData(
         frame,
@@ -149,6 +154,25 @@ def screen_data(run: Run, view: View, *, is_complete: bool = False) -> ScreenDat
             ScreenSignal(frame.signal, frame.means),
             ScreenSignal(second, _means_later(run, view, second.name)),
         ),
+    )
+
+
+def run_of(home: Run, view: View) -> Run:
+    """The open run of a view: the one that was opened, or one of its set with its baseline.
+
+    Opens runs of a set when they are first needed; raises the errors of reading, UsageError for
+    any other run.
+    """
+    if view.run == home.name or not isinstance(home, RunSet):
+        return home
+    if view.run not in home.others:
+        raise UsageError(f"{view.run} is none of the runs of {home.name}")
+    run = home.others[view.run]
+    base = view.baseline.run if view.baseline is not None else ""
+    if base in ("", view.run) or base not in home.others:
+        return run
+    return home.memo(
+        ("with baseline", view.run, base), lambda: replace(run, others={base: home.others[base]})
     )
 
 

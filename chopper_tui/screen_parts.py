@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from chopper_core.model.charts import Chart, HeatMap, Lanes, LineChart, Roofline, SignalRows
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_signal
 from chopper_core.query.frame import Frame
 from chopper_core.render.cells import SENTENCES, crumb
@@ -258,7 +259,7 @@ class Parts(Screen[None]):
         self._show_pictures()
         names = [signal.signal.name for signal in self.data.signals]
         for chart in self.query(SignalPane):
-            if chart.display:
+            if chart.display and not isinstance(self.run, RunSet):
                 chart.show(self.run, with_signal(self.view, names[chart.number]))
 
     def _show_pictures(self) -> None:
@@ -317,7 +318,8 @@ class Parts(Screen[None]):
         now = arrange(
             width,
             height,
-            chart=self.chart,
+            # Runs side by side have no signal in common.
+            chart="off" if isinstance(self.run, RunSet) and not charts else self.chart,
             zoom=self.zoom,
             gpus=0 if self.view.name else gpus,
             picture=lines_below(charts[:1], width, glyphs),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chopper_core.model.run_set import RUN_LEVEL
 from chopper_core.model.table import ACTIVITY
 from chopper_core.model.view import Baseline, View, filtered
 from chopper_core.query.filter import only
@@ -49,8 +50,9 @@ def toggled(marks: Marks, mark: Mark) -> Marks:
 
 def marked_in(marks: Marks, view: View) -> frozenset[str]:
     """The labels of a view's rows that are marked; rows of other views are no nodes."""
-    if view.name:
-        return frozenset()
+    runs = frozenset(mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,))
+    if runs or view.name:
+        return runs
     if view.is_leaf:
         own = Mark(view.order, view.path)
         return frozenset(view.path[-1:] if any(_same(mark, own) for mark in marks) else ())

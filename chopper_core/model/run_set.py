@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from chopper_core.model.run import Run
-from chopper_core.model.settings import Setting
+from chopper_core.model.settings import KNOWN, Setting
 
 OK: Final = "ok"
 PARTIAL: Final = "partial"
@@ -64,3 +64,10 @@ class RunSet(Run, frozen=True, eq=False):
 
     reading: Callable[[bool], Reading] = lambda wait: Reading(())
     """Its rows now, or, if it is to wait, once there are more."""
+
+
+def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    """The settings that any run has, those known by name first."""
+    found = dict.fromkeys(name for row in rows for name in row.settings)
+    known = [name for name in KNOWN if name in found]
+    return (*known, *(name for name in found if name not in known))

@@ -37,7 +37,9 @@ VIEWS: Final = {
 Names and digits suffice for key bindings and completion; the modules cost 5 to 20 ms each to
 import, so that each is imported when its specification or its rows are needed.
 """
-SET_VIEWS: Final = ("sweep", "pareto")
+RUNS: Final = "runs"
+"""The view that a set of runs opens with."""
+SET_VIEWS: Final = (RUNS, "sweep", "pareto")
 """The views of several runs alone; the others show each run of a set in a row."""
 
 

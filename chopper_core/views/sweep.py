@@ -11,14 +11,15 @@ from msgspec.structs import replace
 from chopper_core.metrics import Metric, Values, numbered
 from chopper_core.model.charts import LineChart, Series
 from chopper_core.model.run import Run
-from chopper_core.model.run_set import FAILED, RunRow, RunSet
+from chopper_core.model.run_set import FAILED, RunRow, RunSet, settings_of
 from chopper_core.model.settings import KNOWN, Setting
 from chopper_core.model.view import View, with_view
 from chopper_core.query.frame import Frame
 from chopper_core.util.arrays import Float64
 from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views import RUNS
 from chopper_core.views.runs.columns import WORLD, known_column
-from chopper_core.views.runs.table import figure_values, frame_of_set, settings_of, shown_rows
+from chopper_core.views.runs.table import figure_values, frame_of_set, shown_rows
 from chopper_core.views.spec import ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
@@ -82,7 +83,7 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         KNOWN.get(x, x),
         [str(value) for value in along],
         columns,
-        lambda row: replace(with_view(view, ""), filter=_only(x, along[row])),
+        lambda row: replace(with_view(view, RUNS), filter=_only(x, along[row])),
         notes=notes,
         headline=_headline(metric, x, columns, along),
         charts=(_chart(metric, x, along, columns),),

@@ -9,12 +9,20 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model import address
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_view
 from chopper_core.model.window import ALL_TIME
 from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec, view_specs
 from chopper_core.views.spec import splits_of
 from chopper_tui.actions.program import open_command
+from chopper_tui.actions.sets import (
+    figures_of_set,
+    refuse_of_set,
+    runs_filter,
+    splits_of_set,
+    view_of_set,
+)
 from chopper_tui.history import Place, with_statistic
 from chopper_tui.keymap import ALL, ASK, EXPLORE, INFO, SCREENS, TIMELINE, action
 from chopper_tui.steps import run_in_thread
@@ -32,6 +40,9 @@ async def view(screen: Explorer, argument: str) -> None:
     """Show another view of the scope: a screen by its digit (again: its next view), or a view by
     name."""
     current = screen.view.name or EXPLORE
+    if isinstance(screen.run, RunSet):
+        await view_of_set(screen, argument)
+        return
     if not argument:
         options = [_TREE] + [(each.name, each.title, each.question) for each in view_specs()]
         screen.choose("View", options, current, lambda name: view(screen, name))
@@ -56,10 +67,13 @@ async def by(screen: Explorer, argument: str) -> None:
     same as p."""
     name = screen.view.name
     choices = splits_of(screen.run, view_spec(name)) if name else ()
+    if isinstance(screen.run, RunSet):
+        choices = splits_of_set(screen)
     if not choices:
         raise UsageError("this view has no other split; p splits the tree")
     if argument:
-        await screen.change(replace(screen.view, by=argument, filter="", sort="", columns=()))
+        kept = runs_filter(screen.view)
+        await screen.change(replace(screen.view, by=argument, filter=kept, sort="", columns=()))
         return
     options = [(choice, choice, "") for choice in choices]
     chosen = screen.view.by or screen.frame.by or choices[0]
@@ -75,6 +89,10 @@ async def of(screen: Explorer, argument: str) -> None:
         raise UsageError("this view has no selectable figure")
     if argument:
         await screen.change(replace(screen.view, of="" if argument == ALL else argument))
+    elif isinstance(screen.run, RunSet):
+        screen.choose(
+            "Figure", figures_of_set(screen), screen.view.of, lambda name: of(screen, name)
+        )
     elif known.figures:
         figures = [METRICS[name] for name in known.figures]
         options = [(each.name, each.title, each.definition) for each in figures]
@@ -89,6 +107,7 @@ async def why(screen: Explorer, _: str) -> None:
     """Show why the row's GPU is late, or else the straggler: each cause leads to its evidence."""
     from chopper_core.views.overview.why import causes_of
 
+    refuse_of_set(screen)
     gpu, cards = await run_in_thread(causes_of, screen.run, screen.view, _gpu_of_row(screen))
     arrow = f"{screen.table.glyphs.arrow} "
     options = [
@@ -145,6 +164,7 @@ async def _start_timeline(screen: Explorer, asked: View) -> None:
 
 
 async def _show_info(screen: Explorer) -> None:
+    refuse_of_set(screen)
     from rich.text import Text
 
     from chopper_core.render import info

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chopper_core.model.address import parse_baseline
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import Baseline
 from chopper_core.render.cells import baseline_title
 from chopper_core.util.errors import UsageError
+from chopper_tui.actions.sets import compare_runs, mark_run, normalise
 from chopper_tui.history import changed, with_baseline
 from chopper_tui.keymap import COMPARE, action
 from chopper_tui.selection import comparison, mark_of, toggled
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 
 @action(COMPARE, "b", title="Baseline", takes="[PATH]")
 async def baseline(screen: Explorer, argument: str) -> None:
-    """Set the scope, or the path given, as baseline; press again to clear."""
+    """Set the scope, or the path given, as baseline; press again to clear. Of runs: figures are
+    divided by the row's, or those of the run given."""
+    if isinstance(screen.run, RunSet):
+        await normalise(screen, argument)
+        return
     if argument:
         chosen = parse_baseline(argument, screen.view.order)
     elif screen.view.baseline is None:
@@ -34,6 +40,9 @@ async def baseline(screen: Explorer, argument: str) -> None:
 def mark(screen: Explorer, _: str) -> None:
     """Mark the row for a comparison, or unmark it; the status line counts the marks."""
     label = screen.table.label
+    if isinstance(screen.run, RunSet):
+        mark_run(screen)
+        return
     if screen.view.name:
         raise UsageError("only rows of the tree can be marked; 1 shows it")
     if label is None:
@@ -54,7 +63,11 @@ def unmark(screen: Explorer, _: str) -> None:
 @action(COMPARE, "=", title="Compare the marked rows", hint="cmp")
 async def compare(screen: Explorer, _: str) -> None:
     """Compare two marked rows, or a marked row and the cursor's: the first is the baseline of the
-    second. More than two are shown alone in their table."""
+    second. More than two are shown alone in their table. Of runs, without a mark: figures are
+    divided by the row's; again: by the best of the group; again: no more."""
+    if isinstance(screen.run, RunSet):
+        await compare_runs(screen)
+        return
     view = comparison(screen.marks, screen.view, screen.table.label)
     count = f"{len(screen.marks)} marked rows"
     if view.path == screen.view.path and view.order == screen.view.order:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chopper_core.util.errors import UsageError
+from chopper_tui.actions.sets import refuse_of_set
 from chopper_tui.export import (
     benchmark_line,
     is_picture,
@@ -52,6 +53,7 @@ async def bench(screen: Explorer, argument: str) -> None:
 async def issue(screen: Explorer, _: str) -> None:
     """Copy what an issue needs as one markdown text: the run's speed, the findings, this table,
     the sources, and the addresses that show them."""
+    refuse_of_set(screen)
     _copy(screen, await run_in_thread(issue_text, screen.run, screen.frame), "the text")
 
 

@@ -17,6 +17,7 @@ from chopper_core.views.find import Found, hit_rows
 from chopper_core.views.find import find as find_nodes
 from chopper_core.views.query import query
 from chopper_tui.actions.program import open_command
+from chopper_tui.actions.sets import refuse_of_set
 from chopper_tui.actions.time import find_along_time
 from chopper_tui.draw.figures import Figure
 from chopper_tui.keymap import FIND, action
@@ -42,6 +43,7 @@ def find(screen: Explorer, argument: str) -> Awaitable[None] | None:
 async def _find(screen: Explorer, argument: str) -> None:
     from chopper_tui.widgets.dialogs import option_cells
 
+    refuse_of_set(screen)
     order, glyphs = screen.view.order, screen.table.glyphs
     found = await run_in_thread(find_nodes, screen.run, screen.view, argument)
     if not found.hits:

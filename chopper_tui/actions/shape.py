@@ -28,6 +28,7 @@ from chopper_core.util.errors import UsageError
 from chopper_core.views import view_spec
 from chopper_tui.actions.ask import by, of
 from chopper_tui.actions.columns import column_named
+from chopper_tui.actions.sets import has_figure_of_set
 from chopper_tui.config import CHART_SIZES
 from chopper_tui.draw.figures import detail as detail_of
 from chopper_tui.history import Trail, charted, columns_for, with_cut, with_statistic
@@ -300,7 +301,7 @@ def chart(screen: Explorer, _: str) -> None:
 async def metric(screen: Explorer, argument: str) -> None:
     """Choose the signal of the chart and the sparklines; in a view its figure or next chart."""
     if screen.view.name and not argument and screen.lanes is None:
-        if view_spec(screen.view.name).figures:
+        if view_spec(screen.view.name).figures or has_figure_of_set(screen):
             await of(screen, "")
         else:
             screen.next_picture()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chopper_core.model import address
+from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, filtered, sibling, with_view
 from chopper_core.query.children import silent_levels
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
+from chopper_tui.actions.sets import enter_run, leave_run, leave_view
 from chopper_tui.completions import address_completions
 from chopper_tui.history import Trail, changed, charted, child_of, parent_of, passed, to_sibling
 from chopper_tui.keymap import WALK, action
@@ -46,7 +48,10 @@ async def enter(screen: Explorer, _: str) -> None:
 async def _enter_evidence(screen: Explorer) -> None:
     """Go to the evidence of a view's row, and remember the way back."""
     target = screen.target
-    if target.run != screen.view.run:
+    if isinstance(screen.run, RunSet):
+        await enter_run(screen, target)
+        return
+    if target.run not in (screen.view.run, *screen.home.others):
         raise UsageError(f"the row belongs to another run: {target.run}")
     if _same_place(target, screen.view):
         raise UsageError("nothing to drill into")
@@ -60,7 +65,9 @@ async def _enter_evidence(screen: Explorer) -> None:
 async def up(screen: Explorer, _: str) -> None:
     """Go up to the parent, with its cursor, sort, filter and scroll position; cancel a step that
     takes long."""
-    if screen.entries and _same_place(screen.entries[-1][0], screen.view):
+    if isinstance(screen.run, RunSet):
+        await leave_view(screen)
+    elif screen.entries and _same_place(screen.entries[-1][0], screen.view):
         await screen.go(screen.entries.pop()[1])
     elif screen.view.name:
         await screen.go(changed(screen.here, with_view(screen.view, "")))
@@ -68,6 +75,8 @@ async def up(screen: Explorer, _: str) -> None:
         await screen.go(parent_of(screen.here))
     elif screen.view.filter:
         await screen.change(filtered(screen.view, ""))
+    elif isinstance(screen.home, RunSet):
+        await leave_run(screen)
     else:
         raise UsageError("this is the whole run; q quits")
 
@@ -199,23 +208,29 @@ class AddressHandler:
         screen = self._screen
         try:
             trail = _trail_at(screen, text)
-            data = await run_in_thread(screen_data.screen_data, screen.run, trail[-1].view)
+            run = await run_in_thread(screen_data.run_of, screen.home, trail[-1].view)
+            data = await run_in_thread(screen_data.screen_data, run, trail[-1].view)
         except ChopperError as error:
             screen.open_address(self, text, len(text), self.complete)
             screen.say(str(error), error=True)
         else:
-            screen.arrive(trail, data)
+            screen.arrive(trail, data, run=run)
 
 
 def _trail_at(screen: Explorer, argument: str) -> Trail:
     own = screen.view.run
-    has_run = argument.startswith(own)
+    known = sorted((own, screen.home.name, *_runs_of_set(screen)), key=len, reverse=True)
+    has_run = any(argument.startswith(name) for name in known)
     view = address.parse(argument if has_run else f"{own}:{argument.lstrip(':')}")
-    if view.run != own:
+    if view.run not in known:
         raise UsageError(f"{argument} is an address of another run; this one is {own}")
     if view.overrides and view.overrides != screen.view.overrides:
         raise UsageError("this address needs other --clock/--gpu options; reopen with it")
     return screen.trail_to(replace(view, overrides=screen.view.overrides))
+
+
+def _runs_of_set(screen: Explorer) -> tuple[str, ...]:
+    return tuple(screen.home.others) if isinstance(screen.home, RunSet) else ()
 
 
 def _same_place(one: View, other: View) -> bool:
@@ -224,4 +239,4 @@ def _same_place(one: View, other: View) -> bool:
 
 
 def _identity(view: View) -> tuple[object, ...]:
-    return view.path, view.order, view.name, view.by, view.of, view.baseline
+    return view.run, view.path, view.order, view.name, view.by, view.of, view.baseline

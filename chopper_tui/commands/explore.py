@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from chopper_tui.commands.output import glyphs, width, write
 from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:
+    from chopper_core.model.run import Run
+    from chopper_core.util.progress import Progress
     from chopper_tui.config import Config
 
 
@@ -68,6 +72,15 @@ def _play(view: View, options: Namespace) -> int:
 
 
 def _show(view: View, options: Namespace) -> int:
+    """Show a view in the explorer."""
+    load = partial(open_view, view, options)
+    return show_run(load, view, is_ascii=options.ascii, mouse=not options.no_mouse)
+
+
+def show_run(
+    load: Callable[[Progress], Run], view: View, *, is_ascii: bool = False, mouse: bool = True
+) -> int:
+    """Show a view of the run that `load` opens in the explorer; returns its exit code."""
     from chopper_core.render.glyphs import ASCII, UNICODE
     from chopper_tui.opening import Opening
     from chopper_tui.terminal import prepare_environment
@@ -75,13 +88,13 @@ def _show(view: View, options: Namespace) -> int:
     prepare_environment()
     config = _config()
     wanted = {"ascii": ASCII, "unicode": UNICODE}.get(config.glyphs)
-    opening = Opening(lambda progress: open_view(view, options, progress), view, config.columns)
+    opening = Opening(load, view, config.columns)
     opening.begin()
     try:
         from chopper_tui.app import ChopperApp, run_app
 
-        app = ChopperApp(opening, view, glyphs=ASCII if options.ascii else wanted, config=config)
-        return run_app(app, mouse=config.mouse and not options.no_mouse)
+        app = ChopperApp(opening, view, glyphs=ASCII if is_ascii else wanted, config=config)
+        return run_app(app, mouse=config.mouse and mouse)
     finally:
         opening.cancel()
 

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from chopper_core.model.settings import given_settings
 from chopper_core.model.view import Baseline, View
 from chopper_core.util.errors import UsageError
+from chopper_core.views import RUNS
 from chopper_tui.commands.named import ProgressLine, all_read
 from chopper_tui.commands.options import add_cache_options, add_run_set_options, add_table_options
 from chopper_tui.commands.output import print_frame
+from chopper_tui.terminal import can_draw
 
 if TYPE_CHECKING:
     from chopper_core.model.run_set import RunSet
@@ -61,6 +63,11 @@ def run(options: Namespace) -> int:
     from chopper_core.views.query import query
 
     view = _view(options)
+    if can_draw() is None and not (options.format or options.output or options.limit):
+        from chopper_tui.commands.explore import show_run
+
+        shown = opened(options, view.run)
+        return show_run(lambda _: shown, view, is_ascii=options.ascii)
     with ProgressLine() as progress:
         runs = opened(options, view.run)
         all_read(runs, progress)
@@ -71,6 +78,7 @@ def run(options: Namespace) -> int:
 def _view(options: Namespace) -> View:
     view = View(
         ",".join(options.paths),
+        name=RUNS,
         columns=tuple(name for name in options.columns.split(",") if name),
         sort=options.sort,
         filter=options.filter,

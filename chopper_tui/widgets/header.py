@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from textwrap import wrap
 from typing import Final
@@ -27,6 +27,7 @@ from chopper_tui.keymap import EXPLORE, SCREENS
 from chopper_tui.screen_data import ScreenData, key_line
 from chopper_tui.widgets.pane import Pane
 
+Screens = Mapping[str, tuple[str, ...]]
 _LONG_MARKS: Final = {
     "generated": "generated data",
     "reconstructed": "reconstructed times",
@@ -44,6 +45,8 @@ class Crumbs(Pane):
     frame: Frame | None = None
     marks: tuple[str, ...] = ()
     """What sets the run's figures apart from measured ones: keys of `_LONG_MARKS`."""
+    screens: Screens = SCREENS
+    """Digit → the views that it opens."""
     is_edited = False
     """Whether the address is edited in its place: only the marks are left."""
 
@@ -79,9 +82,9 @@ class Crumbs(Pane):
                 return depth
         return None
 
-    def show(self, frame: Frame, marks: tuple[str, ...]) -> None:
-        """Show the path of a frame."""
-        self.frame, self.marks = frame, marks
+    def show(self, frame: Frame, marks: tuple[str, ...], screens: Screens = SCREENS) -> None:
+        """Show the path of a frame, and the views that digits open there."""
+        self.frame, self.marks, self.screens = frame, marks, screens
         self.redraw()
 
     def edit(self, is_edited: bool) -> None:
@@ -111,7 +114,7 @@ class Crumbs(Pane):
         room = max(width - width_of(right) - 1, 0)
         steps = self._names(self.frame)
         needed = sum(map(cell_width, steps)) + 3 * (len(steps) - 1)
-        self._strip = strip_of_views(self.frame.view.name, room - needed)
+        self._strip = strip_of_views(self.frame.view.name, room - needed, self.screens)
         if self._strip:
             right = [("  ", "text"), *self._strip, (" " * bool(right), "text"), *right]
             room = max(width - width_of(right) - 1, 0)
@@ -129,15 +132,17 @@ class Crumbs(Pane):
         return [run, *(crumb(level, label) for level, label in view.scope)]
 
 
-def strip_of_views(current: str, room: int) -> Pieces:
+def strip_of_views(current: str, room: int, screens: Screens = SCREENS) -> Pieces:
     """The views by their digits, the current one lit, in as many words as there is room for.
 
     All have their digit, and those nearest to the current one their name; where not even the
     current one's name has room beside the digits, it is alone, or there is none.
     """
     current = current or EXPLORE
-    digits = sorted(SCREENS)
-    here = next(place for place, digit in enumerate(digits) if current in SCREENS[digit])
+    digits = sorted(screens)
+    here = next((place for place, digit in enumerate(digits) if current in screens[digit]), None)
+    if here is None:
+        return []
     for named in range(len(digits) - 1, -2, -1):
         strip: list[tuple[str, str]] = []
         for place, digit in enumerate(digits):
@@ -147,7 +152,7 @@ def strip_of_views(current: str, room: int) -> Pieces:
                 continue
             else:
                 is_named = abs(place - here) <= named
-                strip += [(f"{digit} {SCREENS[digit][0]}" if is_named else digit, "dim")]
+                strip += [(f"{digit} {screens[digit][0]}" if is_named else digit, "dim")]
             strip += [("  " if named else " ", "text")]
         if width_of(strip[:-1]) + 3 <= room:
             return strip[:-1]

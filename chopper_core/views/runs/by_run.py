@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from chopper_core.util.errors import DataError, NoSuchNode, NothingToShow, Usage
 from chopper_core.views import view_spec
 from chopper_core.views.query import query
 from chopper_core.views.runs.table import frame_of_set, shown_rows
+from chopper_core.views.spec import splits_of
 
 _LARGEST: Final = ("peak_", "max_", "longest_", "p95_")
 _SMALLEST: Final = ("min_", "p05_")
@@ -33,6 +35,7 @@ _MAX_HEADLINES: Final = 6
 _ONE_RUN: Final = {
     "compare": "compares two runs: mark them and press =, or `chopper diff A B`",
     "timeline": "shows one run along its time; enter a run first",
+    "graph": "shows one run; enter a run first",
     "findings": "lists what one run shows; enter a run first",
 }
 """Views that say nothing of several runs side by side."""
@@ -53,11 +56,6 @@ def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     if view.name in _ONE_RUN:
         raise NothingToShow(f"the view {view.name} {_ONE_RUN[view.name]}")
     by = view.by or RUN_LEVEL
-    if by != RUN_LEVEL and by not in spec.by:
-        raise UsageError(
-            f"the view {spec.name} of several runs takes by={', '.join((RUN_LEVEL, *spec.by))}, "
-            f"not {view.by!r}"
-        )
     rows, reading = shown_rows(run, view, wait=wait)
     split = "" if by == RUN_LEVEL else by
     seen: list[_Seen] = []
@@ -69,6 +67,11 @@ def frame_by_run(run: RunSet, view: View, *, wait: bool = False) -> Frame:
             continue
         try:
             own = run.others[row.path]
+            if split and split not in (splits := splits_of(own, spec)):
+                raise UsageError(
+                    f"the view {spec.name} of several runs takes by="
+                    f"{', '.join((RUN_LEVEL, *splits))}, not {view.by!r}"
+                )
             if split and view.columns:
                 asked = replace(asked, columns=view.columns[:1])
             seen.append(_Seen(row, query(own, asked), _steps(run, row)))
@@ -131,9 +134,9 @@ def _rows(
         notes = [*notes, f"{', '.join(left_out)} left out: they may grow with the iterations"]
     labels = [own.row.name for own in seen]
     values = {metric.name: numbers for metric, numbers in columns}
-    mask = matching(Rows(RUN_LEVEL, labels, values.__getitem__, tuple(values)), view.filter)
-    shown = np.flatnonzero(mask)
-    shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, values.__getitem__)]
+    column = partial(_named, view, values)
+    shown = np.flatnonzero(matching(Rows(RUN_LEVEL, labels, column, tuple(values)), view.filter))
+    shown = shown[ordered(shown, RUN_LEVEL, labels, view.sort, column)]
     if by_mean:
         alike = "GPUs" if seen[0].frame.level == "gpu" else "iterations"
         notes = [
@@ -157,6 +160,13 @@ def _rows(
         charts=_charts(view, columns, labels),
         is_pending=pending,
     )
+
+
+def _named(view: View, values: Mapping[str, Values], name: str) -> Values:
+    """A column of the frame; raises UsageError for any other."""
+    if name not in values:
+        raise UsageError(f"the view {view.name} has no column {name!r}; it has {', '.join(values)}")
+    return values[name]
 
 
 def _plain(view: View, row: RunRow) -> View:
@@ -217,10 +227,11 @@ def _matrix(
         columns.append((metric, numbered(numbers)))
     named = {metric.name: values for metric, values in columns}
     level = seen[0].frame.level
-    mask = matching(Rows(level, labels, named.__getitem__, tuple(named)), _own_filter(view))
-    shown = np.flatnonzero(mask)
+    of_run = partial(_named, view, named)
+    rows = Rows(level, labels, of_run, tuple(named))
+    shown = np.flatnonzero(matching(rows, _own_filter(view)))
     sort = view.sort or f"-{columns[0][0].name}"
-    shown = shown[ordered(shown, level, labels, sort, named.__getitem__)]
+    shown = shown[ordered(shown, level, labels, sort, of_run)]
 
     def target(row: int) -> View:
         label = labels[int(shown[row])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -11,9 +12,18 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import Metric, Values, nearest, numbered, worded
 from chopper_core.model import address
-from chopper_core.model.run_set import FAILED, OK, RUN_LEVEL, Reading, RunRow, RunSet
+from chopper_core.model.charts import BarChart, Series
+from chopper_core.model.run_set import (
+    FAILED,
+    OK,
+    RUN_LEVEL,
+    Reading,
+    RunRow,
+    RunSet,
+    settings_of,
+)
 from chopper_core.model.settings import KNOWN
-from chopper_core.model.units import Unit
+from chopper_core.model.units import Unit, time_text
 from chopper_core.model.view import View
 from chopper_core.query.children import ordered
 from chopper_core.query.filter import Rows, matching
@@ -39,6 +49,8 @@ BEST: Final = "best"
 RATIO: Final = "_x"
 """The end of a column's name that is normalised to a baseline."""
 _OWN: Final = {each.name: each for each in (GPUS, STATUS, REASON)}
+STEP: Final = "step_time_ns"
+_MAX_BARS: Final = 24
 _MAX_REASONS: Final = 6
 Column = tuple[Metric, Values]
 
@@ -93,8 +105,36 @@ def runs_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
         hidden=len(labels) - len(shown),
         notes=_notes(rows, columns, base, reading.waiting, len(labels) - len(shown)),
         more=tuple(each.metric for name, each in RUN_COLUMNS.items() if name not in names),
+        headline=_headline(rows, len(rows) + reading.waiting),
+        charts=_charts(view, [labels[row] for row in shown], columns, known, shown),
         is_pending=bool(reading.waiting),
     )
+
+
+def _charts(
+    view: View,
+    labels: Sequence[str],
+    columns: Sequence[Metric],
+    values: Mapping[str, Values],
+    shown: Index,
+) -> tuple[BarChart, ...]:
+    """A bar per run: of the sorted figure, else of the first; none of many runs."""
+    wanted = view.sort.removeprefix("-")
+    numeric = [
+        each
+        for each in columns
+        if each.name in values and each.unit is not Unit.NONE and values[each.name].words is None
+    ]
+    metric = next((each for each in numeric if each.name == wanted), next(iter(numeric), None))
+    if metric is None or not 1 < len(labels) <= _MAX_BARS:
+        return ()
+    own = values[metric.name].take(shown)
+    numbers = np.where(own.present(), own.numbers, np.nan).astype(np.float64)
+    if not np.isfinite(numbers).any():
+        return ()
+    scale = metric.unit.scale(float(np.nanmax(np.abs(numbers))), is_whole=False)
+    bars = (Series(metric.title, numbers / scale.divisor),)
+    return (BarChart(f"{metric.title} by run", scale.text, tuple(labels), bars),)
 
 
 def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[RunRow], Reading]:
@@ -109,13 +149,6 @@ def shown_rows(run: RunSet, view: View, *, wait: bool = False) -> tuple[list[Run
 def opened(view: View, row: RunRow) -> View:
     """The run of a row, as it is opened."""
     return View(row.path)
-
-
-def settings_of(rows: Sequence[RunRow]) -> tuple[str, ...]:
-    """The settings that any run has, those known by name first."""
-    found = dict.fromkeys(name for row in rows for name in row.settings)
-    known = [name for name in KNOWN if name in found]
-    return (*known, *(name for name in found if name not in known))
 
 
 def frame_of_set(
@@ -315,6 +348,19 @@ def _ratio(metric: Metric, values: Values, rows: Sequence[RunRow], group: str, b
         signed=False,
     )
     return named, numbered(found)
+
+
+def _headline(rows: Sequence[RunRow], count: int) -> tuple[str, ...]:
+    """How many runs there are, how they ended, and which is the fastest."""
+    statuses = Counter(row.status for row in rows)
+    words = [f"{number} {status}" for status, number in statuses.items()]
+    words += [f"{count - len(rows)} being read"] * (count > len(rows))
+    text = f"{count} run{'s' if count != 1 else ''}: {', '.join(words)}"
+    timed = [(each, row) for row in rows if isinstance(each := row.figures.get(STEP), float)]
+    if len(timed) > 1:
+        shortest, row = min(timed, key=lambda each: each[0])
+        text += f"; the shortest step is {time_text(shortest)}, of {row.name}"
+    return (text,)
 
 
 def _notes(

@@ -1,0 +1,192 @@
+"""A set of runs on the screen: into a run and back, marks, baselines, views of several runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from chopper_core.model.run_set import RUN_LEVEL, RunSet, settings_of
+from chopper_core.model.view import Baseline, View, with_view
+from chopper_core.query.filter import only
+from chopper_core.render.cells import clean
+from chopper_core.util.errors import UsageError
+from chopper_core.views import OVERVIEW, RUNS, SET_VIEWS, VIEWS, view_spec
+from chopper_tui.history import Place, changed
+from chopper_tui.keymap import EXPLORE, INFO, SET_SCREENS
+from chopper_tui.selection import Mark, toggled
+
+if TYPE_CHECKING:
+    from chopper_tui.screen import Explorer
+    from chopper_tui.selection import Marks
+
+
+def refuse_of_set(screen: Explorer) -> None:
+    """Raise UsageError where a set of runs is on the screen."""
+    if isinstance(screen.run, RunSet):
+        raise UsageError("this is of one run; Enter opens the run under the cursor")
+
+
+async def enter_run(screen: Explorer, target: View) -> None:
+    """Go into the run of a row, to its overview; or to the runs that a row stands for."""
+    before = screen.here
+    if target.run == screen.run.name:
+        await screen.go(screen.trail_to(target))
+        return
+    screen.say(f"opening {target.run}")
+    asked = target if target != View(target.run) else with_view(target, OVERVIEW)
+    await screen.go(screen.trail_to(asked))
+    if screen.run.name != target.run and asked.name == OVERVIEW:
+        # A run without times, say, has a tree all the same.
+        await screen.go(screen.trail_to(target))
+    if screen.run.name == target.run:
+        screen.entries = [*(each for each in screen.entries if each[0].run != target.run),
+                          (screen.view, before)]  # fmt: skip
+
+
+async def leave_run(screen: Explorer) -> None:
+    """Go back to the set, to the view and the row that the run was entered from."""
+    for view, before in reversed(screen.entries):
+        if view.run == screen.run.name:
+            screen.entries.remove((view, before))
+            await screen.go(before)
+            return
+    await screen.go((Place(View(screen.home.name, name=RUNS)),))
+
+
+async def leave_view(screen: Explorer) -> None:
+    """Go from a view of several runs to the table of runs, and there to all of them."""
+    view = screen.view
+    if view.name != RUNS:
+        await screen.change(replace(with_view(view, RUNS), baseline=None))
+    elif view.filter or view.baseline or view.by:
+        await screen.change(replace(view, filter="", baseline=None, by=""))
+    else:
+        raise UsageError("these are all runs; q quits")
+
+
+def mark_run(screen: Explorer) -> None:
+    """Mark the run of a row, or unmark it."""
+    label = screen.table.label
+    if label is None or screen.frame.level != RUN_LEVEL:
+        raise UsageError("only runs can be marked here; 1 shows them")
+    screen.marks = toggled(screen.marks, Mark((RUN_LEVEL,), (label,)))
+    screen.show_marks()
+
+
+def marked_runs(marks: Marks) -> list[str]:
+    """The labels of the marked runs, in the order in which they were marked."""
+    return [mark.path[0] for mark in marks if mark.order == (RUN_LEVEL,)]
+
+
+async def compare_runs(screen: Explorer) -> None:
+    """Compare two marked runs; show more alone; without marks normalise to the row or the best."""
+    names = marked_runs(screen.marks)
+    if not names:
+        await _normalise_next(screen)
+    elif len(names) == 1:
+        raise UsageError("one run is marked; mark another, or unmark it to divide by a row")
+    elif len(names) == 2:
+        paths = {row.name: row.path for row in _set_of(screen).reading(False).rows}
+        base, own = (paths[name] for name in names)
+        view = View(own, name="compare", baseline=Baseline(base))
+        before = screen.here
+        await screen.go(screen.trail_to(view), f"{clean(names[1])} vs {clean(names[0])}")
+        if screen.view.run == own:
+            screen.entries.append((screen.view, before))
+    else:
+        view = replace(screen.view, filter=only(RUN_LEVEL, names))
+        await screen.go(changed(screen.here, view), f"{len(names)} marked runs")
+
+
+async def normalise(screen: Explorer, argument: str) -> None:
+    """Divide figures by those of a run, by default the row's; again: no more."""
+    _require_runs(screen)
+    if not argument and screen.view.baseline is not None:
+        await screen.change(replace(screen.view, baseline=None, sort=""))
+        return
+    name = argument or screen.table.label
+    if name is None:
+        raise UsageError("there is no row to divide by")
+    await screen.change(replace(screen.view, baseline=Baseline(name), sort=""))
+
+
+async def _normalise_next(screen: Explorer) -> None:
+    """Divide by the row under the cursor, then by the best of the group, then by nothing."""
+    _require_runs(screen)
+    from chopper_core.views.runs.table import BEST
+
+    before = screen.view.baseline
+    if before is None:
+        await normalise(screen, "")
+    else:
+        after = Baseline(BEST) if before.run != BEST else None
+        await screen.change(replace(screen.view, baseline=after, sort=""))
+
+
+def _require_runs(screen: Explorer) -> None:
+    if screen.view.name != RUNS:
+        raise UsageError("the table of runs has a baseline; 1 shows it")
+
+
+async def view_of_set(screen: Explorer, argument: str) -> None:
+    """Show a view of the marked runs, or of those that are shown."""
+    if not argument:
+        names = (*SET_VIEWS, *(name for name in VIEWS if name not in (OVERVIEW, "compare")))
+        options = [
+            (name, spec.title, spec.question) for name in names for spec in [view_spec(name)]
+        ]
+        screen.choose("View", options, screen.view.name, lambda name: view_of_set(screen, name))
+        return
+    names = SET_SCREENS.get(argument, (argument,))
+    current = screen.view.name
+    name = names[(names.index(current) + 1) % len(names)] if current in names else names[0]
+    if name == INFO:
+        refuse_of_set(screen)
+    if name in ("0", "9"):
+        raise UsageError("this view is of one run; Enter opens the run under the cursor")
+    if name == "compare":
+        await compare_runs(screen)
+        return
+    asked = with_view(screen.view, RUNS if name in (EXPLORE, OVERVIEW) else view_spec(name).name)
+    marked = marked_runs(screen.marks)
+    kept = only(RUN_LEVEL, marked) if marked else runs_filter(screen.view)
+    if asked.name == RUNS:
+        kept = runs_filter(screen.view) if screen.view.name == RUNS else ""
+    await screen.change(replace(asked, filter=kept, baseline=None))
+
+
+def runs_filter(view: View) -> str:
+    """The terms of a filter that choose runs."""
+    return " ".join(term for term in view.filter.split() if term.startswith(f"{RUN_LEVEL}:"))
+
+
+def splits_of_set(screen: Explorer) -> tuple[str, ...]:
+    """What `by` takes in a view of a set: settings, or a row per run and the view's own splits."""
+    if screen.view.name == "pareto":
+        return ()
+    if screen.view.name in SET_VIEWS:
+        return settings_of(_set_of(screen).reading(False).rows)
+    return (RUN_LEVEL, *view_spec(screen.view.name).by)
+
+
+def has_figure_of_set(screen: Explorer) -> bool:
+    """Whether the view of a set has a figure to choose."""
+    return isinstance(screen.run, RunSet) and screen.view.name == "sweep"
+
+
+def figures_of_set(screen: Explorer) -> list[tuple[str, str, str]]:
+    """The figures of a sweep that any run has."""
+    from chopper_core.views.runs.columns import RUN_COLUMNS
+
+    rows = _set_of(screen).reading(False).rows
+    return [
+        (name, each.metric.title, each.metric.definition)
+        for name, each in RUN_COLUMNS.items()
+        if any(isinstance(row.figures.get(name), float) for row in rows)
+    ]
+
+
+def _set_of(screen: Explorer) -> RunSet:
+    assert isinstance(screen.run, RunSet)
+    return screen.run
