@@ -33,12 +33,12 @@ TIMELINE: Final = "timeline"
 ALL: Final = "all"
 """The argument of `:of` that takes the choice back."""
 SCREENS: Final = {
-    "1": (EXPLORE,),
-    **{
-        digit: tuple(name for name, opens in VIEWS.items() if opens == digit)
-        for digit in sorted(set(VIEWS.values()))
-    },
-    "0": (*(name for name, opens in VIEWS.items() if opens == "0"), INFO),
+    digit: (*first, *(name for name, opens in VIEWS.items() if opens == digit), *last)
+    for digit, first, last in (
+        ("1", (EXPLORE,), ()),
+        ("0", (), (INFO,)),
+        *((digit, (), ()) for digit in sorted(set(VIEWS.values()) - {"0", "1"})),
+    )
 }
 """Digit → the views that it opens in turn."""
 SET_SCREENS: Final = {

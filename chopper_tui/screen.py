@@ -151,6 +151,7 @@ class Explorer(Pointing, Asking):
             self.picture = 0
         if (before.name, before.by, before.path) != (after.name, after.by, after.path):
             self.lens = WHOLE
+            self.block = (0, 0)
         self.trail = trail
         if run is not None and run.name != self.run.name:
             self._marks_of[self.run.name] = self.marks

@@ -51,6 +51,12 @@ class Pointing(Parts):
 
     def on_picture_pane_cell_clicked(self, event: PicturePane.CellClicked) -> None:
         """A click on a cell of a heat map puts the cursor there; on the cursor's it opens it."""
+        if self.icicle is not None:
+            if (event.row, event.column) == self.block:
+                self.action_perform("open_block")
+            else:
+                self.move_to_block(event.row, event.column)
+            return
         heat = self.heat_map
         if heat is None or heat.labels[event.row] not in self.frame.labels:
             return

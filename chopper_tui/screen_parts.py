@@ -13,7 +13,7 @@ from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
-from chopper_core.model.charts import Chart, HeatMap, Lanes, LineChart, Roofline, SignalRows
+from chopper_core.model.charts import Chart, HeatMap, Icicle, Lanes, LineChart, Roofline, SignalRows
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View, with_signal
@@ -71,6 +71,8 @@ class Parts(Screen[None]):
         """Which of a view's charts is shown."""
         self.column = 0
         """The column of a heat map's cursor, of those that are seen."""
+        self.block = (0, 0)
+        """The level and the block of an icicle's cursor."""
         self.lens = WHOLE
         """How close the picture of a view is seen."""
         self.zoom = False
@@ -275,8 +277,37 @@ class Parts(Screen[None]):
         return found if found is not None and found.opens is not None else None
 
     @property
+    def icicle(self) -> Icicle | None:
+        """The icicle, if the view is one."""
+        charts = self.frame.charts
+        return charts[0] if charts and isinstance(charts[0], Icicle) else None
+
+    def move_to_block(self, depth: int, block: int) -> None:
+        """Move the cursor of an icicle; the table's is on the row that holds the block."""
+        icicle = self.icicle
+        if icicle is None:
+            return
+        self.block = depth, block
+        for row in reversed(icicle.rows[1 : depth + 1]):
+            block = int(row.parents[block])
+        labels = list(self.frame.labels)
+        if icicle.rows[0].labels[block] in labels:
+            self.table.move_to(labels.index(icicle.rows[0].labels[block]))
+        self._show_pictures()
+
+    def _follow_in_icicle(self, icicle: Icicle) -> None:
+        """Put the icicle's cursor onto the row of the table's, unless it is in it."""
+        depth, block = self.block
+        for row in reversed(icicle.rows[1 : depth + 1]):
+            block = int(row.parents[block])
+        if self.table.label is not None and icicle.rows[0].labels[block] != self.table.label:
+            self.block = 0, icicle.rows[0].labels.index(self.table.label)
+
+    @property
     def _cell(self) -> tuple[int, int | None]:
         """The cursor in the picture: the table's row, and the column of a heat map."""
+        if self.icicle is not None:
+            return self.block
         heat, label = self.heat_map, self.table.label
         if heat is None or label is None:
             return self.table.cursor, None
@@ -378,7 +409,9 @@ class Parts(Screen[None]):
 
     def follow_cursor(self) -> None:
         """Show where the cursor's row is in the picture, and what the timeline's points at."""
-        if self.heat_map is not None or isinstance(next(iter(self._pictures), None), Roofline):
+        if self.icicle is not None:
+            self._follow_in_icicle(self.icicle)
+        if isinstance(next(iter(self._pictures), None), HeatMap | Icicle | Roofline):
             self._show_pictures()
         if self.lanes is not None:
             self._show_pictures()
@@ -415,7 +448,7 @@ class Parts(Screen[None]):
 
 def _grows(charts: Sequence[Chart]) -> bool:
     """Whether any of the charts shows more with more lines."""
-    return any(isinstance(each, LineChart | SignalRows) for each in charts)
+    return any(isinstance(each, LineChart | SignalRows | Icicle) for each in charts)
 
 
 def _set_height(part: Any, lines: int) -> None:

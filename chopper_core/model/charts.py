@@ -107,6 +107,32 @@ class HeatMap(Struct, frozen=True, eq=False):
     """The view that a cell opens, by row and column; None: its cells open nothing."""
 
 
+class IcicleRow(Struct, frozen=True, eq=False):
+    """The blocks of a level, in the order of those that hold them."""
+
+    level: str
+    labels: tuple[str, ...]
+    begins_ns: Int64
+    """Of the scope's time, so that a block lies within the one that holds it."""
+    ends_ns: Int64
+    numbers: Float64
+    """The figure of each block; NaN if unknown."""
+    parents: Int64
+    """The block of the level above that holds each."""
+
+
+class Icicle(Struct, frozen=True, eq=False):
+    """The time of a scope as blocks, level below level."""
+
+    title: str
+    unit: str
+    """Of the figure that colours the blocks."""
+    rows: tuple[IcicleRow, ...]
+    opens: Callable[[int, int], View]
+    """The view that a block opens, by level and place."""
+    signed: bool = False
+
+
 class BoxChart(Struct, frozen=True, eq=False):
     """Minimum, quartiles and maximum of a figure for every label."""
 
@@ -280,5 +306,14 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
 
 
 Chart = (
-    BarChart | LineChart | Roofline | SignalRows | HeatMap | BoxChart | Lanes | Composition | Cards
+    BarChart
+    | LineChart
+    | Roofline
+    | SignalRows
+    | HeatMap
+    | Icicle
+    | BoxChart
+    | Lanes
+    | Composition
+    | Cards
 )

@@ -14,6 +14,7 @@ OVERVIEW: Final = "overview"
 """The view that a run opens with."""
 VIEWS: Final = {
     OVERVIEW: "0",
+    "icicle": "1",
     "timeline": "2",
     "graph": "2",
     "kernels": "3",

@@ -15,6 +15,7 @@ from chopper_tui.actions import (  # noqa: F401 (importing a module declares its
     export,
     find,
     heat,
+    icicle,
     move,
     program,
     shape,

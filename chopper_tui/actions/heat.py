@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -57,15 +58,20 @@ async def open_cell(screen: Explorer, _: str) -> None:
 @_heat("m", title="Next figure of the heat map", hint="figure")
 async def next_figure(screen: Explorer, _: str) -> None:
     """Heat map: show the next figure; :of chooses any."""
+    await show_next_figure(screen, FIGURES)
+
+
+async def show_next_figure(screen: Explorer, figures: Sequence[str]) -> None:
+    """Show a view with the next of some figures that the run has."""
     table = screen.run.table
-    current = screen.view.of or FIGURES[0]
-    place = FIGURES.index(current) if current in FIGURES else -1
-    for name in (*FIGURES[place + 1 :], *FIGURES[: place + 1]):
+    current = screen.view.of or figures[0]
+    place = figures.index(current) if current in figures else -1
+    for name in (*figures[place + 1 :], *figures[: place + 1]):
         try:
             metric = metric_named(name, table)
         except UsageError:
             continue
-        await screen.change(replace(screen.view, of="" if name == FIGURES[0] else name))
+        await screen.change(replace(screen.view, of="" if name == figures[0] else name))
         if not screen.status.is_error:
             screen.say(f"{metric.title}; m shows the next figure, :of any")
             return

@@ -19,6 +19,7 @@ from chopper_core.model.charts import (
     Chart,
     Composition,
     HeatMap,
+    Icicle,
     Lanes,
     LineChart,
     Roofline,
@@ -33,6 +34,7 @@ from chopper_tui.draw.cards import draw_cards
 from chopper_tui.draw.composition import draw_composition
 from chopper_tui.draw.curves import MARKERS, as_bars, draw_curves
 from chopper_tui.draw.heat import cell_at, draw_heat, lines_wanted
+from chopper_tui.draw.icicle import block_at, draw_icicle, lines_of_icicle
 from chopper_tui.draw.pieces import SERIES_INKS, painted_line, series_fills
 from chopper_tui.draw.roofline import ROOFLINE_LINES, draw_roofline
 from chopper_tui.draw.signal_plot import Line
@@ -86,6 +88,10 @@ def draw(
         case HeatMap():
             cell = None if column is None else (selected, column)
             lines = draw_heat(picture, width, room, glyphs, cell)
+        case Icicle():
+            lines = draw_icicle(
+                picture, width, room, glyphs, None if column is None else (selected, column)
+            )
         case LineChart():
             lines = draw_curves(picture, width, room, glyphs)
     return [cut(line, width, glyphs) for line in [*title, *lines][: max(height, 0)]]
@@ -97,7 +103,10 @@ def _shaped(picture: Chart) -> Chart:
 
 
 def _title_lines(
-    picture: BarChart | BoxChart | HeatMap | LineChart, width: int, height: int, glyphs: Glyphs
+    picture: BarChart | BoxChart | HeatMap | Icicle | LineChart,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
 ) -> int:
     """The lines of a title with its legend; of those that take too many, the first."""
     lines = len(_title(picture, width, glyphs))
@@ -137,23 +146,26 @@ def _heights(pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs)
             break
         wanted.append(min(lines, height))
     spare = height - sum(wanted) - (len(wanted) - 1)
-    grow = LineChart | Roofline | SignalRows | HeatMap
+    grow = LineChart | Roofline | SignalRows | HeatMap | Icicle
     growing = [at for at in range(len(wanted)) if isinstance(pictures[at], grow)]
     for turn, at in enumerate(growing):
         wanted[at] += (spare + turn) // len(growing)
     return wanted
 
 
-def heat_cell(
+def picture_cell(
     pictures: Sequence[Chart], width: int, height: int, glyphs: Glyphs, x: int, y: int
 ) -> tuple[int, int] | None:
-    """The row and the column at a cell of heat maps below one another; None beside them."""
+    """The row and the column, or the level and the block, at a cell of charts with a cursor."""
     top = 0
     for picture, lines in zip(pictures, _heights(pictures, width, height, glyphs), strict=False):
         if isinstance(picture, HeatMap):
             above = top + _title_lines(picture, width, lines, glyphs)
             if above <= y < top + lines:
                 return cell_at(picture, width, lines - (above - top), glyphs, x, y - above)
+        if isinstance(picture, Icicle):
+            above = top + _title_lines(picture, width, lines, glyphs)
+            return block_at(picture, width, lines - (above - top), x, y - above)
         top += lines + 1
     return None
 
@@ -214,6 +226,8 @@ def lines_of(picture: Chart, width: int, glyphs: Glyphs) -> int:
             return title + len(picture.labels) + 1
         case HeatMap():
             return title + lines_wanted(picture)
+        case Icicle():
+            return title + lines_of_icicle(picture)
         case LineChart():
             return _TEXT_SIZE[1]
 
@@ -232,7 +246,7 @@ def _rows(picture: SignalRows, width: int, height: int, glyphs: Glyphs) -> list[
 
 
 def _title(
-    picture: BarChart | BoxChart | HeatMap | LineChart, width: int, glyphs: Glyphs
+    picture: BarChart | BoxChart | HeatMap | Icicle | LineChart, width: int, glyphs: Glyphs
 ) -> list[Line]:
     """The title, the unit and the legend, wrapped at the width."""
     title: Line = [

@@ -42,10 +42,14 @@ class Scale(Struct, frozen=True):
     @classmethod
     def of(cls, picture: HeatMap) -> Scale:
         """The scale of a map: of its values, or around 0 for differences."""
-        known = picture.numbers[np.isfinite(picture.numbers)]
-        low, high = scale_ends(known)
-        if picture.signed:
-            high = max(abs(low), abs(high), _MIN_CHANGE_PCT if picture.unit == "%" else 0.0) or 1.0
+        return cls.over(picture.numbers, picture.unit, picture.signed)
+
+    @classmethod
+    def over(cls, numbers: Float64, unit: str, signed: bool) -> Scale:
+        """The scale of numbers in a unit."""
+        low, high = scale_ends(numbers[np.isfinite(numbers)])
+        if signed:
+            high = max(abs(low), abs(high), _MIN_CHANGE_PCT if unit == "%" else 0.0) or 1.0
             return cls(-high, high, "change", CHANGE_LEVELS)
         return cls(low, high, "heat", HEAT_LEVELS)
 
@@ -139,7 +143,7 @@ def draw_heat(
         lines.append([(text, "dim")])
     if picture.columns:
         lines.append(_ticks(picture, lay, width, glyphs, None if cell is None else cell[1]))
-    lines.append(_scale_line(picture, scale, lay, glyphs))
+    lines.append(scale_line(picture.numbers, picture.unit, scale, lay.label, glyphs))
     if cell is not None:
         lines.append(_cell_line(picture, cell, width, glyphs))
     return lines
@@ -267,19 +271,19 @@ def _step(least: int, round_: bool) -> int:
     return max(least, 1)
 
 
-def _scale_line(picture: HeatMap, scale: Scale, lay: _Layout, glyphs: Glyphs) -> Line:
+def scale_line(numbers: Float64, unit: str, scale: Scale, margin: int, glyphs: Glyphs) -> Line:
     """The scale from its low end to its high one, and the range of all where some lie beyond."""
-    known = picture.numbers[np.isfinite(picture.numbers)]
+    known = numbers[np.isfinite(numbers)]
     least, most = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     ends = ("<=" if least < scale.low else "", ">=" if most > scale.high else "")
-    line: Line = [(" " * lay.label, "text"), (f"{ends[0]}{short_number(scale.low)} ", "dim")]
+    line: Line = [(" " * margin, "text"), (f"{ends[0]}{short_number(scale.low)} ", "dim")]
     levels = len(glyphs.spark)
     if glyphs.in_colour:
         steps = range(scale.levels)
         line += [(_level_glyph(glyphs, at, scale.levels), f"{scale.ink}{at}") for at in steps]
     else:
         line.append((glyphs.spark[:levels], "accent"))
-    line.append((f" {ends[1]}{short_number(scale.high)} {picture.unit}", "dim"))
+    line.append((f" {ends[1]}{short_number(scale.high)} {unit}", "dim"))
     if any(ends):
         line.append((f"  all: {short_number(least)} to {short_number(most)}", "dim"))
     return line

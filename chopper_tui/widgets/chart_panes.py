@@ -10,7 +10,7 @@ from typing import Final
 from textual import events, work
 from textual.message import Message
 
-from chopper_core.model.charts import Chart, Composition, HeatMap, Lanes, Roofline
+from chopper_core.model.charts import Chart, Composition, HeatMap, Icicle, Lanes, Roofline
 from chopper_core.model.run import Run
 from chopper_core.model.view import View
 from chopper_core.model.window import ALL_TIME
@@ -134,7 +134,7 @@ class PicturePane(Pane):
 
         Some show the row that the cursor is on, some the column too.
         """
-        if not (pictures and isinstance(pictures[0], Lanes | HeatMap | Roofline)):
+        if not (pictures and isinstance(pictures[0], Lanes | HeatMap | Icicle | Roofline)):
             selected = 0
         is_same = [*map(id, pictures)] == [*map(id, self.pictures)]
         if not is_same or (selected, column) != (self.selected, self.column):
@@ -160,8 +160,8 @@ class PicturePane(Pane):
             self.post_message(self.Clicked(_cell(lanes, event.x), name))
             return
         first = self.pictures[0] if self.pictures else None
-        if isinstance(first, HeatMap) and first.opens is not None:
-            cell = drawing.heat_cell(
+        if isinstance(first, Icicle) or (isinstance(first, HeatMap) and first.opens is not None):
+            cell = drawing.picture_cell(
                 self.pictures, self.room, self.size.height, self.glyphs, event.x - 1, event.y
             )
             if cell is not None:

@@ -21,7 +21,7 @@ from chopper_core.model.charts import (
 from chopper_core.model.view import View
 from chopper_core.render.cells import cell_width
 from chopper_core.render.glyphs import ASCII, UNICODE, Glyphs
-from chopper_tui.draw.charts import draw, draw_below, heat_cell, lines_below
+from chopper_tui.draw.charts import draw, draw_below, lines_below, picture_cell
 from chopper_tui.draw.magnify import Lens, seen
 
 NAN = float("nan")
@@ -184,7 +184,7 @@ def test_a_click_finds_the_cell_that_is_drawn_there(size: tuple[int, int]) -> No
     for y, line in enumerate(draw_below([picture], width, height, COLOURED)):
         x = 0
         for piece, ink in line:
-            cell = heat_cell([picture], width, height, COLOURED, x, y)
+            cell = picture_cell([picture], width, height, COLOURED, x, y)
             if ink.startswith("heat") and "GPU" in line[0][0]:
                 assert cell is not None
                 level = round(numbers[cell] / 39 * 15)

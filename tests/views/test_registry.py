@@ -17,6 +17,7 @@ from chopper_core.views import (
     findings,
     graph,
     heatmap,
+    icicle,
     kernels,
     launch,
     memory,
@@ -35,6 +36,7 @@ from chopper_core.views.spec import ViewModule
 
 MODULES: tuple[ViewModule, ...] = (
     overview,
+    icicle,
     timeline,
     graph,
     kernels,

@@ -1,0 +1,155 @@
+"""Icicle: the scope's time as blocks, level below level, in the colours of a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Scope, Values, is_measured, metric_named
+from chopper_core.model.charts import Icicle, IcicleRow
+from chopper_core.model.groups import Groups
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL_TEXT
+from chopper_core.model.units import time_text
+from chopper_core.model.view import View
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.util.grouping import run_mask
+from chopper_core.views.shared.table_view import Partition, table_view
+from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="icicle",
+    title="Icicle",
+    question="Of which phases, layers, operations and kernels does the scope's time consist?",
+    by=("phase", "layer", "operation", "kernel", "iteration", "gpu"),
+    of=FIGURE,
+)
+
+_LEVELS: Final = ("phase", "layer", "operation", "kernel")
+"""The levels of the picture below the one that is split by."""
+_FIGURE, _WITHOUT_TELEMETRY = "gfx_mhz", "busy_pct"
+"""The figure of the colours."""
+_MAX_BLOCKS: Final = 20_000
+"""A level with more of them has none that could be seen."""
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """A row per block of the first level, and the picture of all levels below the scope."""
+    figure = _figure_of(run, view)
+    levels = _levels_of(run, view)
+    if not levels:
+        raise NothingToShow("a single activity has no parts")
+    depth = len(view.path)
+    rest = [level for level in view.order[depth:] if level not in levels]
+    view = replace(view, order=(*view.order[:depth], *levels, *rest))
+    tree = run.tree_of(view)
+    whole = tree.node(view.path)
+    rows: list[IcicleRow] = []
+    for count in range(1, len(levels) + 1):
+        nodes = tree.split(view.path, levels[:count])
+        if count > 1 and len(nodes) > _MAX_BLOCKS:
+            break
+        rows.append(_row(run, figure, whole, nodes, levels[:count]))
+    first = Partition.of(tree, view, levels[0])
+    scaled = 1e6 if figure.unit == "ns" else 1.0
+    chart = Icicle(
+        f"{figure.title} by {', '.join(row.level for row in rows)}, width is time",
+        "ms" if figure.unit == "ns" else str(figure.unit),
+        tuple(replace(row, numbers=row.numbers / scaled) for row in rows),
+        _opener(view, rows, len(levels)),
+        figure.signed,
+    )
+    own: list[tuple[Metric, Values]] = []
+    shown = ("elapsed_ns", "share_pct", figure.name, "kernels", "exposed_comm_ns", "idle_ns")
+    return replace(
+        table_view(
+            view,
+            first,
+            own,
+            opens=lambda row: _opened(chart, first, row),
+            shown=tuple(dict.fromkeys(shown)),
+            headline=(_headline(rows, whole),),
+            charts=(chart,),
+        ),
+        by=levels[0] if levels[0] != SPEC.by[0] else "",
+    )
+
+
+def _figure_of(run: Run, view: View) -> Metric:
+    usual = _FIGURE if is_measured(_FIGURE, run.table) else _WITHOUT_TELEMETRY
+    return metric_named(view.of or usual, run.table)
+
+
+def _levels_of(run: Run, view: View) -> tuple[str, ...]:
+    """The levels of the picture: the one that is split by, and the usual ones after it."""
+    rest = view.order[len(view.path) :]
+    if view.by and view.by not in rest:
+        raise UsageError(f"the levels below this scope are {', '.join(rest) or 'none'}")
+    below = [level for level in (view.by, *_LEVELS, *rest) if level in rest]
+    usual = [level for level in dict.fromkeys(below) if level in (view.by, *_LEVELS)]
+    return tuple(usual or list(dict.fromkeys(below))[:1])
+
+
+def _row(
+    run: Run, figure: Metric, whole: Groups, nodes: Groups, levels: tuple[str, ...]
+) -> IcicleRow:
+    """The blocks of a level, in the order of their parents'."""
+    times = nodes.elapsed_ns.astype(np.int64)
+    ends = np.cumsum(times)
+    values = figure.compute(Scope(nodes, whole, run.origin_ns, run.hardware, run.measured))
+    if values.words is not None:
+        raise UsageError(f"{figure.name} is text: it has no colours")
+    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+    level, table = levels[-1], run.table
+    labels = tuple(table.text_of(level, int(code)) for code in nodes.codes(level).tolist())
+    above = levels[:-1]
+    parents = np.zeros(len(nodes), np.int64)
+    if above:
+        parents = np.cumsum(run_mask(*(nodes.codes(name) for name in above))) - 1
+    return IcicleRow(level, labels, ends - times, ends, numbers, np.asarray(parents, np.int64))
+
+
+def _opener(view: View, rows: list[IcicleRow], levels: int) -> Callable[[int, int], View]:
+    """The view of a block: the icicle of what is in it, or its activities in the tree."""
+
+    def opens(depth: int, block: int) -> View:
+        labels: list[str] = []
+        for row in reversed(rows[: depth + 1]):
+            labels.insert(0, row.labels[block])
+            block = int(row.parents[block])
+        is_last = depth == levels - 1
+        return replace(
+            view,
+            path=(*view.path, *labels),
+            name="" if is_last else view.name,
+            by="",
+            of="" if is_last else view.of,
+            sort="",
+            filter="",
+            columns=(),
+        )
+
+    return opens
+
+
+def _opened(chart: Icicle, rows: Partition, row: int) -> View:
+    return chart.opens(0, chart.rows[0].labels.index(rows.labels[row]))
+
+
+def _headline(rows: list[IcicleRow], whole: Groups) -> str:
+    """The label with most time of the finest level that has names of few cells, and its share."""
+    total = max(int(whole.elapsed_ns[0]), 1)
+    row = next((each for each in reversed(rows) if each.level != "kernel"), rows[-1])
+    times: dict[str, int] = {}
+    for label, time in zip(row.labels, (row.ends_ns - row.begins_ns).tolist(), strict=True):
+        times[label] = times.get(label, 0) + time
+    label = max(times, key=lambda each: times[each])
+    share = 100.0 * times[label] / total
+    name = "unlabelled" if label == NO_LABEL_TEXT else label
+    return (
+        f"{time_text(total)} in {len(times):,} different {row.level}s; most time is in "
+        f"{row.level} {name}: {time_text(times[label])}, {share:.1f} %"
+    )

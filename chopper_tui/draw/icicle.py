@@ -1,0 +1,154 @@
+"""Icicles: a row of blocks per level, as wide as their time, in the colours of a figure."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from chopper_core.model.charts import Icicle, IcicleRow
+from chopper_core.model.units import time_text
+from chopper_core.render.cells import cell_width, crumb, display_name, elide, first_cells
+from chopper_core.render.glyphs import Glyphs
+from chopper_core.util.arrays import Index
+from chopper_tui.draw.heat import Scale, scale_line
+from chopper_tui.draw.signal_plot import Line
+from chopper_tui.draw.spark_rows import short_number
+
+_MAX_LINES: Final = 6
+"""Lines of a level."""
+_MIN_NAME: Final = 4
+"""Cells from which a block has its name."""
+_AROUND: Final = 2
+"""The lines of the scale and of the cursor's block."""
+_HALF: Final = "▀"
+
+
+def lines_of_icicle(picture: Icicle) -> int:
+    """The lines that it wants without its title."""
+    return 3 * len(picture.rows) + _AROUND
+
+
+def draw_icicle(
+    picture: Icicle, width: int, height: int, glyphs: Glyphs, cell: tuple[int, int] | None
+) -> list[Line]:
+    """The levels from the top, then the scale and the block of the cursor."""
+    scale = Scale.over(
+        np.concatenate([row.numbers for row in picture.rows]), picture.unit, picture.signed
+    )
+    depth = block = -1
+    if cell is not None:
+        depth = min(max(cell[0], 0), len(picture.rows) - 1)
+        block = min(max(cell[1], 0), len(picture.rows[depth].labels) - 1)
+    tall, room = _layout(picture, height)
+    lines: list[Line] = []
+    if tall:
+        for number, row in enumerate(picture.rows):
+            here = block if number == depth else None
+            owners = _owners(row, width)
+            names = _row_line(row, owners, width, scale, glyphs, here)
+            rest = _row_line(row, owners, width, scale, glyphs, here, named=False)
+            lines += [names if y == (tall - 1) // 2 else rest for y in range(tall)]
+    else:
+        for number in range(0, len(picture.rows), 2):
+            lines.append(_halves(picture.rows[number : number + 2], width, scale, glyphs))
+    lines = lines[: max(room, 0)]
+    lines.append(scale_line(picture.rows[0].numbers, picture.unit, scale, 0, glyphs))
+    if cell is not None:
+        lines.append(_block_line(picture, depth, block, width, glyphs))
+    return lines[: max(height, 0)]
+
+
+def _layout(picture: Icicle, height: int) -> tuple[int, int]:
+    """Lines of a level (0: two levels in a line), and of all."""
+    room = height - _AROUND
+    return min(room // max(len(picture.rows), 1), _MAX_LINES), room
+
+
+def block_at(picture: Icicle, width: int, height: int, x: int, y: int) -> tuple[int, int] | None:
+    """The level and the block at a cell; None beside them."""
+    tall, _ = _layout(picture, height)
+    depth = y // tall if tall else 2 * y
+    if not (0 <= x < width and 0 <= depth < len(picture.rows)):
+        return None
+    return depth, int(_owners(picture.rows[depth], width)[x])
+
+
+def _owners(row: IcicleRow, width: int) -> Index:
+    """The block of each cell: the one in its middle."""
+    total = max(int(row.ends_ns[-1]), 1) if len(row.ends_ns) else 1
+    middles = (np.arange(width) + 0.5) * total / width
+    found = np.searchsorted(row.ends_ns, middles, "right")
+    return np.minimum(found, len(row.labels) - 1).astype(np.intp)
+
+
+def _row_line(
+    row: IcicleRow,
+    owners: Index,
+    width: int,
+    scale: Scale,
+    glyphs: Glyphs,
+    here: int | None,
+    named: bool = True,
+) -> Line:
+    """One line of a level: every block in its colour, wide ones with an edge and their name."""
+    line: Line = []
+    for owner, cells in groupby(owners.tolist()):
+        wide = len(list(cells))
+        number = float(row.numbers[owner])
+        is_here = owner == here
+        name = ""
+        if named and wide >= _MIN_NAME:
+            name = elide(display_name(row.labels[owner], row.level), wide - 2, glyphs)
+            name = "" if name == glyphs.ellipsis else name
+        edge = (glyphs.cursor if is_here else "▏") if wide > 1 else " "
+        if glyphs.is_ascii:
+            edge = ("[" if is_here else "|") if wide > 1 else " "
+        if not np.isfinite(number):
+            line.append(
+                (first_cells((edge + name).ljust(wide), wide), "strong" if is_here else "dim")
+            )
+            continue
+        ink = scale.ink_of(number)
+        if glyphs.in_colour:
+            front = "strong" if is_here else "text"
+            text = edge + name + " " * (wide - cell_width(name) - 1)
+            line.append((text, f"{front}/{ink}"))
+        else:
+            level = glyphs.spark[round(scale.share(number) * (len(glyphs.spark) - 1))]
+            text = edge + name + level * (wide - cell_width(name) - 1) if wide > 1 else level
+            line.append((text, "strong" if is_here else "accent"))
+    return line
+
+
+def _halves(rows: tuple[IcicleRow, ...], width: int, scale: Scale, glyphs: Glyphs) -> Line:
+    """Two levels in a line, by the colours of the halves of its cells."""
+    own = [[row.numbers[owner] for owner in _owners(row, width)] for row in rows]
+    lower = own[1] if len(own) > 1 else [np.nan] * width
+    line: Line = []
+    for pair, cells in groupby(zip(own[0], lower, strict=True)):
+        inks = [scale.ink_of(float(each)) if np.isfinite(each) else "text" for each in pair]
+        wide = len(list(cells))
+        if glyphs.in_colour and not glyphs.is_ascii:
+            line.append((_HALF * wide, f"{inks[0]}/{inks[1]}"))
+        else:
+            share = scale.share(float(pair[0])) if np.isfinite(pair[0]) else 0.0
+            line.append((glyphs.spark[round(share * (len(glyphs.spark) - 1))] * wide, "accent"))
+    return line
+
+
+def _block_line(picture: Icicle, depth: int, block: int, width: int, glyphs: Glyphs) -> Line:
+    """The cursor's block in words: its path, its time, its share, its figure."""
+    row = picture.rows[depth]
+    steps: list[str] = []
+    at = block
+    for each in reversed(picture.rows[: depth + 1]):
+        steps.insert(0, crumb(each.level, each.labels[at]))
+        at = int(each.parents[at])
+    time = int(row.ends_ns[block] - row.begins_ns[block])
+    share = 100.0 * time / max(int(picture.rows[0].ends_ns[-1]), 1)
+    figure = short_number(float(row.numbers[block])) or glyphs.missing
+    value = f": {glyphs.spelled(time_text(time))}, {share:.1f} %, {figure} {picture.unit}".rstrip()
+    path = elide(f" {glyphs.crumb} ".join(steps), max(width - 2 - cell_width(value), 1), glyphs)
+    return [(f"{glyphs.cursor} ", "accent"), (path, "strong"), (value, "strong")]
