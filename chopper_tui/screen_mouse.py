@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chopper_tui.screen_parts import Parts
 from chopper_tui.widgets.cards import CardsPane
-from chopper_tui.widgets.chart_panes import PicturePane
+from chopper_tui.widgets.chart_panes import PicturePane, SignalPane
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.frame_table import FrameTable
 from chopper_tui.widgets.header import Crumbs
@@ -75,9 +75,13 @@ class Pointing(Parts):
     def _perform_at(self, action_id: str, cell: int) -> None:
         """Perform an action at the time in the middle of a cell of the timeline."""
         if self.lanes is not None and 0 <= cell < self.time_cells:
-            seen = self.lanes.seen
-            time_ns = seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
-            self.action_perform(action_id, f"{time_ns}ns")
+            self.action_perform(action_id, f"{self._time_of(cell)}ns")
+
+    def _time_of(self, cell: int) -> int:
+        """The time in the middle of a cell of the timeline."""
+        assert self.lanes is not None
+        seen = self.lanes.seen
+        return seen.from_ns + (2 * cell + 1) * seen.length_ns // (2 * self.time_cells)
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         """A click on a key of the last line presses it."""
@@ -86,3 +90,14 @@ class Pointing(Parts):
     def on_position_help_clicked(self) -> None:
         """A click on the hint shows the help."""
         self.action_perform("help")
+
+    def on_picture_pane_dragged(self, event: PicturePane.Dragged) -> None:
+        """A drag along the timeline measures the time between its ends."""
+        if self.lanes is None or self.steps.is_busy:
+            return
+        ends = [min(max(cell, 0), self.time_cells - 1) for cell in (event.begin, event.end)]
+        self.action_perform("measure", " ".join(f"{self._time_of(cell)}ns" for cell in ends))
+
+    def on_signal_pane_measured(self, event: SignalPane.Measured) -> None:
+        """A drag along a chart tells the figures of that time."""
+        self.say(event.text)

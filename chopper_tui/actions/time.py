@@ -111,10 +111,18 @@ async def next_activity(screen: Explorer, _: str) -> None:
     await _jump(screen, 1, None, "activity on this lane")
 
 
-@_timeline("v", title="Measure from here", hint="measure")
-async def measure(screen: Explorer, _: str) -> None:
-    """Timeline: measure from the cursor's time to where it goes; press again to clear."""
+@_timeline("v", title="Measure from here", takes="[FROM TO]", hint="measure")
+async def measure(screen: Explorer, argument: str) -> None:
+    """Timeline: measure from the cursor's time to where it goes; press again to clear. Two times
+    measure between them; so does the mouse, dragged."""
     seen = interval(screen)
+    if argument:
+        begin, _, end = argument.partition(" ")
+        if not end.strip():
+            raise UsageError("two times are missing: :measure 10ms 12.5ms")
+        mark_ns, at_ns = parse_time("measure", begin), parse_time("measure", end.strip())
+        await _show(screen, pointing(replace(seen, mark_ns=mark_ns), at_ns))
+        return
     await _show(screen, replace(seen, mark_ns=seen.at_ns if seen.mark_ns is None else None))
 
 

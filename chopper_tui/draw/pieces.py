@@ -55,6 +55,18 @@ def toned(text: str, hue: str, levels: str) -> list[tuple[str, str]]:
     return pieces
 
 
+def marked(pieces: Pieces, begin: int, end: int) -> Pieces:
+    """A line of characters of one cell with some of its cells in the ink of the cursor."""
+    line: list[tuple[str, str]] = []
+    at = 0
+    for text, ink in pieces:
+        cuts = [min(max(edge - at, 0), len(text)) for edge in (begin, end)]
+        parts = (text[: cuts[0]], ink), (text[cuts[0] : cuts[1]], "cursor"), (text[cuts[1] :], ink)
+        line += [part for part in parts if part[0]]
+        at += len(text)
+    return line
+
+
 def fit(text: str, width: int, glyphs: Glyphs) -> str:
     """Text of exactly `width` cells: its middle gives way, or spaces follow."""
     return pad(elide(text, width, glyphs), width)

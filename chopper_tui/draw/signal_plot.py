@@ -81,6 +81,23 @@ def headline(chart: SignalChart, width: int, glyphs: Glyphs) -> str:
     return "  ".join(parts)
 
 
+def measured(chart: SignalChart, begin: float, end: float) -> str:
+    """The figures of a part of the time that is shown, from one share of it to another."""
+    span, bins = chart.end_ns - chart.start_ns, chart.values.shape[1]
+    first = min(floor(begin * bins + 0.5), bins - 1)
+    values = chart.values[:, first : max(floor(end * bins + 0.5), first + 1)]
+    known = values[np.isfinite(values)]
+    scale = _time_scale(chart)
+    low, high = (chart.start_ns + share * span for share in (begin, end))
+    text = f"{scale.cell(low)} to {scale.cell(high)} {scale.unit}: {scale.cell(high - low)}"
+    text += f" {scale.unit}, {chart.signal.title} "
+    if not len(known):
+        return text + "unknown there"
+    ends = {"mean": known.mean(), "min": known.min(), "max": known.max()}
+    figures = (f"{name} {chart.signal.scale.number(float(each))}" for name, each in ends.items())
+    return f"{text}{', '.join(figures)} {chart.signal.scale.text}"
+
+
 def _time_scale(chart: SignalChart) -> Scale:
     """The unit of the chart's end, with as many decimals as its span deserves."""
     scale = scale_of(METRICS["start_ns"], chart.end_ns)

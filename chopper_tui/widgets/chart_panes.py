@@ -18,20 +18,31 @@ from chopper_core.query.signal_chart import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.pieces import Pieces, fit
+from chopper_tui.draw.pieces import Pieces, fit, marked
 from chopper_tui.draw.timeline import label_width
 from chopper_tui.steps import run_in_thread
-from chopper_tui.widgets.pane import Pane
+from chopper_tui.widgets.pane import Dragging
 
 _CACHED_SIGNALS: Final = 8
 
 
-class SignalPane(Pane):
+class SignalPane(Dragging):
     """A headline and a plot; it draws itself off the event loop."""
+
+    class Measured(Message):
+        """The pointer was dragged along the time axis."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+            """The figures of the time that was dragged over."""
 
     run: Run | None = None
     view: View | None = None
     drawn: Sequence[Pieces] = ()
+    _shown: SignalChart | None = None
+    _measured: tuple[int, int] | None = None
+    """The cells that were dragged over."""
 
     def __init__(self, number: int = 0, *, time_axis: bool = True) -> None:
         """Make a chart of the chosen signal (0) or of the one beside it (1)."""
@@ -45,8 +56,26 @@ class SignalPane(Pane):
         window = ALL_TIME if view.name else view.window
         scope = View(view.run, view.path, view.order, signal=view.signal, window=window)
         if run is not self.run or scope != self.view:
-            self.run, self.view = run, scope
+            self.run, self.view, self._measured = run, scope, None
             self.draw_soon()
+
+    def dragged(self, begin: int, end: int) -> None:
+        """Mark the cells, and post the figures of their time."""
+        if self._shown is None:
+            return
+        left = 1 + plot.axis_width(self._shown.signal)
+        cells = max(self.size.width - 1 - left, 1)
+        first, last = (min(max(x, left), left + cells - 1) for x in sorted((begin, end)))
+        self._measured = first, last + 1
+        self.redraw()
+        shares = ((first - left) / cells, (last + 1 - left) / cells)
+        self.post_message(self.Measured(plot.measured(self._shown, *shares)))
+
+    def on_click(self) -> None:
+        """A click alone takes the mark of a drag away."""
+        if self._measured is not None and self._from == self._to:
+            self._measured = None
+            self.redraw()
 
     def on_resize(self) -> None:
         """Draw for the new size."""
@@ -74,7 +103,7 @@ class SignalPane(Pane):
     def _plot(self, run: Run, view: View, width: int, height: int) -> list[Pieces]:
         room = width - 2
         bins = plot.bins_for(run.signal(view.signal), room, self.glyphs)
-        seen = self._seen(run, view, bins)
+        self._shown = seen = self._seen(run, view, bins)
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
         title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
         return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
@@ -91,11 +120,13 @@ class SignalPane(Pane):
         return found[1]
 
     def lines(self, width: int, height: int) -> Iterable[Pieces]:
-        """The lines that were drawn last."""
-        return self.drawn
+        """The lines that were drawn last, with the cells that were dragged over marked."""
+        if self._measured is None:
+            return self.drawn
+        return [self.drawn[0], *(marked(line, *self._measured) for line in self.drawn[1:])]
 
 
-class PicturePane(Pane):
+class PicturePane(Dragging):
     """It draws itself off the event loop; the old picture stays until the new one is there."""
 
     class Clicked(Message):
@@ -115,6 +146,14 @@ class PicturePane(Pane):
             super().__init__()
             self.row = row
             self.column = column
+
+    class Dragged(Message):
+        """The pointer was dragged along the lanes, from cell to cell of the time axis."""
+
+        def __init__(self, begin: int, end: int) -> None:
+            super().__init__()
+            self.begin = begin
+            self.end = end
 
     class Turned(Message):
         """The wheel was turned over the lanes."""
@@ -145,6 +184,11 @@ class PicturePane(Pane):
     def _lanes(self) -> Lanes | None:
         first = self.pictures[0] if self.pictures else None
         return first if isinstance(first, Lanes) else None
+
+    def dragged(self, begin: int, end: int) -> None:
+        """Post the cells of the time axis."""
+        if lanes := self._lanes:
+            self.post_message(self.Dragged(_cell(lanes, begin), _cell(lanes, end)))
 
     @property
     def room(self) -> int:

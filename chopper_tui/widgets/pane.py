@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol, cast
 
 from rich.segment import Segment
+from textual import events
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
@@ -103,6 +104,37 @@ class Pane(ChopperWidget):
             return []
         made = [strip_of(line, width, self.inks) for line in self.lines(width, height)][:height]
         return made + [Strip.blank(width)] * (height - len(made))
+
+
+class Dragging(Pane):
+    """A pane along which the pointer can be dragged with a button held."""
+
+    _from: int | None = None
+    _to: int | None = None
+
+    def dragged(self, begin: int, end: int) -> None:
+        """Follow a drag from one cell to another."""
+        raise NotImplementedError
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Begin a drag."""
+        if event.button == 1:
+            self._from = self._to = event.x
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Follow the pointer, from one cell to the next."""
+        if self._from is not None and event.x != self._to:
+            self._to = event.x
+            self.dragged(self._from, event.x)
+
+    def on_mouse_up(self) -> None:
+        """End a drag."""
+        if self._from is not None:
+            self.release_mouse()
+            if self._to not in (None, self._from):
+                self.dragged(self._from, self._to or 0)
+        self._from = self._to = None
 
 
 def _differences(before: Strip, after: Strip, y: int) -> Iterator[Region]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
+import pytest
+
+from chopper_core.model.view import View
 from chopper_tui.widgets.footer import KeyLine
 from chopper_tui.widgets.header import Position
 from chopper_tui.widgets.reader import Reader
@@ -38,3 +44,40 @@ async def test_the_hint_opens_the_help_and_its_entries_are_buttons() -> None:
         await at.type("/reverse the sort")
         await click(at, "Reverse the sort")
         assert at.frame.sort.startswith("-") is False and at.frame.sort
+
+
+async def drag(at: Driven, begin: tuple[int, int], end: tuple[int, int]) -> None:
+    await at.pilot.mouse_down(offset=begin)
+    for x in range(begin[0] + 1, end[0] + 1):
+        await at.pilot.hover(offset=(x, end[1]))
+    await at.settle()
+    await at.pilot.mouse_up(offset=end)
+    await at.settle()
+
+
+async def test_a_drag_measures_in_the_timeline() -> None:
+    view = View("sample.json", ("3", "11"), name="timeline")
+    async with explorer((120, 40), measured_run(), view) as at:
+        lanes = at.explore.lanes
+        assert lanes is not None
+        y = next(y for y, line in enumerate(at.lines()) if lanes.lanes[0] in line)
+        await drag(at, (40, y), (60, y))
+        now = at.explore.lanes
+        assert now is not None and now.seen.mark_ns is not None
+        cell_ns = now.seen.length_ns / at.explore.time_cells
+        assert (now.seen.at_ns - now.seen.mark_ns) / cell_ns == pytest.approx(20, abs=1)
+        assert "after mark" in at.text()
+
+
+async def test_a_drag_measures_in_a_chart() -> None:
+    async with explorer((80, 24), measured_run(), View("sample.json", ("3",))) as at:
+        y = next(y for y, line in enumerate(at.lines()) if "┤" in line)
+        await drag(at, (20, y), (50, y))
+        assert re.fullmatch(
+            r"[\d.]+ to [\d.]+ ms: [\d.]+ ms, gfx mean \d+, min \d+, max \d+ MHz", at.status
+        )
+        low, high = map(float, re.findall(r"[\d.]+", at.status)[:2])
+        signal = at.explore.run.signal("gfx_mhz").curves[3]
+        edges = np.array([low, high]) * 1e6 + at.explore.run.origin_ns
+        mean = float(re.findall(r"mean (\d+)", at.status)[0])
+        assert signal.means(edges)[0] == pytest.approx(mean, rel=0.02)
