@@ -44,6 +44,8 @@ class Config(Struct, frozen=True):
     """View → lines by which the line between its pictures and its table is moved."""
     remember: bool = False
     """Whether chosen columns are saved for the next session."""
+    is_first: bool = False
+    """Whether the person starts the explorer for the first time."""
 
 
 DEFAULTS: Final = Config()
@@ -258,6 +260,19 @@ def _save(path: Path, kept: Struct, name: str) -> None:
         os.replace(file.name, path)
     except OSError as error:
         raise DataError(f"the {name} can't be saved in {path}: {error.strerror}") from error
+
+
+def is_first_start() -> bool:
+    """Whether the explorer was never started before; from now on it was."""
+    path = state_directory() / "started"
+    if path.exists():
+        return False
+    try:
+        make_private(path.parent)
+        path.touch()
+    except OSError:
+        return False
+    return True
 
 
 def fitting_columns(

@@ -74,6 +74,8 @@ class Explorer(Pointing, Asking):
         self.show(self.data)
         if self.config.warnings:
             self.say(self.config.warnings[0], error=True)
+        elif self.config.is_first:
+            self.say("new here? :tour shows around in a minute, ? helps")
 
     @property
     def target(self) -> View:

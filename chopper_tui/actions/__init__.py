@@ -20,6 +20,7 @@ from chopper_tui.actions import (  # noqa: F401 (importing a module declares its
     program,
     shape,
     time,
+    tour,
     walk,
 )
 from chopper_tui.keymap import declared_actions

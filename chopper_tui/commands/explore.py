@@ -104,9 +104,13 @@ def _config() -> Config:
     from msgspec.structs import replace
 
     from chopper_tui.commands.output import settings
-    from chopper_tui.config import saved_columns, saved_splits
+    from chopper_tui.config import is_first_start, saved_columns, saved_splits
 
     config = settings()
     return replace(
-        config, columns={**config.columns, **saved_columns()}, splits=saved_splits(), remember=True
+        config,
+        columns={**config.columns, **saved_columns()},
+        splits=saved_splits(),
+        remember=True,
+        is_first=is_first_start(),
     )
