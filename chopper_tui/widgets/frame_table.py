@@ -248,7 +248,9 @@ class FrameTable(ScrollView, ChopperWidget, can_focus=False):
         self.layout_plan = plan(frame, self.size.width, self.glyphs, lanes=True)
         wanted = [(lanes.seen, lanes.lanes, spark.cells) for spark in self.layout_plan.sparks]
         known = [each for each in self.sparks if isinstance(each, LaneLines)]
-        if [(each.lanes.seen, each.lanes.lanes, each.bins) for each in known] != wanted:
+        if len(known) != len(self.sparks) or wanted != [
+            (each.lanes.seen, each.lanes.lanes, each.bins) for each in known
+        ]:
             self.sparks = [LaneLines(lanes, self.glyphs, cells) for _, _, cells in wanted]
         self.virtual_size = Size(self.size.width, len(frame) + 1)
 
