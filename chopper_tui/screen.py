@@ -14,6 +14,7 @@ from chopper_core.model import address
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
+from chopper_core.query.frame import Frame
 from chopper_core.util.errors import ChopperError, UsageError
 from chopper_tui import screen_data
 from chopper_tui.config import Config
@@ -170,7 +171,7 @@ class Explorer(Pointing, Asking):
         """Put data on the screen, with the cursor where the trail says."""
         self.data = data
         frame, place = data.frame, self.trail[-1]
-        row = frame.labels.index(place.label) if place.label in frame.labels else 0
+        row = _row_of(frame, place.label)
         self.side.give_keys(False)
         self.cards.show(cards_of(frame), row if self.shows_sentences else None)
         self.table.show_cursor(not self.cards.has_keys)
@@ -206,6 +207,14 @@ class Explorer(Pointing, Asking):
         """Show which of the rows are marked, and how many there are in all."""
         self.table.mark(marked_in(self.marks, self.view))
         self.status.count(len(self.marks))
+
+
+def _row_of(frame: Frame, label: str | None) -> int:
+    """The row of a label, or else the first that counts: not a truncated iteration."""
+    if label is not None and label in frame.labels:
+        return frame.labels.index(label)
+    counted = (row for row in range(len(frame)) if not (frame.left_out and frame.is_cut(row)))
+    return next(counted, 0)
 
 
 def bindings_of(actions: Iterable[Action]) -> list[Binding]:

@@ -111,7 +111,7 @@ def answer(run: Run, view: View) -> ViewResult:
     roof = tuple(
         metric.name for metric, values in own if metric.name in _ROOF and values.present().any()
     )
-    shown = ("kernel_ns", "kernel_pct", "kernels", "mean_ns", "p95_ns", *measured[:1], *roof)
+    shown = ("kernel_ns", "kernel_pct", *measured[:1], "kernels", "mean_ns", "p95_ns", *roof)
     shown += (*(("class",) if by == "name" else ()), *measured[1:], "elapsed_ns", "max_ns")
     if by == "shape":
         shown = (*SHOWN, *(name for name in roof if name != "intensity"))

@@ -1,0 +1,190 @@
+"""The questions that people open the explorer with: how few keys answer them, and rightly."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind
+from chopper_core.model.view import Baseline, View
+from tests.demo import ROOT, demo_run
+from tests.tui.explorer import Driven, explorer
+
+SIZE = (120, 40)
+KEYS_PAGE = ROOT / "docs" / "keys.md"
+
+
+@cache
+def demo() -> Run:
+    """The demo run, beside the other one as a baseline."""
+    other = demo_run("fsdp1")
+    return replace(demo_run(), others={other.name: other})
+
+
+def straggler(at: Driven) -> None:
+    table = demo().table
+    busy = {
+        gpu: int(table.duration_ns[(table.gpu == gpu) & (table.kind == Kind.COMPUTE)].sum())
+        for gpu in range(8)
+    }
+    slow = max(busy, key=lambda gpu: busy[gpu])
+    cause = next(line for line in at.lines() if f"GPU {slow} runs at a" in line)
+    assert "lower clock" in cause and "hotter" in at.text()
+
+
+def costliest_kernel(at: Driven) -> None:
+    table = demo().table
+    times = np.bincount(table.kernel, weights=table.duration_ns)
+    whole = ~np.isin(table.iteration, sorted(demo().cut_iterations))
+    times = np.bincount(table.kernel[whole], weights=table.duration_ns[whole])
+    kernel = int(times.argmax())
+    assert at.path == (table.names[kernel],)
+    own = whole & (table.kernel == kernel) & (table.gpu == 1) & (table.layer != NO_LABEL)
+    assert at.explore.heat_map is not None
+    row = at.explore.heat_map.numbers[1]
+    # The column of a layer, after that of what belongs to none.
+    layers = [int(name) if name.isdigit() else NO_LABEL for name in at.explore.heat_map.columns]
+    shown = {layer: ns for layer, ns in zip(layers, row, strict=True) if layer != NO_LABEL}
+    charged: dict[int, int] = defaultdict(int)
+    for place in np.flatnonzero(own):
+        charged[int(table.layer[place])] += sum(
+            int(table.column(state)[place])
+            for state in ("compute_ns", "overlap_ns", "exposed_comm_ns", "exposed_copy_ns")
+        ) + int(table.idle_ns[place])
+    assert max(shown, key=lambda layer: shown[layer]) == max(charged, key=lambda at: charged[at])
+
+
+def exposed_communication(at: Driven) -> None:
+    finding = " ".join(" ".join(at.lines()).split())
+    assert "exposed communication takes" in finding and "reduce_scatter in backward" in finding
+
+
+def clock_in_backward(at: Driven) -> None:
+    assert at.path == ("0", "11") and at.label == "backward"
+    lines = at.lines()
+    begin = next(y for y, line in enumerate(lines) if "backward on every GPU" in line)
+    table = demo().table
+    own = (table.iteration == 11) & (table.phase == table.code_of("phase", "backward"))
+    curve = demo().signal("gfx_mhz").curves
+    for gpu in (0, 5):
+        line = next(
+            text.partition("│")[2]
+            for text in lines[begin:]
+            if f" {gpu}  " in text.partition("│")[2]
+        )
+        rows = own & (table.gpu == gpu)
+        start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
+        mean = float(curve[gpu].means(np.array([start.min(), end.max()], np.float64))[0])
+        shown = [int(word) for word in line.split() if word.isdigit() and int(word) > 1000]
+        assert shown and shown[0] == pytest.approx(mean, rel=0.01)
+
+
+def host_bound(at: Driven) -> None:
+    assert "host is late" in at.text()
+
+
+def slower_in_b(at: Driven) -> None:
+    assert at.frame.view.name == "compare" and at.frame.view.baseline is not None
+    values = at.frame.values[next(name for name in at.frame.values if "delta" in name)]
+    rows = [values.at(row) for row in range(len(at.frame))]
+    known = [abs(each) for each in rows if each is not None]
+    assert known == sorted(known, reverse=True)
+
+
+def matrix_utilisation(at: Driven) -> None:
+    assert "MFMA %" in at.text()
+    for name in ("mlp_gp", "mlp_up", "mlp_dp"):
+        row = at.frame.labels.index(name)
+        value = at.frame.values["mfma_util_pct"].at(row)
+        line = next(text for text in at.lines() if f" {name} " in text)
+        assert value is not None and 0 < value < 100 and f"{value:.1f}" in line
+
+
+def table_in_an_issue(at: Driven) -> None:
+    assert at.status.startswith("copied the view")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question, the keys from the first screen on, and a check of what is then on the screen."""
+
+    question: str
+    keys: tuple[str, ...]
+    most: int
+    check: Callable[[Driven], None]
+    where: str
+
+
+TASKS = (
+    Task("Which GPU is the straggler, and why?", (), 1, straggler, "findings of the overview"),
+    Task(
+        "Which kernel costs most, and in which layer?",
+        ("3", "enter", "5", "5"),
+        4,
+        costliest_kernel,
+        "kernels, then the heat map of the first one",
+    ),
+    Task(
+        "How much communication is exposed, and where?",
+        (),
+        2,
+        exposed_communication,
+        "findings of the overview; `6` has all of it",
+    ),
+    Task(
+        "What clock has a GPU in backward, against the others?",
+        ("1", "enter", "enter", "j"),
+        4,
+        clock_in_backward,
+        "the row on every GPU, beside the tree",
+    ),
+    Task("Is the run host-bound?", (), 1, host_bound, "findings of the overview"),
+    Task("What got slower in B?", ("8",), 1, slower_in_b, "compare, of `chopper A B`"),
+    Task(
+        "How well do the MLP's GEMMs use the matrix units?",
+        ("3", "p", "o", "enter"),
+        6,
+        matrix_utilisation,
+        "kernels by operation",
+    ),
+    Task("A table for an issue", ("Y",), 1, table_in_an_issue, "markdown on the clipboard"),
+)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.question)
+async def test_a_few_keys_answer_it(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    baseline = Baseline("demo_data/fsdp1") if task.check is slower_in_b else None
+    view = View(demo().name, name="overview", baseline=baseline)
+    assert len(task.keys) <= task.most
+    async with explorer(SIZE, demo(), view) as at:
+        await at.press(*task.keys)
+        task.check(at)
+
+
+def as_markdown() -> str:
+    lines = ["| question | keys | from the first screen |", "| :-- | :-- | :-- |"]
+    for task in TASKS:
+        keys = " ".join(f"`{'⏎' if key == 'enter' else key}`" for key in task.keys) or "none"
+        lines.append(f"| {task.question} | {keys} | {task.where} |")
+    return "\n".join(lines)
+
+
+def test_the_docs_have_the_keys_that_were_played() -> None:
+    text = KEYS_PAGE.read_text(encoding="utf-8")
+    begin, end = "<!-- tasks -->\n", "\n<!-- /tasks -->"
+    before, _, rest = text.partition(begin)
+    shown, _, after = rest.partition(end)
+    if os.environ.get("CHOPPER_UPDATE_GOLDENS"):
+        Path(KEYS_PAGE).write_text(before + begin + as_markdown() + end + after, encoding="utf-8")
+        return
+    assert shown == as_markdown()
