@@ -27,12 +27,10 @@ from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.views.shared.call_rows import (
     SHOWN,
-    as_one,
     by_shape,
     kernels_of_shape,
     modelled_columns,
     of_shape,
-    shape_columns,
     shape_notes,
 )
 from chopper_core.views.shared.measured_roofline import measured_roofline
@@ -101,8 +99,9 @@ def answer(run: Run, view: View) -> ViewResult:
     ]
     whole = [(SHARE, Values(np.array([100.0])))]
     if by == "shape":
-        own += shape_columns(run, rows)
-        whole += modelled_columns(run, as_one(rows))
+        modelled, of_all = modelled_columns(run, rows)
+        own += modelled
+        whole += of_all
     measured = tuple(
         name
         for name in ("mfma_util_pct", "mfma_tflops", "gfx_mhz", "l2_hit_pct", "occupancy_pct")
@@ -126,7 +125,7 @@ def answer(run: Run, view: View) -> ViewResult:
         sort="-kernel_ns",
         shown=shown,
         headline=(_headline(labels, kernel_ns, order, total_ns, by),),
-        notes=(*_of_note(view), *(shape_notes(run, rows) if by == "shape" else ())),
+        notes=(*_of_note(view), *(shape_notes(run, rows.whole) if by == "shape" else ())),
         charts=(
             BarChart(
                 f"time by {rows.level}",

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopper_core.metrics import METRICS, Metric, Values, column
+from chopper_core.metrics import METRICS, Metric, Scope, Values, column
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.charts import Roofline
 from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
@@ -25,11 +25,9 @@ from chopper_core.views.shared.call_figures import (
 )
 from chopper_core.views.shared.call_rows import (
     LEVEL,
-    as_one,
     by_shape,
     kernels_of_shape,
     modelled_columns,
-    shape_columns,
     shape_notes,
 )
 from chopper_core.views.shared.measured_roofline import INTENSITY, measured_roofline
@@ -74,18 +72,17 @@ def answer(run: Run, view: View) -> ViewResult:
     """The scope's activities by shape or by a level, with their place under the roofs."""
     by = view.by or LEVEL
     tree = run.tree_of(view)
-    shaped = by_shape(run, tree.node(view.path))
-    rows = shaped if by == LEVEL else Partition.of(tree, view, by)
+    whole = tree.node(view.path)
+    rows = by_shape(run, whole) if by == LEVEL else Partition.of(tree, view, by)
     kernel_ns = rows.nodes.sum("duration_ns")
     total_ns = max(int(rows.whole.sum("duration_ns")[0]), 1)
     share = kernel_ns / total_ns
-    modelled = shape_columns if by == LEVEL else modelled_columns
-    own = [(SHARE, Values(100.0 * share)), *modelled(run, rows), *_measured(run, rows)]
-    one = as_one(rows)
-    whole = [
+    modelled, of_all = modelled_columns(run, rows)
+    own = [(SHARE, Values(100.0 * share)), *modelled, *_measured(run, rows.scope(run))]
+    totals = [
         (SHARE, Values(np.array([100.0]))),
-        *modelled_columns(run, one),
-        *_measured(run, one),
+        *of_all,
+        *_measured(run, rows.whole_scope(run)),
     ]
     has_counters = any(
         metric.name in _WITH_COUNTERS and values.present().any() for metric, values in own
@@ -95,19 +92,18 @@ def answer(run: Run, view: View) -> ViewResult:
         view,
         rows,
         own,
-        whole,
+        totals,
         opens=(lambda row: kernels_of_shape(view, rows.labels[row])) if by == LEVEL else None,
         sort="-kernel_ns",
         shown=(*_SHOWN, *(_WITH_COUNTERS if has_counters else ())),
-        headline=(_headline(dict(_by_name(whole)), total_ns),),
-        notes=(*shape_notes(run, shaped), *_hardware_notes(run)),
+        headline=(_headline(dict(_by_name(totals)), total_ns),),
+        notes=(*shape_notes(run, whole), *_hardware_notes(run)),
         charts=(_chart(run, rows, dict(_by_name(own)), share, order),),
     )
 
 
-def _measured(run: Run, rows: Partition) -> list[tuple[Metric, Values]]:
+def _measured(run: Run, scope: Scope) -> list[tuple[Metric, Values]]:
     """The columns from counters."""
-    scope = rows.scope(run)
     matrix, vector = (METRICS[name].compute(scope) for name in ("mfma_tflops", "valu_tflops"))
     rate = _or_zero(matrix) + _or_zero(vector)
     is_known = matrix.present() & (vector.present() | (_or_zero(matrix) > 0))

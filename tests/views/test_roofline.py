@@ -122,6 +122,9 @@ def test_every_split_has_the_same_total(run: Run, by: str) -> None:
     assert frame.total["calls"] == 4
     assert frame.total["model_bytes"] == 2 * BYTES + 2 * (2 * 4096 * 16 + 256) + 3 * 4 * 1024**2
     assert frame.total["kernel_ns"] == 700_000
+    # Of the calls with FLOPs and bytes: not of the fused kernel.
+    products = (2 * BYTES + 2 * (2 * 4096 * 16 + 256), 2 * FLOPS + 2 * 4096 * 16 * 16)
+    assert frame.total["model_intensity"] == pytest.approx(products[1] / products[0])
 
 
 def test_without_shapes_it_says_how_to_record_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chopper_core.align.kernel_classes import kernel_class
 from chopper_core.align.operator_work import FUSED
-from chopper_core.metrics import Metric, Values, column, numbered, worded
+from chopper_core.metrics import METRICS, Metric, Values, column, numbered, worded
 from chopper_core.metrics.metric import quotient
 from chopper_core.model.column_names import CALL_SHAPE, FLOPS, FLOPS_TYPE
 from chopper_core.model.groups import Groups
@@ -210,71 +210,88 @@ def _without_shape(kernel: str) -> str:
 
 
 class CallSums(Struct, frozen=True, eq=False):
-    """Sums over groups of activities of the modelled work of their calls; 0 where none is known."""
+    """Sums over groups of activities of the modelled work of their calls; 0 where none is known.
+
+    `…_ns` are durations of the kernels that have the work, unless they say otherwise.
+    """
 
     calls: Float64
-    flops: Float64
-    flops_ns: Float64
-    """Durations of the kernels with FLOPs."""
-    bytes: Float64
-    bytes_ns: Float64
-    """Durations of the kernels with bytes."""
-    both_flops: Float64
-    """FLOPs of the kernels with bytes."""
     rates: Float64
     """TFLOP/s of each kernel times its part of a call."""
-    achievable_ns: Float64
-    """Time of FLOPs at the measured rates."""
-    achievable_of_ns: Float64
-    """Durations of the kernels of which that is known."""
+    flops: Float64
+    flops_ns: Float64
+    bytes: Float64
+    bytes_ns: Float64
+    both_flops: Float64
+    """FLOPs, then bytes, of the kernels with both."""
+    both_bytes: Float64
+    both_ns: Float64
     roof_ns: Float64
-    """Time of the FLOPs of the kernels with bytes at the peak; NaN where it isn't known of all."""
+    """Time of their FLOPs at the peak; NaN where the peak of one isn't known."""
+    peak_ns: Float64
+    """Time of all FLOPs whose peak is known, at it."""
+    peak_of_ns: Float64
+    achievable_ns: Float64
+    """Time of the FLOPs whose measured rate is known, at it."""
+    achievable_of_ns: Float64
+
+    def together(self) -> CallSums:
+        """The sums over all groups, as one."""
+        return CallSums(*(np.array([getattr(self, name).sum()]) for name in self.__struct_fields__))
 
 
 def call_sums(nodes: Groups, hardware: Hardware | None) -> CallSums:
-    """The sums over each group, piece by piece."""
+    """The sums over each group, piece by piece, in one pass."""
     table, count = nodes.table, len(nodes)
-    known = (
-        "calls flops flops_ns bytes bytes_ns both_flops rates achievable_ns achievable_of_ns "
-        "roof_ns"
-    )
-    sums = {name: np.zeros(count) for name in known.split()}
+    sums = {name: np.zeros(count) for name in CallSums.__struct_fields__}
     if FLOPS not in table.measured and CALL_SHAPE not in table.measured:
         return CallSums(**sums)
     shape_flops = np.array([_number(shape.flops) for shape in table.shapes] + [np.nan])
     shape_bytes = np.array([_number(shape.bytes) for shape in table.shapes] + [np.nan])
     is_fused = np.array([isinstance(shape.sizes, Fused) for shape in table.shapes] + [False])
+
+    def given(name: str, rows: Selection, size: int) -> Float64:
+        values = table.measured.get(name)
+        return np.full(size, np.nan) if values is None else values[rows]
+
     for rows, group in nodes.pieces():
-        duration = table.duration_ns[rows].astype(np.float64)
-        nothing = np.full(len(duration), np.nan)
-        flops, element, code = (
-            table.measured[name][rows] if name in table.measured else nothing
-            for name in (FLOPS, FLOPS_TYPE, CALL_SHAPE)
-        )
+        flops = given(FLOPS, rows, len(group))
+        code = given(CALL_SHAPE, rows, len(group))
+        # Few activities of a model have work; the others cost no more than this.
+        own = np.flatnonzero(np.isfinite(flops) | np.isfinite(code))
+        if not len(own):
+            continue
+        flops, code, of = flops[own], code[own], group[own]
+        duration = table.duration_ns[rows][own].astype(np.float64)
+        element = given(FLOPS_TYPE, rows, len(group))[own]
         shape = np.where(np.isfinite(code), code, -1).astype(np.intp)
         with np.errstate(invalid="ignore", divide="ignore"):
             part = np.where(is_fused[shape], 1.0, flops / shape_flops[shape])
             moved = part * shape_bytes[shape]
-            rate = 1e-3 * flops / duration * part
-        has_bytes = np.isfinite(moved)
-        peak = achievable = nothing
+            rates = 1e-3 * flops / duration * part
+        peak = achievable = np.full(len(own), np.nan)
         if hardware is not None:
             peak = hardware.at_peak_ns(flops, element)
             achievable = hardware.at_achievable_ns(flops, element)
-        parts = {
-            "calls": part,
-            "flops": flops,
-            "flops_ns": np.where(np.isfinite(flops), duration, np.nan),
-            "bytes": moved,
-            "bytes_ns": np.where(has_bytes, duration, np.nan),
-            "both_flops": np.where(has_bytes, flops, np.nan),
-            "rates": rate,
-            "achievable_ns": achievable,
-            "achievable_of_ns": np.where(np.isfinite(achievable), duration, np.nan),
-        }
-        for name, values in parts.items():
-            sums[name] += np.bincount(group, np.nan_to_num(values, posinf=0.0), count)
-        sums["roof_ns"] += np.bincount(group, np.where(has_bytes, peak, 0.0), count)
+        has_flops, has_bytes = np.isfinite(flops), np.isfinite(moved)
+        has_both = has_flops & has_bytes
+        for name, values, where in (
+            ("calls", part, np.isfinite(part)),
+            ("rates", rates, np.isfinite(rates)),
+            ("flops", flops, has_flops),
+            ("flops_ns", duration, has_flops),
+            ("bytes", moved, has_bytes),
+            ("bytes_ns", duration, has_bytes),
+            ("both_flops", flops, has_both),
+            ("both_bytes", moved, has_both),
+            ("both_ns", duration, has_both),
+            ("roof_ns", peak, has_both),
+            ("peak_ns", peak, np.isfinite(peak)),
+            ("peak_of_ns", duration, np.isfinite(peak)),
+            ("achievable_ns", achievable, np.isfinite(achievable)),
+            ("achievable_of_ns", duration, np.isfinite(achievable)),
+        ):
+            sums[name] += np.bincount(of, np.where(where, values, 0.0), count)
     return CallSums(**sums)
 
 
@@ -287,12 +304,11 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def call_columns(run: Run, nodes: Groups) -> list[tuple[Metric, Values]]:
+def call_columns(sums: CallSums, hardware: Hardware | None) -> list[tuple[Metric, Values]]:
     """The columns of the modelled work of groups of activities."""
-    sums = call_sums(nodes, run.hardware)
-    memory = run.hardware.memory_gbps if run.hardware else np.nan
+    memory = hardware.memory_gbps if hardware else np.nan
     with np.errstate(invalid="ignore"):
-        memory_ns = _known(sums.bytes) / memory
+        memory_ns = _known(sums.both_bytes) / memory
         roof_ns = np.where(sums.both_flops > 0, sums.roof_ns, np.nan)
         needed = np.maximum(memory_ns, roof_ns)
     bound = [
@@ -302,13 +318,16 @@ def call_columns(run: Run, nodes: Groups) -> list[tuple[Metric, Values]]:
     calls = np.rint(sums.calls).astype(np.int64)
     return [
         (CALLS, Values(calls, calls == 0)),
+        (METRICS["model_flops"], Values(sums.flops, sums.flops_ns == 0)),
+        (METRICS["model_tflops"], quotient(sums.flops, sums.flops_ns, 1e-3)),
         (CALL_TFLOPS, quotient(_known(sums.rates), sums.calls)),
         (MODEL_BYTES, Values(sums.bytes, sums.bytes_ns == 0)),
         (MODEL_TBPS, quotient(sums.bytes, sums.bytes_ns, 1e-3)),
-        (MODEL_INTENSITY, quotient(_known(sums.both_flops), sums.bytes)),
+        (MODEL_INTENSITY, quotient(_known(sums.both_flops), sums.both_bytes)),
         (BOUND, worded(bound)),
-        (OF_MODEL_ROOF, quotient(needed, sums.bytes_ns, 100.0)),
-        (OF_BANDWIDTH, quotient(memory_ns, sums.bytes_ns, 100.0)),
+        (OF_MODEL_ROOF, quotient(needed, sums.both_ns, 100.0)),
+        (OF_BANDWIDTH, quotient(_known(sums.bytes) / memory, sums.bytes_ns, 100.0)),
+        (METRICS["peak_pct"], quotient(sums.peak_ns, sums.peak_of_ns, 100.0)),
         (OF_ACHIEVABLE, quotient(sums.achievable_ns, sums.achievable_of_ns, 100.0)),
     ]
 

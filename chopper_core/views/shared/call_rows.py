@@ -14,12 +14,13 @@ from chopper_core.model.run import Run
 from chopper_core.model.units import time_text
 from chopper_core.model.view import View
 from chopper_core.util.errors import NothingToShow
-from chopper_core.util.grouping import run_starts, stable_order
+from chopper_core.util.grouping import ranked
 from chopper_core.views.shared.call_figures import (
     NO_SHAPE,
     SERVED,
     ShapeLabels,
     call_columns,
+    call_sums,
     shape_figures,
 )
 from chopper_core.views.shared.table_view import Partition, grouped
@@ -67,64 +68,58 @@ def kernels_of_shape(view: View, label: str) -> View:
     return replace(view, name="kernels", by="name", of=label, sort="", filter="", columns=())
 
 
-def modelled_columns(run: Run, rows: Partition) -> list[tuple[Metric, Values]]:
-    """The columns of the modelled work of rows, whatever they are."""
-    scope = rows.scope(run)
-    names = ["model_flops", "model_tflops", "peak_pct"]
-    names += ["peak_at_clock_pct"] if is_measured("gfx_mhz", run.table) else []
-    return [
-        *call_columns(run, rows.nodes),
-        *((METRICS[name], METRICS[name].compute(scope)) for name in names),
-    ]
-
-
-def shape_columns(run: Run, rows: Partition) -> list[tuple[Metric, Values]]:
-    """The columns of rows by shape: their work, that of one call, kernels, and benchmarks."""
-    labels = ShapeLabels.of(run)
-    places = {text: place for place, text in enumerate(labels.texts)}
-    shapes = [labels.shapes[places[label]] for label in rows.labels]
-    return [
-        *modelled_columns(run, rows),
-        *shape_figures(shapes),
-        (SERVED, _served(rows.nodes)),
-    ]
-
-
-def as_one(rows: Partition) -> Partition:
-    """All rows as one, for the total row."""
-    return Partition(rows.level, ["total"], rows.whole, rows.whole)
+def modelled_columns(
+    run: Run, rows: Partition
+) -> tuple[list[tuple[Metric, Values]], list[tuple[Metric, Values]]]:
+    """The columns of the modelled work of rows, whatever they are, and those of all rows as one."""
+    sums = call_sums(rows.nodes, run.hardware)
+    own = call_columns(sums, run.hardware)
+    whole = call_columns(sums.together(), run.hardware)
+    if is_measured("gfx_mhz", run.table):
+        at_clock = METRICS["peak_at_clock_pct"]
+        own.append((at_clock, at_clock.compute(rows.scope(run))))
+        whole.append((at_clock, at_clock.compute(rows.whole_scope(run))))
+    if rows.level == LEVEL:
+        labels = ShapeLabels.of(run)
+        places = {text: place for place, text in enumerate(labels.texts)}
+        shapes = [labels.shapes[places[label]] for label in rows.labels]
+        own += [*shape_figures(shapes), (SERVED, _served(rows.nodes))]
+    return own, whole
 
 
 def _served(nodes: Groups) -> Values:
     """The kernel with the most time of each group, and the number of other names."""
-    by_name, owner = nodes.split(("kernel",))
-    time_ns, names = by_name.sum("duration_ns"), by_name.codes("kernel")
-    order = stable_order(-time_ns)
-    order = order[stable_order(owner[order])]
-    first = run_starts(owner[order])
-    counts = np.diff(np.append(first, len(order)))
-    texts = nodes.table.names
+    names, count = nodes.table.names, len(nodes)
+    time_ns: dict[int, float] = {}
+    for rows, group in nodes.pieces():
+        pairs, place = ranked(group.astype(np.int64) * len(names) + nodes.table.kernel[rows])
+        sums = np.bincount(place, nodes.table.duration_ns[rows], len(pairs))
+        for pair, spent in zip(pairs.tolist(), sums.tolist(), strict=True):
+            time_ns[pair] = time_ns.get(pair, 0.0) + spent
+    kernels: list[list[tuple[float, int]]] = [[] for _ in range(count)]
+    for pair, spent in time_ns.items():
+        kernels[pair // len(names)].append((-spent, pair % len(names)))
     return worded(
-        [
-            texts[names[order[place]]] + (f" +{count - 1}" if count > 1 else "")
-            for place, count in zip(first.tolist(), counts.tolist(), strict=True)
-        ]
+        [names[min(own)[1]] + (f" +{len(own) - 1}" if len(own) > 1 else "") for own in kernels]
     )
 
 
-def shape_notes(run: Run, rows: Partition) -> tuple[str, ...]:
-    """The time that no model covers, and why."""
+def shape_notes(run: Run, whole: Groups) -> tuple[str, ...]:
+    """The time of a group's activities that no model covers, and why."""
     if CALL_SHAPE not in run.table.measured:
         return (
             "the trace has no shapes (record_shapes=True in the profiler records them): "
             "no row is modelled",
         )
-    kernel_ns = rows.nodes.sum("duration_ns")
-    whole = max(int(kernel_ns.sum()), 1)
+    labels = ShapeLabels.of(run)
+    time_ns = np.zeros(len(labels.texts))
+    for rows, _ in whole.pieces():
+        codes = labels.codes(run.table, rows)
+        time_ns += np.bincount(codes, run.table.duration_ns[rows], len(time_ns))
     rest = [
-        (int(time), label.removeprefix(NO_SHAPE))
-        for label, time in zip(rows.labels, kernel_ns, strict=True)
-        if label.startswith(NO_SHAPE)
+        (time, label.removeprefix(NO_SHAPE))
+        for label, time in zip(labels.texts, time_ns.tolist(), strict=True)
+        if label.startswith(NO_SHAPE) and time
     ]
     if not rest:
         return ()
@@ -132,6 +127,6 @@ def shape_notes(run: Run, rows: Partition) -> tuple[str, ...]:
     largest = sorted(rest, reverse=True)[:_MAX_NAMED]
     named = ", ".join(f"{name} {time_text(time)}" for time, name in largest)
     return (
-        f"{100 * without / whole:.1f} % of kernel time ({time_text(without)}) has no model: "
-        f"{named}{' …' if len(rest) > len(largest) else ''}",
+        f"{100 * without / max(time_ns.sum(), 1):.1f} % of kernel time ({time_text(without)}) has "
+        f"no model: {named}{' …' if len(rest) > len(largest) else ''}",
     )
