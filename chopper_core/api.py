@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,6 +128,24 @@ class OpenRun:
             counters=_named(counters, self.counters, "counter"),
             signals=_named(signals, measured_signals(run), "signal"),
         )
+
+    def export(
+        self,
+        path: str | PathLike[str],
+        to: str = "chakra",
+        *,
+        iteration: int | None = None,
+        gaps: bool = False,
+        force: bool = False,
+    ) -> list[str]:
+        """Write the run in a format of `chopper export`; returns sentences on what was left out.
+
+        Raises UsageError for an unknown format, an option that it doesn't take, or a path that
+        exists; DataError where the run can't be written so.
+        """
+        from chopper_core.render.exports import ExportOptions, export
+
+        return export(self.run, to, Path(path), ExportOptions(iteration, gaps, force))
 
     def signal(self, name: str, gpu: int, bins: int = 0) -> pa.Table:
         """A signal of a GPU as intervals (`start_ns`, `end_ns`) with its `value` in each.

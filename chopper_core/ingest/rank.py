@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
-from chopper_core.ingest.graph import OF_SYSTEM, graph_run, simulated_ranks
+from chopper_core.ingest.graph import OF_SYSTEM, SCHEDULE, graph_run, simulated_ranks
 from chopper_core.model.host_time import HostTime, joined
 from chopper_core.model.memory import MemoryEvents, joined_memory
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_RANK, Gpu, Run, Source
+from chopper_core.model.run import NO_RANK, RECONSTRUCTED, Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
 from chopper_core.sources.chakra.graph import ExecutionGraph
 from chopper_core.sources.chakra.host_trace import HostFile
@@ -201,6 +201,9 @@ def _loss_findings(trace: Trace) -> dict[str, int]:
 
 
 def _clock(trace: Trace) -> str:
+    exported = trace.metadata.get("chopper")
+    if isinstance(exported, dict) and RECONSTRUCTED in (exported.get("marks") or ()):
+        return SCHEDULE
     if trace.base_time_ns:
         base = datetime.fromtimestamp(trace.base_time_ns / 1e9, UTC)
         return f"epoch, from the base time {base:%Y-%m-%d %H:%M:%S} UTC"

@@ -79,6 +79,9 @@ NO_TIMES: Final = (
 )
 
 
+NO_STARTS: Final = "those of this run are a schedule along dependencies"
+
+
 class Match(IntEnum):
     """How an activity got its counters."""
 

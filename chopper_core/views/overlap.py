@@ -26,6 +26,7 @@ SPEC: Final = ViewSpec(
     title="Overlap",
     question="How much communication overlaps with the operations, and how much does it slow them?",
     by=("operation", "instance", "phase", "layer", "iteration", "gpu"),
+    needs_starts=True,
 )
 
 

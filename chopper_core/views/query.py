@@ -12,7 +12,7 @@ from chopper_core.metrics import METRICS, Metric, Scope, Values, metric_named
 from chopper_core.metrics.time import INSTANCES
 from chopper_core.model import address
 from chopper_core.model.charts import picked
-from chopper_core.model.column_names import NO_TIMES
+from chopper_core.model.column_names import NO_STARTS, NO_TIMES
 from chopper_core.model.groups import Groups
 from chopper_core.model.run import Run
 from chopper_core.model.run_set import RunSet
@@ -120,6 +120,8 @@ def _check(run: Run, view: View, spec: ViewSpec) -> None:
     """Raise UsageError where the run or the view's options don't fit."""
     if not run.table.has_times:
         raise NothingToShow(f"the view {spec.name} needs times: {NO_TIMES}")
+    if spec.needs_starts and run.is_reconstructed:
+        raise NothingToShow(f"the view {spec.name} needs measured start times: {NO_STARTS}")
     splits = splits_of(run, spec)
     if view.by and view.by not in splits:
         choices = f"takes by={', '.join(splits)}" if splits else "takes no by="

@@ -39,6 +39,8 @@ class ViewSpec(Struct, frozen=True, kw_only=True):
     """Whether its rows of GPUs can't be put together: by= takes no parallel dimension."""
     has_preview: bool = False
     """Whether its module has a `preview`: the answer without what takes long."""
+    needs_starts: bool = False
+    """Whether it is about what ran when: nothing that reconstructed times could tell."""
     no_statistic: str = "computes its figures for each row as a whole"
     """Why `stat=` has no effect where none of its figures takes a statistic."""
 

@@ -27,6 +27,7 @@ from chopper_core.store.writer import write_store
 from chopper_core.util.errors import DataError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import frame_of
+from chopper_tui.cli import main
 from tests.demo import demo_run
 from tests.ingest.chakra_files import node, sorted_rows, written
 from tests.realdata.conftest import FOLDER
@@ -212,10 +213,12 @@ def test_reconstructed_times_are_marked_everywhere(tmp_path: Path) -> None:
             assert row["times"] == "reconstructed"
     assert "Reconstructed times" in info.as_text(run)
     assert info.describe(run)["times"] == "reconstructed"
+    export(run, "perfetto", tmp_path / "trace.json")
+    assert open_run(str(tmp_path / "trace.json")).is_reconstructed
     assert OpenRun(run).kernels().schema.metadata[b"times"] == b"reconstructed"
     write_store(run, tmp_path / "store")
     assert read_store(tmp_path / "store").is_reconstructed
-    export(run, "chakra", tmp_path / "again")
+    OpenRun(run).export(tmp_path / "again")
     again = open_run(str(tmp_path / "again"))
     assert again.is_reconstructed
     same(run, again)
@@ -247,10 +250,56 @@ def test_a_schedule_gives_no_findings_about_waits_or_overlap(tmp_path: Path) -> 
     assert set(rules) <= {"layer", "operation", "products", "slow_on_a_gpu"}
 
 
+@pytest.mark.parametrize("name", ["overview", "comms"])
+def test_headlines_say_nothing_of_exposure_for_a_schedule(name: str, tmp_path: Path) -> None:
+    run = open_run(str(chain(tmp_path)))
+    headline = " ".join(frame_of(run, View(run.name, name=name)).headline)
+    assert headline and "exposed" not in headline and "waiting" not in headline
+
+
+@pytest.mark.parametrize("name", ["overlap", "launch", "ranks"])
+def test_views_of_what_ran_when_have_nothing_to_show_for_a_schedule(
+    name: str, tmp_path: Path
+) -> None:
+    run = open_run(str(chain(tmp_path)))
+    frame = frame_of(run, View(run.name, name=name))
+    assert len(frame) == 0
+    assert "needs measured start times: those of this run are a schedule" in frame.notes[0]
+
+
 def test_a_cycle_is_named_where_a_schedule_is_needed(tmp_path: Path) -> None:
     path = written(tmp_path / "a.0.et", [node(1), node(4, 1, 7), node(7, 1, 4)])
     with pytest.raises(DataError, match=r"form a cycle \(4 waits for 7 waits for 4\)"):
         open_run(str(path))
+
+
+def test_hostile_files_are_refused_by_the_command_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chopper_core.sources.chakra.wire import varint
+
+    head = b"\x07\x0a\x051.0.0"
+    for name, data in {
+        "beyond": head + varint(1000) + b"\x08\x01",
+        "gigabyte": head + varint(1 << 30) + b"\x08\x01",
+        "nothing": b"",
+        "zeros": bytes(1000),
+        "text": b"hello, world" * 10,
+    }.items():
+        path = tmp_path / f"{name}.et"
+        path.write_bytes(data)
+        assert main(["info", str(path)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"chopper: {path} ")
+
+
+def test_a_million_dependencies_are_scheduled(tmp_path: Path) -> None:
+    many = node(1, 5)
+    many.data_deps = [*range(2, 1_000_002)]
+    last = node(2, 7)
+    run = open_run(str(written(tmp_path / "a.0.et", [many, last])))
+    assert sorted(run.table.start_ns.tolist()) == [0, 7_000]
+    assert run.sources[0].findings["dependencies on nodes that the file lacks"] == 999_999
 
 
 def test_a_repeated_id_is_refused(tmp_path: Path) -> None:

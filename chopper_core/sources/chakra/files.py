@@ -63,6 +63,8 @@ class EtFile:
                 message = self._message()
                 if message is None:
                     return
+                if not message:
+                    raise WireError("is empty, and upstream's readers stop there")
                 node = decode_node(message)
             except WireError as error:
                 raise DataError(

@@ -32,6 +32,7 @@ SPEC: Final = ViewSpec(
     title="Launch",
     question="What does compute wait for before it starts, and why is the GPU idle?",
     by=("operation", "phase", "layer", "gpu", "iteration", "host"),
+    needs_starts=True,
 )
 
 

@@ -46,7 +46,7 @@ def _figures(step: Step) -> tuple[_Figure, ...]:
     knows_flops = THEORY in whole and step.without_flops_pct <= _MAX_UNKNOWN_FLOPS_PCT
     elapsed = max(int(step.whole.elapsed_ns[0]), 1)
     theory = 100.0 * int(whole[THEORY][0]) / elapsed if knows_flops else None
-    communicates = int(step.whole.sum("collectives")[0]) > 0
+    communicates = int(step.whole.sum("collectives")[0]) > 0 and not step.run.is_reconstructed
     exposed = 100.0 * int(whole["exposed_comm_ns"][0]) / elapsed if communicates else None
     return (
         _Figure(step.median_ns, time, before=f"{step.word} "),

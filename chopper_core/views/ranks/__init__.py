@@ -35,6 +35,7 @@ SPEC: Final = ViewSpec(
     title="Ranks",
     question="Which GPU is the straggler, from which point in the step, and why?",
     by=("gpu", "node", "iteration", "phase", "layer", "operation"),
+    needs_starts=True,
     no_statistic="compares GPUs kernel by kernel: its leads are means over all of them",
 )
 

@@ -262,7 +262,7 @@ def headline(chosen: Chosen) -> tuple[str, ...]:
         )
     busy = int(table.duration_ns[rows].sum())
     exposed = int(table.exposed_comm_ns[rows].sum())
-    if busy:
+    if busy and not chosen.all.is_scheduled:
         lines.append(
             f"{time_text(exposed)} of communication is exposed, "
             f"{100 * exposed / busy:.1f} % of the collectives' durations"
@@ -276,7 +276,9 @@ def notes(chosen: Chosen) -> tuple[str, ...]:
     table = chosen.table
     pairs = int((chosen.of_kind(PAIRWISE) & ~chosen.complete).sum())
     lacking = int((~chosen.complete).sum()) - pairs
-    if lacking:
+    if found.is_scheduled:
+        said.append("reconstructed times don't tell when ranks met: skew and waits are unknown")
+    elif lacking:
         said.append(
             f"{lacking} of {len(chosen.sets)} collectives lack ranks in the traces: their skew, "
             "transfer time and last arrival are unknown"

@@ -63,6 +63,8 @@ class Collectives(Struct, frozen=True, eq=False):
     """Median distance of the first from the last end of complete synchronous collectives."""
     shared_labels: tuple[str, ...]
     """Process groups with more GPUs than ranks: they aren't matched."""
+    is_scheduled: bool = False
+    """Whether the times are a schedule, in which ranks don't meet: no collective is complete."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -159,7 +161,6 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
     last_start = np.maximum.reduceat(start, first)
     end = np.maximum.reduceat(ends, first)
     seen = np.diff(np.append(first, len(rows)))
-    # In a schedule ranks don't meet: nothing is known of who waited for whom.
     complete = (seen == size) & (seen > 1) & (not run.is_reconstructed)
     synchronous = np.isin(kind, _codes(table, SYNCHRONOUS))
     waits = complete[member_set] & (synchronous[member_set] | (ends >= last_start[member_set]))
@@ -182,6 +183,7 @@ def _described(run: Run, kernels: CommKernels, sets: _Sets, shared: tuple[str, .
         member_exposed_ns=_exposed(run, rows, wait),
         spread_ns=int(np.median(spread)) if len(spread) else None,
         shared_labels=shared,
+        is_scheduled=run.is_reconstructed,
     )
 
 

@@ -145,6 +145,7 @@ def _file(path: Path, *messages: bytes) -> Path:
 
 GIB = 1 << 30
 HOSTILE = {
+    "an empty node": (b"\0" * 100, "is empty, and upstream's readers stop there"),
     "a length beyond the file": (varint(1000) + b"\x08\x01", "claims 1,000 bytes where 2 are left"),
     "a gigabyte's length": (varint(GIB) + b"\x08\x01", "claims 1,073,741,824 bytes, more than"),
     "a length without end": (b"\xff" * 12, "has a length of more than 5 bytes"),
