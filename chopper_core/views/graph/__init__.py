@@ -43,7 +43,7 @@ SPEC: Final = ViewSpec(
 )
 
 NODE: Final = "node"
-_MAX_ROWS: Final = 1 << 22
+_MAX_ROWS: Final = 1 << 20
 """In scopes with more activities the graph is that of one iteration."""
 _BINS: Final = 240
 TYPES: Final = ("compute", "memory", "collective", "send/receive")
@@ -190,7 +190,7 @@ def _together(run: Run, view: View, scope: _Scope, by: str) -> ViewResult:
     if by == "message":
         own += _messages(table, rows[order[first]])
     parts = [metric.name for metric, values in own[4:9] if values.numbers.any()]
-    shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "kernels")
+    shown: tuple[str, ...] = (ON_PATH.name, OF_PATH.name, NODES.name, "kernel_ns", "activities")
     shown += (*(("bytes",) if by in ("type", "message") else ()), GAP.name, *parts)
 
     def opens(row: int) -> View:

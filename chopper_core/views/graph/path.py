@@ -171,9 +171,8 @@ def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
     chosen = np.flatnonzero(number[chains.at[after]] >= 0)
     source = number[chains.junction[chains.at[edges.before[chosen]]]]
     target = task_of[number[chains.at[after[chosen]]]]
-    members = np.split(
-        stable_order(task_of), np.cumsum(np.bincount(task_of, minlength=len(tasks)))[:-1]
-    )
+    members = stable_order(task_of).tolist()
+    first = np.searchsorted(np.sort(task_of), np.arange(len(tasks) + 1)).tolist()
     by_source = stable_order(source)
     leaving = np.searchsorted(source[by_source], np.arange(len(heads) + 1)).tolist()
     offset = chains.offset(edges.before[chosen].astype(np.intp))[by_source].tolist()
@@ -183,11 +182,10 @@ def _distances(graph: Graph, chains: _Chains) -> tuple[Int64, dict[int, int]]:
     best: dict[int, int] = {}
     own = work[heads].tolist()
     distance = [0] * len(heads)
-    member_lists = [each.tolist() for each in members]
     ready = deque(task for task, count in enumerate(open_edges) if not count)
     while ready:
         task = ready.popleft()
-        for member in member_lists[task]:
+        for member in members[first[task] : first[task + 1]]:
             distance[member] = ended = reached[task] + own[member]
             for k in range(leaving[member], leaving[member + 1]):
                 to, length = target_of[k], ended + offset[k]
