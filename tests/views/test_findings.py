@@ -417,6 +417,29 @@ def test_clocks_below_nominal_with_power_to_spare(
     assert [says is not None and says in row["said"] for row in said] == [True] * (says is not None)
 
 
+@pytest.mark.parametrize(
+    ("longer", "flops", "says"), [(0.4, 1e9, True), (0.1, 1e9, False), (0.4, 2e9, False)]
+)
+def test_products_that_always_run_beside_communication(
+    longer: float, flops: float, says: bool
+) -> None:
+    """mlp_up always does; attn_fa is the same kernel and never does."""
+    made = stretched(rows(2), lambda row: int(longer * MS) * (row.operation == "mlp_up"))
+    beside = [
+        replace(row, kind=Kind.COMM, stream=5, operation="all_gather", kernel="nccl")
+        for row in made
+        if row.operation == "mlp_up"
+    ]
+    run = run_of(sorted([*made, *beside], key=lambda row: (row.gpu, row.start, row.stream)))
+    table = run.table
+    names = [table.operations[code] for code in table.operation]
+    work = {"mlp_up": 1e9, "attn_fa": flops}
+    run = with_columns(run, model_flops=[work.get(name, 0.0) for name in names])
+    said = [row["said"] for row in found(run, "contention")]
+    assert [each.startswith("mlp_up in") for each in said] == [True, True] * says
+    assert all("40.0 % longer than the same kernels" in each for each in said)
+
+
 def test_one_gpu_alone_is_no_straggler() -> None:
     assert found(run_of(rows(1)), "straggler") == []
 
