@@ -33,7 +33,9 @@ _BINARY: Final[Sequence[tuple[bytes, str]]] = (
     (b"SQLite format 3\0", "is a compressed SQLite database; decompress it first (gzip -d)"),
     (b"\0\0\0\0", "holds zeros: the disk was full or the copy was interrupted"),
 )
+_BESIDE_DATABASE: Final = "belongs to the database beside it"
 _BY_SUFFIX: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("-wal", "-shm", "-journal"), _BESIDE_DATABASE),
     ".nsys-rep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
     ".qdrep": f"is a report of Nsight Systems, which is not supported; {_GIVE_TRACE}",
     ".ncu-rep": "is a report of Nsight Compute, which is not supported",

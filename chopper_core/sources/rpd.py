@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import numpy as np
 
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.bytes import ByteSource
 from chopper_core.sources.shared.columns import Interner, int_column
+from chopper_core.sources.shared.database import open_read_only, unwritten
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import (
     ABSENT,
@@ -105,6 +105,8 @@ class _Reader:
         self._connection = connection
         self._progress = progress
         self._losses = Losses()
+        if missing := unwritten(path):
+            self._losses.notes.append(missing)
         self._names = Interner()
         self._threads: dict[tuple[int, int], int] = Interner()
         self._tables = _names(connection)
@@ -340,9 +342,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     import sqlite3
 
     try:
-        connection = sqlite3.connect(
-            f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True
-        )
+        connection = open_read_only(path)
         try:
             yield connection
         finally:

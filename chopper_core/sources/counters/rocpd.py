@@ -31,6 +31,7 @@ from chopper_core.sources.counters.tables import DispatchTable
 from chopper_core.sources.dispatches import DispatchRun
 from chopper_core.sources.registry import Recognised, Unusable
 from chopper_core.sources.shared.columns import Columns, float_column, int_column
+from chopper_core.sources.shared.database import unwritten
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Int64
@@ -113,6 +114,8 @@ class _Database:
         self._relations = relations
         self._progress = progress
         self._losses = Losses()
+        if missing := unwritten(path):
+            self._losses.notes.append(missing)
         self._processes: dict[str, _Process] = {}
         self._strings = self._looked_up("rocpd_string", "string")
         self._kernels = self._looked_up("rocpd_info_kernel_symbol", "display_name", "kernel_name")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import numpy as np
 
 from chopper_core.sources.shared.columns import GrowingColumn, int_column
+from chopper_core.sources.shared.database import open_read_only, unwritten
 from chopper_core.sources.trace import ABSENT, Losses
 from chopper_core.util.arrays import Index, Int64, Mask
 from chopper_core.util.errors import DataError
@@ -83,16 +83,16 @@ class Relations:
             raise DataError(f"{path} can't be read: {error.strerror or error}.") from error
         if magic != SQLITE_MAGIC:
             raise DataError(f"{path} is not an SQLite database.")
-        uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
         try:
-            connection = sqlite3.connect(uri, uri=True)
+            connection = open_read_only(path)
         except SQLITE_ERRORS as error:
             raise DataError(f"{path} can't be opened: {error}.") from error
         connection.text_factory = _text
-        # Views of a foreign file may call no function that does more than compute.
-        connection.execute("PRAGMA trusted_schema = OFF")
         try:
             return cls(path, connection)
+        except DataError as error:
+            connection.close()
+            raise DataError(f"{error} {unwritten(path)}".rstrip()) from error
         except BaseException:
             connection.close()
             raise

@@ -1,0 +1,65 @@
+"""Databases that a program still writes: rows in the log beside them are named as missing."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.render.info import as_text
+from chopper_core.util.errors import DataError
+from tests.sources.counters.counter_writers import minimal_rocpd
+from tests.sources.test_rpd import write as write_rpd
+
+
+def while_written(path: Path, statement: str) -> Path:
+    """A copy of the database and of the log that a writer has open beside it."""
+    folder = path.parent / "copied"
+    folder.mkdir()
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute(statement)
+    writer.commit()
+    for each in path.parent.glob(f"{path.name}*"):
+        shutil.copy(each, folder)
+    writer.close()
+    return folder / path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "statement"),
+    [
+        ("trace.rpd", write_rpd, "DELETE FROM rocpd_op WHERE id = 1"),
+        ("a.db", lambda path: minimal_rocpd(path, 1), "CREATE TABLE more (id)"),
+    ],
+)
+def test_what_lies_in_the_log_is_said_to_be_missing(
+    name: str, write: Callable[[Path], Path], statement: str, tmp_path: Path
+) -> None:
+    path = while_written(write(tmp_path / name), statement)
+    before = sorted(each.name for each in path.parent.iterdir())
+    text = " ".join(as_text(open_run(str(path.parent))).split())
+    assert f"{name}-wal holds" in text and "missing here" in text
+    assert f"{name}-wal: belongs to the database beside it" in text
+    assert sorted(each.name for each in path.parent.iterdir()) == before, "nothing is written"
+    path.with_name(f"{name}-wal").write_bytes(b"")
+    assert "missing here" not in as_text(open_run(str(path.parent)))
+
+
+def test_a_database_that_is_in_its_log_alone_is_refused_with_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("CREATE TABLE rocpd_string (id)")
+    writer.commit()
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    for each in tmp_path.glob("a.db*"):
+        shutil.copy(each, folder)
+    writer.close()
+    with pytest.raises(DataError, match="wal_checkpoint"):
+        open_run(str(folder / "a.db"))
