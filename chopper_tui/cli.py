@@ -29,6 +29,7 @@ chopper demo             explore the generated demo run
 chopper show ADDRESS     print a view as text, markdown, CSV or JSON
 chopper diff A B [PATH]  what changed from A to B, largest first
 chopper runs DIR         speed, power and heat of all runs below a directory
+chopper baseline         names for runs to compare with: @NAME
 chopper info RUN         sources, alignment, labels, and files left out
 chopper ingest RUN -o D  align a run once and write a store to keep or share
 chopper export RUN --to FORMAT -o PATH

@@ -38,6 +38,7 @@ from chopper_core.model.shapes import Attention, CallShape, Convolution, Fused, 
 from chopper_core.model.signals import CpuSamples, CpuSource, IntegralCurve, Signal
 from chopper_core.model.table import COLUMNS
 from chopper_core.model.units import Unit
+from chopper_core.store.baselines import named_run
 from chopper_core.util.errors import DataError
 from chopper_core.util.mmap_columns import Place
 
@@ -104,10 +105,10 @@ class StoredRun(Struct, frozen=True):
 
 
 def paths_of(name: str) -> list[Path]:
-    """The paths in a run's name: one, or several separated by commas."""
-    path = Path(name).expanduser()
+    """The paths in a run's name: one, or several separated by commas; `@NAME` is a baseline's."""
+    path = Path(named_run(name)).expanduser()
     if not path.exists() and "," in name:
-        return [Path(part).expanduser() for part in name.split(",") if part]
+        return [Path(named_run(part)).expanduser() for part in name.split(",") if part]
     return [path]
 
 

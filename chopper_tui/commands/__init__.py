@@ -6,6 +6,6 @@ from typing import Final
 
 PROGRAM: Final = "chopper"
 COMMANDS: Final = (
-    "demo", "show", "diff", "runs", "info", "ingest", "export", "check", "cache", "metrics", "keys",
-    "doctor",
+    "demo", "show", "diff", "baseline", "runs", "info", "ingest", "export", "check", "cache",
+    "metrics", "keys", "doctor",
 )  # fmt: skip

@@ -1,20 +1,32 @@
-"""`chopper diff`: what changed between two runs, as `show` prints it."""
+"""`chopper diff`: what changed between two runs, and whether limits on it are exceeded."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from typing import Final
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
+from chopper_core.util.errors import UsageError
 from chopper_tui.commands import show
-from chopper_tui.commands.named import against
+from chopper_tui.commands.named import against, open_with_progress, view_of
 from chopper_tui.commands.options import add_printing_options
+from chopper_tui.commands.output import frame_text, write_text
+
+if TYPE_CHECKING:
+    from chopper_core.query.frame import Frame
+    from chopper_core.views.compare.gate import Judged
 
 DESCRIPTION: Final = "Compare B with A, its baseline: what changed, largest first."
+EXCEEDED: Final = 4
+"""The exit code where a limit is exceeded."""
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Two runs, a path in them, and the format."""
-    parser.add_argument("a", metavar="A", help="the baseline")
+    """Two runs, a path in them, limits, and the format."""
+    parser.add_argument("a", metavar="A", help="the baseline; @NAME of `chopper baseline`")
     parser.add_argument("b", metavar="B", help="the run to compare with it")
     parser.add_argument(
         "path",
@@ -23,10 +35,72 @@ def add_options(parser: ArgumentParser) -> None:
         default="",
         help="a part of both, such as gpu=0/iteration=11",
     )
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        type=_limit,
+        metavar="LIMIT",
+        help="exit code 4 where B exceeds it beyond the noise of the iterations: 'step_time>+2%%', "
+        "'operation=mlp_dp/elapsed_ns>+5%%', 'gpu=3/exposed_comm_ns>+1ms'",
+    )
     add_printing_options(parser)
 
 
+def _limit(text: str) -> Any:
+    from chopper_core.views.compare.gate import parse_limit
+
+    try:
+        return parse_limit(text)
+    except UsageError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
 def run(options: Namespace) -> int:
-    """Print the comparison."""
+    """Print the comparison; returns the exit code."""
     options.address = f"{against(options.b, options.a, options.path)}&view=compare"
-    return show.run(options)
+    if not options.fail_if:
+        return show.run(options)
+    from chopper_core.views.compare.gate import FAIL, judge
+    from chopper_core.views.query import frame_of
+
+    view = view_of(options.address, options)
+    if options.columns:
+        view = replace(view, columns=tuple(filter(None, options.columns.split(","))))
+    opened = open_with_progress(view, options)
+    assert view.baseline is not None
+    judged = judge(opened, opened.baseline_run(view.baseline.run), options.fail_if)
+    write_text(_printed(frame_of(opened, view), judged, options), options)
+    return EXCEEDED if any(each.verdict == FAIL for each in judged) else 0
+
+
+def _printed(frame: Frame, judged: list[Judged], options: Namespace) -> str:
+    """The frame with the limits: sentences in text, a table in markdown, `limits` in JSON."""
+    from chopper_core.views.compare.gate import limits_table
+
+    sentences = [each.sentence for each in judged]
+    text, format_name = frame_text(frame, options)
+    if format_name == "text":
+        return "\n".join([*sentences, "", text])
+    if format_name == "markdown":
+        return f"{limits_table(judged)}\n{text}"
+    # In files for programs, people find the sentences beside the data.
+    print("\n".join(sentences), file=sys.stderr)
+    if format_name == "csv":
+        return text
+    document = json.loads(text)
+    document["limits"] = [
+        {
+            "limit": each.limit.text,
+            "verdict": each.verdict,
+            "run": None if each.reason else each.ours,
+            "base": None if each.reason else each.base,
+            "unit": each.metric.unit,
+            "change_pct": None if each.reason else each.change_pct,
+            "q": each.q if each.q == each.q else None,
+            "iterations": list(each.counts),
+            "sentence": each.sentence,
+        }
+        for each in judged
+    ]
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

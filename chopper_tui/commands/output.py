@@ -52,20 +52,31 @@ def glyphs(*, is_ascii: bool = False) -> Glyphs:
 
 def print_frame(frame: Frame, options: Namespace, charted: Run | None = None) -> None:
     """Print a frame as the printing options say, or write it to the file that they name."""
+    write_text(frame_text(frame, options, charted)[0], options)
+
+
+def frame_text(frame: Frame, options: Namespace, charted: Run | None = None) -> tuple[str, str]:
+    """A frame as the printing options say, and the name of its format."""
     from chopper_core.render.ansi import paint_for, plain
     from chopper_tui.export import printed
 
     suffix = Path(options.output).suffix if options.output else ""
     default_width = 0 if options.output else width()
+    format_name = options.format or _FORMAT_SUFFIXES.get(suffix, "text")
     text = printed(
         frame,
-        options.format or _FORMAT_SUFFIXES.get(suffix, "text"),
+        format_name,
         limit=options.limit,
         width=default_width if options.width is None else options.width,
         glyphs=glyphs(is_ascii=options.ascii),
         charted=charted,
         paint=plain if options.output else paint_for(sys.stdout.isatty(), os.environ),
     )
+    return text, format_name
+
+
+def write_text(text: str, options: Namespace) -> None:
+    """Print a text, or write it to the file that the printing options name."""
     if not options.output:
         write(text)
         return

@@ -15,6 +15,7 @@ from chopper_core.metrics import METRICS
 from chopper_core.model.run_set import RunSet
 from chopper_core.model.view import View
 from chopper_core.util.errors import DataError, UsageError
+from chopper_core.views.compare.gate import INCONCLUSIVE, judge, parse_limit
 from chopper_core.views.query import query
 from chopper_core.views.runs.columns import LARGEST, LEAST, MEAN, RUN_COLUMNS, TOTAL
 from chopper_tui.cli import main
@@ -111,6 +112,16 @@ def test_the_demo_is_faster_with_fsdp2(demos: RunSet) -> None:
     assert frame.row(0)["step_time_ns_x"] == 1.0
     assert frame.labels == list(RUNS)
     assert [frame.row(row)["fsdp"] for row in (0, 1)] == [1, 2]
+
+
+def test_the_gate_has_the_same_change(demos: RunSet) -> None:
+    base, run = (demos.others[f"demo_data/{name}"] for name in RUNS)
+    found = judge(run, base, [parse_limit("step_time>+2%")])[0]
+    assert found.change_pct == pytest.approx(-1.7, abs=0.05)
+    frame = query(demos, View("demo_data"))
+    assert [found.base, found.ours] == [frame.row(row)["step_time_ns"] for row in (0, 1)]
+    # Two iterations of each can't tell.
+    assert found.verdict == INCONCLUSIVE
 
 
 def test_best_of_a_group(demos: RunSet) -> None:

@@ -1,0 +1,251 @@
+"""Limits on what may change from a baseline to a run, judged against the noise of the iterations.
+
+A limit is exceeded only where the iterations of the run lie beyond it by more than chance: the
+Wilcoxon-Mann-Whitney test of `determinism`, between the run's iterations and the baseline's moved
+by the limit, adjusted for the number of limits. It is met where they lie within it by more than
+chance; else the iterations can't tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import METRICS, Metric, Reduces, Scope, column, metric_named
+from chopper_core.model.run import Run
+from chopper_core.model.table import LEVELS, NO_LABEL
+from chopper_core.model.units import Unit
+from chopper_core.model.view import View, complete_order
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NoSuchNode, NothingToShow, UsageError
+from chopper_core.views.determinism.noise import LEVEL, adjusted, unpaired
+from chopper_core.views.throughput import Steps, steps_of
+
+PASS: Final = "pass"
+FAIL: Final = "fail"
+INCONCLUSIVE: Final = "inconclusive"
+MIN_ITERATIONS: Final = 4
+"""The fewest iterations of each run with which the test can tell."""
+_LIMIT: Final = re.compile(
+    r"(?:(?P<path>.+)/)?(?P<figure>[A-Za-z][\w.]*)(?P<sign>[<>])"
+    r"(?P<number>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|[A-Za-zµ°]*)"
+)
+_SCALES: Final = {
+    "": 1.0, "%": 1.0, "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "w": 1.0, "mhz": 1.0,
+    "j": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9,
+}  # fmt: skip
+STEP_TIME: Final = column(
+    "step_time_ns",
+    "ns",
+    "step time",
+    "The iteration's time on the GPU that takes longest, as in the view throughput.",
+)
+TOKENS: Final = column(
+    "tokens_per_s", "tok/s", "tokens per second", "Tokens per second and GPU of an iteration."
+)
+_ALIASES: Final = {"step_time": STEP_TIME.name, "iteration_ns": STEP_TIME.name}
+
+
+class Limit(Struct, frozen=True):
+    """How far a figure may change from the baseline."""
+
+    text: str
+    """As it was given."""
+    path: tuple[tuple[str, str], ...]
+    """Levels and labels of the part that it is about; empty: the whole run."""
+    figure: str
+    is_upper: bool
+    number: float
+    is_relative: bool
+    """Whether the number is in % of the baseline, not in the figure's unit."""
+
+    def moved(self, base: Float64) -> Float64:
+        """The baseline's figures moved to the limit."""
+        return base * (1.0 + self.number / 100.0) if self.is_relative else base + self.number
+
+
+class Judged(Struct, frozen=True):
+    """A limit and how a run does against it."""
+
+    limit: Limit
+    verdict: str
+    ours: float
+    """The median of the run's iterations."""
+    base: float
+    counts: tuple[int, int]
+    """The iterations of the run and of the baseline."""
+    metric: Metric
+    q: float
+    """How likely chance alone puts the iterations as far from the limit; NaN: too few."""
+    reason: str = ""
+    """Why it can't be judged, where it can't."""
+
+    @property
+    def change_pct(self) -> float:
+        """The change of the median in % of the baseline's."""
+        return 100.0 * (self.ours / self.base - 1.0) if self.base else np.nan
+
+    @property
+    def sentence(self) -> str:
+        """The result in a sentence."""
+        limit = self.limit
+        what = f"{self.verdict}: {limit.text}"
+        if self.reason:
+            return f"{what}: {self.reason}"
+        values = f"{_text(self.metric, self.base)} → {_text(self.metric, self.ours)}"
+        over = f"{self.counts[0]} and {self.counts[1]} iterations"
+        if self.verdict == INCONCLUSIVE and not np.isfinite(self.q):
+            why = f"too few to tell, {over}; {MIN_ITERATIONS} of each can"
+        elif self.verdict == INCONCLUSIVE:
+            why = f"not beyond the noise of {over} (q {self.q:.2g})"
+        else:
+            why = f"beyond the noise of {over} (q {self.q:.2g})"
+        return f"{what}: {self.change_pct:+.1f} %, {values}, {why}"
+
+
+def parse_limit(text: str) -> Limit:
+    """Parse `[LEVEL=LABEL/…]FIGURE>+NUMBER[%|unit]`; raises UsageError."""
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"{text!r} is not a limit such as step_time>+2%, operation=mlp_dp/elapsed_ns>+5% or "
+            "exposed_comm_ns>+1ms"
+        )
+    path = []
+    for step in (match["path"] or "").split("/"):
+        level, equals, label = step.partition("=")
+        if step and (not equals or level not in LEVELS):
+            raise UsageError(f"{text!r}: {step!r} is not LEVEL=LABEL; levels: {', '.join(LEVELS)}")
+        path += [(level, label)] if step else []
+    figure = _ALIASES.get(match["figure"], match["figure"])
+    if figure not in (STEP_TIME.name, TOKENS.name):
+        metric_named(figure)
+    elif path:
+        raise UsageError(f"{text!r}: {figure} is of whole iterations; drop the path")
+    unit = match["unit"].lower()
+    if unit not in _SCALES:
+        raise UsageError(f"{text!r} has an unknown unit {match['unit']!r}")
+    of_percents = figure in METRICS and METRICS[figure].unit is Unit.PERCENT
+    number = float(match["number"]) * _SCALES[unit]
+    is_relative = unit == "%" and not of_percents
+    return Limit(text.strip(), tuple(path), figure, match["sign"] == ">", number, is_relative)
+
+
+def judge(run: Run, base: Run, limits: Sequence[Limit]) -> list[Judged]:
+    """How a run does against each limit."""
+    found: list[Judged] = []
+    chances: list[float] = []
+    for limit in limits:
+        metric, ours, theirs, reason = _both(run, base, limit)
+        counts = len(ours), len(theirs)
+        if not all(counts):
+            judged = Judged(limit, INCONCLUSIVE, np.nan, np.nan, counts, metric, np.nan, reason)
+            found.append(judged)
+            chances.append(np.nan)
+            continue
+        medians = float(np.median(ours)), float(np.median(theirs))
+        found.append(Judged(limit, INCONCLUSIVE, *medians, counts, metric, np.nan))
+        enough = min(counts) >= MIN_ITERATIONS
+        chances.append(unpaired(ours, limit.moved(theirs)) if enough else np.nan)
+    together = adjusted(np.array(chances))
+    return [
+        replace(each, q=float(q), verdict=_verdict(each, float(q)))
+        for each, q in zip(found, together, strict=True)
+    ]
+
+
+def _both(run: Run, base: Run, limit: Limit) -> tuple[Metric, Float64, Float64, str]:
+    """A limit's figure of the iterations of both runs, and why one has none.
+
+    Raises NoSuchNode where neither has the part: its name is wrong.
+    """
+    taken: list[Float64] = []
+    errors: list[NoSuchNode] = []
+    reason, metric = "", _metric_of(limit.figure)
+    for each, where in ((run, "the run"), (base, "the baseline")):
+        try:
+            metric, numbers = samples(each, limit)
+            if not len(numbers):
+                reason = reason or f"no complete iteration of {where} has the figure"
+        except NoSuchNode as error:
+            errors.append(error)
+            numbers, reason = np.empty(0), f"{where} lacks it: {error}"
+        except NothingToShow as error:
+            numbers, reason = np.empty(0), f"{where}: {error}"
+        taken.append(numbers)
+    if len(errors) == 2:
+        raise NoSuchNode(f"{limit.text}: {errors[0]}")
+    return metric, taken[0], taken[1], reason
+
+
+def _verdict(each: Judged, q: float) -> str:
+    if not np.isfinite(q) or q >= LEVEL:
+        return INCONCLUSIVE
+    edge = float(each.limit.moved(np.array([each.base]))[0])
+    is_above = each.ours > edge
+    return FAIL if is_above == each.limit.is_upper else PASS
+
+
+def samples(run: Run, limit: Limit) -> tuple[Metric, Float64]:
+    """A limit's figure of each complete iteration; sums are per GPU. Raises NoSuchNode."""
+    if limit.figure in (STEP_TIME.name, TOKENS.name):
+        steps = steps_of(run, View(run.name))
+        steady = steps.steady
+        times = steps.slowest_ns[steady].astype(np.float64)
+        if limit.figure == STEP_TIME.name:
+            return STEP_TIME, times
+        return TOKENS, _finite(1e9 * _tokens(steps)[steady] / np.maximum(times, 1.0))
+    metric = metric_named(limit.figure, run.table, run.counter_info)
+    levels = [level for level, _ in limit.path]
+    order = complete_order(levels)
+    view = View(run.name, path=tuple(label for _, label in limit.path), order=order)
+    tree = run.tree_of(view)
+    node = tree.node(view.path)
+    if "iteration" in levels:
+        raise UsageError(f"{limit.text!r} names an iteration, whose noise can't be known")
+    groups = tree.split(view.path, ("iteration",))
+    values = metric.compute(Scope(groups, node, run.origin_ns, run.hardware, run.measured))
+    numbers = np.where(values.present(), values.numbers, np.nan).astype(np.float64)
+    codes = groups.codes("iteration").astype(np.int64)
+    complete = codes != NO_LABEL
+    if metric.reduces == Reduces.SUM:
+        cells = tree.split(view.path, ("gpu", "iteration")).codes("iteration").astype(np.int64)
+        numbers = numbers / np.maximum([(cells == code).sum() for code in codes.tolist()], 1)
+    return metric, _finite(numbers[complete])
+
+
+def _tokens(steps: Steps) -> Float64:
+    return np.asarray(steps.tokens.mean(axis=0), np.float64)
+
+
+def _finite(numbers: Float64) -> Float64:
+    return np.asarray(numbers[np.isfinite(numbers)], np.float64)
+
+
+def _metric_of(figure: str) -> Metric:
+    known = {STEP_TIME.name: STEP_TIME, TOKENS.name: TOKENS}
+    return known[figure] if figure in known else metric_named(figure)
+
+
+def _text(metric: Metric, number: float) -> str:
+    scale = metric.unit.scale(abs(number), is_whole=False)
+    return f"{number / scale.divisor:.4g} {scale.text}".strip()
+
+
+def limits_table(judged: Iterable[Judged]) -> str:
+    """The limits as a Markdown table, for a job's summary."""
+    lines = ["| limit | baseline | run | change | result |", "| :-- | --: | --: | --: | :-- |"]
+    marks = {PASS: "✅ pass", FAIL: "❌ fail", INCONCLUSIVE: "❔ inconclusive"}
+    for each in judged:
+        figures = ["–", "–", "–"]
+        if not each.reason:
+            figures = [_text(each.metric, each.base), _text(each.metric, each.ours),
+                       f"{each.change_pct:+.1f} %"]  # fmt: skip
+        limit = each.limit.text.replace("|", "\\|")
+        lines.append(f"| `{limit}` | {' | '.join(figures)} | {marks[each.verdict]} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,33 @@
+"""`chopper baseline`: names for runs that others are compared with."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Final
+
+from chopper_core.store.baselines import SIGN, baselines, remove_baseline, set_baseline
+from chopper_core.util.errors import UsageError
+from chopper_tui.commands.output import tell, write
+
+DESCRIPTION: Final = "Name runs to compare with: `@NAME` stands for the run, as in base=@NAME."
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """List, set or remove names."""
+    parser.add_argument("do", nargs="?", choices=("list", "set", "remove"), default="list")
+    parser.add_argument("name", metavar="NAME", nargs="?", default="")
+    parser.add_argument("run", metavar="RUN", nargs="?", default="")
+
+
+def run(options: Namespace) -> int:
+    """List, set or remove them."""
+    if options.do == "set":
+        if not options.run:
+            raise UsageError("a baseline needs a name and a run: chopper baseline set NAME RUN")
+        tell(f"{SIGN}{options.name} is {set_baseline(options.name, options.run)}")
+    elif options.do == "remove":
+        remove_baseline(options.name)
+    else:
+        for name, path in baselines().items():
+            write(f"{SIGN}{name}\t{path}\n")
+    return 0

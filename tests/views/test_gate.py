@@ -1,0 +1,175 @@
+"""Limits on what may change: alarms on equal runs, changes that are found, and their sentences."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from chopper_core.model.run import Run
+from chopper_core.store.baselines import set_baseline
+from chopper_core.util.errors import NoSuchNode, UsageError
+from chopper_core.views.compare.gate import (
+    FAIL,
+    INCONCLUSIVE,
+    MIN_ITERATIONS,
+    PASS,
+    Judged,
+    judge,
+    limits_table,
+    parse_limit,
+    samples,
+)
+from tests.support import Row, run_of
+
+OPERATIONS = {"gemm": 40_000, "norm": 8_000, "mlp_dp": 30_000}
+
+
+def run_with(
+    seed: int, iterations: int = 12, noise: float = 0.01, name: str = "run", **slower: float
+) -> Run:
+    """Two GPUs whose operations vary by a normal noise; `slower` are factors of operations."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for gpu in range(2):
+        at = 0
+        for iteration in range(iterations):
+            for operation, mean in OPERATIONS.items():
+                factor = slower.get(operation, 1.0) * (1.0 + noise * random.standard_normal())
+                duration = round(mean * factor)
+                rows.append(Row(at, duration, gpu=gpu, iteration=iteration, operation=operation))
+                at += duration
+    return run_of(rows, name=name)
+
+
+def verdict(run: Run, base: Run, text: str) -> Judged:
+    return judge(run, base, [parse_limit(text)])[0]
+
+
+def count_of_fails(pairs: int, text: str, **slower: float) -> int:
+    found = 0
+    for seed in range(pairs):
+        base, run = run_with(2 * seed), run_with(2 * seed + 1, **slower)
+        found += verdict(run, base, text).verdict == FAIL
+    return found
+
+
+def check_rates(pairs: int) -> None:
+    # Of equal runs, even with no room in the limit: not more alarms than the test's level.
+    assert count_of_fails(pairs, "operation=mlp_dp/elapsed_ns>+0%") <= pairs * 5 // 100
+    assert count_of_fails(pairs, "step_time>+0%") <= pairs * 5 // 100
+    # 3 % more on one operation, with a limit of 1 %.
+    found = count_of_fails(pairs, "operation=mlp_dp/elapsed_ns>+1%", mlp_dp=1.03)
+    assert found >= pairs * 95 // 100
+    assert count_of_fails(pairs, "operation=gemm/elapsed_ns>+1%", mlp_dp=1.03) == 0
+
+
+def test_alarms_and_finds_of_some_pairs() -> None:
+    check_rates(20)
+
+
+@pytest.mark.sweep
+def test_alarms_and_finds_of_100_pairs() -> None:
+    check_rates(100)
+
+
+def test_the_three_results() -> None:
+    base = run_with(1)
+    assert verdict(run_with(2, mlp_dp=1.1), base, "operation=mlp_dp/elapsed_ns>+5%").verdict == FAIL
+    assert verdict(run_with(2), base, "operation=mlp_dp/elapsed_ns>+5%").verdict == PASS
+    near = verdict(run_with(2, mlp_dp=1.05), base, "operation=mlp_dp/elapsed_ns>+5%")
+    assert near.verdict == INCONCLUSIVE and "not beyond the noise of 12 and 12" in near.sentence
+    few = verdict(run_with(2, 3, mlp_dp=2.0), base, "step_time>+5%")
+    assert few.verdict == INCONCLUSIVE and np.isnan(few.q)
+    assert f"too few to tell, 3 and 12 iterations; {MIN_ITERATIONS} of each can" in few.sentence
+
+
+def test_the_figures_are_those_of_the_iterations() -> None:
+    run, base = run_with(3, mlp_dp=1.1), run_with(4)
+    found = verdict(run, base, "gpu=1/operation=mlp_dp/elapsed_ns>+20%")
+    rows = [run.table.duration_ns[at] for at in range(len(run.table))
+            if run.table.gpu[at] == 1 and run.table.text_of("operation", int(run.table.operation[at])) == "mlp_dp"]  # noqa: E501  # fmt: skip
+    assert found.ours == np.median(rows) and found.verdict == PASS
+    # Sums of both GPUs are per GPU.
+    _, both = samples(run, parse_limit("operation=gemm/kernel_ns>+1%"))
+    assert len(both) == 12 and abs(np.median(both) / OPERATIONS["gemm"] - 1) < 0.02
+    _, counts = samples(run, parse_limit("kernels>+1"))
+    assert counts.tolist() == [3.0] * 12
+    assert verdict(run, base, "kernels>+1").verdict == PASS
+
+
+def test_limits_below_and_in_units() -> None:
+    base, slow = run_with(5), run_with(6, gemm=1.2)
+    assert verdict(slow, base, "operation=gemm/elapsed_ns>+4us").verdict == FAIL
+    assert verdict(slow, base, "operation=gemm/elapsed_ns>+20us").verdict == PASS
+    assert verdict(run_with(6, gemm=0.8), base, "operation=gemm/elapsed_ns<-10%").verdict == FAIL
+    assert verdict(slow, base, "operation=gemm/elapsed_ns<-10%").verdict == PASS
+
+
+def test_several_limits_are_adjusted_together() -> None:
+    base, run = run_with(7), run_with(8, mlp_dp=1.03)
+    texts = [f"operation={name}/elapsed_ns>+1%" for name in OPERATIONS]
+    alone = verdict(run, base, texts[2])
+    together = judge(run, base, [parse_limit(text) for text in texts])
+    assert [each.verdict for each in together][2] == FAIL
+    assert together[2].q >= alone.q
+    table = limits_table(together)
+    assert table.count("\n") == 5 and "❌ fail" in table and "`operation=mlp_dp" in table
+
+
+def test_parts_that_are_missing() -> None:
+    base, run = run_with(9), run_with(10)
+    with pytest.raises(NoSuchNode, match="no operation mlp_dq"):
+        verdict(run, base, "operation=mlp_dq/elapsed_ns>+1%")
+    rows = [Row(at * 10_000, 5_000, iteration=at, operation="gemm") for at in range(12)]
+    only = verdict(run, run_of(rows), "operation=norm/elapsed_ns>+1%")
+    assert only.verdict == INCONCLUSIVE and "the baseline lacks it" in only.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("step_time", "is not a limit such as"),
+        ("step_time>2x", "unknown unit 'x'"),
+        ("steptime>+2%", "unknown column 'steptime'"),
+        ("node=1/elapsed_ns>+2%", "is not LEVEL=LABEL"),
+        ("gpu=1/step_time>+2%", "is of whole iterations"),
+    ],
+)
+def test_invalid_limits(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_limit(text)
+
+
+def test_an_iteration_has_no_noise() -> None:
+    with pytest.raises(UsageError, match="whose noise can't be known"):
+        verdict(run_with(1), run_with(2), "iteration=3/elapsed_ns>+1%")
+
+
+def test_the_command_fails_where_a_limit_is_exceeded(
+    tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:  # type: ignore[no-untyped-def]
+    from chopper_core.store.writer import write_store
+    from chopper_tui.cli import main
+
+    write_store(run_with(1), tmp_path / "a")
+    write_store(run_with(2, mlp_dp=1.1), tmp_path / "b")
+    set_baseline("main", str(tmp_path / "a"))
+    limits = ["--fail-if", "operation=mlp_dp/elapsed_ns>+5%", "--fail-if", "step_time>+50%"]
+    assert main(["diff", "@main", str(tmp_path / "b"), *limits]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("fail: operation=mlp_dp/elapsed_ns>+5%: +")
+    assert lines[1].startswith("pass: step_time>+50%")
+    assert main(["diff", str(tmp_path / "b"), "@main", *limits, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["verdict"] for each in document["limits"]] == [PASS, PASS]
+    assert document["limits"][0]["change_pct"] < -5 and document["rows"]
+    assert main(["diff", "@main", str(tmp_path / "b"), *limits, "--format", "markdown"]) == 4
+    assert capsys.readouterr().out.startswith("| limit | baseline | run |")
+    assert main(["diff", "@main", str(tmp_path / "b"), "--fail-if", "gpu=9/idle_ns>+1%"]) == 3
+    assert main(["diff", "@other", str(tmp_path / "b"), *limits]) == 2
+    assert main(["baseline"]) == 0
+    assert capsys.readouterr().out == f"@main\t{tmp_path / 'a'}\n"
+    assert main(["baseline", "remove", "main"]) == 0
+    assert main(["baseline", "remove", "main"]) == 2
