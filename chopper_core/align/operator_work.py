@@ -29,7 +29,7 @@ ATTENTION: Final = re.compile(
     r"scaled_dot_product\w*attention|^flash_attn::_flash_attn"
     r"|^aiter::_?(?:wrapper_)?(?:flash_attn|fmha_v3|mha)_(?:fwd|bwd|forward|backward)$"
 )
-FUSED: Final = re.compile(r"^triton_(?P<kind>[a-z]+)_fused_?(?P<operators>\w*?)(?:_\d+)?$")
+FUSED: Final = re.compile(r"^triton_(?P<kind>[a-z]+)_fused(?P<operators>(?:_\w+?)??)(?:_\d+)?$")
 """A kernel of torch.compile: the way it loops, and the operators that it fuses."""
 BACKWARD_PER_FORWARD: Final = 2.5
 """Attention: five products instead of two."""

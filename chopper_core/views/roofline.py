@@ -179,6 +179,8 @@ def _sentence(columns: dict[str, Values], row: int, label: str) -> str:
     ]
     bound = columns[BOUND.name].cell(row)
     parts += [f"{bound}-bound"] if bound else []
+    measured = [*text(INTENSITY.name, " FLOP/B", 1), *text(MEASURED.name, " TFLOP/s", 1)]
+    parts += [f"by counters {' at '.join(reversed(measured))}"] if measured else []
     return f"{label}: {', '.join(parts) if parts else 'no model'}"
 
 

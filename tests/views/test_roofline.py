@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chopper_core.align.operator_inputs import Inputs
 from chopper_core.align.operator_work import operator_work
@@ -295,3 +296,51 @@ def test_a_row_s_benchmark_is_the_first_that_can_run_it(run: Run) -> None:
     tree = query(run, parse("R"))
     with pytest.raises(UsageError, match="a benchmark runs a shape"):
         benchmark_line(run, tree, 0)
+
+
+def test_counters_put_the_measured_point_beside_the_modelled_one(run: Run) -> None:
+    """Twice the modelled bytes cross the fabric, and 10 % more FLOPs are executed."""
+    table = run.table
+    large = np.flatnonzero(table.duration_ns >= 200_000)
+
+    def column(value: float) -> np.ndarray:
+        values = np.full(len(table), np.nan)
+        values[large] = value
+        return values
+
+    counted = {
+        "counter_duration_ns": column(200_000),
+        **{f"SQ_INSTS_VALU_MFMA_MOPS_{name}": column(0) for name in ("F16", "F8", "F32", "F64")},
+        "SQ_INSTS_VALU_MFMA_MOPS_BF16": column(1.1 * FLOPS / 512),
+        "TCC_BUBBLE_sum": column(0),
+        "TCC_EA0_RDREQ_32B_sum": column(0),
+        "TCC_EA0_RDREQ_sum": column(1.5 * BYTES / 64),
+        "TCC_EA0_WRREQ_sum": column(0.5 * BYTES / 64),
+        "TCC_EA0_WRREQ_64B_sum": column(0.5 * BYTES / 64),
+    }
+    measured = replace(run, table=table.with_measured(counted))
+    frame = query(measured, parse("R?view=roofline"))
+    row = frame.row(0)
+    assert row["intensity"] == pytest.approx(1.1 / 2 * FLOPS / BYTES)
+    assert row["measured_tflops"] == pytest.approx(1.1 * FLOPS / 200e-6 / 1e12)
+    assert row["model_intensity"] == FLOPS / BYTES
+    (chart,) = frame.charts
+    texts = ["".join(text for text, _ in line) for line in draw(chart, 100, 20, UNICODE, 0)]
+    assert "○ by counters" in texts[0]
+    assert sum(text.count("○") for text in texts[1:]) == 1
+    assert "by counters 755.9 TFLOP/s at 750.9 FLOP/B" in " ".join(texts)
+
+
+def test_kernels_of_torch_compile_without_inputs_are_told_by_what_they_fuse(
+    tmp_path: Path,
+) -> None:
+    tiny = TinyTrace()
+    for at, kernel in enumerate(
+        ("triton_red_fused_add_mean_mul_3", "triton_red_fused_add_mean_mul_7", "triton_poi_fused_1")
+    ):
+        tiny.launch(kernel, 100 * at, duration=10 * (at + 1))
+    frame = query(align(tiny, tmp_path).run, parse("R?view=kernels&by=shape&columns=kernel_ns"))
+    assert {label: frame.row(place)["kernel_ns"] for place, label in enumerate(frame.labels)} == {
+        "triton red add_mean_mul": 30_000,
+        "no shape: elementwise": 30_000,
+    }
