@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.run import Run
 from chopper_core.model.table import COLUMNS, KernelTable, concatenate, empty_table
 from chopper_core.model.tree import in_order, level_order
-from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.sources.ranks import find_traces
 from chopper_core.store.format import is_store, paths_of, read_label
 from chopper_core.store.reader import read_store, verify
@@ -40,6 +39,9 @@ from chopper_core.util.errors import ChopperError, DataError
 from chopper_core.util.mmap_columns import content_of
 from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
+
+if TYPE_CHECKING:
+    from chopper_core.sources.chakra.host_trace import HostFile
 
 
 def ingest_store(

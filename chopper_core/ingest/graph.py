@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from chopper_core.align.execution_graph import SCHEMA, GraphTimes, align_graph, times_of
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_RANK, ONE_CLOCK, RECONSTRUCTED, SIMULATED, Gpu, Run, Source
+from chopper_core.model.run import NO_RANK, ONE_CLOCK, SCHEDULE, SIMULATED, Gpu, Run, Source
 from chopper_core.sources.chakra.graph import AttributeColumn, ExecutionGraph
 from chopper_core.sources.chakra.schema import NodeType
 from chopper_core.sources.chakra.simulation import SimulatedRun
 
-SCHEDULE: Final = f"{RECONSTRUCTED} along dependencies: the file gives durations, no start times"
 _TICK_CLOCK: Final = f"{SIMULATED}: one clock, 1 tick taken as 1 ns"
 _READ: Final = frozenset(
     (

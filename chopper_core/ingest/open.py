@@ -34,7 +34,6 @@ from chopper_core.model.run import (
     located,
 )
 from chopper_core.model.table import NO_TIME, KernelTable, concatenate
-from chopper_core.sources.chakra.host_trace import HostFile
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import natural_key
@@ -45,11 +44,12 @@ from chopper_core.util.progress import Progress, silent
 from chopper_core.util.workers import read_all
 
 if TYPE_CHECKING:
+    from chopper_core.sources.chakra.host_trace import HostFile
     from chopper_core.sources.dispatches import DispatchRun
 
 NO_CLOCK: Final = "none: dispatches have no times, only their order"
 
-ReadRanks = Callable[[Sequence[Path], Sequence[HostFile], Progress], Sequence[Run | ChopperError]]
+ReadRanks = Callable[[Sequence[Path], "Sequence[HostFile]", Progress], Sequence[Run | ChopperError]]
 """Reads traces, with the host traces beside them, as runs of one rank each; returns an error for a
 trace that can't be used."""
 GatherTables = Callable[[Sequence[Run]], KernelTable]

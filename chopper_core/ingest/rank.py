@@ -7,22 +7,18 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
-from chopper_core.ingest.graph import OF_SYSTEM, SCHEDULE, graph_run, simulated_ranks
 from chopper_core.model.host_time import HostTime, joined
 from chopper_core.model.memory import MemoryEvents, joined_memory
 from chopper_core.model.parallel import ProcessGroup
-from chopper_core.model.run import NO_RANK, RECONSTRUCTED, Gpu, Run, Source
+from chopper_core.model.run import NO_RANK, RECONSTRUCTED, SCHEDULE, Gpu, Run, Source
 from chopper_core.model.table import KernelTable, concatenate
-from chopper_core.sources.chakra.graph import ExecutionGraph
-from chopper_core.sources.chakra.host_trace import HostFile
-from chopper_core.sources.chakra.simulation import SimulatedRun
 from chopper_core.sources.foreign import CUPTI_RANGE, OnlyRangesError, why_no_activity
 from chopper_core.sources.ranks import rank_in_name
 from chopper_core.sources.registry import Family, read_source
@@ -30,6 +26,11 @@ from chopper_core.sources.shared.text import FileHead
 from chopper_core.sources.trace import ABSENT, Trace, by_rank
 from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from chopper_core.sources.chakra.graph import ExecutionGraph
+    from chopper_core.sources.chakra.host_trace import HostFile
+    from chopper_core.sources.chakra.simulation import SimulatedRun
 
 HOST_TRACE: Final = "host trace"
 """The note on a joined host trace begins so, with its path."""
@@ -68,9 +69,13 @@ def read_rank(path: Path, progress: Progress = silent, hosts: Sequence[HostFile]
     file can't be read or has no GPU activity.
     """
     trace: Trace | ExecutionGraph | SimulatedRun = read_source(path, Family.TRACE, progress)
-    if isinstance(trace, ExecutionGraph):
-        return graph_run(trace)
-    if isinstance(trace, SimulatedRun):
+    if not isinstance(trace, Trace):
+        # Kineto traces, which are most, don't wait for these imports.
+        from chopper_core.ingest.graph import OF_SYSTEM, graph_run, simulated_ranks
+        from chopper_core.sources.chakra.graph import ExecutionGraph
+
+        if isinstance(trace, ExecutionGraph):
+            return graph_run(trace)
         return _merged(simulated_ranks(trace), OF_SYSTEM)
     if not len(trace.activities):
         if trace.losses.truncated:

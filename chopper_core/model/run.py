@@ -147,6 +147,8 @@ class HostClock(Struct, frozen=True):
 
 RECONSTRUCTED: Final = "reconstructed"
 """The clock of a source begins so if its times are a schedule along dependencies, not measured."""
+SCHEDULE: Final = f"{RECONSTRUCTED} along dependencies: the file gives durations, no start times"
+"""That clock, for people."""
 RECONSTRUCTED_NOTE: Final = (
     "reconstructed times: a schedule along dependencies; only durations were measured, so overlap, "
     "waits and idle time are not known"

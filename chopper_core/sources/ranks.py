@@ -6,12 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from chopper_core.sources.chakra.host_trace import SUFFIXES as HOST_SUFFIXES
-from chopper_core.sources.chakra.host_trace import HostFile, head_of
 from chopper_core.sources.foreign import what_is
 from chopper_core.sources.registry import (
     Family,
@@ -22,6 +20,9 @@ from chopper_core.sources.registry import (
 )
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.util.errors import DataError
+
+if TYPE_CHECKING:
+    from chopper_core.sources.chakra.host_trace import HostFile
 
 FROM_FILE: Final = "distributedInfo"
 FROM_NAME: Final = "file name"
@@ -89,7 +90,9 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     others = [*found.skipped, *(SkippedFile(path, "") for path in found.unknown)]
     if not found.files:
         raise DataError(_nothing_found(paths, others))
-    first = min((file.source for file in found.files), key=formats(Family.TRACE).index)
+    first = found.files[0].source
+    if any(file.source is not first for file in found.files):
+        first = min((file.source for file in found.files), key=formats(Family.TRACE).index)
     others += [
         SkippedFile(file.path, f"is a trace of {file.source.NAME} beside others; open it alone")
         for file in found.files
@@ -97,17 +100,23 @@ def find_traces(paths: Sequence[Path]) -> FoundTraces:
     ]
     others.sort(key=lambda file: natural_key(file.path))
     lost = [file for file in others if file.is_damaged and rank_in_name(file.path.name) is not None]
-    hosts = [head_of(FileHead(file.path)) for file in others if _may_be_host(file.path)]
     return FoundTraces(
         _with_hints([file.path for file in found.files if file.source is first]),
         lost,
-        [host for host in hosts if host is not None],
+        _hosts([file.path for file in others]),
         [file for file in others if file not in lost],
     )
 
 
-def _may_be_host(path: Path) -> bool:
-    return path.name.casefold().endswith(HOST_SUFFIXES)
+def _hosts(paths: Sequence[Path]) -> list[HostFile]:
+    """The host traces among files that are no trace."""
+    if not paths:
+        return []
+    from chopper_core.sources.chakra.host_trace import SUFFIXES, head_of
+
+    named = (path for path in paths if path.name.casefold().endswith(SUFFIXES))
+    heads = (head_of(FileHead(path)) for path in named)
+    return [head for head in heads if head is not None]
 
 
 def assign_ranks(traces: Sequence[tuple[TraceFile, int | None]]) -> list[RankAssignment]:

@@ -133,10 +133,13 @@ class FoundFiles(Struct, frozen=True):
 
 def formats(family: Family) -> list[SourceFormat]:
     """Return the modules of a family's formats."""
-    return [
-        cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
-        for name in FORMATS[family]
-    ]
+    return [*_each_format(family)]
+
+
+def _each_format(family: Family) -> Iterator[SourceFormat]:
+    """Yield the modules, each imported when its turn comes: most files have the first format."""
+    for name in FORMATS[family]:
+        yield cast("SourceFormat", import_module(f"chopper_core.sources.{name}"))
 
 
 def discover(paths: Sequence[Path], family: Family) -> FoundFiles:
@@ -168,7 +171,7 @@ def _recognise(path: Path, family: Family, root: Path) -> SourceFile | SkippedFi
     head = FileHead(path)
     skipped, nearest = None, -1
     name = path.name.casefold()
-    for source in formats(family):
+    for source in _each_format(family):
         # A file that nothing can read has the format with the longest of its endings.
         ending = max((len(end) for end in source.SUFFIXES if name.endswith(end)), default=0)
         if path != root and source.SUFFIXES and not ending:
