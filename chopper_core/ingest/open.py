@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chopper_core.align.breakdown import breakdown_columns
 from chopper_core.align.clocks import host_clocks
 from chopper_core.ingest.rank import HOST_TRACE, RankReader
+from chopper_core.ingest.slots import with_slots
 from chopper_core.model.column_names import PASSING
 from chopper_core.model.hardware import (
     hardware_in,
@@ -96,7 +97,11 @@ def open_run(
     except DataError as no_traces:
         if not all(path.exists() for path in paths):
             raise
-        run = _counted(name, (), progress, overrides) or _sampled(name, progress, overrides)
+        run = (
+            _counted(name, (), progress, overrides)
+            or _scheduled(name, progress, overrides)
+            or _sampled(name, progress, overrides)
+        )
         if run is None:
             raise no_traces
         return run
@@ -136,6 +141,7 @@ def open_run(
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
     run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
+    run = with_slots(run, paths)
     return located(_check_overrides(_named(run)))
 
 
@@ -166,6 +172,16 @@ def _named(run: Run) -> Run:
     return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
 
 
+def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
+    """The run of the pipeline schedules at the paths; None without any."""
+    from chopper_core.ingest.schedule import schedule_run
+
+    run = schedule_run(name, paths_of(name), progress)
+    if run is None:
+        return None
+    return located(_check_overrides(_named(_with_overrides(run, overrides))))
+
+
 def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     """The run of the telemetry at the paths; None without any."""
     from chopper_core.ingest.sampled import telemetry_run
@@ -173,6 +189,7 @@ def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     run = telemetry_run(name, paths_of(name), progress, overrides)
     if run is None:
         return None
+    run = with_slots(run, paths_of(name))
     return located(_check_overrides(_named(_with_overrides(run, overrides))))
 
 

@@ -240,6 +240,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The same of figures of whole nodes."""
     status: str = ""
     """Why the run is known to be incomplete: out of memory, or stopped; '' if it isn't."""
+    slots: Mapping[int, str] = field(default_factory=dict)
+    """Number of a GPU in its node → its slot, such as `front`, from slots.csv."""
     groups: tuple[ProcessGroup, ...] = ()
     """The process groups that the traces name, but for those of one rank or of all."""
     world: int = 0

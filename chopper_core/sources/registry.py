@@ -31,6 +31,8 @@ class Family(StrEnum):
     """Read into a `HostTrace`."""
     CPU = "CPU samples"
     """Read into a `CpuTable`."""
+    SCHEDULE = "pipeline schedule"
+    """Read into a `Schedule`."""
 
 
 FORMATS: Final[Mapping[Family, Sequence[str]]] = {
@@ -53,6 +55,7 @@ FORMATS: Final[Mapping[Family, Sequence[str]]] = {
     ),
     Family.HOST: ("chakra.host_trace",),
     Family.CPU: ("cpu",),
+    Family.SCHEDULE: ("schedules.primus", "schedules.workers"),
 }
 """The module of each format, imported on demand; the first one that recognises a file reads it."""
 

@@ -46,6 +46,8 @@ MODULES: Final = (
     "clock",
     "low_clock",
     "throttled",
+    "hot_gpu",
+    "long_stage",
     "slow_on_a_gpu",
     "slow_operations",
     "iteration",

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS, Scope, Values
 from chopper_core.model.groups import Groups
+from chopper_core.model.parallel import DIMENSIONS
 from chopper_core.model.run import Run
 from chopper_core.model.table import LEVELS, NO_LABEL, NO_LABEL_TEXT, KernelTable, Kind
 from chopper_core.model.view import View, complete_order
@@ -214,7 +215,8 @@ class FindingsContext(Struct, frozen=True, eq=False, dict=True):
     def at(self, **labels: str) -> View:
         """The scope in the tree, with more labels on its path."""
         steps = dict(self.view.scope) | labels
-        levels = [level for level in LEVELS if level in steps]
+        # Coordinates lead to GPUs, so that they come first.
+        levels = [level for level in (*DIMENSIONS, *LEVELS) if level in steps]
         path = tuple(steps[level] for level in levels)
         return replace(self.view, path=path, order=complete_order(levels))
 

@@ -52,6 +52,7 @@ ONE_PLACE: Final = Threshold(
     "longer",
     needs="two GPUs or more",
     thresholds=(STRAGGLER, ONCE, ONE_PLACE),
+    explains=("hot-gpu",),
 )
 def straggler(context: FindingsContext) -> Iterator[Finding]:
     """A GPU that the others wait for, and why it is late."""

@@ -1,0 +1,1 @@
+"""Dumps of pipeline schedules: when each microbatch ran on each stage."""

@@ -1,0 +1,100 @@
+"""ByteDance's StragglerAnalysis: the operations of all workers of a job as one Parquet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopper_core.model.table import Kind, Phase
+from chopper_core.sources.registry import Recognised, Unusable
+from chopper_core.sources.schedules.schedule import Schedule
+from chopper_core.sources.shared.text import FileHead
+from chopper_core.sources.trace import Losses
+from chopper_core.util.errors import DataError
+from chopper_core.util.progress import Progress, silent
+
+NAME: Final = "StragglerAnalysis (ByteDance)"
+FILES: Final = (
+    "`.parquet` with `rank`, `stage`, `dp_rank`, `step`, `optype`, `start_ts`, `duration`"
+)
+EXAMPLE: Final = ""
+SUFFIXES: Final = (".parquet",)
+
+_FORMAT: Final = "StragglerAnalysis Parquet"
+_COLUMNS: Final = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "mb_id")
+_MAGIC: Final = b"PAR1"
+_HOST: Final = ("gc", "first-op")
+_COMM: Final = ("send", "recv", "reduce", "gather", "scatter")
+_S: Final = 1e9
+
+
+def recognise(head: FileHead) -> Recognised | Unusable | None:
+    """Recognise a file by its columns."""
+    if not head.magic.startswith(_MAGIC):
+        return None
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(head.path).names
+    except (OSError, ValueError):
+        return None
+    return Recognised(_FORMAT) if set(_COLUMNS) <= set(names) else None
+
+
+def read(path: Path, _progress: Progress = silent) -> Schedule:
+    """Read the operations of all workers; raises DataError if none is usable."""
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, columns=list(_COLUMNS))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read: {error}.") from error
+    names = np.array(table["optype"].to_pylist(), object)
+    columns = {
+        name: table[name].to_numpy(zero_copy_only=False) for name in _COLUMNS if name != "optype"
+    }
+    start, duration = (columns[key].astype(np.float64) for key in ("start_ts", "duration"))
+    known = np.isfinite(start) & np.isfinite(duration) & (duration >= 0) & (start >= 0)
+    is_host = np.isin(names, _HOST)
+    kept = known & ~is_host
+    losses = Losses(bad_times=int((~known).sum()))
+    if losses.bad_times:
+        losses.notes.append(f"{losses.bad_times} rows without a valid time.")
+    if not kept.any():
+        raise DataError(f"{path} is a {_FORMAT}, but holds no usable row.")
+    operations, codes = np.unique(names[kept].astype(str), return_inverse=True)
+    begin = np.round(start[kept] * _S).astype(np.int64)
+    return Schedule(
+        path=path,
+        format=_FORMAT,
+        operations=tuple(operations.tolist()),
+        **{
+            ours: columns[theirs][kept].astype(np.int32)
+            for ours, theirs in (
+                ("rank", "rank"), ("stage", "stage"), ("replica", "dp_rank"), ("step", "step"),
+                ("microbatch", "mb_id"),
+            )
+        },
+        operation=codes.astype(np.int32),
+        kind=np.array([_kind(name) for name in operations], np.int8)[codes],
+        phase=np.array([_phase(name) for name in operations], np.int8)[codes],
+        start_ns=begin,
+        duration_ns=np.round(duration[kept] * _S).astype(np.int64),
+        windows_ns={},
+        unused={name: int((names == name).sum()) for name in _HOST if (names == name).any()},
+        losses=losses,
+    )  # fmt: skip
+
+
+def _kind(name: str) -> Kind:
+    return Kind.COMM if any(part in name for part in _COMM) else Kind.COMPUTE
+
+
+def _phase(name: str) -> Phase:
+    if name.startswith("forward"):
+        return Phase.FORWARD
+    if name.startswith("backward"):
+        return Phase.BACKWARD
+    return Phase.OPTIMIZER if "optimizer" in name else Phase.OTHER

@@ -1,0 +1,75 @@
+"""A GPU that is hotter than the others and runs at a lower clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import is_measured
+from chopper_core.query.outliers import MAD_TO_SIGMA
+from chopper_core.util.arrays import Float64
+from chopper_core.views.findings.context import ROBUST_Z, FindingsContext
+from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
+from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.places import places_of
+from chopper_core.views.shared.table_view import by_level
+
+HOTTER: Final = Threshold(
+    "temperature above the median of the GPUs", 5.0, "°C", "slots of a node differ by less"
+)
+SLOWER: Final = Threshold(
+    "clock below the median of the GPUs", 1.5, "%", "GPUs of one model vary by about one percent"
+)
+_HEAT: Final = ("hotspot_c", "edge_c")
+_FEWEST: Final = 3
+
+
+@rule(
+    "hot-gpu",
+    saving="its compute time beyond what it would take at the median clock",
+    holds=(0.3, 1.3),
+    needs="telemetry of clocks and temperatures, three GPUs",
+    thresholds=(HOTTER, SLOWER),
+    explains=("clock",),
+)
+def hot_gpus(context: FindingsContext) -> Iterator[Finding]:
+    """A GPU that is hotter than the others and runs at a lower clock."""
+    name = next((each for each in _HEAT if is_measured(each, context.table)), "")
+    if not name or not is_measured("gfx_mhz", context.table) or len(context.gpus) < _FEWEST:
+        return
+    heat, clock = (_of_gpus(context, each) for each in (name, "gfx_mhz"))
+    if not (np.isfinite(heat).all() and np.isfinite(clock).all()):
+        return
+    usual, usual_mhz = float(np.median(heat)), float(np.median(clock))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(clock - usual_mhz)))
+    busy = context.by_gpu_and_iteration(lambda nodes: nodes.sum("compute_ns")).mean(axis=1)
+    busy += context.by_gpu_and_iteration(lambda nodes: nodes.sum("overlap_ns")).mean(axis=1)
+    for place, gpu in enumerate(context.gpus):
+        lower = 1 - float(clock[place]) / usual_mhz
+        is_low = lower >= SLOWER.share and usual_mhz - clock[place] >= ROBUST_Z.value * spread
+        if heat[place] - usual < HOTTER.value or not is_low:
+            continue
+        where = places_of(context.run, [gpu]).text(0)
+        saving = float(busy[place]) * lower
+        yield Finding(
+            sentence=(
+                f"GPU {gpu}{f' ({where})' if where else ''} is {heat[place] - usual:.0f} °C hotter "
+                f"than the median GPU and its clock is {percent(lower)} lower ({clock[place]:,.0f} "
+                f"vs {usual_mhz:,.0f} MHz); {time(saving)}{context.each} of its compute"
+            ),
+            evidence=replace(context.with_view("grid"), of=name),
+            confidence=confidence(measured=True, repeated=context.repeats),
+            saving_ns=saving,
+            gpu=gpu,
+            total_ns=saving * len(context.iterations),
+        )
+
+
+def _of_gpus(context: FindingsContext, name: str) -> Float64:
+    """The mean of a signal on each GPU during its work; NaN where unknown."""
+    _, by_gpu = by_level(context.node, "gpu")
+    values = context.figure(name, by_gpu)
+    return np.where(values.present(), values.numbers, np.nan).astype(np.float64)

@@ -1,0 +1,227 @@
+"""Grid: a figure of every rank at its place along the parallel dimensions, with nodes and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from chopper_core.metrics import (
+    Metric,
+    Scope,
+    Values,
+    column,
+    is_measured,
+    metric_named,
+    numbered,
+    worded,
+)
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.parallel import DIMENSIONS
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64
+from chopper_core.util.errors import NothingToShow, UsageError
+from chopper_core.views.shared.places import Places, places_of
+from chopper_core.views.shared.sampled_gpus import columns_of, gpus_of, opened
+from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="grid",
+    title="Grid",
+    question="Where in the parallel layout, and in which node and slot, does a figure stand out?",
+    of=FIGURE,
+    no_statistic="shows each GPU's figure over its whole time",
+)
+
+_USUAL: Final = ("hotspot_c", "edge_c", "gfx_mhz", "power_w")
+_OTHERWISE: Final = "busy_pct"
+_USUAL_SAMPLED: Final = ("mean_hot_c", "mean_power_w", "mean_gfx_mhz")
+_GAP: Final = ""
+"""The label of the empty cells between nodes."""
+_NO_LAYOUT: Final = (
+    "the ranks have no coordinates: neither the traces' process groups nor --parallel tp=2,pp=4 "
+    "say them; columns are the ranks of a node"
+)
+
+NODE: Final = column("node", "", "node", "The host of the rank; else its number by devices.")
+SLOT: Final = column(
+    "slot",
+    "",
+    "slot",
+    "The GPU's place in its node, from slots.csv.",
+    missing_because="no slots.csv",
+)
+RANK: Final = column("rank", "", "rank", "The rank of the GPU.")
+COORDINATES: Final = {
+    name: column(name, "", name, f"The {name} coordinate of the rank.", missing_because="unknown")
+    for name in DIMENSIONS
+}
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """A row per GPU: its figure, coordinates, node and slot; the grid as a heat map."""
+    name = view.of or next((n for n in _USUAL if is_measured(n, run.table)), _OTHERWISE)
+    figure = metric_named(name, run.table, run.counter_info)
+    tree = run.tree_of(view)
+    parent = tree.node(view.path)
+    groups = tree.split(view.path, ("gpu",))
+    values = figure.compute(Scope(groups, parent, run.origin_ns, run.hardware, run.measured))
+    if values.words is not None:
+        raise UsageError(f"{figure.name} is text and has no grid")
+    gpus = groups.codes("gpu").tolist()
+    numbers = dict(zip(gpus, np.where(values.present(), values.numbers, np.nan), strict=True))
+    if not view.path:
+        numbers |= _untraced(run, name)
+    total = figure.compute(Scope(parent, parent, run.origin_ns, run.hardware, run.measured)).at(0)
+    found = _result(run, view, figure, numbers, lambda gpu: child_of(view, "gpu", str(gpu)))
+    return replace(found, total={} if total is None else {figure.name: total}, whole=parent)
+
+
+def of_samples(run: Run, view: View) -> ViewResult:
+    """The grid of a run of telemetry alone."""
+    own = {metric.name: (metric, values) for metric, values in columns_of(run)}
+    name = view.of or next((each for each in _USUAL_SAMPLED if each in own), "")
+    if name not in own:
+        there = ", ".join(own) or "nothing"
+        raise NothingToShow(run.status or f"of= takes {there} without a trace, not {name!r}")
+    metric, values = own[name]
+    numbers = np.where(values.present(), values.numbers, np.nan)
+    by_gpu = dict(zip(gpus_of(run), numbers.tolist(), strict=True))
+    return _result(run, view, metric, by_gpu, lambda gpu: opened(view, str(gpu)))
+
+
+def _untraced(run: Run, name: str) -> dict[int, float]:
+    """Means over the run's time of a signal of GPUs that only telemetry has."""
+    signal = run.measured.get(name)
+    others = [gpu.index for gpu in run.gpus if gpu.index not in run.traced]
+    if signal is None:
+        return {}
+    bounds = np.array([run.origin_ns, run.end_ns])
+    return {
+        gpu: float(signal.curves[gpu].means(bounds)[0]) for gpu in others if gpu in signal.curves
+    }
+
+
+def _result(
+    run: Run,
+    view: View,
+    figure: Metric,
+    by_gpu: dict[int, float],
+    opens: Callable[[int], View],
+) -> ViewResult:
+    gpus = sorted(by_gpu)
+    numbers = np.array([by_gpu[gpu] for gpu in gpus], np.float64)
+    if not np.isfinite(numbers).any():
+        reason = f": {figure.missing_because}" if figure.missing_because else ""
+        raise NothingToShow(f"{figure.name} is unknown for the whole scope{reason}")
+    places = places_of(run, gpus)
+    beyond = _beyond_nodes(numbers, places)
+    own: list[tuple[Metric, Values]] = [(figure, numbered(numbers))]
+    own.append((_difference(figure), numbered(beyond)))
+    own.append((RANK, Values(np.array(places.ranks, np.int64))))
+    for name in places.dimensions:
+        codes = np.array(places.coordinates[name], np.int64)
+        own.append((COORDINATES[name], Values(codes, codes < 0)))
+    own.append((NODE, worded([node or None for node in places.nodes])))
+    if any(places.slots):
+        own.append((SLOT, worded([slot or None for slot in places.slots])))
+    chart = _chart(figure, gpus, numbers, places, opens)
+    return ViewResult(
+        level="gpu",
+        labels=[str(gpu) for gpu in gpus],
+        columns=tuple(own),
+        opens=lambda row: opens(gpus[row]),
+        headline=_headline(figure, gpus, numbers, places),
+        notes=() if places.dimensions else (_NO_LAYOUT,),
+        charts=(chart,),
+    )
+
+
+def _difference(figure: Metric) -> Metric:
+    return column(
+        f"{figure.name}_beyond_node",
+        figure.unit,
+        "Δ node",
+        f"{figure.name} less the mean of the GPUs of its node.",
+        missing_because="the GPU's node is unknown",
+        signed=True,
+    )
+
+
+def _beyond_nodes(numbers: Float64, places: Places) -> Float64:
+    found = np.full(len(numbers), np.nan)
+    nodes = np.array(places.nodes)
+    for node in dict.fromkeys(places.nodes):
+        own = np.flatnonzero(nodes == node)
+        if node and np.isfinite(numbers[own]).any():
+            found[own] = numbers[own] - np.nanmean(numbers[own])
+    return found
+
+
+def _chart(
+    figure: Metric,
+    gpus: list[int],
+    numbers: Float64,
+    places: Places,
+    opens: Callable[[int], View],
+) -> HeatMap:
+    """Stages as rows, the other dimensions as columns; without a layout, nodes as rows."""
+    rows = dict.fromkeys(places.row_labels)
+    at = {label: place for place, label in enumerate(rows)}
+    columns = dict.fromkeys(sorted(places.column_keys))
+    labels: list[str] = []
+    where: dict[tuple[int, ...], int] = {}
+    before = ""
+    for key in columns:
+        own = [row for row, other in enumerate(places.column_keys) if other == key]
+        block = places.block_of(own[0])
+        # An empty column stands between the GPUs of two nodes.
+        if labels and block != before:
+            labels.append(_GAP)
+        before = block
+        where[key] = len(labels)
+        labels.append(places.column_labels[own[0]])
+    grid = np.full((len(rows), len(labels)), np.nan)
+    owner: dict[tuple[int, int], int] = {}
+    for place, gpu in enumerate(gpus):
+        cell = at[places.row_labels[place]], where[places.column_keys[place]]
+        grid[cell] = numbers[place]
+        owner[cell] = gpu
+    return HeatMap(
+        f"{figure.title} of the ranks",
+        figure.unit,
+        tuple(rows),
+        tuple(labels),
+        places.across,
+        grid,
+        has_own_rows=True,
+        opens=lambda row, col: opens(owner.get((row, col), gpus[0])),
+    )
+
+
+def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places) -> tuple[str, ...]:
+    high, low = int(np.nanargmax(numbers)), int(np.nanargmin(numbers))
+    unit = f" {figure.unit}" if figure.unit else ""
+    scale, text = (1e6, " ms") if figure.unit == "ns" else (1.0, unit)
+
+    def named(place: int) -> str:
+        where = places.text(place)
+        return f"GPU {gpus[place]} ({where})" if where else f"GPU {gpus[place]}"
+
+    lines = [
+        f"{figure.title}: largest on {named(high)}, {numbers[high] / scale:.4g}{text}; smallest on "
+        f"{named(low)}, {numbers[low] / scale:.4g}{text}"
+    ]
+    slots = list(dict.fromkeys(slot for slot in places.slots if slot))
+    if len(slots) > 1:
+        of_slot = np.array(places.slots)
+        means = [float(np.nanmean(numbers[of_slot == slot])) for slot in slots]
+        lines.append(
+            "mean by slot: "
+            + ", ".join(f"{s} {m / scale:.4g}{text}" for s, m in zip(slots, means, strict=True))
+        )
+    return tuple(lines)

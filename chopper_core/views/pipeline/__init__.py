@@ -1,0 +1,309 @@
+"""Pipeline: stages and microbatches, the bubble against 1F1B's, and a stage that is too long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chopper_core.metrics import Metric, Values, column, numbered
+from chopper_core.model.charts import Chart, HeatMap
+from chopper_core.model.run import Run
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import distinct
+from chopper_core.views.pipeline.blocks import Blocks, blocks_of, means_over
+from chopper_core.views.shared.phrases import percent, time
+from chopper_core.views.shared.table_view import child_of
+from chopper_core.views.spec import ViewResult, ViewSpec
+
+SPEC: Final = ViewSpec(
+    name="pipeline",
+    title="Pipeline",
+    question="How large is the pipeline's bubble, and which stage is too long?",
+    by=("stage", "rank", "iteration", "microbatch"),
+    no_statistic="shows means over microbatches and iterations",
+)
+
+STAGE: Final = "stage"
+LONG: Final = 1.1
+"""A stage is too long from this many times the median of the others."""
+_BINS: Final = 96
+
+Own = list[tuple[Metric, Values]]
+
+COUNT: Final = column("microbatches", "", "µbatches", "Microbatches of an iteration.")
+FORWARD: Final = column(
+    "forward_ns", "ns", "forward", "Mean time of a microbatch's forward, first start to last end."
+)
+BACKWARD: Final = column(
+    "backward_ns",
+    "ns",
+    "backward",
+    "Mean time of a microbatch's backward, first start to last end.",
+)
+BUSY: Final = column(
+    "busy_ns", "ns", "busy", "Time in microbatches, mean over the row's GPUs and iterations."
+)
+WINDOW: Final = column(
+    "step_window_ns",
+    "ns",
+    "window",
+    "From the first to the last microbatch of any GPU, or the step's time in a dump; mean over the "
+    "row's GPUs and iterations.",
+)
+IDLE: Final = column(
+    "pipeline_idle_pct",
+    "%",
+    "idle",
+    "Share of the window outside microbatches, mean over the row's GPUs and iterations.",
+)
+BUBBLE: Final = column(
+    "bubble_pct",
+    "%",
+    "bubble",
+    "Share of the window outside microbatches for which the host isn't late: time that the GPU "
+    "waits for its pipeline.",
+)
+THEORY: Final = column(
+    "theory_pct",
+    "%",
+    "1F1B",
+    "The bubble of one forward, one backward with equal stages: (p - 1) / (m + p - 1) of p stages "
+    "and m microbatches.",
+)
+TIMES: Final = column(
+    "stage_x",
+    "x",
+    "of others",
+    "Forward and backward of a microbatch over the median of the other stages'.",
+    missing_because="there is no other stage",
+)
+
+
+class Pipeline(Struct, frozen=True, eq=False):
+    """The microbatches of a scope with their stages."""
+
+    run: Run
+    blocks: Blocks
+    stage: Int64
+    """Of each block."""
+    stages: int
+    microbatches: int
+    """Of an iteration."""
+
+    @property
+    def theory(self) -> float:
+        """The bubble's share with equal stages, from 0 to 1."""
+        return (self.stages - 1) / (self.microbatches + self.stages - 1)
+
+    def cells(self) -> tuple[Int64, Index]:
+        """The (GPU, iteration) of the scope as rows of numbers, and that of each block."""
+        pairs = np.stack([self.blocks.gpu, self.blocks.iteration], axis=1)
+        found, owner = np.unique(pairs, axis=0, return_inverse=True)
+        return found, owner.ravel()
+
+    def of_stages(self) -> Float64:
+        """Mean forward and backward of a microbatch on each stage, in ns."""
+        took = self.blocks.took_ns.astype(np.float64)
+        return np.asarray(
+            sum(
+                means_over(took[own], self.stage[own], self.stages)
+                for own in (self.blocks.is_backward, ~self.blocks.is_backward)
+            ),
+            np.float64,
+        )
+
+    def against_others(self) -> Float64:
+        """Each stage's time over the median of the others'."""
+        times = self.of_stages()
+        return np.array(
+            [
+                times[place] / np.median(np.delete(times, place)) if len(times) > 1 else np.nan
+                for place in range(len(times))
+            ]
+        )
+
+
+def pipeline_of(run: Run, view: View) -> Pipeline:
+    """The pipeline of a scope; raises NothingToShow where there is none."""
+    blocks = blocks_of(run, view)
+    coordinates = run.table.coordinates.get("pp")
+    if coordinates is None:
+        raise NothingToShow(
+            "the stages are unknown: neither the traces' process groups nor --parallel pp=N say "
+            "them"
+        )
+    stage = coordinates[blocks.gpu].astype(np.int64)
+    assert run.parallel is not None
+    forward = ~blocks.is_backward
+    per_cell = np.unique(
+        np.stack([blocks.gpu[forward], blocks.iteration[forward]], axis=1),
+        axis=0,
+        return_counts=True,
+    )[1]
+    if not len(per_cell):
+        raise NothingToShow("no pipeline: the scope has no forward work")
+    return Pipeline(run, blocks, stage, run.parallel.sizes["pp"], int(np.median(per_cell)))
+
+
+def answer(run: Run, view: View) -> ViewResult:
+    """A row per stage, rank, iteration or microbatch."""
+    found = pipeline_of(run, view)
+    by = view.by or STAGE
+    blocks = found.blocks
+    codes = {
+        STAGE: found.stage,
+        "rank": blocks.gpu,
+        "iteration": blocks.iteration,
+        "microbatch": blocks.microbatch,
+    }[by]
+    labels = distinct(codes)
+    owner = np.searchsorted(labels, codes)
+    count = len(labels)
+    took = blocks.took_ns.astype(np.float64)
+    own: Own = []
+    for metric, direction in ((FORWARD, False), (BACKWARD, True)):
+        there = blocks.is_backward == direction
+        own.append((metric, numbered(means_over(took[there], owner[there], count))))
+    if by != "microbatch":
+        own += _shares(found, owner, count)
+    if by == STAGE and count > 1:
+        own.append((TIMES, numbered(found.against_others()[labels])))
+    names = [str(label) for label in labels.tolist()]
+    level = {STAGE: "pp", "rank": "gpu"}.get(by, by)
+
+    def opens(row: int) -> View:
+        if by == "microbatch":
+            return view
+        deeper = child_of(view, level, names[row])
+        return replace(deeper, name="pipeline", by="rank" if by == STAGE else "microbatch")
+
+    return ViewResult(
+        level=by if by != "rank" else "gpu",
+        labels=names,
+        columns=tuple(own),
+        opens=opens,
+        total=_total(found),
+        headline=headline(found),
+        notes=_notes(found),
+        charts=_charts(found),
+    )
+
+
+def _shares(found: Pipeline, owner: Index, count: int) -> Own:
+    """Figures of GPUs and iterations, as means of the rows they belong to."""
+    window, busy, late, cell_owner = _cells(found, owner)
+    idle = 100.0 * (1 - busy / window)
+    bubble = 100.0 * np.maximum(window - busy - late, 0) / window
+    return [
+        (COUNT, Values(np.full(count, found.microbatches))),
+        (BUSY, numbered(means_over(busy, cell_owner, count))),
+        (WINDOW, numbered(means_over(window, cell_owner, count))),
+        (IDLE, numbered(means_over(idle, cell_owner, count))),
+        (BUBBLE, numbered(means_over(bubble, cell_owner, count))),
+        (THEORY, numbered(np.full(count, 100.0 * found.theory))),
+    ]
+
+
+def _cells(found: Pipeline, owner: Index) -> tuple[Float64, Float64, Float64, Index]:
+    """Window, busy time and lateness of the host of each GPU and iteration, and its row."""
+    cells, cell = found.cells()
+    blocks = found.blocks
+    size = len(cells)
+    busy, late = (
+        np.bincount(cell, weights=each, minlength=size).astype(np.float64)
+        for each in (blocks.took_ns, blocks.late_ns)
+    )
+    pairs = [(gpu, iteration) for gpu, iteration in cells.tolist()]
+    window = np.array([blocks.windows_ns[pair] for pair in pairs], np.float64)
+    row = np.zeros(size, np.intp)
+    row[cell] = owner
+    return window, busy, late, row
+
+
+def bubble_of(found: Pipeline) -> float:
+    """The bubble's share of the window, mean over GPUs and iterations, from 0 to 1."""
+    window, busy, late, _ = _cells(found, np.zeros(len(found.blocks), np.intp))
+    return float((np.maximum(window - busy - late, 0) / window).mean())
+
+
+def _total(found: Pipeline) -> dict[str, int | float]:
+    every = _shares(found, np.zeros(len(found.blocks), np.intp), 1)
+    return {metric.name: value for metric, values in every if (value := values.at(0)) is not None}
+
+
+def headline(found: Pipeline) -> tuple[str, ...]:
+    """The bubble against theory, and the stage that is too long."""
+    lines = [
+        f"{found.stages} stages, {found.microbatches} microbatches: bubble "
+        f"{percent(bubble_of(found))}, {percent(found.theory)} with equal stages (1F1B)"
+    ]
+    long = longest(found)
+    if long is not None:
+        stage, times, saving = long
+        lines.append(
+            f"stage {stage} is too long: a microbatch takes {times:.2f} times the median of the "
+            f"other stages; with theirs a step would be up to {time(saving)} shorter"
+        )
+    return tuple(lines)
+
+
+def longest(found: Pipeline) -> tuple[int, float, float] | None:
+    """The stage that is too long, its time over the others', and ns that its excess costs a step.
+
+    In a steady pipeline each microbatch takes as long as the longest stage, so that what it has
+    beyond the next longest one is paid once per microbatch.
+    """
+    times = found.against_others()
+    if not np.isfinite(times).any():
+        return None
+    stage = int(np.nanargmax(times))
+    if times[stage] < LONG:
+        return None
+    of_stages = found.of_stages()
+    excess = of_stages[stage] - np.delete(of_stages, stage).max()
+    return stage, float(times[stage]), float(max(excess, 0.0) * found.microbatches)
+
+
+def _notes(found: Pipeline) -> tuple[str, ...]:
+    notes = [f"microbatches are told apart by {found.blocks.origin}"]
+    present = len(distinct(found.stage))
+    if present < found.stages:
+        notes.append(f"{present} of {found.stages} stages have traces in the scope")
+    return tuple(notes)
+
+
+def _charts(found: Pipeline) -> tuple[Chart, ...]:
+    """The stages of one iteration along time: forward above zero, backward below."""
+    blocks = found.blocks
+    iterations = distinct(blocks.iteration)
+    # A step in the middle: the first ones are often a warm-up.
+    iteration = int(iterations[len(iterations) // 2])
+    stages = distinct(found.stage).tolist()
+    gpus = [int(blocks.gpu[found.stage == stage].min()) for stage in stages]
+    own = (blocks.iteration == iteration) & np.isin(blocks.gpu, gpus)
+    begin, end = int(blocks.start_ns[own].min()), int(blocks.end_ns[own].max())
+    edges = np.linspace(0, end - begin, _BINS + 1)
+    numbers = np.zeros((len(gpus), _BINS))
+    for row, gpu in enumerate(gpus):
+        for place in np.flatnonzero(own & (blocks.gpu == gpu)).tolist():
+            low, high = blocks.start_ns[place] - begin, blocks.end_ns[place] - begin
+            within = np.clip(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0, None)
+            sign = -1.0 if blocks.is_backward[place] else 1.0
+            numbers[row] += 100.0 * sign * within / np.diff(edges)
+    return (
+        HeatMap(
+            f"iteration {iteration} along time: forward (+), backward (-), bubble (0)",
+            "%",
+            tuple(f"stage {found.stage[blocks.gpu == gpu][0]}" for gpu in gpus),
+            tuple(f"{at / 1e6:.4g}" for at in edges[:-1]),
+            "ms",
+            numbers,
+            has_own_rows=True,
+            signed=True,
+        ),
+    )

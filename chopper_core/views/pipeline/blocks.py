@@ -1,0 +1,196 @@
+"""Microbatches of a pipeline: the blocks of forward and backward work of each GPU in each step."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from chopper_core.model.column_names import MICROBATCH, STEP_WINDOW
+from chopper_core.model.parallel import kind_of
+from chopper_core.model.run import Run
+from chopper_core.model.table import NO_LABEL, Kind, Phase
+from chopper_core.model.view import View
+from chopper_core.util.arrays import Float64, Index, Int64, Mask
+from chopper_core.util.errors import NothingToShow
+from chopper_core.util.grouping import distinct, run_mask
+
+_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD)
+_PAIRWISE: Final = re.compile(r"send|recv|p2p", re.IGNORECASE)
+_NUMBERED: Final = re.compile(r"(?:micro[ _-]?batch|\bmb)[ _#:=-]*(\d+)", re.IGNORECASE)
+_IN_LABEL: Final = re.compile(r"\(([^()]*)\)")
+
+
+class Blocks(Struct, frozen=True, eq=False):
+    """A row per microbatch, GPU, iteration and direction, by GPU, iteration and start."""
+
+    gpu: Int64
+    iteration: Int64
+    is_backward: Mask
+    microbatch: Int64
+    start_ns: Int64
+    end_ns: Int64
+    late_ns: Int64
+    """The idle time before it in which the host hadn't launched it."""
+    windows_ns: dict[tuple[int, int], int]
+    """(GPU, iteration) → its step, from the first to the last microbatch of any GPU, or as the
+    file says."""
+    origin: str
+    """What tells microbatches apart."""
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+    @property
+    def took_ns(self) -> Int64:
+        """How long each took."""
+        return self.end_ns - self.start_ns
+
+
+def group_kinds(run: Run) -> dict[int, str]:
+    """Code of a process group in the table's names → its dimension, where the name says it."""
+    kinds = {}
+    for code in distinct(run.table.group).tolist():
+        if code == NO_LABEL:
+            continue
+        label = run.table.names[code].rpartition(" of ")[0] or run.table.names[code]
+        within = _IN_LABEL.search(label)
+        kind = (kind_of(within[1]) if within else "") or kind_of(label.partition(" (")[0])
+        if kind:
+            kinds[code] = kind
+    return kinds
+
+
+def between_stages(run: Run) -> Mask:
+    """Which activities send or receive between stages: point to point, or in a pp group."""
+    table = run.table
+    is_pairwise = np.array([bool(_PAIRWISE.search(name)) for name in table.operations], np.bool_)
+    of_pp = [code for code, kind in group_kinds(run).items() if kind == "pp"]
+    found: Mask = np.isin(table.group, of_pp)
+    if is_pairwise.any():
+        found |= is_pairwise[table.operation] & (table.operation != NO_LABEL)
+    found &= table.kind == Kind.COMM
+    return found
+
+
+def blocks_of(run: Run, view: View) -> Blocks:
+    """The microbatches of a view's scope.
+
+    Raises NothingToShow where the run has no pipeline, or nothing tells its microbatches apart.
+    """
+    node = run.tree_of(view).node(view.path)
+    rows = node.rows
+    table = run.table
+    wanted = np.isin(table.phase[rows], _PHASES) & (table.kind[rows] != Kind.COPY)
+    rows = rows[wanted & (table.iteration[rows] != NO_LABEL)]
+    order = np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))
+    rows = rows[order]
+    if not len(rows):
+        raise NothingToShow("no pipeline: the scope has no forward or backward work")
+    given = table.measured.get(MICROBATCH)
+    if given is not None:
+        known = np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)
+        return _made(run, rows[known], given[rows[known]].astype(np.int64), "the schedule")
+    numbers = _numbers_of_operations(run)
+    named = numbers[table.operation[rows]] if len(numbers) else np.full(len(rows), NO_LABEL)
+    p2p = between_stages(run)[rows]
+    if (named[~p2p & (table.kind[rows] == Kind.COMPUTE)] != NO_LABEL).all():
+        return _made(run, rows[~p2p], named[~p2p], "annotations")
+    if not p2p.any():
+        raise NothingToShow(
+            "no pipeline: the traces have no sends and receives between stages, and no annotation "
+            "names microbatches"
+        )
+    before = np.concatenate([[False], p2p[:-1]])
+    begins = run_mask(table.gpu[rows], table.iteration[rows], table.phase[rows]) | before
+    # Work after a send or receive begins a microbatch.
+    number = np.cumsum(begins & ~p2p)[~p2p]
+    blocks = _made(run, rows[~p2p], number, "sends and receives")
+    return _counted(blocks)
+
+
+def _numbers_of_operations(run: Run) -> Int64:
+    """The microbatch that each operation's name says."""
+    matches = [_NUMBERED.search(name) for name in run.table.operations]
+    return np.array([int(m[1]) if m else NO_LABEL for m in matches], np.int64)
+
+
+def _made(run: Run, rows: Index, number: Int64, origin: str) -> Blocks:
+    """Blocks of rows with one number after each other, in the order of GPU, iteration, start."""
+    if not len(rows):
+        raise NothingToShow("no pipeline: no microbatch has any work in the scope")
+    table = run.table
+    is_backward = table.phase[rows] == Phase.BACKWARD
+    first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], is_backward, number))
+    ends = table.start_ns[rows] + table.duration_ns[rows]
+    own = rows[first]
+    blocks = Blocks(
+        gpu=table.gpu[own].astype(np.int64),
+        iteration=table.iteration[own].astype(np.int64),
+        is_backward=is_backward[first],
+        microbatch=number[first],
+        start_ns=table.start_ns[own],
+        end_ns=np.maximum.reduceat(ends, first),
+        late_ns=table.idle_host_ns[own],
+        windows_ns={},
+        origin=origin,
+    )
+    blocks.windows_ns.update(_windows(run, blocks))
+    return blocks
+
+
+def _windows(run: Run, blocks: Blocks) -> dict[tuple[int, int], int]:
+    table = run.table
+    found: dict[tuple[int, int], int] = {}
+    for iteration in distinct(blocks.iteration).tolist():
+        own = blocks.iteration == iteration
+        window = int(blocks.end_ns[own].max() - blocks.start_ns[own].min())
+        found |= {(gpu, iteration): window for gpu in distinct(blocks.gpu[own]).tolist()}
+    given = table.measured.get(STEP_WINDOW)
+    for row in np.flatnonzero(np.isfinite(given)).tolist() if given is not None else ():
+        key = int(table.gpu[row]), int(table.iteration[row])
+        if key in found:
+            found[key] = int(given[row]) if given is not None else found[key]
+    return found
+
+
+def _counted(blocks: Blocks) -> Blocks:
+    """Blocks numbered within their GPU, iteration and direction; raises if these don't agree."""
+    number = np.zeros(len(blocks), np.int64)
+    counts = set()
+    for gpu in distinct(blocks.gpu).tolist():
+        for iteration in distinct(blocks.iteration[blocks.gpu == gpu]).tolist():
+            for direction in (False, True):
+                own = np.flatnonzero(
+                    (blocks.gpu == gpu)
+                    & (blocks.iteration == iteration)
+                    & (blocks.is_backward == direction)
+                )
+                number[own] = np.arange(len(own))
+                counts.add(len(own))
+    if len(counts) != 1:
+        raise NothingToShow(
+            "sends and receives don't tell microbatches apart: GPUs have "
+            f"{min(counts)} to {max(counts)} blocks of forward or backward work"
+        )
+    return Blocks(
+        blocks.gpu,
+        blocks.iteration,
+        blocks.is_backward,
+        number,
+        blocks.start_ns,
+        blocks.end_ns,
+        blocks.late_ns,
+        blocks.windows_ns,
+        blocks.origin,
+    )
+
+
+def means_over(values: Float64, owner: Index, count: int) -> Float64:
+    """The mean of the values of each owner; NaN without any."""
+    total = np.bincount(owner, weights=values, minlength=count)
+    number = np.bincount(owner, minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(number > 0, total / number, np.nan), np.float64)

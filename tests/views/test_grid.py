@@ -1,0 +1,105 @@
+"""The grid: every rank at its coordinates, with nodes and slots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.ingest.open import open_run
+from chopper_core.model import address
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.run import Run
+from chopper_core.query.frame import Frame
+from chopper_core.render import as_text
+from chopper_core.util.errors import UsageError
+from chopper_core.views.query import frame_of, query
+from tests.charllm import directory
+from tests.pipelines import pipeline_run
+
+
+def frame(run: Run, text: str = "") -> Frame:
+    return frame_of(run, address.parse(f"R?view=grid{text}"))
+
+
+def chart(found: Frame) -> HeatMap:
+    (only,) = found.charts
+    assert isinstance(only, HeatMap)
+    return only
+
+
+def test_ranks_stand_at_their_coordinates() -> None:
+    run, config, _ = pipeline_run()
+    found = frame(run, "&of=edge_c")
+    grid = chart(found)
+    assert grid.rows == ("pp 0", "pp 1", "pp 2", "pp 3")
+    assert grid.columns == tuple(f"{dp} {tp}" for dp in range(4) for tp in range(2))
+    plain = query(run, address.parse("R?columns=edge_c"))
+    by_gpu = dict(zip(plain.labels, plain.values["edge_c"].numbers.tolist(), strict=True))
+    for rank in range(32):
+        stage, place = rank // 8, rank % 8
+        assert grid.numbers[stage, place] == pytest.approx(by_gpu[str(rank)])
+        assert grid.opens is not None
+        assert dict(grid.opens(stage, place).scope)["gpu"] == str(rank)
+    hot = config.hot_rank
+    assert found.headline[0].startswith(f"edge °C: largest on GPU {hot} (pp 1, dp 2, tp 1, node 1")
+    beyond = found.values["edge_c_beyond_node"].numbers
+    assert int(np.nanargmax(beyond)) == hot
+
+
+def test_a_layout_of_another_order_moves_the_ranks() -> None:
+    run, _, _ = pipeline_run("tp=2,pp=4,order=tp-pp-dp", names_groups=False)
+    grid = chart(frame(run, "&of=busy_pct"))
+    # Ranks of a node are a replica there: its stages are in one column block, apart from others.
+    assert grid.rows == ("pp 0", "pp 1", "pp 2", "pp 3")
+    assert [each for each in grid.columns if each] == [
+        f"{dp} {tp}" for dp in range(4) for tp in range(2)
+    ]
+    # Each row crosses all four nodes, which stand apart.
+    assert grid.columns.count("") == 3
+
+
+def test_without_a_layout_nodes_are_rows() -> None:
+    run = pipeline_run(names_groups=False)[0]
+    found = frame(run, "&of=busy_pct")
+    assert chart(found).rows == ("node 0", "node 1", "node 2", "node 3")
+    assert chart(found).numbers.shape == (4, 8)
+    assert found.notes[0].startswith("the ranks have no coordinates")
+
+
+def test_slots_come_from_a_file(tmp_path: Path) -> None:
+    folder = directory(tmp_path, 16, 20, ("gpu_power", "gpu_thermal"))
+    lines = [f"{slot},{'front' if slot < 4 else 'rear'}\n" for slot in range(8)]
+    (folder / "slots.csv").write_text("gpu,slot\n" + "".join(lines))
+    run = open_run(str(folder), jobs=1)
+    assert run.skipped == ()
+    found = frame(run)
+    assert found.headline[1].startswith("mean by slot: front ")
+    values = found.values["slot"]
+    assert [values.cell(row) for row in (0, 3, 4, 15)] == ["front", "front", "rear", "rear"]
+    heat = {gpu: run.sampled["edge_c"][gpu].mean for gpu in range(16)}
+    front = np.mean([heat[gpu] for gpu in heat if gpu % 8 < 4])
+    assert f"front {front:.4g} °C" in found.headline[1]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "gpu,slot\nx,front\n", "gpu,slot\n", ""])
+def test_a_damaged_map_of_slots_is_named(text: str, tmp_path: Path) -> None:
+    folder = directory(tmp_path, 2, 20, ("gpu_power",))
+    (folder / "slots.csv").write_text(text)
+    run = open_run(str(folder), jobs=1)
+    assert not run.slots
+    assert any(path.endswith("slots.csv") for path, _ in (*run.skipped, *run.failed))
+
+
+def test_the_grid_of_samples_alone_prints(tmp_path: Path) -> None:
+    run = open_run(str(directory(tmp_path, 16, 20)), jobs=1)
+    found = frame(run, "&of=mean_power_w")
+    assert chart(found).rows == ("node 0", "node 1")
+    assert as_text(found)
+
+
+def test_a_word_has_no_grid() -> None:
+    run = pipeline_run()[0]
+    with pytest.raises(UsageError):
+        query(run, address.parse("R?view=grid&of=no_such"))

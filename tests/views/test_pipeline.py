@@ -1,0 +1,170 @@
+"""The pipeline: microbatches, stages, the bubble against theory, the stage that is too long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chopper_core.ingest.cache import open_cached
+from chopper_core.ingest.open import open_run
+from chopper_core.model import address
+from chopper_core.model.run import Run
+from chopper_core.query.frame import Frame
+from chopper_core.render import as_json, as_text
+from chopper_core.views.query import frame_of
+from tests.pipelines import Pipeline, pipeline_run, schedule
+from tests.realdata.conftest import FOLDER
+
+
+def frame(run: Run, text: str) -> Frame:
+    return frame_of(run, address.parse(f"R{text}"))
+
+
+def column(found: Frame, name: str) -> list[float]:
+    values = found.values[name]
+    return np.where(values.present(), values.numbers, np.nan).tolist()
+
+
+def dump(folder: Path, rank: int, times: list[tuple[float, float]], total: float) -> None:
+    """A dump of one rank: forwards, then backwards, in ms."""
+    half = len(times) // 2
+    step = {
+        "total": total,
+        "fwd_start": [begin for begin, _ in times[:half]],
+        "fwd_end": [end for _, end in times[:half]],
+        "bwd_start": [begin for begin, _ in times[half:]],
+        "bwd_end": [end for _, end in times[half:]],
+    }
+    (folder / f"pp_{rank}.json").write_text(json.dumps({"1": step, "2": step}))
+
+
+def test_a_dump_is_a_run(tmp_path: Path) -> None:
+    dump(tmp_path, 0, [(0, 1), (1, 2), (4, 6), (7, 9)], 10.0)
+    dump(tmp_path, 1, [(1, 2), (3, 4), (2, 3), (4, 6.5)], 9.0)
+    for run in (open_run(str(tmp_path)), open_cached(str(tmp_path)), open_cached(str(tmp_path))):
+        assert len(run.table) == 16
+        assert run.parallel is not None
+        assert dict(run.parallel.sizes) == {"pp": 2}
+        found = frame(run, "?view=pipeline&by=rank")
+        assert column(found, "pipeline_idle_pct") == pytest.approx([40.0, 100 * (1 - 5.5 / 9)])
+        assert column(found, "busy_ns") == [6e6, 5.5e6]
+        assert column(found, "theory_pct") == pytest.approx([100 / 3] * 2)
+        # The accounting holds: every nanosecond of a rank's span is in one state.
+        own = run.table.gpu == 0
+        assert int(run.table.compute_ns[own].sum()) == 12_000_000
+        assert int(run.table.compute_ns[own].sum() + run.table.idle_ns[own].sum()) == 19_000_000
+
+
+def test_real_dumps_have_the_idle_shares_that_were_counted() -> None:
+    if not (FOLDER / "pipeline_pp8").is_dir():
+        pytest.skip("no real data")
+    run = open_run(str(FOLDER / "pipeline_pp8"), jobs=1)
+    found = frame(run, ":iteration=20?order=iteration&view=pipeline&by=rank")
+    expected = []
+    for rank in range(8):
+        path = FOLDER / "pipeline_pp8" / f"pp8_{rank}.json"
+        step = json.loads(path.read_text())["20"]
+        busy = sum(step["fwd_end"]) - sum(step["fwd_start"])
+        busy += sum(step["bwd_end"]) - sum(step["bwd_start"])
+        expected.append(100 * (1 - busy / step["total"]))
+    shares = column(found, "pipeline_idle_pct")
+    assert shares == pytest.approx(expected, abs=1e-4)
+    known = [36.42, 35.72, 31.72, 31.70, 29.21, 26.71, 26.15, 17.28]
+    assert shares == pytest.approx(known, abs=0.01)
+    assert column(found, "theory_pct")[0] == pytest.approx(100 * 7 / 23)
+
+
+def test_real_workers_name_the_last_stage() -> None:
+    path = FOLDER / "straggler_whatif" / "trace-ST.parquet"
+    if not path.exists():
+        pytest.skip("no real data")
+    run = open_run(str(path), jobs=1)
+    assert run.parallel is not None
+    assert dict(run.parallel.sizes) == {"pp": 4, "dp": 2}
+    found = frame(run, "?view=pipeline")
+    assert "stage 3 is too long" in found.headline[1]
+    assert found.notes[0] == "microbatches are told apart by the schedule"
+    findings = frame(run, "?view=findings")
+    assert any("stage 3" in sentence for sentence in findings.labels)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_planted_stage_and_bubble_are_found(named: bool) -> None:
+    run, config, truth = pipeline_run(names_microbatches=named)
+    found = frame(run, "?view=pipeline")
+    assert list(found.labels) == ["0", "1", "2", "3"]
+    causes = frame(run, "?view=findings").labels
+    hot = f"GPU {config.hot_rank} (pp 1, dp 2, tp 1, node 1) is 25 °C hotter"
+    assert any(f"stage {config.long_stage} is too long" in each for each in causes)
+    assert any(hot in each for each in causes)
+    assert set(column(found, "microbatches")) == {config.microbatches}
+    assert column(found, "theory_pct")[0] == pytest.approx(100 * truth["ideal_bubble"])
+    assert f"stage {config.long_stage} is too long" in found.headline[1]
+    times = column(found, "stage_x")
+    assert times[config.long_stage] == pytest.approx(config.long_by, rel=0.05)
+    # Against a count by hand: forwards and backwards of each stage, without what lies between.
+    forward = column(found, "forward_ns")
+    for stage in (0, 2, 3):
+        layer = config.layer_us(0 if stage else 1, stage, False) + 14 + config.reduce_us
+        assert forward[stage] == pytest.approx(1e3 * (config.layers * layer - 10), rel=0.01)
+    bubble = column(found, "bubble_pct")
+    assert min(bubble) > 10 and max(bubble) < 45
+    assert bubble[config.long_stage] == min(bubble)
+
+
+def test_equal_stages_have_the_bubble_of_theory() -> None:
+    run, _, truth = pipeline_run(long_by=1.0, hot_by=1.0, layers=4, send_us=2, reduce_us=4)
+    found = frame(run, "?view=pipeline")
+    assert len(found.headline) == 1
+    for bubble in column(found, "bubble_pct"):
+        assert bubble == pytest.approx(100 * truth["ideal_bubble"], abs=3)
+    assert not any("too long" in each for each in frame(run, "?view=findings").labels)
+
+
+def test_microbatches_keep_the_order_of_the_schedule() -> None:
+    from chopper_core.views.pipeline.blocks import blocks_of
+
+    run, config, _ = pipeline_run()
+    blocks = blocks_of(run, address.parse("R"))
+    assert len(blocks) == 32 * 3 * 2 * config.microbatches
+    for gpu in (0, 9, 17, 31):
+        own = np.flatnonzero((blocks.gpu == gpu) & (blocks.iteration == 4))
+        own = own[np.argsort(blocks.start_ns[own])]
+        pairs = list(
+            zip(blocks.is_backward[own].tolist(), blocks.microbatch[own].tolist(), strict=True)
+        )
+        assert pairs == schedule(config, gpu // 8)
+
+
+def test_without_process_groups_a_layout_gives_the_stages() -> None:
+    run, config, _ = pipeline_run(names_groups=False)
+    assert "--parallel" in frame(run, "?view=pipeline").notes[0]
+    told, _, _ = pipeline_run("tp=2,pp=4", names_groups=False)
+    named = frame(pipeline_run()[0], "?view=pipeline")
+    found = frame(told, "?view=pipeline")
+    assert f"stage {config.long_stage} is too long" in found.headline[1]
+    assert column(found, "bubble_pct") == pytest.approx(column(named, "bubble_pct"))
+
+
+def test_the_view_prints_by_every_split() -> None:
+    run = pipeline_run()[0]
+    for by in ("stage", "rank", "iteration", "microbatch"):
+        found = frame(run, f"?view=pipeline&by={by}")
+        assert "bubble" in as_text(found) or by == "microbatch"
+        assert json.loads(as_json(found))["rows"]
+        assert frame_of(run, found.target(0)) is not None
+    assert frame(run, ":pp=1?order=pp&view=pipeline&by=rank").labels[0] == "8"
+
+
+def test_a_run_without_a_pipeline_says_so() -> None:
+    from tests.support import sample_run
+
+    run = sample_run()
+    assert frame(run, "?view=pipeline").notes[0].startswith("no pipeline")
+
+
+def test_the_defaults_are_32_ranks() -> None:
+    assert Pipeline().ranks == 32
