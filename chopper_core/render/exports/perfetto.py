@@ -21,7 +21,7 @@ from chopper_core.model.column_names import CORRELATION, is_counted
 from chopper_core.model.run import Gpu, Run
 from chopper_core.model.table import NO_LABEL, PHASES, Category, KernelTable, Kind
 from chopper_core.render.exports import ExportOptions, chosen_rows, new_file
-from chopper_core.util.arrays import AnyArray, Index, Int64
+from chopper_core.util.arrays import Index, Int64
 from chopper_core.util.grouping import run_starts, stable_order
 from chopper_core.util.progress import Progress
 from chopper_core.views.shared.collectives import collectives_of
@@ -204,57 +204,79 @@ def _slices(
     table: KernelTable, gpu: Gpu, rows: Index, origin_ns: int, track: Int64
 ) -> Iterator[Event]:
     """A slice per activity, in the order of time."""
-    counters = {name: values for name, values in table.measured.items() if is_counted(name)}
-    counters = {
-        name: values for name, values in counters.items() if np.isfinite(values[rows]).any()
+    measured = {
+        name: values
+        for name, values in table.measured.items()
+        if is_counted(name) and np.isfinite(values[rows]).any()
     }
     correlation = table.measured.get(CORRELATION)
-    for place, row in enumerate(rows.tolist()):
-        args = _arguments(table, gpu, row)
-        if correlation is not None and np.isfinite(correlation[row]):
-            args["correlation"] = int(correlation[row])
-        args |= _known(counters, row)
-        yield {
-            "ph": "X",
-            "cat": _CATEGORIES[Category(int(table.category[row]))],
-            "name": table.names[int(table.kernel[row])],
-            "pid": gpu.index,
-            "tid": int(track[place]),
-            "ts": _us(int(table.start_ns[row]) - origin_ns),
-            "dur": _us(int(table.duration_ns[row])),
-            "args": args,
-        }
+    if correlation is not None:
+        measured["correlation"] = correlation
+    for begin in range(0, len(rows), _CHUNK):
+        part = rows[begin : begin + _CHUNK]
+        columns = [table.column(name)[part].tolist() for name in _COLUMNS]
+        known = [(name, values[part].tolist()) for name, values in measured.items()]
+        tracks = track[begin : begin + _CHUNK].tolist()
+        for place, (category, kernel, start, duration, *labels) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            args = _arguments(table, gpu, *labels)
+            for name, numbers in known:
+                if (number := numbers[place]) == number:
+                    args[name] = int(number) if number.is_integer() else number
+            yield {
+                "ph": "X",
+                "cat": _CATEGORIES[category],
+                "name": table.names[kernel],
+                "pid": gpu.index,
+                "tid": tracks[place],
+                "ts": _us(start - origin_ns),
+                "dur": _us(duration),
+                "args": args,
+            }
 
 
-def _arguments(table: KernelTable, gpu: Gpu, row: int) -> dict[str, object]:
+_COLUMNS: Final = (
+    *("category", "kernel", "start_ns", "duration_ns"),
+    *("stream", "kind", "iteration", "layer", "phase", "operation", "bytes", "group"),
+)
+_KINDS: Final = tuple(kind.name.lower() for kind in Kind)
+
+
+def _arguments(
+    table: KernelTable,
+    gpu: Gpu,
+    stream: int,
+    kind: int,
+    iteration: int,
+    layer: int,
+    phase: int,
+    operation: int,
+    size: int,
+    group: int,
+) -> dict[str, object]:
+    """The labels of an activity, as far as they are known."""
     args: dict[str, object] = {
         "rank": gpu.rank,
         "device": gpu.index,
-        "stream": int(table.stream[row]),
-        "kind": Kind(int(table.kind[row])).name.lower(),
+        "stream": stream,
+        "kind": _KINDS[kind],
     }
-    for level in ("iteration", "layer"):
-        if (code := int(table.column(level)[row])) != NO_LABEL:
-            args[level] = code
-    if (code := int(table.phase[row])) != NO_LABEL:
-        args["phase"] = PHASES[code]
-    if (code := int(table.operation[row])) != NO_LABEL:
-        args["operation"] = table.operations[code]
-        if table.kind[row] == Kind.COMM:
-            args["Collective name"] = table.operations[code]
-    if (size := int(table.bytes[row])) >= 0:
+    if iteration != NO_LABEL:
+        args["iteration"] = iteration
+    if layer != NO_LABEL:
+        args["layer"] = layer
+    if phase != NO_LABEL:
+        args["phase"] = PHASES[phase]
+    if operation != NO_LABEL:
+        args["operation"] = table.operations[operation]
+        if kind == Kind.COMM:
+            args["Collective name"] = table.operations[operation]
+    if size >= 0:
         args["bytes"] = size
-    if (code := int(table.group[row])) >= 0:
-        args["Process Group Description"] = table.names[code]
+    if group >= 0:
+        args["Process Group Description"] = table.names[group]
     return args
-
-
-def _known(columns: Mapping[str, AnyArray], row: int) -> dict[str, object]:
-    return {
-        name: float(number)
-        for name, values in columns.items()
-        if np.isfinite(number := values[row])
-    }
 
 
 class _Flows(Struct, frozen=True, eq=False):
