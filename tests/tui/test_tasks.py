@@ -105,8 +105,8 @@ def matrix_utilisation(at: Driven) -> None:
     for name in ("mlp_gp", "mlp_up", "mlp_dp"):
         row = at.frame.labels.index(name)
         value = at.frame.values["mfma_util_pct"].at(row)
-        line = next(text for text in at.lines() if f" {name} " in text)
-        assert value is not None and 0 < value < 100 and f"{value:.1f}" in line
+        assert value is not None and 0 < value < 100
+        assert any(f" {name} " in line and f"{value:.1f}" in line for line in at.lines())
 
 
 def table_in_an_issue(at: Driven) -> None:
