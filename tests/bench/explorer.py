@@ -1,4 +1,4 @@
-"""The explorer in a pseudo-terminal: first paint, time and bytes from a key to a quiet screen."""
+"""The explorer in a pseudo-terminal: first complete screen, time and bytes from a key to a quiet screen."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ _FIND = (("find a name", "fmlp_up\r"), ("close the hits", "\x1b"))
 
 
 def demo() -> Case:
-    """The demo run, as `chopper demo` shows it; its first screen is there with the GPUs' lanes,
-    which are drawn last, but for the findings."""
+    """The demo run, as `chopper demo` shows it; its first screen is complete with the findings,
+    which come last."""
     address = str(ROOT / "demo_data" / "fsdp2")
     keys = (*_ROWS[:2], ("the tree", "1"), *_ENTER)
-    return Case("demo run", (*_CHOPPER, address), "▏forward", keys)
+    return Case("demo run", (*_CHOPPER, address), "a clock below nominal", keys)
 
 
 def empty(*modules: str) -> Case:
@@ -146,7 +146,7 @@ class Seen:
     title: str
     size: tuple[int, int]
     paints: list[float]
-    """Seconds from the start of a process to the first paint."""
+    """Seconds from the start of a process to the first complete screen."""
     presses: dict[str, list[tuple[float, int]]]
     """Seconds and bytes of each press of each key."""
     idle: int
@@ -171,7 +171,7 @@ def report(every: Iterable[Seen]) -> Iterator[str]:
 def _table(found: Seen) -> Iterator[str]:
     width, height = found.size
     yield (
-        f"**{found.title}, {width}×{height}**: first paint {median(found.paints) * 1000:.0f} ms "
+        f"**{found.title}, {width}×{height}**: first complete screen {median(found.paints) * 1000:.0f} ms "
         f"after the start of the process, {found.paints[0] * 1000:.0f} at best"
     )
     yield ""
