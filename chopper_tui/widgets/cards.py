@@ -145,7 +145,7 @@ class CardsPane(Pane):
                 owners.append(place)
         self._owners = owners[:height]
         shown = len({owner for owner in self._owners if owner >= 0})
-        return [self._title(cards, shown), *lines]
+        return [self.titled(self._title(cards, shown), width), *lines]
 
     def _title(self, cards: Cards, shown: int) -> Pieces:
         if cards.is_pending:

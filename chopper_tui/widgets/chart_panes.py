@@ -18,7 +18,7 @@ from chopper_core.query.signal_chart import SignalChart, signal_chart
 from chopper_core.util.progress import Cancelled
 from chopper_tui.draw import charts as drawing
 from chopper_tui.draw import signal_plot as plot
-from chopper_tui.draw.pieces import Pieces, fit, marked
+from chopper_tui.draw.pieces import Pieces, marked
 from chopper_tui.draw.timeline import label_width
 from chopper_tui.steps import run_in_thread
 from chopper_tui.widgets.pane import Dragging
@@ -105,8 +105,8 @@ class SignalPane(Dragging):
         bins = plot.bins_for(run.signal(view.signal), room, self.glyphs)
         self._shown = seen = self._seen(run, view, bins)
         lines = plot.draw(seen, room, height - 1, self.glyphs, time_axis=self.time_axis)
-        title = fit(plot.headline(seen, room, self.glyphs), room, self.glyphs)
-        return [[(" ", "text"), (title, "dim")], *([(" ", "text"), *line] for line in lines)]
+        title = [(" ", "text"), (plot.headline(seen, room, self.glyphs), "dim")]
+        return [self.titled(title, width), *([(" ", "text"), *line] for line in lines)]
 
     def _seen(self, run: Run, view: View, bins: int) -> SignalChart:
         """The signal; with very many GPUs it takes long, so the last ones are cached."""

@@ -97,6 +97,8 @@ class DetailPane(Pane):
         shown = lines[self._first : self._first + height]
         bar = (glyphs.cursor if self.has_keys else " ", "chosen")
         drawn = [[bar, *line] for line in shown]
+        if drawn and not self._first:
+            drawn[0] = [*self.titled(drawn[0], width)]
         hidden = len(lines) - len(shown)
         if hidden:
             place = f"{self._first + 1}-{self._first + len(shown)} of {len(lines)}"

@@ -14,9 +14,12 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from chopper_core.render.glyphs import Glyphs
-from chopper_tui.draw.pieces import Pieces
+from chopper_tui.draw.pieces import Pieces, width_of
 from chopper_tui.draw.theme import Inks
 
+_PANELS_FROM: Final = (100, 30)
+"""Size of a terminal from which the parts of the screen are titled panels."""
+_MIN_RULE: Final = 4
 _MIN_GAP: Final = 8
 """Cells between two runs that differ from which moving over them takes fewer bytes."""
 
@@ -97,6 +100,14 @@ class Pane(ChopperWidget):
         """Draw in the new colours."""
         super().notify_style_update()
         self._strips = ()
+
+    def titled(self, title: Pieces, width: int) -> Pieces:
+        """A title, with a rule to the right edge where the terminal has room for panels."""
+        size = self.app.size
+        room = width - width_of(title) - 1
+        if room < _MIN_RULE or size.width < _PANELS_FROM[0] or size.height < _PANELS_FROM[1]:
+            return title
+        return [*title, (" " + ("-" if self.glyphs.is_ascii else "─") * room, "shade")]
 
     def _make(self) -> list[Strip]:
         width, height = self.size

@@ -1,4 +1,4 @@
-"""The explorer in a pseudo-terminal: first complete screen, time and bytes from a key to a quiet screen."""
+"""The explorer in a pseudo-terminal: its first complete screen, time and bytes of keys."""
 
 from __future__ import annotations
 
@@ -171,8 +171,9 @@ def report(every: Iterable[Seen]) -> Iterator[str]:
 def _table(found: Seen) -> Iterator[str]:
     width, height = found.size
     yield (
-        f"**{found.title}, {width}×{height}**: first complete screen {median(found.paints) * 1000:.0f} ms "
-        f"after the start of the process, {found.paints[0] * 1000:.0f} at best"
+        f"**{found.title}, {width}×{height}**: first complete screen "
+        f"{median(found.paints) * 1000:.0f} ms after the start of the process, "
+        f"{found.paints[0] * 1000:.0f} at best"
     )
     yield ""
     yield "| key | least ms | median ms | p95 ms | bytes, median | bytes, most |"
