@@ -1,0 +1,89 @@
+"""Small things of the screen that were wrong once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from textual.widgets import OptionList
+
+from chopper_core.model.charts import HeatMap
+from chopper_core.model.view import View
+from chopper_core.render.cells import column_texts
+from chopper_core.render.glyphs import ASCII
+from chopper_core.render.text import as_text
+from chopper_core.util.errors import ChopperError
+from chopper_core.views import VIEWS
+from chopper_core.views.query import query
+from chopper_tui.draw.ascii import to_ascii
+from chopper_tui.widgets.chart_panes import SignalPane
+from tests.demo import demo_run
+from tests.tui.explorer import explorer, measured_run
+
+RUN = "sample.json"
+
+
+@pytest.mark.parametrize("name", ["", *VIEWS])
+async def test_no_two_entries_of_the_sort_look_alike(name: str) -> None:
+    try:
+        query(measured_run(), View(RUN, name=name))
+    except ChopperError:
+        pytest.skip("the run has no such view")
+    async with explorer((120, 40), measured_run(), View(RUN, name=name)) as at:
+        await at.press("o")
+        titles = [title for _, title, _ in at.app.screen._options]
+        assert len(titles) == len(set(titles)) == at.app.screen.query_one(OptionList).option_count
+
+
+def test_counted_tokens_have_no_decimals() -> None:
+    frame = query(measured_run(), View(RUN, name="throughput", of="tokens:8192"))
+    text = as_text(frame, width=200)
+    assert "8192" in text and "8192.0" not in text
+    column = next(each for each in column_texts(frame) if each.metric.name == "tokens")
+    assert column.scale.decimals == 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_a_heat_map_by_kernel_has_its_columns_and_names_them(width: int) -> None:
+    run = demo_run()
+    view = View(run.name, name="heatmap", by="kernel")
+    async with explorer((width, 24), run, view) as at:
+        heat = at.frame.charts[0]
+        assert isinstance(heat, HeatMap) and len(heat.columns) > 20
+        first = next(line for line in at.lines() if "GPU 0" in line)
+        assert sum(char in "▁▂▃▄▅▆▇█▀[]–" for char in first) > 20
+        await at.press("l", "l")
+        cell = next(line for line in at.lines() if "▌ GPU 0, kernel " in line)
+        assert "_" in cell or ":" in cell
+        assert "��" not in at.text() and "__ " not in cell
+
+
+async def test_titles_in_ascii_are_words() -> None:
+    view = View("demo_data/fsdp2", name="overview")
+    async with explorer((120, 40), demo_run(), view, ASCII) as at:
+        text = to_ascii(at.text())
+        assert text.isascii()
+        assert "hot  C" in text and "hot ?C" not in text
+        assert "lost msv" not in text and "lag ms" in text
+        await at.press("4", "o", "j", "j", "enter")
+        assert not re.search(r"\b[mn]sv", to_ascii(at.text()))
+        last = to_ascii(at.lines()[-1])
+        assert "enter in" in last and "< in" not in last
+
+
+async def test_a_signal_is_computed_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from chopper_tui.widgets import chart_panes
+
+    asked: list[tuple[object, ...]] = []
+    computed = chart_panes.signal_chart
+
+    def counted(run, view, bins, *rest):  # type: ignore[no-untyped-def]
+        asked.append((view.path, view.signal))
+        return computed(run, view, bins, *rest)
+
+    monkeypatch.setattr(chart_panes, "signal_chart", counted)
+    async with explorer((120, 40), measured_run(), View(RUN)) as at:
+        for key in ("enter", "enter", "enter", "h"):
+            await at.press(key)
+        assert len(asked) == len(set(asked)) == 2 * 4
+        assert [pane for pane in at.explore.query(SignalPane) if pane.display]
