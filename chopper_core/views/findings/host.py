@@ -13,7 +13,13 @@ from chopper_core.model.table import NO_TIME
 from chopper_core.util.arrays import Float64
 from chopper_core.views.findings.context import FindingsContext, summed
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
-from chopper_core.views.shared.host_causes import WAITING, HostCause, Place, host_charges
+from chopper_core.views.shared.host_causes import (
+    NEEDLESS,
+    WAITING,
+    HostCause,
+    Place,
+    host_charges,
+)
 from chopper_core.views.shared.phrases import listed, percent, time
 
 HOST_LATE: Final = Threshold(
@@ -21,6 +27,15 @@ HOST_LATE: Final = Threshold(
     10.0,
     "% of the phase",
     "a host that runs ahead of its GPU leaves less than 1 %; a tenth is no single hiccup",
+)
+NAMED_LATE: Final = Threshold(
+    "idle before launch calls, most of it by one thing that no step needs",
+    4.0,
+    "% of the phase",
+    "such as reading values back: it can be left out, however well the host keeps up otherwise",
+)
+NAMED_COST: Final = Threshold(
+    "cost of such a thing", 1.0, "% of the iteration", "the same as for a straggler"
 )
 LAUNCH_LATE: Final = Threshold(
     "launch latency (idle_latency_ns)",
@@ -56,7 +71,7 @@ class LatePhase(Struct, frozen=True):
     # A host that can't keep up is late in the other phases too, below their limit.
     holds=(0.5, 2.2),
     needs="launch records",
-    thresholds=(HOST_LATE, PHASE, CAUSE),
+    thresholds=(HOST_LATE, NAMED_LATE, NAMED_COST, PHASE, CAUSE),
 )
 def host_bound(context: FindingsContext) -> Iterator[Finding]:
     """Phases in which the GPU waits for launch calls."""
@@ -77,8 +92,16 @@ def launch_bound(context: FindingsContext) -> Iterator[Finding]:
 
 
 def host_bound_phases(context: FindingsContext) -> list[LatePhase]:
-    """Phases of which a large part is idle before launch calls."""
-    return _late_phases(context, "idle_host_ns", HOST_LATE)
+    """Phases of which a large part is idle before launch calls, or a part for one known reason."""
+    late = _late_phases(context, "idle_host_ns", HOST_LATE)
+    codes = [phase.code for phase in late]
+    for phase in _late_phases(context, "idle_host_ns", NAMED_LATE):
+        share = context.share(context.per_iteration(phase.idle_ns))
+        if phase.code not in codes and share >= NAMED_COST.share:
+            main = _Charges.of(context, [phase], HostState.LATE).main()
+            if main is not None and main.what in NEEDLESS:
+                late.append(phase)
+    return sorted(late, key=lambda phase: -phase.idle_ns)
 
 
 def _late_phases(context: FindingsContext, column: str, limit: Threshold) -> list[LatePhase]:

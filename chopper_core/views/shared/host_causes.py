@@ -52,6 +52,10 @@ LAUNCH_CALLS: Final = "launch calls"
 """All of them together: which one a kernel takes is no cause."""
 WAITING: Final = ("memory allocation", "reading a value back", "synchronisation", "copy calls")
 """Causes in which a host waits for its GPU or its driver."""
+NEEDLESS: Final = frozenset(
+    (*WAITING, "data loading", "saving a checkpoint", "garbage collection", "logging")
+)
+"""Causes that are no part of a step's own work."""
 OTHER_CALLS: Final = "other runtime calls"
 _CALLS: Final = (
     (re.compile(r"Synchronize"), "synchronisation"),
