@@ -13,6 +13,7 @@ from chopper_core.align.autograd import link_backward
 from chopper_core.align.collectives import read_collectives
 from chopper_core.align.graphs import captured_points
 from chopper_core.align.host import Host, Links, link
+from chopper_core.align.host_lane import host_lane
 from chopper_core.align.host_time import host_time
 from chopper_core.align.inference import read_inference
 from chopper_core.align.kernel_classes import kinds
@@ -36,6 +37,7 @@ from chopper_core.model.column_names import (
     REQUESTS,
     TOKENS,
 )
+from chopper_core.model.host_lane import NO_LANE, HostLane
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memory import NO_MEMORY, MemoryEvents
 from chopper_core.model.table import LEVELS, NO_TIME, Category, KernelTable, Kind
@@ -57,6 +59,7 @@ class AlignedRank(Struct, frozen=True):
     """Counts of incomplete items, by display name."""
     host_time: HostTime = NO_HOST_TIME
     memory: MemoryEvents = NO_MEMORY
+    host_lane: HostLane = NO_LANE
 
 
 def align_rank(trace: Trace) -> AlignedRank:
@@ -78,6 +81,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         )
     }
     idle = host_time(trace, links, gpu, columns["idle_ns"], columns["exposed_copy_ns"])
+    launching = host_lane(trace, links, gpu)
     host = Host(trace)
     backward = link_backward(host)
     modules = read_modules(host, backward)
@@ -158,6 +162,7 @@ def align_rank(trace: Trace) -> AlignedRank:
         partial_iterations=partial,
         host_time=idle,
         memory=memory.events,
+        host_lane=launching,
         findings={
             **_unlinked(table, links),
             "collectives without arguments": collectives.without_arguments,

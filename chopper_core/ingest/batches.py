@@ -290,7 +290,15 @@ def _described(folder: Path, trace: Path) -> Run | ChopperError:
     if not isinstance(part, Run):
         return part
     host_time, memory = part.host_time.in_memory(), part.memory.in_memory()
-    return replace(part, table=empty_table(), host_time=host_time, memory=memory, cubes=None)
+    lane = part.host_lane.in_memory()
+    return replace(
+        part,
+        table=empty_table(),
+        host_time=host_time,
+        memory=memory,
+        host_lane=lane,
+        cubes=None,
+    )
 
 
 def _part_path(folder: Path, trace: Path) -> Path:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chopper_core.align.rank import align_rank
+from chopper_core.model.host_lane import HostLane, joined_lanes
 from chopper_core.model.host_time import HostTime, joined
 from chopper_core.model.memory import MemoryEvents, joined_memory
 from chopper_core.model.parallel import ProcessGroup
@@ -97,6 +98,7 @@ def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
     tables: list[KernelTable] = []
     host_times: list[HostTime] = []
     memory: list[MemoryEvents] = []
+    lanes: list[HostLane] = []
     sources: list[Source] = []
     partial: dict[int, frozenset[int]] = {}
     groups = dict.fromkeys(group for rank in ranks for group in rank.groups)
@@ -104,6 +106,7 @@ def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
         gpus += [replace(gpu, index=at + gpu.index) for gpu in rank.gpus]
         host_times.append(rank.host_time.from_gpu(at))
         memory.append(rank.memory.from_gpu(at))
+        lanes.append(rank.host_lane.from_gpu(at))
         tables.append(replace(rank.table, gpu=rank.table.gpu + np.int32(at)))
         # Losses are those of the file: once is enough.
         losses = rank.sources[0].losses if not sources else ()
@@ -114,6 +117,7 @@ def _merged(ranks: Sequence[Run], rank_from: str) -> Run:
         table=concatenate(tables),
         host_time=joined(host_times),
         memory=joined_memory(memory),
+        host_lane=joined_lanes(lanes),
         gpus=tuple(gpus),
         sources=tuple(sources),
         partial_iterations=partial,
@@ -148,6 +152,7 @@ def _of_rank(trace: Trace, path: str, hosts: Sequence[HostFile]) -> Run:
         table=aligned.table,
         host_time=aligned.host_time,
         memory=aligned.memory,
+        host_lane=aligned.host_lane,
         gpus=gpus,
         sources=(source,),
         generated=trace.generated,

@@ -268,6 +268,8 @@ class Lanes(Struct, frozen=True, eq=False):
     """Why there are no strips."""
     classes: tuple[str, ...] = ()
     """The classes of compute."""
+    hosts: Callable[[int, int], LaneCells | None] | None = None
+    """What the threads do that launch on the GPU of a lane: operators, and other runtime calls."""
     ghosts: Callable[[int, int], Ghost | None] | None = None
     """The baseline's lane beneath each lane, where there is a baseline."""
 
@@ -293,6 +295,9 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
     def ghost(row: int, bins: int) -> Ghost | None:
         return chart.ghosts(rows[row], bins) if chart.ghosts is not None else None
 
+    def host(row: int, bins: int) -> LaneCells | None:
+        return chart.hosts(rows[row], bins) if chart.hosts is not None else None
+
     return replace(
         chart,
         lanes=tuple(chart.lanes[row] for row in rows),
@@ -301,6 +306,7 @@ def _picked_lanes(chart: Lanes, rows: Sequence[int]) -> Lanes:
         cells=lambda row, bins: chart.cells(rows[row], bins),
         bands=lambda row, bins: chart.bands(rows[row], bins),
         strips=lambda row, bins: chart.strips(rows[row], bins),
+        hosts=host if chart.hosts is not None else None,
         ghosts=ghost if chart.ghosts is not None else None,
     )
 

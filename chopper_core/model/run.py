@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from chopper_core.model.column_names import COUNTS_PER_US, is_part
 from chopper_core.model.cubes import Cubes
 from chopper_core.model.hardware import CounterInfo, Hardware, hardware_of, is_file
+from chopper_core.model.host_lane import NO_LANE, HostLane
 from chopper_core.model.host_time import NO_HOST_TIME, HostTime
 from chopper_core.model.memo import Memo
 from chopper_core.model.memory import MEMORY_SIGNALS, NO_MEMORY, MemoryEvents
@@ -230,6 +231,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """The idle time of the GPUs by where the hosts were."""
     memory: MemoryEvents = NO_MEMORY
     """Allocations of GPU memory."""
+    host_lane: HostLane = NO_LANE
+    """Operators and runtime calls of the threads that launch."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Runs to compare with, by name; opened together with this one."""
     cubes: Cubes | None = None

@@ -119,7 +119,17 @@ def _lanes(chart: Lanes) -> dict[str, Any]:
         "pointed": _plain(chart.pointed),
         "bands": {owner: _plain(chart.bands(row, LANE_CELLS)) for owner, row in first.items()},
         "strips": {owner: _plain(chart.strips(row, LANE_CELLS)) for owner, row in first.items()},
+        "hosts": {owner: _host(chart, row) for owner, row in first.items()},
     }
+
+
+def _host(chart: Lanes, row: int) -> dict[str, Any] | None:
+    """The host lane of a GPU: time in operators and in runtime calls by cell; None if unknown."""
+    cells = chart.hosts(row, LANE_CELLS) if chart.hosts is not None else None
+    if cells is None:
+        return None
+    operators, calls = cells.kind_ns.tolist()
+    return {"operator_ns": operators, "call_ns": calls, "busy_ns": cells.busy_ns.tolist()}
 
 
 def as_csv(frame: Frame, *, limit: int | None = None) -> str:

@@ -3,7 +3,8 @@
 A store is a directory: `kernels.arrow` (the kernel table, sorted by level), `measured.arrow` (its
 measured columns), `operations.arrow` (sums over sets of levels, for large tables), `series.arrow`
 (signals over time), `cpu.arrow` (CPU samples), `host.arrow` (idle time by where the hosts were),
-`memory.arrow` (allocations, if the traces have any),
+`memory.arrow` (allocations, if the traces have any), `lane.arrow` (operators and runtime calls of
+launching threads, if there are any),
 `run.json` (everything else), and `store.json` with the version, and the size and checksum of each
 of the others. Columns are uncompressed, so that they can be memory-mapped and only the pages in use
 are read. docs/store.md gives the reasons.
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import Struct, field
 
 from chopper_core.model.hardware import CounterInfo, Hardware
+from chopper_core.model.host_lane import HostLane
 from chopper_core.model.host_time import HostStack, HostTime
 from chopper_core.model.memory import MemoryEvents
 from chopper_core.model.overrides import Overrides
@@ -53,9 +55,19 @@ RUN: Final = "run.json"
 OPERATIONS: Final = "operations.arrow"
 HOST: Final = "host.arrow"
 MEMORY: Final = "memory.arrow"
-FILES: Final = frozenset((KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, HOST, MEMORY))
+LANE: Final = "lane.arrow"
+FILES: Final = frozenset((KERNELS, MEASURED, SERIES, CPU, RUN, OPERATIONS, HOST, MEMORY, LANE))
 CPU_ARRAYS: Final = CpuSamples.__struct_fields__[len(CpuSource.__struct_fields__) :]
-_NOT_IN_JSON: Final = ("table", "measured", "cpu", "host_time", "memory", "others", "cubes")
+_NOT_IN_JSON: Final = (
+    "table",
+    "measured",
+    "cpu",
+    "host_time",
+    "memory",
+    "host_lane",
+    "others",
+    "cubes",
+)
 """Fields of a run that have their own files or are computed."""
 
 
@@ -100,6 +112,7 @@ class StoredRun(Struct, frozen=True):
     """CPU samples without their arrays."""
     host_stacks: tuple[HostStack, ...]
     memory_names: tuple[str, ...]
+    lane_names: tuple[str, ...]
     places: Mapping[str, Mapping[str, Place]]
     """File → column → its place in the file."""
 
@@ -181,6 +194,7 @@ def fingerprint() -> str:
         Attention,
         Fused,
         MemoryEvents,
+        HostLane,
     )
     for kind in (*kinds, Hardware):
         parts += [kind.__name__, *kind.__struct_fields__]

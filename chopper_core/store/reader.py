@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from chopper_core.model.cubes import Cube, Cubes
+from chopper_core.model.host_lane import NO_LANE, HostLane
 from chopper_core.model.host_time import HostTime
 from chopper_core.model.memory import NO_MEMORY, MemoryEvents
 from chopper_core.model.run import Run, located
@@ -26,6 +27,7 @@ from chopper_core.store.format import (
     CPU_ARRAYS,
     HOST,
     KERNELS,
+    LANE,
     MEASURED,
     MEMORY,
     OPERATIONS,
@@ -135,6 +137,9 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         if MEMORY in contents:
             columns = columns_of(contents[MEMORY], places[MEMORY])
             memory = MemoryEvents(stored.memory_names, **columns)
+        lane = NO_LANE
+        if LANE in contents:
+            lane = HostLane(stored.lane_names, **columns_of(contents[LANE], places[LANE]))
         cubes = _cubes(columns_of(contents[OPERATIONS], places[OPERATIONS]), stored)
         summary = Cubes(table, cubes)
     except (OSError, LookupError, ValueError, TypeError, msgspec.MsgspecError) as error:
@@ -146,6 +151,7 @@ def _read_files(folder: Path, index: StoreIndex) -> Run:
         cpu=cpu,
         host_time=host,
         memory=memory,
+        host_lane=lane,
         cubes=summary,
         **fields,
     )

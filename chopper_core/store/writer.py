@@ -21,6 +21,7 @@ from chopper_core.store.format import (
     CPU_ARRAYS,
     HOST,
     KERNELS,
+    LANE,
     MEASURED,
     MEMORY,
     OPERATIONS,
@@ -106,6 +107,8 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
     }
     if len(run.memory):
         places[MEMORY] = write_arrow(folder / MEMORY, run.memory.columns())
+    if len(run.host_lane):
+        places[LANE] = write_arrow(folder / LANE, run.host_lane.columns())
     fields = {name: getattr(run, name) for name in run_fields()}
     stored = StoredRun(
         msgspec.Raw(msgspec.json.encode(fields, enc_hook=_plain)),
@@ -121,6 +124,7 @@ def _write_files(run: Run, folder: Path, origin: str) -> None:
         tuple(msgspec.convert(file, CpuSource, from_attributes=True) for file in run.cpu),
         tuple(run.host_time.stacks),
         tuple(run.memory.names),
+        tuple(run.host_lane.names),
         places,
     )
     write_file(folder / RUN, msgspec.json.encode(stored))

@@ -8,12 +8,14 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.charts import Band, LaneCells, Lanes, Span, Strip
 from chopper_core.model.window import Interval
 from chopper_core.render.cells import cell_width, clean, display_name, elide, pad
 from chopper_core.render.glyphs import Glyphs
 from chopper_core.util.arrays import Int64, Mask
+from chopper_core.views.timeline.hosts import QUEUE
 from chopper_tui.draw.pieces import TONES, hue_of, toned
 from chopper_tui.draw.signal_plot import Line
 
@@ -42,6 +44,11 @@ _TICK_STEPS: Final = (1, 2, 5)
 _GAP: Final = 3
 _MIN_WITH_GHOST: Final = 5
 """Lines of lanes, bands and strips from which a baseline's lane has room."""
+_MIN_WITH_HOST: Final = 6
+"""The same for the lane of the host."""
+_MIN_WITH_THREE_STRIPS: Final = 16
+_HOST_INKS: Final = {KIND_INKS[0]: "shade", KIND_INKS[1]: "strong"}
+"""Operators are quieter than the calls that keep the host."""
 _MIN_NAMED_WIDTH: Final = 9
 """Width from which an activity shows its name."""
 
@@ -81,7 +88,7 @@ def bins_of(picture: Lanes, width: int) -> int:
 def rows_of(picture: Lanes) -> int:
     """Lines that the whole chart needs."""
     signals = picture.signals * _MAX_STRIP_LINES or 1
-    lanes = len(picture.lanes) * (1 + (picture.ghosts is not None))
+    lanes = len(picture.lanes) * (1 + (picture.ghosts is not None)) + (picture.hosts is not None)
     return _HEAD + lanes + len(_BANDS_BY_IMPORTANCE) + signals
 
 
@@ -109,7 +116,11 @@ def draw_lanes(
     bands = picture.bands(selected, bins)
     strips = picture.strips(selected, bins)
     ghosts = _ghosts_shown(picture, selected, height)
-    parts = _allotted(height - len(ghosts), len(picture.lanes), len(bands), max(len(strips), 1))
+    host = _host_shown(picture, selected, bins, height - len(ghosts))
+    unmeasured = all(strip.title == QUEUE for strip in strips) and height >= _HEAD + _MIN_WITH_HOST
+    room_left = height - len(ghosts) - (host is not None) - (unmeasured and bool(strips))
+    parts = _allotted(room_left, len(picture.lanes), len(bands), max(len(strips), 1))
+    strips = _chosen(strips, parts.strips)
     shown = [band for band in bands if band.title in _kept(bands, parts.bands)]
     top = min(max(selected - parts.lanes // 2, 0), len(picture.lanes) - parts.lanes)
     places = range(top, top + parts.lanes)
@@ -117,7 +128,7 @@ def draw_lanes(
     drawn = [
         _lane(picture.cells(row, bins), bins, glyphs, columns, row == selected) for row in places
     ]
-    scaled = strips[: parts.strips] if parts.strip_lines == 1 else ()
+    scaled = strips if parts.strip_lines == 1 else ()
     used = {ink.removeprefix("text/") for line in drawn for _, ink in line}
     title = _legend(picture, places, scaled, used, width, glyphs)
     lines: list[Line] = [cut(title, width, glyphs)]
@@ -134,11 +145,29 @@ def draw_lanes(
         lines.append([(label, "strong" if row == selected else "text"), *line])
         if row in ghosts:
             lines.append(_ghost(picture, row, bins, room, glyphs))
-    if not strips and parts.strips:
+    if host is not None:
+        name = f"{owner.removeprefix('GPU ')} host" if many else " host"
+        line = _lane(host, bins, replace(glyphs, in_colour=False), _Columns(None, None), False)
+        drawn_host = [(text, _HOST_INKS.get(ink, ink)) for text, ink in line]
+        lines.append([(_label(name, room, glyphs) + " ", "dim"), *drawn_host])
+    if unmeasured or (not strips and parts.strips):
         lines.append([(_label("", room, glyphs) + " ", "dim"), (clean(picture.missing), "dim")])
-    for strip in strips[: parts.strips]:
+    for strip in strips:
         lines += _strip(strip, parts.strip_lines, room, glyphs)
     return [cut(line, width, glyphs) for line in lines][: max(height, 0)]
+
+
+def _host_shown(picture: Lanes, row: int, bins: int, height: int) -> LaneCells | None:
+    """The host lane of a lane's GPU, where the trace shows it and there is room."""
+    if picture.hosts is None or height < _HEAD + _MIN_WITH_HOST:
+        return None
+    return picture.hosts(row, bins)
+
+
+def _chosen(strips: Sequence[Strip], count: int) -> tuple[Strip, ...]:
+    """So many strips: signals first, but the queue beneath the host that fills it."""
+    chosen = strips[:count]
+    return tuple(sorted(chosen, key=lambda strip: strip.title != QUEUE))
 
 
 def _ghosts_shown(picture: Lanes, selected: int, height: int) -> range:
@@ -176,7 +205,7 @@ def _allotted(height: int, lanes: int, bands: int, strips: int) -> _Parts:
     """How many lanes, bands and strips fit: at least one lane, then the rest by importance."""
     room = max(height - _HEAD, 1)
     some = 2 if room >= 8 else 1 if room >= 4 else 0
-    strips = min(strips, some)
+    strips = min(strips, some + (room >= _MIN_WITH_THREE_STRIPS))
     shown = min(lanes, max(room - strips - min(bands, some), 1))
     bands = max(min(bands, room - strips - shown), 0)
     rest = room - strips - shown - bands

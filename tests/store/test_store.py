@@ -110,7 +110,7 @@ def test_a_run_of_nothing_comes_back(tmp_path: Path) -> None:
 
 _IN_OTHER_FILES = (
     *("name", "table", "measured", "cpu"),
-    *("host_time", "memory", "others", "cubes"),
+    *("host_time", "memory", "host_lane", "others", "cubes"),
 )
 
 

@@ -249,10 +249,10 @@ def test_strips_are_the_signal_of_the_lanes_gpu(run: Run) -> None:
     for row in (0, len(picture.lanes) - 1):
         gpu = int(picture.owners[row].removeprefix("GPU "))
         strips = picture.strips(row, 30)
-        assert [strip.title for strip in strips] == ["busy", "gfx", "power"]
+        assert [strip.title for strip in strips] == ["busy", "gfx", "power", "queue"]
         begin, length = picture.seen.from_ns, picture.seen.length_ns
         bounds = np.array([begin + length * edge // 30 for edge in range(31)]) + run.origin_ns
-        for strip, name in zip(strips, ("busy_pct", "gfx_mhz", "power_w"), strict=True):
+        for strip, name in zip(strips[:3], ("busy_pct", "gfx_mhz", "power_w"), strict=True):
             means = run.signal(name).curves[gpu].means(bounds.astype(float))
             assert strip.numbers == pytest.approx(means, nan_ok=True)
 
@@ -440,7 +440,7 @@ def test_every_format_has_the_lanes(run: Run, scope: str) -> None:
     for row, busy in zip(told["rows"], picture["busy_ns"], strict=True):
         assert sum(busy) == row["lane_ns"]
     strips = picture["strips"]["GPU 3"]
-    assert [strip["title"] for strip in strips] == ["gfx", "power"]
+    assert [strip["title"] for strip in strips] == ["gfx", "power", "queue"]
     assert len(strips[0]["numbers"]) == 100
     for form in ("text", "markdown"):
         text = printed(found, form, width=100)

@@ -15,6 +15,7 @@ from chopper_core.model.window import Interval
 from chopper_core.util.arrays import Int64
 from chopper_core.util.grouping import run_starts
 from chopper_core.views.timeline.classes import CLASS_NAMES, busy_by_class
+from chopper_core.views.timeline.hosts import host_cells, queue_strip
 from chopper_core.views.timeline.lanes import (
     CACHED_SCOPES,
     BusyTime,
@@ -70,7 +71,8 @@ def lanes_chart(
                     edges(begin, end, bins).astype(np.float64)
                 )
                 found.append(Strip(signal.title, signal.unit, signal.low, signal.high, means))
-        return tuple(found)
+        queue = queue_strip(run, lanes[row].gpu, begin, end, bins)
+        return tuple(found) if queue is None else (*found, queue)
 
     return Lanes(
         title="lanes",
@@ -82,7 +84,8 @@ def lanes_chart(
         cells=lambda row, bins: cells_of(run, lanes[row], begin, end, bins),
         bands=bands,
         strips=strips,
-        signals=len(names),
+        signals=len(names) + 1,
+        hosts=lambda row, bins: host_cells(run, lanes[row].gpu, begin, end, bins),
         missing="no clock, no power: no telemetry of this GPU",
         classes=CLASS_NAMES,
     )
