@@ -10,7 +10,11 @@ from msgspec.structs import replace
 
 from chopper_core.model.address import parse
 from chopper_core.model.run import Run
+from chopper_core.model.run_set import Reading, RunRow, RunSet
+from chopper_core.model.settings import in_name
+from chopper_core.model.table import empty_table
 from chopper_core.views.query import query
+from chopper_core.views.runs.columns import figures_of_run, with_settings
 from tests.demo import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +53,7 @@ def rows() -> list[tuple[str, tuple[str, ...]]]:
     found = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
-        if len(cells) == 6 and "demo_data/" in cells[3]:
+        if len(cells) == 6 and "demo_data" in cells[3]:
             address = cells[3].strip().strip("`")
             found.append((address, tuple(re.findall(r"`(\w+)`", cells[4]))))
     return found
@@ -59,7 +63,20 @@ def rows() -> list[tuple[str, tuple[str, ...]]]:
 def runs() -> dict[str, Run]:
     names = ("demo_data/fsdp2", "demo_data/fsdp1")
     opened = {name: demo_run(Path(name).name, named=str(ROOT / name)) for name in names}
-    return {name: replace(run, others=opened) for name, run in opened.items()}
+    found = {name: replace(run, others=opened) for name, run in opened.items()}
+    return {**found, "demo_data": demo_runs(opened)}
+
+
+def demo_runs(opened: dict[str, Run]) -> RunSet:
+    """Both demo runs as a set."""
+    rows = []
+    for path, run in sorted(opened.items()):
+        name = Path(path).name
+        settings = in_name(name)
+        whole = with_settings(figures_of_run(run), settings)
+        rows.append(RunRow(name, path, settings, figures=whole.figures, missing=whole.missing))
+    reading = Reading(rows)
+    return RunSet("demo_data", empty_table(), (), (), others=opened, reading=lambda wait: reading)
 
 
 def test_every_module_of_the_original_is_there() -> None:

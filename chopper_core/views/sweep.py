@@ -54,13 +54,13 @@ def set_frame(run: RunSet, view: View, *, wait: bool = False) -> Frame:
     figures = figure_values(run, rows, name)
     along = _values(rows, x)
     lines = [each for each in varied if each != x]
-    groups = list(dict.fromkeys(_line(row, lines, metric) for row in rows if x in row.settings))
+    groups = list(dict.fromkeys(_line(row, lines) for row in rows if x in row.settings))
     cells: dict[tuple[str, Setting], list[float]] = {}
     failed: dict[tuple[str, Setting], str] = {}
     for place, row in enumerate(rows):
         if x not in row.settings:
             continue
-        cell = _line(row, lines, metric), row.settings[x]
+        cell = _line(row, lines), row.settings[x]
         number = figures.at(place)
         if number is not None:
             cells.setdefault(cell, []).append(float(number))
@@ -98,7 +98,7 @@ def _values(rows: Sequence[RunRow], name: str) -> list[Setting]:
     return [*numbers, *sorted(each for each in found if isinstance(each, str))]
 
 
-def _line(row: RunRow, lines: Sequence[str], metric: Metric) -> str:
+def _line(row: RunRow, lines: Sequence[str]) -> str:
     """The settings of a run besides the swept one: the name of its line."""
     words = []
     for name in lines:
@@ -106,15 +106,15 @@ def _line(row: RunRow, lines: Sequence[str], metric: Metric) -> str:
             value = row.settings[name]
             title = "" if isinstance(value, str) else KNOWN.get(name, f"{name}=")
             words.append(f"{title}{value}")
-    return " ".join(words) or metric.title
+    return " ".join(words)
 
 
 def _column(metric: Metric, group: str, x: str) -> Metric:
     return replace(
         metric,
-        name=group,
-        title=group,
-        definition=f"{metric.name} of the runs {group}.",
+        name=group or metric.name,
+        title=group or metric.title,
+        definition=f"{metric.name} of the runs {group}".rstrip() + ".",
         missing_because=f"no run {group} with this {x}, or it failed",
     )
 
@@ -144,8 +144,9 @@ def _headline(
     number, line, value = (max if better == HIGHER else min)(known, key=lambda each: each[0])
     scale = metric.unit.scale(abs(number), is_whole=False)
     text = f"{number / scale.divisor:.4g} {scale.text}".strip()
+    of = "" if line == metric.title else f", {line}"
     word = "highest" if better == HIGHER else "lowest"
-    return (f"{word} {metric.title}: {text} at {KNOWN.get(x, x)} {value}, {line}",)
+    return (f"{word} {metric.title}: {text} at {KNOWN.get(x, x)} {value}{of}",)
 
 
 def _chart(

@@ -79,7 +79,9 @@ def _may_hold_runs(name: str) -> bool:
 def open_view(view: View, options: Namespace, progress: Progress) -> Run:
     """The run of a view, with that of its baseline."""
     run = _open(view.run, view.overrides, options, progress)
-    if view.baseline is not None and view.baseline.run not in ("", view.run):
+    # The baseline of a set is one of its runs.
+    is_set = isinstance(run, RunSet)
+    if view.baseline is not None and view.baseline.run not in ("", view.run) and not is_set:
         base = _open(view.baseline.run, view.overrides, options, progress)
         return replace(run, others={view.baseline.run: base})
     return run

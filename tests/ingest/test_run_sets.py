@@ -252,3 +252,6 @@ def test_the_command_prints_every_format(sweep: Path, capsys: pytest.CaptureFixt
     # The directory itself is an address.
     assert main(["show", str(sweep), "--format", "csv", "--jobs", "1"]) == 0
     assert capsys.readouterr().out.startswith("name,tp,gpus,step_time_ns")
+    address = f"{sweep}?view=runs&by=tp&base=best"
+    assert main(["show", address, "--format", "csv", "--jobs", "1"]) == 0
+    assert "step_time_ns_x" in capsys.readouterr().out
