@@ -32,6 +32,7 @@ from chopper_core.views.shared.collective_figures import (
     shares,
 )
 from chopper_core.views.shared.collectives import collectives_of
+from chopper_core.views.shared.comm_splits import SPLITS, expert_note, split_of
 from chopper_core.views.shared.table_view import (
     Partition,
     activity_view,
@@ -46,7 +47,7 @@ SPEC: Final = ViewSpec(
     name="comms",
     title="Comms",
     question="How fast are the collectives, which ranks wait in them, and for whom?",
-    by=("kind", "collective", "phase", "layer", "iteration", "gpu", "group"),
+    by=("kind", "collective", "phase", "layer", "iteration", "gpu", "group", *SPLITS),
     of="collective",
 )
 
@@ -129,8 +130,13 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     run, found, sets = chosen.run, chosen.all, chosen.sets
     table = run.table
     level = _LEVEL_OF.get(by, by)
-    codes_of_rows = (table.group if by == "group" else table.column(level))[chosen.rows]
-    codes, nodes = grouped(chosen.whole, codes_of_rows.astype(np.int64))
+    texts: list[str] = []
+    if by in SPLITS:
+        codes_of_rows, texts = split_of(run, chosen.rows, by)
+    else:
+        column = table.group if by == "group" else table.column(level)
+        codes_of_rows = column[chosen.rows].astype(np.int64)
+    codes, nodes = grouped(chosen.whole, codes_of_rows)
     count = len(codes)
     member_owner = np.searchsorted(codes, codes_of_rows)
     if by == "gpu":
@@ -181,6 +187,8 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
     ]
     if by == "group":
         labels = [table.names[code] if code >= 0 else "unknown" for code in codes.tolist()]
+    elif texts:
+        labels = [texts[code] for code in codes.tolist()]
     else:
         labels = [table.text_of(level, code) for code in codes.tolist()]
     sums = ("exposed_comm_ns", "hidden_ns")
@@ -198,6 +206,8 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         shown += (*sums, *spread_of, "outliers")
 
     def opens(row: int) -> View:
+        if texts:
+            return replace(view, by="group", sort="", filter="", columns=())
         if by != "group":
             return replace(child_of(view, level, labels[row]), name=view.name, by=COLLECTIVE)
         name = re.escape(labels[row]).replace("\\ ", r"\s")
@@ -211,7 +221,7 @@ def _together(chosen: Chosen, view: View, by: str) -> ViewResult:
         sort="-wait_ns" if by in ("kind", "group") and chosen.complete.any() else "",
         shown=_known(shown, own),
         headline=headline(chosen),
-        notes=notes(chosen),
+        notes=(*expert_note(run, chosen.rows), *notes(chosen)),
         charts=charts(chosen),
     )
 
