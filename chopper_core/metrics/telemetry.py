@@ -125,6 +125,11 @@ _mean("mem_power_w", Unit.WATTS, "mem W", "Power of the memory, a part of the so
 _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
 
 
+_POWERS = ("power_w", "energy_rate_w")
+_EDGES_OF_TWO = 4
+"""Each sample has a beginning and an end."""
+
+
 @_telemetry(
     "energy_j",
     Unit.JOULES,
@@ -133,6 +138,9 @@ _mean("vram_bytes", Unit.BYTES, "VRAM", "Memory in use on the GPU")
 )
 def energy(scope: Scope) -> Values:
     """Energy of the GPU in the time charged to the row, from the energy counter, else from power:
-    each piece of the GPU's span is charged as its time is."""
+    each piece of the GPU's span is charged as its time is; ~ marks rows shorter than two samples of
+    the power."""
     joules, count = scope.nodes.known(ENERGY)
-    return Values(joules, count < scope.nodes.sizes())
+    missing = count < scope.nodes.sizes()
+    edges = sum(scope.nodes.known(samples_in(name))[0] for name in _POWERS)
+    return Values(joules, missing, extrapolated=~missing & (edges < _EDGES_OF_TWO))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan, nan
 from pathlib import PurePath
@@ -9,6 +10,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from chopper_core.metrics import METRICS
 from chopper_core.model.hardware import ElementType
@@ -29,6 +31,8 @@ _Document = Mapping[str, Any]
 
 _MAX_LISTED_NAMES: Final = 60
 _LINE_WIDTH: Final = 100
+_MAX_FILES: Final = 8
+"""Of more telemetry files of one format, the first one stands for all."""
 
 
 def as_text(run: Run) -> str:
@@ -76,7 +80,13 @@ def as_text(run: Run) -> str:
     if names := [counter["name"] for counter in found["counter_columns"]]:
         lines += ["", f"{len(names)} counters, available as columns (--columns {names[0]})"]
         lines += [f"  {clean(line)}" for line in _listed(names)]
-    lines += [line for telemetry in run.telemetry for line in _telemetry_lines(telemetry)]
+    several = Counter(source.format for source in run.telemetry)
+    for form, files in several.items():
+        own = [source for source in run.telemetry if source.format == form]
+        for telemetry in own[:1] if files > _MAX_FILES else own:
+            lines += _telemetry_lines(telemetry)
+        if files > _MAX_FILES:
+            lines.append(f"  and {files - 1} more files of {form}")
     lines += [line for samples in run.cpu for line in _processor_lines(samples)]
     if found["partial_iterations"]:
         numbers = ", ".join(map(str, found["partial_iterations"]))
@@ -133,12 +143,22 @@ def _identity_lines(run: Run) -> list[str]:
     if not run.identities:
         return []
     by_source: dict[str, list[Identity]] = {}
+    files = Counter(source.format for source in run.telemetry)
     for identity in run.identities:
-        by_source.setdefault(identity.source, []).append(identity)
+        # A file per signal and GPU: a column of each would tell nothing.
+        is_one_of_many = files[identity.format] > _MAX_FILES
+        key = identity.format if is_one_of_many else identity.source
+        by_source.setdefault(key, []).append(
+            replace(identity, source=f"{identity.format} ({files[identity.format]} files)")
+            if is_one_of_many
+            else identity
+        )
     rows = [["GPU", "rank", "trace", *(_source_title(found[0]) for found in by_source.values())]]
     for gpu in run.gpus:
         cells = [
-            " | ".join(_device(identity) for identity in found if identity.gpu == gpu.index)
+            " | ".join(
+                dict.fromkeys(_device(identity) for identity in found if identity.gpu == gpu.index)
+            )
             for found in by_source.values()
         ]
         trace = f"device {gpu.device}{', ' if gpu.pci else ''}{gpu.pci}"
