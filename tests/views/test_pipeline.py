@@ -156,7 +156,12 @@ def test_the_view_prints_by_every_split() -> None:
         assert "bubble" in as_text(found) or by == "microbatch"
         assert json.loads(as_json(found))["rows"]
         assert frame_of(run, found.target(0)) is not None
-    assert frame(run, ":pp=1?order=pp&view=pipeline&by=rank").labels[0] == "8"
+    whole = frame(run, "?view=pipeline&by=rank")
+    part = frame(run, ":pp=1?order=pp&view=pipeline&by=rank")
+    assert list(part.labels) == [str(gpu) for gpu in range(8, 16)]
+    # A figure of a rank is the same in every scope that has it.
+    for name in ("step_window_ns", "bubble_pct", "forward_ns"):
+        assert column(part, name) == column(whole, name)[8:16]
 
 
 def test_a_run_without_a_pipeline_says_so() -> None:

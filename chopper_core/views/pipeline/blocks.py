@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chopper_core.model.column_names import MICROBATCH, STEP_WINDOW
 from chopper_core.model.parallel import kind_of
@@ -76,19 +77,39 @@ def between_stages(run: Run) -> Mask:
 
 
 def blocks_of(run: Run, view: View) -> Blocks:
-    """The microbatches of a view's scope.
+    """The microbatches of the GPUs and iterations of a view's scope.
 
-    Raises NothingToShow where the run has no pipeline, or nothing tells its microbatches apart.
+    Their windows are those of the whole run. Raises NothingToShow where the run has no pipeline, or
+    nothing tells its microbatches apart.
     """
-    node = run.tree_of(view).node(view.path)
-    rows = node.rows
+    every = run.memo(("microbatches",), lambda: _blocks(run))
+    cells = run.tree_of(view).split(view.path, ("gpu", "iteration"))
+    codes = [cells.codes(level).tolist() for level in ("gpu", "iteration")]
+    there = set(zip(*codes, strict=True))
+    pairs = zip(every.gpu.tolist(), every.iteration.tolist(), strict=True)
+    own = np.array([pair in there for pair in pairs], np.bool_)
+    if own.all():
+        return every
+    if not own.any():
+        raise NothingToShow("no pipeline: the scope has no microbatch")
+    columns = {
+        name: values[own]
+        for name in Blocks.__struct_fields__
+        if isinstance(values := getattr(every, name), np.ndarray)
+    }
+    return replace(every, **columns)
+
+
+def _blocks(run: Run) -> Blocks:
+    """The microbatches of a run."""
     table = run.table
+    rows = np.arange(len(table))
     wanted = np.isin(table.phase[rows], _PHASES) & (table.kind[rows] != Kind.COPY)
     rows = rows[wanted & (table.iteration[rows] != NO_LABEL)]
     order = np.lexsort((table.start_ns[rows], table.iteration[rows], table.gpu[rows]))
     rows = rows[order]
     if not len(rows):
-        raise NothingToShow("no pipeline: the scope has no forward or backward work")
+        raise NothingToShow("no pipeline: the run has no forward or backward work")
     given = table.measured.get(MICROBATCH)
     if given is not None:
         known = np.isfinite(given[rows]) & (table.kind[rows] == Kind.COMPUTE)
@@ -120,7 +141,7 @@ def _numbers_of_operations(run: Run) -> Int64:
 def _made(run: Run, rows: Index, number: Int64, origin: str) -> Blocks:
     """Blocks of rows with one number after each other, in the order of GPU, iteration, start."""
     if not len(rows):
-        raise NothingToShow("no pipeline: no microbatch has any work in the scope")
+        raise NothingToShow("no pipeline: no microbatch has any work")
     table = run.table
     is_backward = table.phase[rows] == Phase.BACKWARD
     first = np.flatnonzero(run_mask(table.gpu[rows], table.iteration[rows], is_backward, number))
@@ -175,17 +196,7 @@ def _counted(blocks: Blocks) -> Blocks:
             "sends and receives don't tell microbatches apart: GPUs have "
             f"{min(counts)} to {max(counts)} blocks of forward or backward work"
         )
-    return Blocks(
-        blocks.gpu,
-        blocks.iteration,
-        blocks.is_backward,
-        number,
-        blocks.start_ns,
-        blocks.end_ns,
-        blocks.late_ns,
-        blocks.windows_ns,
-        blocks.origin,
-    )
+    return replace(blocks, microbatch=number)
 
 
 def means_over(values: Float64, owner: Index, count: int) -> Float64:
