@@ -8,13 +8,20 @@ from typing import Final
 import numpy as np
 
 from chopper_core.metrics import is_measured
+from chopper_core.model.column_names import integral_of, known_of
+from chopper_core.model.table import Kind
 from chopper_core.util.arrays import Float64
+from chopper_core.util.grouping import ranked
 from chopper_core.views.findings.context import FindingsContext
 from chopper_core.views.findings.rule import Finding, Threshold, confidence, rule
 from chopper_core.views.power.samples import LIMITER, samples_of
 from chopper_core.views.shared.phrases import by_number, time
 from chopper_core.views.shared.table_view import by_level
 
+_SHARE: Final = "throttle_pct"
+_FREE_PCT: Final = 1.0
+_LIMITED_PCT: Final = 50.0
+"""Of a kernel's time under a limiter: with less it is unthrottled, with more throttled."""
 THROTTLED: Final = Threshold(
     "throttled", 10.0, "% of the time", "single samples under a limiter are normal at full load"
 )
@@ -22,8 +29,9 @@ THROTTLED: Final = Threshold(
 
 @rule(
     "throttled",
-    saving="time that the clock below the nominal one costs them, beyond GPUs not throttled",
-    needs="telemetry of limiters; hardware counters for the saving",
+    saving="time that the clock below the nominal one costs them, beyond GPUs not throttled; "
+    "without counters, that of their kernels beyond the same kernels while nothing limits them",
+    needs="telemetry of limiters; for the saving hardware counters, or samples of both kinds",
     thresholds=(THROTTLED,),
 )
 def throttled(context: FindingsContext) -> Iterator[Finding]:
@@ -51,6 +59,15 @@ def throttled(context: FindingsContext) -> Iterator[Finding]:
         total = saving * len(gpus) * len(context.iterations)
         sentence += f"; the lower clock costs {time(saving)}{context.each}"
         sentence += " more than that of the others" if len(free) else ""
+    else:
+        beyond = _beyond_unthrottled(context, gpus)
+        if beyond is not None:
+            saving = beyond / len(context.iterations) / len(gpus)
+            total = beyond
+            sentence += (
+                f"; their kernels take {time(saving)}{context.each} longer than the same kernels "
+                "while nothing limits them"
+            )
     yield Finding(
         sentence=sentence,
         evidence=context.with_signal("throttle_pct", "-throttled_pct"),
@@ -73,6 +90,29 @@ def _limiter(context: FindingsContext, gpus: list[int]) -> str:
         return ""
     most = max(means, key=lambda name: means[name])
     return f", mostly by {most.removeprefix(LIMITER)} ({means[most]:.0f} %)"
+
+
+def _beyond_unthrottled(context: FindingsContext, gpus: list[int]) -> float | None:
+    """Time of throttled compute kernels beyond the mean of the same kernels unthrottled, in ns.
+
+    None where no kernel ran in both states.
+    """
+    table, rows = context.table, context.node.rows
+    rows = rows[table.kind[rows] == Kind.COMPUTE]
+    sums = [table.measured[name][rows] for name in (integral_of(_SHARE), known_of(_SHARE))]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(sums[1] > 0, sums[0] / sums[1], np.nan)
+    took = table.duration_ns[rows].astype(np.float64)
+    codes, kernel = ranked(table.kernel[rows])
+    free = share < _FREE_PCT
+    slowed = (share >= _LIMITED_PCT) & np.isin(table.gpu[rows], gpus)
+    number = np.bincount(kernel[free], minlength=len(codes))
+    if not (number[kernel[slowed]] > 0).any():
+        return None
+    total = np.bincount(kernel[free], weights=took[free], minlength=len(codes))
+    usual = total / np.maximum(number, 1)
+    both = slowed & (number[kernel] > 0)
+    return max(float((took[both] - usual[kernel[both]]).sum()), 0.0)
 
 
 def _lost_to_clock(context: FindingsContext) -> Float64 | None:
