@@ -176,6 +176,19 @@ def test_sends_without_a_peer_are_counted(tmp_path: Path) -> None:
     assert (node.type, node.get("kind")) == (NodeType.COMP, "comm")
 
 
+def test_a_rank_with_several_gpus_is_a_file_per_gpu(tmp_path: Path) -> None:
+    run = a_run()
+    run = replace(run, gpus=tuple(replace(gpu, rank=gpu.index // 2) for gpu in run.gpus))
+    export(run, "chakra", tmp_path / "out")
+    again = open_run(str(tmp_path / "out"), jobs=1)
+    assert [(gpu.index, gpu.rank) for gpu in again.gpus] == [(n, n) for n in range(4)]
+
+
+def test_a_run_without_times_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="can't be simulated: the counter run has no dispatch"):
+        export(run_of([Row(0, 0), Row(1, 0)]), "chakra", tmp_path / "out")
+
+
 # The check
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from chopper_core.align.execution_graph import RULES
-from chopper_core.model.column_names import FLOPS, FLOPS_TYPE
+from chopper_core.model.column_names import FLOPS, FLOPS_TYPE, NO_TIMES
 from chopper_core.model.hardware import ElementType
 from chopper_core.model.run import Gpu, Run
 from chopper_core.model.table import NO_LABEL, NO_TIME, PHASES, Category, KernelTable, Kind, Rule
@@ -68,6 +68,8 @@ class _Plan(Struct, frozen=True):
 def write(run: Run, path: Path, options: ExportOptions, progress: Progress) -> list[str]:
     """Write a file per GPU and the group file; raises DataError if collectives don't match."""
     table = run.table
+    if not table.has_times:
+        raise DataError(f"{run.name} can't be simulated: {NO_TIMES}")
     chosen = chosen_rows(run, options)
     groups = communicators(run, chosen)
     notes, left_out = _refused(run, groups, force=options.force)
@@ -135,10 +137,11 @@ def _limits(run: Run, chosen: Index, groups: Sequence[Communicator], plan: _Plan
 
 
 def _metadata(run: Run, gpu: Gpu, plan: _Plan) -> Metadata:
+    is_alone = sum(each.rank == gpu.rank for each in run.gpus) == 1
     attributes = {
         "schema": Attribute("string", _SCHEMA),
         "generator": Attribute("string", "chopper"),
-        "rank": Attribute("int64", gpu.rank),
+        "rank": Attribute("int64", gpu.rank if is_alone else plan.rank_of[gpu.index]),
         "gpu": Attribute("int64", gpu.index),
         "device": Attribute("int64", gpu.device),
         "world_size": Attribute("int64", max(run.world, len(run.gpus))),
