@@ -56,7 +56,7 @@ def answer(run: Run, view: View) -> ViewResult:
     first = Partition.of(tree, view, levels[0])
     scaled = 1e6 if figure.unit == "ns" else 1.0
     chart = Icicle(
-        f"{figure.title} by {', '.join(row.level for row in rows)}, width is time",
+        f"time by {', '.join(row.level for row in rows)}; colour {figure.title}",
         "ms" if figure.unit == "ns" else str(figure.unit),
         tuple(replace(row, numbers=row.numbers / scaled) for row in rows),
         _opener(view, rows, len(levels)),

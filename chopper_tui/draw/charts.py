@@ -251,7 +251,7 @@ def _title(
     """The title, the unit and the legend, wrapped at the width."""
     title: Line = [
         (clean(picture.title), "strong"),
-        (f", {picture.unit}" if picture.unit else "", "dim"),
+        (f", {picture.unit}" if picture.unit and not isinstance(picture, Icicle) else "", "dim"),
     ]
     legend: list[Line] = []
     match picture:

@@ -36,9 +36,9 @@ async def test_its_blocks_are_walked_and_entered() -> None:
 async def test_its_colour_is_the_next_figure_and_its_order_another_level() -> None:
     async with explorer((120, 40), measured_run(), View("sample.json", SCOPE)) as at:
         await at.press("1")
-        assert "gfx MHz by phase" in at.text()
+        assert "colour gfx MHz" in at.text()
         await at.press("m")
-        assert at.frame.view.of == "busy_pct" and "busy % by phase" in at.text()
+        assert at.frame.view.of == "busy_pct" and "colour busy %" in at.text()
         await at.command("pivot layer")
         assert "by layer, phase" in at.text()
 
