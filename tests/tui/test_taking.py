@@ -74,7 +74,7 @@ async def test_what_is_taken_is_what_show_prints(view: View, size: tuple[int, in
             assert await taken(at, format_name) == text
             assert view.name or whole in ("csv", "json") or ("┤" in text and " MHz" in text)
         await at.press("Y")
-        assert at.app.clipboard == printed(frame)
+        assert at.app.clipboard == printed(frame, "markdown")
         if len(frame):
             await at.press("y")
             name, *cells, address = at.app.clipboard.split("\t")
