@@ -29,7 +29,7 @@ RANKS, KERNELS = 4, 70_000
 ROWS = RANKS * KERNELS
 STEP = 2_442
 """Rows of an iteration of a rank."""
-PROBED = 45_000
+PROBED = 50_000
 """Values at the head of columns that tell which columns have any; however long the run is."""
 
 
