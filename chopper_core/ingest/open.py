@@ -26,6 +26,7 @@ from chopper_core.model.host_lane import joined_lanes
 from chopper_core.model.host_time import joined
 from chopper_core.model.memory import joined_memory
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides, is_meant
+from chopper_core.model.parallel import layout_of_settings
 from chopper_core.model.run import (
     NO_RANK,
     ONE_CLOCK,
@@ -39,6 +40,7 @@ from chopper_core.model.table import NO_TIME, KernelTable, concatenate
 from chopper_core.sources.foreign import OnlyRangesError, what_is
 from chopper_core.sources.ranks import TraceFile, assign_ranks, find_traces
 from chopper_core.sources.registry import natural_key
+from chopper_core.sources.settings import read_settings
 from chopper_core.sources.shared.text import FileHead
 from chopper_core.store.format import is_store, paths_of
 from chopper_core.util.errors import ChopperError, DataError, UsageError
@@ -142,7 +144,7 @@ def open_run(
     run = on_one_clock(run, overrides)
     progress("merge ranks", 1, 1)
     run = _attached(_with_overrides(run, overrides), paths, progress, ranges)
-    run = with_slots(run, paths)
+    run = _with_layout(with_slots(run, paths), paths)
     return located(_check_overrides(_named(run)))
 
 
@@ -173,6 +175,14 @@ def _named(run: Run) -> Run:
     return replace(run, skipped=tuple(sorted(skipped, key=lambda item: natural_key(item[0]))))
 
 
+def _with_layout(run: Run, paths: Sequence[Path]) -> Run:
+    """The run with the layout of its ranks that a manifest or a job's configuration says."""
+    for path in paths:
+        if path.is_dir() and (layout := layout_of_settings(read_settings(path))) is not None:
+            return replace(run, layout=layout.text)
+    return run
+
+
 def _scheduled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     """The run of the pipeline schedules at the paths; None without any."""
     from chopper_core.ingest.schedule import schedule_run
@@ -190,7 +200,7 @@ def _sampled(name: str, progress: Progress, overrides: Overrides) -> Run | None:
     run = telemetry_run(name, paths_of(name), progress, overrides)
     if run is None:
         return None
-    run = with_slots(run, paths_of(name))
+    run = _with_layout(with_slots(run, paths_of(name)), paths_of(name))
     return located(_check_overrides(_named(_with_overrides(run, overrides))))
 
 

@@ -31,6 +31,7 @@ TITLES: Final[Mapping[str, str]] = {
 }
 FROM_USER: Final = "--parallel"
 FROM_GROUPS: Final = "process groups"
+FROM_SETTINGS: Final = "the manifest or the job's configuration"
 EXAMPLE: Final = "tp=2,pp=16"
 
 _SEPARATORS: Final = re.compile(r"[-,.:>]+")
@@ -82,14 +83,17 @@ class Layout(Struct, frozen=True):
         order = "" if self.order == MEGATRON_ORDER else f",order={'-'.join(self.order)}"
         return sizes + order
 
-    def of_world(self, world: int) -> Layout:
-        """The layout with every size, for a number of ranks; raises UsageError if it can't be."""
+    def of_world(self, world: int, *, is_stated: bool = False) -> Layout:
+        """The layout with every size, for a number of ranks; raises UsageError if it can't be.
+
+        Unless their number is stated, there may be more ranks than were seen.
+        """
         sizes = {name: self.sizes.get(name, 1) for name in MEGATRON_ORDER}
         if "dp" not in self.sizes:
             others = prod(size for name, size in sizes.items() if name != "dp")
             sizes["dp"] = max(world // others, 1)
         ranks = " × ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1"
-        if prod(sizes.values()) < world:
+        if prod(sizes.values()) < world or (is_stated and prod(sizes.values()) > world):
             raise UsageError(f"{self.text}: {ranks} doesn't make up the run's {world} ranks")
         sizes["ep"] = self.sizes.get("ep", 1)
         if sizes["dp"] % sizes["ep"]:
@@ -192,10 +196,15 @@ def layout_of_settings(settings: Mapping[str, object]) -> Layout | None:
 
 
 def parallel_of_layout(
-    layout: Layout, ranks: Iterable[int], world: int, origin: str = FROM_USER
+    layout: Layout,
+    ranks: Iterable[int],
+    world: int,
+    origin: str = FROM_USER,
+    *,
+    is_stated: bool = False,
 ) -> Parallel:
     """The coordinates of ranks by a layout; raises UsageError if it doesn't fit their number."""
-    whole = layout.of_world(world)
+    whole = layout.of_world(world, is_stated=is_stated)
     sizes = {name: whole.sizes[name] for name in DIMENSIONS if whole.sizes[name] > 1}
     every = {rank: whole.coordinates(rank) for rank in sorted(set(ranks))}
     return Parallel(

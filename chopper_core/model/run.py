@@ -20,6 +20,7 @@ from chopper_core.model.memo import Memo
 from chopper_core.model.memory import MEMORY_SIGNALS, NO_MEMORY, MemoryEvents
 from chopper_core.model.overrides import NO_OVERRIDES, Overrides
 from chopper_core.model.parallel import (
+    FROM_SETTINGS,
     Parallel,
     ProcessGroup,
     parallel_of_groups,
@@ -245,6 +246,8 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Why the run is known to be incomplete: out of memory, or stopped; '' if it isn't."""
     slots: Mapping[int, str] = field(default_factory=dict)
     """Number of a GPU in its node → its slot, such as `front`, from slots.csv."""
+    layout: str = ""
+    """The layout of the ranks by the manifest or the job's configuration beside the files."""
     groups: tuple[ProcessGroup, ...] = ()
     """The process groups that the traces name, but for those of one rank or of all."""
     world: int = 0
@@ -259,12 +262,22 @@ class Run(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def parallel(self) -> Parallel | None:
         """The coordinates of the ranks, None where nothing says them.
 
-        The user's layout wins over process groups. Raises UsageError if it doesn't fit the ranks.
+        The user's layout wins over process groups, these over the settings beside the files.
+        Raises UsageError if the user's doesn't fit the ranks.
         """
         world = max(self.world, max(self.ranks, default=-1) + 1)
+        is_stated = self.world == world
         if self.overrides.parallel:
-            return parallel_of_layout(parse_layout(self.overrides.parallel), self.ranks, world)
-        return parallel_of_groups(self.groups, self.ranks, world)
+            layout = parse_layout(self.overrides.parallel)
+            return parallel_of_layout(layout, self.ranks, world, is_stated=is_stated)
+        found = parallel_of_groups(self.groups, self.ranks, world)
+        if found is not None or not self.layout:
+            return found
+        layout = parse_layout(self.layout)
+        try:
+            return parallel_of_layout(layout, self.ranks, world, FROM_SETTINGS, is_stated=is_stated)
+        except UsageError:
+            return None  # The settings are of another number of ranks.
 
     @property
     def hardware(self) -> Hardware | None:

@@ -22,6 +22,7 @@ from chopper_core.views.spec import FIGURE, ViewResult, ViewSpec
 
 SPEC: Final = ViewSpec(
     name="icicle",
+    of_each_gpu=True,
     title="Icicle",
     question="Of which phases, layers, operations and kernels does the scope's time consist?",
     by=("phase", "layer", "operation", "kernel", "iteration", "gpu"),

@@ -13,7 +13,7 @@ import pytest
 from chopper_core.ingest.cache import open_cached
 from chopper_core.ingest.open import open_run
 from chopper_core.model.overrides import overrides_of
-from chopper_core.model.parallel import FROM_GROUPS, FROM_USER
+from chopper_core.model.parallel import FROM_GROUPS, FROM_SETTINGS, FROM_USER
 from chopper_core.model.run import Run
 from chopper_core.render.info import as_text, describe
 from chopper_core.store.reader import read_store
@@ -120,3 +120,30 @@ def test_damaged_groups_say_nothing(listed: str, tmp_path: Path) -> None:
     assert run.groups == ()
     assert run.parallel is None
     assert run.table.coordinates == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("chopper.json", '{"tp": 2, "pp": 4}'),
+        ("job.yaml", "tensor_model_parallel_size: 2\npipeline_model_parallel_size: 4\n"),
+    ],
+)
+def test_settings_beside_the_files_give_a_layout(name: str, text: str, tmp_path: Path) -> None:
+    for rank in range(8):
+        rank_trace(rank).write(tmp_path / f"rank{rank}.json")
+    (tmp_path / name).write_text(text)
+    for run in (open_run(str(tmp_path), jobs=1), open_cached(str(tmp_path))):
+        assert run.parallel is not None
+        assert run.parallel.origin == FROM_SETTINGS
+        assert [run.parallel.at(rank, "pp") for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    # Settings of another number of ranks say nothing of these.
+    (tmp_path / name).write_text(text.replace("4", "5"))
+    assert open_run(str(tmp_path), jobs=1).parallel is None
+
+
+def test_groups_win_over_settings(folder: Path) -> None:
+    (folder / "chopper.json").write_text('{"tp": 8}')
+    run = open_run(str(folder), jobs=1)
+    assert run.parallel is not None
+    assert run.parallel.origin == FROM_GROUPS
