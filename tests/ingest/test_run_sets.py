@@ -233,6 +233,25 @@ def test_rows_are_there_while_others_are_read(sweep: Path) -> None:
     assert not query(runs, View("all")).is_pending
 
 
+def test_telemetry_alone_has_the_figures_of_its_window(sweep: Path) -> None:
+    for name, watts in (("gpt3_1_00000", 400.0), ("gpt3_2_00000", 500.0)):
+        (sweep / name).mkdir()
+        for rank in range(2):
+            lines = [f"{1726000000 + 0.05 * at:.6f},{watts + 10 * rank}" for at in range(201)]
+            (sweep / name / f"gpu_power_{rank}.csv").write_text("\n".join(lines) + "\n")
+    frame = chopper.runs(sweep, set=["gbs=128,steps=1"], jobs=1)
+    row = frame.row(0)
+    assert [frame.row(at).get("status", "ok") for at in (0, 1)] == ["ok", "ok"]
+    # By hand: 10 s at 400 and 410 W.
+    assert row["window_ns"] == pytest.approx(10e9, rel=1e-6)
+    assert row["window_energy_j"] == row["j_per_step"] == pytest.approx(8100, rel=1e-6)
+    assert row["gpu_power_w"] == pytest.approx(405) and row["peak_power_w"] == 410
+    assert row["samples_per_s"] == pytest.approx(12.8, rel=1e-6)
+    assert row["samples_per_s_mj"] == pytest.approx(12.8 / 8100e-6, rel=1e-6)
+    without = chopper.runs(sweep, columns=["step_time_ns", "window_ns"], jobs=1)
+    assert without.row(0)["step_time_ns"] is None
+
+
 def test_directories_without_runs(sweep: Path) -> None:
     with pytest.raises(DataError, match="holds no runs"):
         chopper.runs(sweep)

@@ -150,6 +150,19 @@ _OWN: Final = (
     ),
 )  # fmt: skip
 _PER_ENERGY: Final = ("j_per_token", "tokens_per_j", "samples_per_s_mj")
+_SAMPLED: Final = {
+    "gpu_power_w": ("mean_power_w", TOTAL),
+    "peak_power_w": ("peak_power_w", TOTAL),
+    "gpu_hotspot_c": ("mean_hot_c", TOTAL),
+    "peak_hotspot_c": ("hottest_c", TOTAL),
+    "gpu_mhz": ("mean_gfx_mhz", TOTAL),
+    "low_mhz": ("lowest_gfx_mhz", TOTAL),
+    "window_ns": ("window_ns", TOTAL),
+    "window_energy_j": ("sampled_energy_j", TOTAL),
+}
+"""The figures of a run of telemetry alone, by the columns of its overview."""
+STEPS: Final = "steps"
+"""The setting of how many steps the window of a run of telemetry alone has."""
 STRAGGLER: Final = RunColumn(
     column(
         "straggler", "", "straggler",
@@ -165,7 +178,24 @@ STRAGGLER_DELAY: Final = RunColumn(
     ),
     LOWER,
 )  # fmt: skip
-RUN_COLUMNS: Final = {each.metric.name: each for each in (*_OWN, STRAGGLER, STRAGGLER_DELAY)}
+WINDOW: Final = RunColumn(
+    column(
+        "window_ns", "ns", "window",
+        "The time of the samples of a run of telemetry alone: `window_ns` of the view overview.",
+        missing_because="the run has a trace",
+    )
+)  # fmt: skip
+WINDOW_ENERGY: Final = RunColumn(
+    column(
+        "window_energy_j", "J", "energy",
+        "The energy of all GPUs in the window: the total of `sampled_energy_j` of the overview.",
+        missing_because="the run has a trace, or no power of some GPU",
+    ),
+    LOWER,
+)  # fmt: skip
+RUN_COLUMNS: Final = {
+    each.metric.name: each for each in (*_OWN, WINDOW, WINDOW_ENERGY, STRAGGLER, STRAGGLER_DELAY)
+}
 """The figures of a run by name, the most important first."""
 GPUS: Final = column("gpus", "", "GPUs", "The number of GPUs with data.")
 STATUS: Final = column(
@@ -179,7 +209,8 @@ REASON: Final = column(
 DEFAULT: Final = (
     "step_time_ns", "run_tokens_per_s", "samples_per_s", "j_per_step", "j_per_token",
     "samples_per_s_mj", "gpu_power_w", "peak_power_w", "gpu_hotspot_c", "peak_hotspot_c",
-    "gpu_mhz", "low_mhz", "gpu_throttled_pct", "exposed_comm_pct", "idle_pct", "mfu_pct",
+    "window_ns", "window_energy_j", "gpu_mhz", "low_mhz", "gpu_throttled_pct",
+    "exposed_comm_pct", "idle_pct", "mfu_pct",
     "straggler", "straggler_delay_ns",
 )  # fmt: skip
 """The default columns among them; one that no run has is left out."""
@@ -215,6 +246,12 @@ def figures_of_run(run: Run) -> RunFigures:
         if each.view:
             wanted.setdefault(each.view, []).append((name, each.name, each.how))
     wanted["power"].append(("j_per_step", "iteration_energy_j", TOTAL))
+    if run.is_sampled_only:
+        sampled = [(name, there, how) for name, (there, how) in _SAMPLED.items()]
+        _take_view(run, "overview", sampled, figures, missing)
+        alone = "it has telemetry alone"
+        missing |= {name: alone for name in RUN_COLUMNS if name not in {**figures, **missing}}
+        return RunFigures(figures, missing, len(run.gpus), _settings_of(run))
     for view, columns in wanted.items():
         _take_view(run, view, columns, figures, missing)
     if (reason := _unknown_flops(run)) and "mfu_pct" in figures:
@@ -242,8 +279,16 @@ def _take_view(
     names = tuple(dict.fromkeys(name for _, name, _ in columns))
     try:
         frame = query(run, View(run.name, name=view, columns=names))
-    except (NothingToShow, UsageError) as error:
+    except NothingToShow as error:
         missing |= {name: str(error) for name, _, _ in columns}
+        return
+    except UsageError as error:
+        if len(columns) == 1:
+            missing[columns[0][0]] = str(error)
+            return
+        # The view has some of them for this run.
+        for each in columns:
+            _take_view(run, view, [each], figures, missing)
         return
     reasons = {each.name: each.missing_because for each in frame.columns}
     for name, there, how in columns:
@@ -316,6 +361,14 @@ def root_figure(run: Run, name: str) -> float | None:
 def with_settings(found: RunFigures, settings: Settings) -> RunFigures:
     """The figures with those that follow from the settings; what can't be derived has a reason."""
     figures, missing = dict(found.figures), dict(found.missing)
+    steps, window = _number(settings, STEPS), _number(figures, "window_ns")
+    if window and steps:
+        figures["step_time_ns"] = window / steps
+        if whole := _number(figures, "window_energy_j"):
+            figures["j_per_step"] = whole / steps
+    elif window:
+        wanted = "telemetry alone doesn't say its steps; give --set steps=1"
+        missing |= dict.fromkeys(("step_time_ns", "j_per_step"), wanted)
     step_s = _number(figures, "step_time_ns", 1e-9)
     batch, sequence = (_number(settings, name) for name in ("global_batch", "sequence"))
     energy = _number(figures, "j_per_step")
