@@ -60,7 +60,6 @@ MORE = (
     "one layer slow",
     "slow memory of all GPUs",
     "parameters not gathered ahead",
-    "an operation slowed by communication",
     "copies from pageable memory",
 )
 
@@ -73,6 +72,14 @@ def test_a_planted_cause_is_the_first_finding(cause: str) -> None:
     found = bench.measure(cause, 1, 0.04)
     assert found.level == 3, found.found
     assert found.is_in_range, (found.cost_ns, found.first)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("seed", "size"), [(3, 0.12), (5, 0.04)])
+def test_an_operation_slowed_by_communication_is_the_first_finding(seed: int, size: float) -> None:
+    """Beside it more or less by the layer, or always, next to a like one of another operation."""
+    found = bench.measure("an operation slowed by communication", seed, size)
+    assert found.level == 3 and found.is_in_range, found.found
 
 
 @pytest.mark.slow
