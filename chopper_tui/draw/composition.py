@@ -52,35 +52,51 @@ def draw_composition(picture: Composition, width: int, glyphs: Glyphs) -> list[L
     label_width = max(map(cell_width, names)) if many else 0
     value_width = max(map(len, texts)) + 1
     room = max(width - value_width - (label_width + 1 if many else 0), 1)
+    looks = _looks(numbers, wholes, glyphs)
     lines: list[Line] = []
     for row in order:
         label = [(pad(names[row], label_width) + " ", "text")] if many else []
-        bar = _bar(numbers[row] / longest * room, glyphs)
+        bar = _bar(numbers[row] / longest * room, looks)
         used = sum(len(text) for text, _ in bar)
         value = (texts[row].rjust(value_width + room - used), "strong")
         lines.append([*label, *bar, value])
     if width >= _WITH_TIMES_FROM:
         lines.insert(0, [(clean(picture.title), "strong")])
-    return [*lines, *_legend(_entries(picture, numbers, wholes, width, glyphs), width)]
+    return [*lines, *_legend(_entries(picture, numbers, wholes, width, looks), width)]
 
 
-def _bar(lengths: np.ndarray, glyphs: Glyphs) -> Line:
-    """The parts of a bar, rounded so that their total length is exact."""
-    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0))).astype(int)
+def _looks(numbers: np.ndarray, wholes: np.ndarray, glyphs: Glyphs) -> list[tuple[str, str]]:
+    """Fill and ink of every part: those too small to be listed take none of the hues."""
+    shares = np.abs(numbers / np.where(wholes > 0, wholes, 1.0)[:, None]).max(axis=0)
+    places = np.cumsum(shares >= _LEAST_SHARE) - 1
     fills = series_fills(glyphs)
     return [
-        (fills[number % len(fills)] * size, SERIES_INKS[number % len(SERIES_INKS)])
+        (fills[place % len(fills)], SERIES_INKS[place % len(SERIES_INKS)])
+        if share >= _LEAST_SHARE
+        else (fills[0], "dim")
+        for place, share in zip(places.tolist(), shares.tolist(), strict=True)
+    ]
+
+
+def _bar(lengths: np.ndarray, looks: list[tuple[str, str]]) -> Line:
+    """The parts of a bar, rounded so that their total length is exact."""
+    ends = np.rint(np.cumsum(np.maximum(lengths, 0.0))).astype(int)
+    return [
+        (looks[number][0] * size, looks[number][1])
         for number, size in enumerate(np.diff(ends, prepend=0).tolist())
         if size
     ]
 
 
 def _entries(
-    picture: Composition, numbers: np.ndarray, wholes: np.ndarray, width: int, glyphs: Glyphs
+    picture: Composition,
+    numbers: np.ndarray,
+    wholes: np.ndarray,
+    width: int,
+    looks: list[tuple[str, str]],
 ) -> list[_Entry]:
     """The parts that are large enough to be listed."""
     entries = []
-    fills = series_fills(glyphs)
     shares = numbers / np.where(wholes > 0, wholes, 1.0)[:, None]
     for place, series in enumerate(picture.series):
         if np.abs(shares[:, place]).max() < _LEAST_SHARE:
@@ -91,8 +107,7 @@ def _entries(
             figure = f"{change:+.1f} {picture.unit}"
         elif width >= _WITH_TIMES_FROM:
             figure = f"{_number(numbers[0, place], picture.unit)} {figure}"
-        mark, ink = fills[place % len(fills)], SERIES_INKS[place % len(SERIES_INKS)]
-        entries.append(_Entry(mark, ink, clean(series.name), figure))
+        entries.append(_Entry(*looks[place], clean(series.name), figure))
     return entries
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from textual.widgets import OptionList
 
-from chopper_core.model.charts import HeatMap
+from chopper_core.model.charts import Composition, HeatMap, Series
 from chopper_core.model.view import View
 from chopper_core.render.cells import column_texts
-from chopper_core.render.glyphs import ASCII
+from chopper_core.render.glyphs import ASCII, UNICODE
 from chopper_core.render.text import as_text
 from chopper_core.util.errors import ChopperError
 from chopper_core.views import VIEWS
 from chopper_core.views.query import query
 from chopper_tui.draw.ascii import to_ascii
+from chopper_tui.draw.composition import draw_composition
 from chopper_tui.widgets.chart_panes import SignalPane
 from tests.demo import demo_run
 from tests.tui.explorer import explorer, measured_run
@@ -87,3 +89,15 @@ async def test_a_signal_is_computed_once_per_step(monkeypatch: pytest.MonkeyPatc
             await at.press(key)
         assert len(asked) == len(set(asked)) == 2 * 4
         assert [pane for pane in at.explore.query(SignalPane) if pane.display]
+
+
+def test_parts_of_a_step_have_hues_of_their_own() -> None:
+    """Eleven parts, of which two are too small to be seen, and ten hues."""
+    numbers = [305.0, 4.3, 25.0, 24.0, 2.7, 139.0, 0.02, 175.0, 61.0, 0.008, 1.5]
+    series = tuple(Series(f"part {n}", np.array([each])) for n, each in enumerate(numbers))
+    picture = Composition("step", "ms", ("a",), series)
+    lines = draw_composition(picture, 120, UNICODE.coloured(True))
+    inks = [ink for line in lines[2:] for text, ink in line if text.strip() == "█"]
+    assert len(inks) == len(set(inks)) == 9
+    drawn = {ink for _, ink in lines[1][:-1]}
+    assert drawn <= set(inks) and len(drawn) > 5
