@@ -242,7 +242,9 @@ class ChopperApp(App[None], inherit_bindings=False):
         return LoadingScreen(self._start.run)
 
     def _explorer(self, run: Run, data: ScreenData, columns: Columns) -> Explorer:
-        return Explorer(run, data, self.actions, self.config, columns)
+        explorer = Explorer(run, data, self.actions, self.config, columns)
+        explorer.notice = self._opening.notice
+        return explorer
 
     def on_mount(self) -> None:
         """Load the run if it isn't open yet."""

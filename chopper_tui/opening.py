@@ -43,6 +43,8 @@ class Opening:
         self._opened: Opened | None = None
         self._error: BaseException | None = None
         self._last_step, self._last_time = "", 0.0
+        self.notice = ""
+        """Why the tree is shown in place of the view that was asked for."""
         self.listener: Progress = silent
         """Receives progress."""
 
@@ -77,7 +79,7 @@ class Opening:
         run = self._load(self._report)
         # Imported in this thread, beside the import of Textual.
         from chopper_core.model.view import with_view
-        from chopper_core.util.errors import UsageError
+        from chopper_core.util.errors import NothingToShow, UsageError
         from chopper_core.views import OVERVIEW
         from chopper_tui.config import fitting_columns
         from chopper_tui.history import dressed, trail_to
@@ -85,12 +87,14 @@ class Opening:
 
         columns = fitting_columns(self._columns, run.table)
         view = dressed(trail_to(self._start), columns)[-1].view
-        if view.name != OVERVIEW:
-            return run, screen_data(run, view), columns
         try:
             return run, screen_data(run, view), columns
-        except UsageError:
+        except UsageError as error:
             # A run without times, say, has a tree all the same.
+            if view.name != OVERVIEW:
+                if not (view.name and isinstance(error, NothingToShow)):
+                    raise
+                self.notice = str(error)
             return run, screen_data(run, with_view(view, "")), columns
 
     def _report(self, step: str, done: int, total: int) -> None:

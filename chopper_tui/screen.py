@@ -55,6 +55,8 @@ class Explorer(Pointing, Asking):
         """Where a person was before, the latest last."""
         self.future: list[Trail] = []
         """Where they came back from, the next last."""
+        self.notice = ""
+        """What to say at first."""
         self.marks: Marks = ()
         self.searched = ""
         """The text that was found or filtered last."""
@@ -75,6 +77,8 @@ class Explorer(Pointing, Asking):
         self.show(self.data)
         if self.config.warnings:
             self.say(self.config.warnings[0], error=True)
+        elif self.notice:
+            self.say(self.notice, error=True)
         elif self.config.is_first:
             self.say("new here? :tour shows around in a minute, ? helps")
 

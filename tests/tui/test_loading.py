@@ -15,7 +15,7 @@ from chopper_core.util.errors import DataError
 from chopper_core.util.progress import Progress
 from chopper_tui.app import ChopperApp
 from chopper_tui.widgets.loading import LoadingPane
-from tests.tui.explorer import Driven, sample_run
+from tests.tui.explorer import Driven, explorer, sample_run
 
 
 async def test_the_progress_is_shown_and_cancelled() -> None:
@@ -69,3 +69,9 @@ async def test_what_comes_after_the_last_screen_finds_nothing_to_do(
     app.fit_terminal()
     await app.on_event(events.Key("j", "j"))
     assert app.screen_stack == []
+
+
+async def test_a_view_with_nothing_to_show_opens_the_tree_and_says_why() -> None:
+    async with explorer((120, 24), sample_run(), View("sample.json", name="memory")) as at:
+        assert at.frame.view.name == "" and at.explore.status.is_error
+        assert at.status and at.frame.labels[0] == "0"
