@@ -224,9 +224,16 @@ def test_of_two_profiled_runs_the_longer_is_shown_and_the_other_named(altered: A
     assert "/another/" not in run.sources[0].path
 
 
+def test_telemetry_alone_is_a_run_without_activities(altered: Altered) -> None:
+    run = altered(remove("rank*.json.gz", "counters"))
+    assert run.is_sampled_only
+    assert run.measured
+    assert not run.sources
+
+
 def test_with_nothing_left_there_is_a_sentence(altered: Altered) -> None:
     with pytest.raises(DataError):
-        altered(remove("rank*.json.gz", "counters"))
+        altered(remove("rank*.json.gz", "counters", "telemetry*"))
 
 
 def paths_said(run: Run) -> str:
