@@ -70,7 +70,7 @@ def as_text(
         reserved = min(longest, max(_MIN_NAME, width // (2 if told else 3)))
         room = width - reserved - (SPARK_BINS + 2)
         if frame.view.columns:
-            spark = sum(w + 2 for w in widths.values()) <= room
+            spark = spark and sum(w + 2 for w in widths.values()) <= room
         else:
             # As in the explorer, the column that the rows are sorted by is always in sight.
             by = frame.sort.removeprefix("-")

@@ -144,6 +144,7 @@ _OWN: Final = (
         "Exposed communication in % of the GPUs' time.",
     ),
     _of_view("idle_pct", "%", "idle", "overheads", "idle_pct", TOTAL, LOWER),
+    _of_view("bubble_pct", "%", "bubble", "pipeline", "bubble_pct", TOTAL, LOWER),
     _of_view(
         "mfu_pct", "%", "MFU", "overheads", "theoretical_pct", TOTAL, HIGHER,
         "Model FLOPs utilisation: the time that the model's FLOPs take at peak, in % of the time.",
@@ -210,7 +211,7 @@ DEFAULT: Final = (
     "step_time_ns", "run_tokens_per_s", "samples_per_s", "j_per_step", "j_per_token",
     "samples_per_s_mj", "gpu_power_w", "peak_power_w", "gpu_hotspot_c", "peak_hotspot_c",
     "window_ns", "window_energy_j", "gpu_mhz", "low_mhz", "gpu_throttled_pct",
-    "exposed_comm_pct", "idle_pct", "mfu_pct",
+    "exposed_comm_pct", "idle_pct", "bubble_pct", "mfu_pct",
     "straggler", "straggler_delay_ns",
 )  # fmt: skip
 """The default columns among them; one that no run has is left out."""
