@@ -136,6 +136,8 @@ def _before(lane: Int64, values: Int64, order: Index) -> Int64:
 
 _MIN_PERIODIC: Final = 3
 """Recurrences from which on equal distances are a period."""
+_MOST_NAMED: Final = 5
+"""Of more iterations a sentence names so many."""
 
 
 def recurrence(when: Sequence[int], iterations: Sequence[int]) -> str:
@@ -155,4 +157,8 @@ def recurrence(when: Sequence[int], iterations: Sequence[int]) -> str:
         return f" until iteration {numbers[-1]}"
     if len(when) >= _MIN_PERIODIC and len(steps) == 1 and steps != {1}:
         return f" every {steps.pop()} iterations, from iteration {numbers[0]} on"
+    if len(numbers) > _MOST_NAMED:
+        named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+        more = len(numbers) - _MOST_NAMED
+        return f" in {len(numbers)} of {count} iterations: {named} and {more} more"
     return f" in iterations {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
