@@ -34,7 +34,7 @@ async def test_the_key_takes_them_in_and_leaves_them_out_again() -> None:
         assert at.frame.view.cut and at.frame.left_out == ()
         await at.press("t")
         assert not at.frame.view.cut and at.frame.left_out == (10,)
-        await at.press("enter", "enter")
+        await at.press("enter", "g", "enter")
         assert "it 10 cut" in at.text().splitlines()[0] and at.frame.left_out == ()
 
 
