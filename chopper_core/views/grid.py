@@ -212,10 +212,11 @@ def _headline(figure: Metric, gpus: list[int], numbers: Float64, places: Places)
         where = places.text(place)
         return f"GPU {gpus[place]} ({where})" if where else f"GPU {gpus[place]}"
 
-    lines = [
-        f"{figure.title}: largest on {named(high)}, {numbers[high] / scale:.4g}{text}; smallest on "
-        f"{named(low)}, {numbers[low] / scale:.4g}{text}"
-    ]
+    def end(place: int) -> str:
+        return f"{named(place)}, {numbers[place] / scale:.4g}{text}"
+
+    ends = f"largest on {end(high)}; smallest on {end(low)}" if high != low else end(high)
+    lines = [f"{figure.title}: {ends}"]
     slots = list(dict.fromkeys(slot for slot in places.slots if slot))
     if len(slots) > 1:
         of_slot = np.array(places.slots)
